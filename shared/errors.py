@@ -1,0 +1,141 @@
+"""Every error imagefleet raises on purpose, in one tree.
+
+    ImagefleetError
+    ├── InvalidRequest        a field of a job is wrong; names field, value and limit
+    ├── UnknownJob            no record of that job id
+    ├── JobFailed             the job ended in state "failed"; carries the stored code
+    ├── JobCancelled          the job ended in state "cancelled"
+    ├── ResultTimeout         waited long enough; the job goes on
+    ├── ConfigurationError    a setting is wrong; nothing can start
+    ├── CheckpointError       the model folder is missing, damaged or of another family
+    ├── MessageRejected       a queue message is broken or of a version we do not speak
+    ├── CallbackRefused       a callback address is not allowed
+    ├── TooManyDeliveries     a job took its worker down again and again
+    ├── LeaseLost             another attempt owns the job now
+    ├── BrokerUnavailable     Redis cannot be reached, or refuses us
+    ├── StorageUnavailable    the object store cannot be reached, or fails for now
+    ├── StorageDenied         the object store answered and will not let us
+    └── DeviceError           the accelerator failed on a batch
+
+`code` is stable and travels in records, callbacks and logs. `retryable` answers one question:
+may the same work succeed if it is simply tried again?
+"""
+
+from typing import ClassVar
+
+
+class ImagefleetError(Exception):
+    """Base of the tree. `str(error)` is one sentence that says what to do."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+
+class InvalidRequest(ImagefleetError):
+    """A job's field is refused. Never becomes valid by trying again."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, value: object, limit: str) -> None:
+        self.field, self.value, self.limit = field, value, limit
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else f"{shown[:60]}… ({len(shown)} characters)"
+        super().__init__(f"{field}={shown}: {limit}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.limit)
+
+
+class UnknownJob(ImagefleetError):
+    """No record of that id: never submitted here, or expired."""
+
+    code = "unknown_job"
+
+
+class JobFailed(ImagefleetError):
+    """The job ended in state `failed`. `failure_code` is the code of what happened there."""
+
+    code = "job_failed"
+
+    def __init__(self, message: str, failure_code: str = "error") -> None:
+        self.failure_code = failure_code
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (str(self), self.failure_code)
+
+
+class JobCancelled(ImagefleetError):
+    """The job was cancelled before it finished."""
+
+    code = "job_cancelled"
+
+
+class ResultTimeout(ImagefleetError, TimeoutError):
+    """The wait ended, the job did not. Waiting again is fine."""
+
+    code = "result_timeout"
+    retryable = True
+
+
+class ConfigurationError(ImagefleetError):
+    """A setting is missing or wrong. Said at start, never at the first job."""
+
+    code = "configuration_error"
+
+
+class CheckpointError(ImagefleetError):
+    """The checkpoint cannot be used. Lists every missing, unused and misshapen weight at once."""
+
+    code = "checkpoint_error"
+
+
+class MessageRejected(ImagefleetError):
+    """A message on the queue cannot be read as a job."""
+
+    code = "message_rejected"
+
+
+class CallbackRefused(ImagefleetError):
+    """A callback address points where we do not send: inside the network, or not http(s)."""
+
+    code = "callback_refused"
+
+
+class TooManyDeliveries(ImagefleetError):
+    """The job was delivered to workers more often than allowed and none survived it."""
+
+    code = "too_many_deliveries"
+
+
+class LeaseLost(ImagefleetError):
+    """This attempt no longer owns the job, so what it made must not be shown."""
+
+    code = "lease_lost"
+
+
+class BrokerUnavailable(ImagefleetError, ConnectionError):
+    """Redis is unreachable, full, or refused the credentials."""
+
+    code = "broker_unavailable"
+    retryable = True
+
+
+class StorageUnavailable(ImagefleetError, ConnectionError):
+    """The object store is unreachable or failing; the same put may succeed later."""
+
+    code = "storage_unavailable"
+    retryable = True
+
+
+class StorageDenied(ImagefleetError):
+    """The object store refuses: credentials, missing bucket, no rights, full disk."""
+
+    code = "storage_denied"
+
+
+class DeviceError(ImagefleetError):
+    """The accelerator or its runtime failed on a batch."""
+
+    code = "device_error"
+    retryable = True
