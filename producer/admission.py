@@ -1,0 +1,35 @@
+"""Refuse at the door what no worker would take, with the field, the value and the limit."""
+
+from shared.catalogue import Offer
+from shared.errors import InvalidRequest
+from shared.jobs import JobRequest
+from shared.queues import DEFAULT_MODEL
+
+
+def admit(request: JobRequest, offers: dict[str, Offer]) -> None:
+    """Hold a valid request against what the fleet offers. Raises InvalidRequest.
+
+    Before the first worker was ever ready there is nothing to hold it against: the job is accepted
+    and the worker checks it.
+    """
+    if not offers:
+        return
+    offer = offers.get(request.model or DEFAULT_MODEL)
+    if offer is None:
+        known = ", ".join(sorted(offers.keys() - {DEFAULT_MODEL}))
+        raise InvalidRequest("model", request.model, f"not served here; there is {known}")
+    size = (request.height, request.width)
+    if request.height is not None and size not in offer.shapes:
+        shapes = ", ".join(f"{height}x{width}" for height, width in offer.shapes)
+        raise InvalidRequest(
+            "height x width",
+            f"{request.height}x{request.width}",
+            f"not a declared shape of {offer.model}; there is {shapes}",
+        )
+    if request.scheduler is not None and request.scheduler not in offer.schedulers:
+        known = ", ".join(offer.schedulers)
+        raise InvalidRequest("scheduler", request.scheduler, f"unknown; there is {known}")
+    steps = request.num_inference_steps
+    if steps is not None and steps > offer.max_num_inference_steps:
+        limit = f"must be at most {offer.max_num_inference_steps} with {offer.model}"
+        raise InvalidRequest("num_inference_steps", steps, limit)

@@ -1,0 +1,136 @@
+"""The only place that knows Celery's message and Redis connection options.
+
+Producers write the message themselves, in Celery's protocol 2 inside kombu's Redis envelope: so the
+job record and the message are stored by one server-side script, and no process that only submits
+has to import Celery. A test compares the result with what Celery itself sends.
+"""
+
+import base64
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import BrokerUnavailable, ConfigurationError
+from shared.jobs import JobRequest, pack
+
+if TYPE_CHECKING:  # a quarter of a second that `import producer` does not spend
+    from redis import Redis
+
+TASK_NAME = "imagefleet.render"
+NO_PROMPTS_IN_LOGS = ""
+"""`argsrepr`/`kwargsrepr`: Celery would log the prompt, and carry it twice."""
+
+
+def connect(url: str, *, patient: bool = False) -> "Redis":
+    """A client for `url`. Connects at the first command.
+
+    `patient` retries a lost connection until Redis is back, which is what a worker holding finished
+    pictures wants; a producer wants to hear of it after three tries.
+
+    Raises:
+        ConfigurationError: not an address of a Redis.
+    """
+    import redis
+    from redis.backoff import ExponentialBackoff
+    from redis.retry import Retry
+
+    keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
+    try:
+        return redis.Redis.from_url(
+            url,
+            decode_responses=True,
+            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=-1 if patient else 3),
+            retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
+            socket_timeout=10,
+            socket_connect_timeout=5,
+            health_check_interval=30,
+            **keepalive,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"IMAGEFLEET_REDIS_URL: {error}") from None
+
+
+@contextmanager
+def clear_errors(url: str) -> Iterator[None]:
+    """Map redis-py's errors inside the block to BrokerUnavailable, without the password."""
+    import redis
+
+    try:
+        yield
+    except redis.RedisError as error:
+        raise BrokerUnavailable(_sentence(error, url)) from None
+
+
+def check(client: "Redis", url: str) -> None:
+    """Raise BrokerUnavailable with one clear sentence unless Redis answers."""
+    with clear_errors(url):
+        client.ping()
+
+
+def _sentence(error: Exception, url: str) -> str:
+    import redis
+
+    where = url.rpartition("@")[2]
+    if isinstance(error, redis.AuthenticationError):
+        return f"Redis at {where} refuses the credentials: {error}"
+    if isinstance(error, redis.OutOfMemoryError):
+        return f"Redis at {where} is full and took nothing: {error}"
+    return f"Redis at {where} does not answer ({error}); start it or set IMAGEFLEET_REDIS_URL"
+
+
+def celery_url(url: str) -> str:
+    """The same address in kombu's spelling (unix sockets differ)."""
+    if url.startswith("unix://"):
+        path, _, query = url.removeprefix("unix://").partition("?")
+        return f"redis+socket://{path}" + (f"?{query}" if query else "")
+    return url
+
+
+def message(job_id: str, request: JobRequest, queue: str) -> str:
+    """The Redis list element for one job.
+
+    Celery message protocol 2, https://docs.celeryq.dev/en/stable/internals/protocol.html
+    """
+    body = json.dumps([[], pack(request), _NO_WORKFLOW], separators=(",", ":"))
+    return json.dumps(
+        {
+            "body": base64.b64encode(body.encode()).decode(),
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": _headers(job_id),
+            "properties": _properties(job_id, request.priority, queue),
+        },
+        separators=(",", ":"),
+    )
+
+
+_NO_WORKFLOW = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+_ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
+
+
+def _headers(job_id: str) -> dict[str, Any]:
+    return {
+        "lang": "py",
+        "task": TASK_NAME,
+        "id": job_id,
+        "root_id": job_id,
+        "parent_id": None,
+        "group": None,
+        "argsrepr": NO_PROMPTS_IN_LOGS,
+        "kwargsrepr": NO_PROMPTS_IN_LOGS,
+        "origin": _ORIGIN,
+    }
+
+
+def _properties(job_id: str, priority: int, queue: str) -> dict[str, Any]:
+    return {
+        "correlation_id": job_id,
+        "delivery_info": {"exchange": "", "routing_key": queue},
+        "delivery_mode": 2,
+        "delivery_tag": job_id,
+        "priority": priority,
+        "body_encoding": "base64",
+    }

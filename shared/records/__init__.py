@@ -1,0 +1,209 @@
+"""Job records in Redis: one hash a job, every change a compare-and-set on the server.
+
+Goes in: requests, moves, the attempt that asks. Comes out: `JobStatus`, or the news that somebody
+else was first. Knows nothing of Celery, devices or storage. Time is the Redis server's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from shared import broker
+from shared.errors import InvalidRequest, LeaseLost, UnknownJob
+from shared.events import Callback
+from shared.jobs import (
+    MOVES,
+    TERMINAL,
+    JobError,
+    JobRequest,
+    JobResult,
+    JobStatus,
+    State,
+)
+from shared.queues import list_key, queue_of
+
+if TYPE_CHECKING:
+    from redis import Redis
+    from redis.commands.core import Script
+
+_NUMBERS: Final = ("submitted_at", "started_at", "finished_at", "step", "steps", "deliveries")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """What came of a move: whether it happened, and what stood there before."""
+
+    happened: bool
+    state: State | None
+    attempt: str
+
+
+class Records:
+    """The records of one namespace. Safe to share between threads."""
+
+    def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
+        self._redis = client
+        self._namespace = namespace
+        self._retention_s = retention_s
+        self._outbox = [f"{namespace}:outbox", f"{namespace}:outbox:messages"]
+        self._submit = _script(client, "submit")
+        self._move = _script(client, "move")
+        self._progress = _script(client, "progress")
+        self._cancel = _script(client, "cancel")
+
+    def submit(self, jobs: Iterable[tuple[str, JobRequest]]) -> list[bool]:
+        """Accept jobs, in one round trip. True where the id is new, False where it stood already.
+
+        Raises:
+            InvalidRequest: an id stands already with other parameters.
+        """
+        jobs = list(jobs)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for job_id, request in jobs:
+                queue = queue_of(self._namespace, request)
+                keys = [self._key(job_id), list_key(queue, request.priority)]
+                text = broker.message(job_id, request, queue)
+                self._submit(keys=keys, args=[request.model_dump_json(), text], client=pipe)
+            answers = pipe.execute()
+        for (job_id, request), answer in zip(jobs, answers, strict=True):
+            if not answer[0]:
+                _same_request(job_id, request, JobRequest.model_validate_json(answer[1]))
+        return [bool(answer[0]) for answer in answers]
+
+    def adopt(self, job_id: str, request: JobRequest) -> None:
+        """Make the record of a job that came as a plain Celery message, if it has none."""
+        key = self._key(job_id)
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hsetnx(key, "request", request.model_dump_json())
+            pipe.hsetnx(key, "state", State.QUEUED.value)
+            pipe.hsetnx(key, "submitted_at", str(self._redis.time()[0]))
+            pipe.execute()
+
+    def read(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
+        """The records as they stand, None where there is none. One round trip."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.hgetall(self._key(job_id))
+            found = cast(list[dict[str, str]], pipe.execute())
+        return [
+            _status(job_id, fields) if "state" in fields else None
+            for job_id, fields in zip(job_ids, found, strict=True)
+        ]
+
+    def states(self, job_ids: Sequence[str]) -> list[State | None]:
+        """Only the states: what a thousand waiting jobs are polled for."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.hget(self._key(job_id), "state")
+            return [State(state) if state else None for state in pipe.execute()]
+
+    def get(self, job_id: str) -> JobStatus:
+        """One record. Raises UnknownJob."""
+        [status] = self.read([job_id])
+        if status is None:
+            raise UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
+        return status
+
+    def begin(self, job_id: str, attempt: str, deliveries: int, callback: Callback | None) -> Move:
+        """A new attempt takes the job, unless it has ended."""
+        fields = {"attempt": attempt, "deliveries": deliveries, "step": 0}
+        return self._enter(State.RUNNING, job_id, "", fields, "started_at", callback)
+
+    def progress(
+        self, job_id: str, attempt: str, step: int, steps: int, callback: Callback | None
+    ) -> bool:
+        """Note progress. False when the producer asked to cancel. Raises LeaseLost."""
+        answer = self._progress(
+            keys=[self._key(job_id), *self._outbox],
+            args=[attempt, step, steps, *_packed(callback)],
+        )
+        if answer == -1:
+            raise LeaseLost(f"job {job_id}: another attempt holds it, or it has ended")
+        return bool(answer)
+
+    def succeed(
+        self, job_id: str, attempt: str, result: JobResult, callback: Callback | None
+    ) -> Move:
+        fields = {"result": result.model_dump_json()}
+        return self._enter(State.SUCCEEDED, job_id, attempt, fields, "finished_at", callback)
+
+    def fail(self, job_id: str, attempt: str, error: JobError, callback: Callback | None) -> Move:
+        """`attempt` may be '' for a job that no attempt began."""
+        fields = {"error": error.model_dump_json()}
+        return self._enter(State.FAILED, job_id, attempt, fields, "finished_at", callback)
+
+    def cancel(self, job_id: str, attempt: str, callback: Callback | None) -> Move:
+        """End a job as cancelled: a running one by its `attempt`, a queued one with ''."""
+        leave = None if attempt else [State.QUEUED]
+        return self._enter(
+            State.CANCELLED, job_id, attempt, {}, "finished_at", callback, leave=leave
+        )
+
+    def ask_to_cancel(self, job_id: str) -> State:
+        """Mark a running job for cancelling between steps. Raises UnknownJob."""
+        state = cast(str, self._cancel(keys=[self._key(job_id)]))
+        if not state:
+            raise UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
+        return State(state)
+
+    def _enter(
+        self,
+        state: State,
+        job_id: str,
+        attempt: str,
+        fields: Mapping[str, object],
+        clock_field: str,
+        callback: Callback | None,
+        leave: Sequence[State] | None = None,
+    ) -> Move:
+        may_leave = leave or [origin for origin, moves in MOVES.items() if state in moves]
+        keep_s = self._retention_s if state in TERMINAL else 0
+        happened, before, holder = self._move(
+            keys=[self._key(job_id), *self._outbox],
+            args=[
+                attempt,
+                f",{','.join(may_leave)},",
+                state.value,
+                clock_field,
+                keep_s,
+                *_packed(callback),
+                *(part for pair in fields.items() for part in pair),
+            ],
+        )
+        return Move(
+            happened=bool(happened), state=State(before) if before else None, attempt=holder
+        )
+
+    def _key(self, job_id: str) -> str:
+        return f"{self._namespace}:job:{job_id}"
+
+
+def _script(client: "Redis", name: str) -> "Script":
+    return client.register_script(files(__package__).joinpath(f"{name}.lua").read_text())
+
+
+def _packed(callback: Callback | None) -> tuple[str, str]:
+    return ("", "") if callback is None else (callback.id, callback.message)
+
+
+def _same_request(job_id: str, new: JobRequest, old: JobRequest) -> None:
+    """A resend may draw another random seed; everything the caller chose must be equal."""
+    ours, theirs = new.model_dump(), old.model_dump()
+    if "seed" not in new.model_fields_set:
+        del ours["seed"], theirs["seed"]
+    for field, value in ours.items():
+        if value != theirs[field]:
+            raise InvalidRequest(
+                "id", job_id, f"already stands with {field}={theirs[field]!r}, not {value!r}"
+            )
+
+
+def _status(job_id: str, fields: dict[str, str]) -> JobStatus:
+    found: dict[str, Any] = {name: fields[name] for name in _NUMBERS if name in fields}
+    for name, kind in (("request", JobRequest), ("result", JobResult), ("error", JobError)):
+        if name in fields:
+            found[name] = kind.model_validate_json(fields[name])
+    return JobStatus(id=job_id, state=State(fields["state"]), **found)
+
+

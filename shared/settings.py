@@ -1,0 +1,45 @@
+"""Settings that both sides read, from the environment (`IMAGEFLEET_…`) or from flags.
+
+Nothing is read at import: whoever starts a process makes one `Settings` and passes it on.
+"""
+
+from typing import Self
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.errors import ConfigurationError
+
+ENV_PREFIX = "IMAGEFLEET_"
+
+
+class Settings(BaseSettings):
+    """What a producer needs, and every process shares."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+
+    redis_url: SecretStr = Field(
+        default=SecretStr("redis://localhost:6379/0"),
+        description="Broker, job records and webhook outbox. redis://, rediss:// or unix://.",
+    )
+    namespace: str = Field(
+        default="imagefleet",
+        pattern=r"^[A-Za-z0-9_-]{1,32}$",
+        description="Prefix of every queue and key, so that fleets can share one Redis.",
+    )
+    retention_s: int = Field(
+        default=7 * 24 * 3600,
+        ge=60,
+        description="Seconds a finished job's record is kept. Pictures are never deleted.",
+    )
+
+    @classmethod
+    def load(cls, **overrides: object) -> Self:
+        """Environment plus `overrides` that are not None. Raises ConfigurationError."""
+        given = {name: value for name, value in overrides.items() if value is not None}
+        try:
+            return cls(**given)  # type: ignore[arg-type]
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            name = str(first["loc"][0]) if first["loc"] else "settings"
+            raise ConfigurationError(f"{ENV_PREFIX}{name.upper()}: {first['msg']}") from None
