@@ -1,0 +1,238 @@
+"""Tells from a picture's pixels alone which scene it shows.
+
+Goes in: an RGB picture, uint8 of shape (64, 64, 3). Comes out: the names of its colours,
+shape, size and position, with how well the named shape fits. Refuses to know the prompt,
+the model and the seed. Needs numpy and Pillow only.
+
+How: the background is the commonest palette colour of the frame; every pixel's share of
+the way from background to foreground colour is its coverage; each shape's outline is
+slid and scaled over the coverage, and the best overlap names shape, size and position.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.train_shapes.scenes import (
+    DIRECTIONS,
+    PALETTE,
+    RADII,
+    SHAPES,
+    SIDE,
+    Coverage,
+    Picture,
+    Scene,
+    centre_of,
+    shape_coverage,
+)
+
+Pixels = NDArray[np.float32]
+
+FRAME = 3
+"""Pixels of the border that count as background."""
+
+FAINT = 40.0
+"""RGB distance from the background under which a pixel belongs to it."""
+
+_TEMPLATE_SIDE = 40
+_TEMPLATE_REACH = 1.3
+_STEPS = ((0.08, 0.12), (0.04, 0.06), (0.02, 0.03))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the picture shows; `overlap` is the shape's intersection over union, 0..1."""
+
+    colour: str
+    background: str
+    shape: str
+    size: str
+    position: str
+    overlap: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """A shape's middle and radius in pixels, and how well it covers."""
+
+    x: float
+    y: float
+    radius: float
+    overlap: float = -1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Which attributes of a wanted scene the picture has."""
+
+    background: bool
+    colour: bool
+    position: bool
+    size: bool
+    shape: bool
+
+    @property
+    def everything(self) -> bool:
+        """All that the issue asks for at once; the size is reported beside it."""
+        return self.background and self.colour and self.position and self.shape
+
+
+def judge(picture: Picture) -> Verdict:
+    """Names what is seen; an empty picture gets names too, with an overlap near 0."""
+    pixels = picture.astype(np.float32)
+    background, ground = _background(pixels)
+    colour, paint = _foreground(pixels, background, ground)
+    coverage = _coverage(pixels, ground, paint)
+    fits = {shape: _fit(coverage, shape) for shape in SHAPES}
+    shape = max(fits, key=lambda name: fits[name].overlap)
+    size, position = _size_and_position(fits[shape])
+    return Verdict(
+        colour=colour,
+        background=background,
+        shape=shape,
+        size=size,
+        position=position,
+        overlap=fits[shape].overlap,
+    )
+
+
+def score(verdict: Verdict, wanted: Scene) -> Score:
+    """Compares what is seen with what was asked for."""
+    return Score(
+        background=verdict.background == wanted.combination.background,
+        colour=verdict.colour == wanted.combination.colour,
+        position=verdict.position == wanted.position,
+        size=verdict.size == wanted.size,
+        shape=verdict.shape == wanted.combination.shape,
+    )
+
+
+def nearest_colour(rgb: Pixels, *, but_not: str | None = None) -> str:
+    """The palette's name for one colour (3,)."""
+    names = [name for name in PALETTE if name != but_not]
+    return min(names, key=lambda name: math.dist(PALETTE[name], rgb))
+
+
+def _background(pixels: Pixels) -> tuple[str, Pixels]:
+    inside = np.zeros(pixels.shape[:2], bool)
+    inside[FRAME:-FRAME, FRAME:-FRAME] = True
+    frame = pixels[~inside]
+    palette = np.asarray(list(PALETTE.values()), np.float32)
+    nearest = np.linalg.norm(frame[:, None] - palette[None], axis=-1).argmin(axis=1)
+    winner = int(np.bincount(nearest, minlength=len(palette)).argmax())
+    ground = np.median(frame[nearest == winner], axis=0).astype(np.float32)
+    return list(PALETTE)[winner], ground
+
+
+def _foreground(pixels: Pixels, background: str, ground: Pixels) -> tuple[str, Pixels]:
+    distance = np.linalg.norm(pixels - ground, axis=-1)
+    # Pixels on an edge are mixtures: only those far from the background show the paint.
+    clear = distance >= max(FAINT, 0.75 * float(np.quantile(distance, 0.98)))
+    if not clear.any():
+        clear = distance >= distance.max()
+    paint = np.median(pixels[clear], axis=0).astype(np.float32)
+    return nearest_colour(paint, but_not=background), paint
+
+
+def _coverage(pixels: Pixels, ground: Pixels, paint: Pixels) -> Coverage:
+    way = paint - ground
+    length = max(float(way @ way), 1.0)
+    share = np.clip((pixels - ground) @ way / length, 0.0, 1.0)
+    return np.where(share < 0.15, 0.0, share).astype(np.float32)
+
+
+def _fit(coverage: Coverage, shape: str) -> Placement:
+    template, area, offset = _template(shape)
+    mass = float(coverage.sum())
+    if mass < 4.0:
+        return Placement(x=SIDE / 2, y=SIDE / 2, radius=1.0, overlap=0.0)
+    rows, columns = np.indices(coverage.shape, dtype=np.float32) + 0.5
+    radius = math.sqrt(mass / area)
+    best = Placement(
+        x=float((columns * coverage).sum()) / mass - offset[0] * radius,
+        y=float((rows * coverage).sum()) / mass - offset[1] * radius,
+        radius=radius,
+    )
+    best = _measured(coverage, template, best)
+    for shift, growth in _STEPS:
+        best = _climb(coverage, template, best, shift=shift, growth=growth)
+    return best
+
+
+def _climb(
+    coverage: Coverage, template: Coverage, start: Placement, *, shift: float, growth: float
+) -> Placement:
+    best = start
+    for _ in range(4):
+        around = [
+            Placement(
+                x=best.x + dx * shift * best.radius,
+                y=best.y + dy * shift * best.radius,
+                radius=best.radius * (1 + dr * growth),
+            )
+            for dx, dy, dr in itertools.product((-1, 0, 1), repeat=3)
+            if abs(dx) + abs(dy) + abs(dr) == 1
+        ]
+        better = max(
+            (_measured(coverage, template, one) for one in around), key=lambda one: one.overlap
+        )
+        if better.overlap <= best.overlap:
+            break
+        best = better
+    return best
+
+
+def _measured(coverage: Coverage, template: Coverage, place: Placement) -> Placement:
+    """Overlap of the template, laid at the place, with the whole picture's coverage."""
+    steps = (np.arange(_TEMPLATE_SIDE, dtype=np.float32) + 0.5) / _TEMPLATE_SIDE * 2 - 1
+    reach = steps * _TEMPLATE_REACH * place.radius
+    seen = _sampled(coverage, place.y + reach, place.x + reach)
+    cell = (2 * _TEMPLATE_REACH * place.radius / _TEMPLATE_SIDE) ** 2
+    common = float(np.minimum(seen, template).sum()) * cell
+    union = float(coverage.sum()) + float(template.sum()) * cell - common
+    return Placement(x=place.x, y=place.y, radius=place.radius, overlap=common / max(union, 1e-6))
+
+
+def _sampled(coverage: Coverage, rows: Pixels, columns: Pixels) -> Coverage:
+    """Bilinear samples on the grid rows x columns; outside the picture there is nothing."""
+    padded = np.pad(coverage, 1)
+    top, down = _neighbours(rows)
+    left, right = _neighbours(columns)
+    upper = padded[top][:, left] * (1 - right) + padded[top][:, left + 1] * right
+    lower = padded[top + 1][:, left] * (1 - right) + padded[top + 1][:, left + 1] * right
+    return upper * (1 - down)[:, None] + lower * down[:, None]
+
+
+def _neighbours(places: Pixels) -> tuple[NDArray[np.intp], Pixels]:
+    # Half a pixel back to its middle, one forward for the padding.
+    shifted = np.clip(places + 0.5, 0.0, SIDE + 0.999)
+    lower = np.floor(shifted).astype(np.intp)
+    return lower, (shifted - lower).astype(np.float32)
+
+
+@cache
+def _template(shape: str) -> tuple[Coverage, float, tuple[float, float]]:
+    """The outline on a grid over +-1.3 radii; its area and centroid for a radius of 1."""
+    mask = shape_coverage(
+        shape, centre=(0.5, 0.5), radius=0.5 / _TEMPLATE_REACH, side=_TEMPLATE_SIDE
+    )
+    steps = (
+        (np.arange(_TEMPLATE_SIDE, dtype=np.float32) + 0.5) / _TEMPLATE_SIDE * 2 - 1
+    ) * _TEMPLATE_REACH
+    mass = float(mask.sum())
+    area = mass * (2 * _TEMPLATE_REACH / _TEMPLATE_SIDE) ** 2
+    centroid = (float((mask * steps).sum()) / mass, float((mask * steps[:, None]).sum()) / mass)
+    return mask, area, centroid
+
+
+def _size_and_position(place: Placement) -> tuple[str, str]:
+    size = min(RADII, key=lambda name: abs(math.log(RADII[name] * SIDE / max(place.radius, 1.0))))
+    middle = (place.x / SIDE, place.y / SIDE)
+    position = min(DIRECTIONS, key=lambda name: math.dist(centre_of(size, name), middle))
+    return size, position

@@ -1,0 +1,64 @@
+"""Weights to a Stable Diffusion checkpoint folder.
+
+Goes in: the three networks. Comes out: a diffusers folder with fp16 safetensors that
+`StableDiffusionPipeline.from_pretrained` opens. Writes no model card: that one is
+written by hand, beside the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL, StableDiffusionPipeline, UNet2DConditionModel
+from transformers import CLIPTextModel, CLIPTokenizer
+
+from tools.train_shapes.captions import vocabulary
+from tools.train_shapes.networks import build_scheduler
+from tools.train_shapes.tokenizer import write_tokenizer
+
+
+def export_checkpoint(
+    folder: Path,
+    *,
+    autoencoder: AutoencoderKL,
+    text_encoder: CLIPTextModel,
+    unet: UNet2DConditionModel,
+) -> None:
+    """Replaces the checkpoint in `folder`, and nothing else that lies there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        fresh = Path(scratch)
+        write_tokenizer(fresh / "tokenizer", vocabulary())
+        pipeline = StableDiffusionPipeline(
+            vae=autoencoder,
+            text_encoder=text_encoder,
+            unet=unet,
+            tokenizer=CLIPTokenizer.from_pretrained(fresh / "tokenizer"),
+            scheduler=build_scheduler(),
+            safety_checker=None,
+            feature_extractor=None,
+            requires_safety_checker=False,
+        )
+        half = {name: _halved(getattr(pipeline, name)) for name in ("vae", "text_encoder", "unet")}
+        pipeline.register_modules(**half)
+        pipeline.save_pretrained(fresh, safe_serialization=True)
+        # save_pretrained keeps only the fast tokenizer file; readers of CLIP's own want both.
+        write_tokenizer(fresh / "tokenizer", vocabulary())
+        _replace_parts(fresh, folder)
+
+
+def _halved(module: torch.nn.Module) -> torch.nn.Module:
+    return copy.deepcopy(module).to("cpu", torch.float16)
+
+
+def _replace_parts(fresh: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for part in sorted(fresh.iterdir()):
+        old = folder / part.name
+        if old.is_dir():
+            shutil.rmtree(old)
+        shutil.move(part, old)

@@ -1,0 +1,77 @@
+"""Byte-level BPE in CLIP's file format, for a vocabulary of a few dozen words.
+
+Goes in: the words that must each be one token. Comes out: vocab.json, merges.txt and
+tokenizer.json in a folder, as `CLIPTokenizer` reads them. Any other text still encodes,
+byte by byte in the worst case. Knows nothing of captions or of networks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+from transformers import CLIPTokenizer
+
+START = "<|startoftext|>"
+END = "<|endoftext|>"
+WORD_END = "</w>"
+LENGTH = 77
+"""Tokens of a prompt, start and end included: Stable Diffusion's own."""
+
+Merge = tuple[str, str]
+
+
+def byte_letters() -> list[str]:
+    """The printable letter that stands for each byte (GPT-2's table), in CLIP's order."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(hidden))]
+
+
+def learn_merges(words: list[str]) -> list[Merge]:
+    """Merges, most frequent pair first, until every word is one token."""
+    splits = {word: [*word[:-1], word[-1] + WORD_END] for word in words}
+    merges: list[Merge] = []
+    while any(len(pieces) > 1 for pieces in splits.values()):
+        pairs = Counter(pair for pieces in splits.values() for pair in itertools.pairwise(pieces))
+        # Ties go to the alphabet, so that the files are the same on every machine.
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        splits = {word: _merge(pieces, best) for word, pieces in splits.items()}
+    return merges
+
+
+def write_tokenizer(folder: Path, words: list[str]) -> None:
+    """Writes both the slow (vocab and merges) and the fast (tokenizer.json) files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    letters = byte_letters()
+    merges = learn_merges(words)
+    tokens = [*letters, *(letter + WORD_END for letter in letters)]
+    tokens += ["".join(merge) for merge in merges]
+    tokens += [START, END]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        raise ValueError("two merges spell the same token")
+    tokenizer = CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=LENGTH)
+    tokenizer.save_pretrained(folder)
+    (folder / "vocab.json").write_text(
+        json.dumps(vocab, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in merges)]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    special = {"bos_token": START, "eos_token": END, "pad_token": END, "unk_token": END}
+    (folder / "special_tokens_map.json").write_text(
+        json.dumps(special, indent=2) + "\n", encoding="utf-8"
+    )
+
+
+def _merge(pieces: list[str], pair: Merge) -> list[str]:
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged

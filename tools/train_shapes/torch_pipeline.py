@@ -1,0 +1,45 @@
+"""The reference engine: the checkpoint through PyTorch diffusers, nothing of ours between.
+
+Goes in: prompts and seeds. Comes out: pictures. Knows nothing of scenes or of judging.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import StableDiffusionPipeline
+
+from tools.train_shapes.scenes import Picture
+
+
+class TorchPipeline:
+    """`StableDiffusionPipeline` in float32 on the CPU."""
+
+    def __init__(self, folder: Path, *, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._pipeline = StableDiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32)
+        self._pipeline.set_progress_bar_config(disable=True)
+
+    def draw(
+        self,
+        prompts: list[str],
+        *,
+        first_seed: int,
+        guidance: float,
+        steps: int,
+        negative: str = "",
+    ) -> list[Picture]:
+        """One picture a prompt, uint8 (64, 64, 3); seeds count up from the first."""
+        pictures = self._pipeline(
+            prompts,
+            negative_prompt=[negative] * len(prompts),
+            guidance_scale=guidance,
+            num_inference_steps=steps,
+            generator=[
+                torch.Generator().manual_seed(first_seed + index) for index in range(len(prompts))
+            ],
+            output_type="np",
+        ).images
+        return list(np.rint(pictures * 255).astype(np.uint8))
