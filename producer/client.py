@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from producer.admission import admit
+from shared.admission import admit
 from shared import broker
 from shared.catalogue import Catalogue
 from shared.errors import JobCancelled, JobFailed, ResultTimeout, UnknownJob

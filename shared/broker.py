@@ -24,11 +24,12 @@ NO_PROMPTS_IN_LOGS = ""
 """`argsrepr`/`kwargsrepr`: Celery would log the prompt, and carry it twice."""
 
 
-def connect(url: str, *, patient: bool = False) -> "Redis":
-    """A client for `url`. Connects at the first command.
+UNTIL_IT_IS_BACK = -1
+"""Retries of a worker that holds finished pictures."""
 
-    `patient` retries a lost connection until Redis is back, which is what a worker holding finished
-    pictures wants; a producer wants to hear of it after three tries.
+
+def connect(url: str, *, retries: int = 3) -> "Redis":
+    """A client for `url`. Connects at the first command, retries a lost connection `retries` times.
 
     Raises:
         ConfigurationError: not an address of a Redis.
@@ -42,7 +43,8 @@ def connect(url: str, *, patient: bool = False) -> "Redis":
         return redis.Redis.from_url(
             url,
             decode_responses=True,
-            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=-1 if patient else 3),
+            encoding_errors="replace",  # rubbish on a queue must reach the code that refuses it
+            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
             retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
             socket_timeout=10,
             socket_connect_timeout=5,

@@ -5,8 +5,6 @@ Priority levels are separate Redis lists with the suffix kombu gives them, so ev
 that counts or purges queues counts and purges ours.
 """
 
-from collections.abc import Iterable
-
 from shared.jobs import JobRequest
 
 DEFAULT_MODEL = "default"
@@ -25,12 +23,6 @@ def queue_name(namespace: str, model: str | None, height: int | None, width: int
 
 def queue_of(namespace: str, request: JobRequest) -> str:
     return queue_name(namespace, request.model, request.height, request.width)
-
-
-def queues_of_model(namespace: str, model: str, shapes: Iterable[tuple[int, int]]) -> list[str]:
-    """Every queue that a worker with this model and these (height, width) serves."""
-    sizes = [(None, None), *shapes]
-    return [queue_name(namespace, name, h, w) for name in (None, model) for h, w in sizes]
 
 
 def list_key(queue: str, priority: int) -> str:

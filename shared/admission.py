@@ -1,4 +1,4 @@
-"""Refuse at the door what no worker would take, with the field, the value and the limit."""
+"""Refuse what no worker would take, with the field, the value and the limit. Asked at both doors."""
 
 from shared.catalogue import Offer
 from shared.errors import InvalidRequest

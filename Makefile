@@ -1,0 +1,62 @@
+# `make` alone lists the targets. Everything installs itself into .venv, pinned by hash.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+OUT    ?= out
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint format types contracts unit bench parity requirements clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
+
+demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and storage, into ./out
+	$(BIN)/imagefleet demo --out $(OUT)
+
+test: $(VENV)/.dev ## lint, types, contracts and every test
+	$(MAKE) --no-print-directory lint types contracts
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## the quick part, about a minute: lint, types, contracts, unit tests
+	$(MAKE) --no-print-directory lint types contracts unit
+
+lint: $(VENV)/.dev ## ruff, and the compose file against its schema
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+
+format: $(VENV)/.dev ## let ruff rewrite the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev ## mypy, strict
+	$(BIN)/mypy
+
+contracts: $(VENV)/.dev ## which module may import which
+	$(BIN)/lint-imports --no-cache
+
+unit: $(VENV)/.dev ## the tests that start no server
+	$(BIN)/python -m pytest tests/unit
+
+bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/queue.py
+
+requirements: ## pin again: newest versions that pyproject.toml allows, by hash, without addresses
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --upgrade requirements/build.in -o requirements/build.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --upgrade --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url -c requirements/dev.txt --extra demo pyproject.toml -o requirements/demo.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url -c requirements/dev.txt --extra worker pyproject.toml -o requirements/worker.txt
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+# .demo and .dev: the packages of requirements/demo.txt or dev.txt, and this project, editable.
+$(VENV)/.%: requirements/%.txt requirements/build.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imagefleet needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --require-hashes -r requirements/$*.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
+	touch $@

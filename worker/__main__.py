@@ -1,0 +1,5 @@
+"""`python -m worker` is `imagefleet-worker`."""
+
+from worker.cli import main
+
+main()

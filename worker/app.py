@@ -1,0 +1,51 @@
+"""The Celery application: `celery -A worker.app worker`, or `imagefleet-worker`.
+
+The one module that does something when imported, as Celery wants it: it reads the settings. It
+connects to nothing.
+"""
+
+import sys
+
+from celery import Celery
+
+from shared.broker import celery_url
+from shared.errors import ConfigurationError
+from shared.queues import queue_name
+from worker.bootsteps import EX_CONFIG, install
+from worker.host import Host
+from worker.settings import WorkerSettings
+from worker.tasks import add_render_task
+
+
+def create_app(settings: WorkerSettings) -> Celery:
+    """A Celery app whose workers serve the queues of their model, or those named with `-Q`."""
+    url = celery_url(settings.redis_url.get_secret_value())
+    app = Celery("imagefleet", broker=url, backend=url, set_as_current=False)
+    app.conf.update(
+        task_default_queue=queue_name(settings.namespace, None, None, None),
+        worker_pool="threads",  # JAX must not be forked, and a solo worker's loop goes deaf
+        worker_concurrency=settings.post_threads,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        task_acks_late=True,
+        task_serializer="json",
+        result_serializer="json",
+        accept_content=["json"],
+        result_expires=settings.retention_s,
+        result_backend_always_retry=True,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={"socket_keepalive": not url.startswith("redis+socket:")},
+    )
+    host = Host(settings)
+    add_render_task(app, host)
+    install(app, host)
+    return app
+
+
+try:
+    app = create_app(WorkerSettings.load())
+except ConfigurationError as error:
+    print(f"imagefleet-worker: {error}", file=sys.stderr)
+    sys.exit(EX_CONFIG)

@@ -1,0 +1,122 @@
+"""Attempts: one worker's try at one job, from its request to its pictures.
+
+Knows the engine's words and the job's. Knows no Celery, no Redis, no JAX.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.catalogue import Offer
+from shared.errors import ImagefleetError
+from shared.jobs import JobRequest
+from worker.engine.base import ImageSpec, ModelInfo, Shape
+
+Picture = NDArray[np.uint8]
+"""[height, width, 3], RGB"""
+
+
+@dataclass(kw_only=True, eq=False)
+class Attempt:
+    """A job in this worker's hands. Its pictures arrive one by one, from any thread."""
+
+    job_id: str
+    request: JobRequest
+    shape: Shape
+    specs: tuple[ImageSpec, ...]
+    deliveries: int
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """What the record is compared with: a later attempt has another one."""
+    began_at: float = field(default_factory=time.time)
+    quarter: int = 0
+    """Quarter of its steps that was last called back."""
+    device_s: float = 0.0
+    """Seconds its pictures' batches were on the devices."""
+
+    def __post_init__(self) -> None:
+        self._pictures: dict[int, Picture] = {}
+        self._done: Future[list[Picture]] = Future()
+
+    def deliver(self, index: int, picture: Picture) -> None:
+        """Hand over picture `index`; the last one completes the attempt."""
+        self._pictures[index] = picture
+        if len(self._pictures) == len(self.specs) and not self._done.done():
+            self._done.set_result([self._pictures[i] for i in range(len(self.specs))])
+
+    def abandon(self, error: ImagefleetError) -> None:
+        """Nothing more will come. Whoever waits hears `error`; the first one counts."""
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    def pictures(self) -> list[Picture]:
+        """Wait for all pictures, in the order of `specs`. Raises what `abandon` was told."""
+        return self._done.result()
+
+    @property
+    def ended(self) -> bool:
+        return self._done.done()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One picture's place in a device batch."""
+
+    attempt: Attempt
+    index: int
+
+    @property
+    def spec(self) -> ImageSpec:
+        return self.attempt.specs[self.index]
+
+
+def slots_of(attempt: Attempt) -> list[Slot]:
+    return [Slot(attempt=attempt, index=index) for index in range(len(attempt.specs))]
+
+
+def offer_of(info: ModelInfo) -> Offer:
+    """What this worker can do, in the words producers read."""
+    return Offer(
+        model=info.name,
+        digest=info.digest,
+        shapes=tuple((shape.height, shape.width) for shape in info.shapes),
+        schedulers=info.schedulers,
+        max_num_inference_steps=info.max_num_inference_steps,
+        num_inference_steps=info.default_num_inference_steps,
+        guidance_scale=info.default_guidance_scale,
+        scheduler=info.default_scheduler,
+    )
+
+
+def plan_attempt(
+    job_id: str, request: JobRequest, deliveries: int, info: ModelInfo
+) -> Attempt:
+    """Fill in the model's defaults: from what was asked to exactly what is painted."""
+    steps, guidance = request.num_inference_steps, request.guidance_scale
+    shape = info.shapes[0]
+    if request.height is not None and request.width is not None:
+        shape = Shape(height=request.height, width=request.width)
+    specs = tuple(
+        ImageSpec(
+            prompt=request.prompt,
+            negative_prompt=request.negative_prompt,
+            seed=request.seed,
+            image_index=index,
+            num_inference_steps=info.default_num_inference_steps if steps is None else steps,
+            guidance_scale=info.default_guidance_scale if guidance is None else guidance,
+            scheduler=request.scheduler or info.default_scheduler,
+        )
+        for index in range(request.num_images_per_prompt)
+    )
+    return Attempt(
+        job_id=job_id, request=request, shape=shape, specs=specs, deliveries=deliveries
+    )
+
+
+def attempts_in(batch: Sequence[Slot]) -> list[Attempt]:
+    """The attempts that have a slot in `batch`, each once, in order."""
+    return list(dict.fromkeys(slot.attempt for slot in batch))

@@ -1,0 +1,39 @@
+"""Which waiting pictures share the next device batch."""
+
+from collections import deque
+from typing import Final
+
+from worker.attempts import Slot
+
+SUSPECT_BELOW_LIMIT: Final = 1
+"""A job runs alone from its last-but-one allowed delivery on. Earlier, and one preempted batch
+would turn into many single runs."""
+
+
+def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list[Slot]:
+    """Remove and return up to `capacity` slots of one shape, in order of arrival.
+
+    A job that already took several workers down gets a batch to itself, so that it takes no mates
+    with it if it does so again.
+    """
+    while waiting and waiting[0].attempt.ended:
+        waiting.popleft()
+    if not waiting:
+        return []
+    head = waiting[0].attempt
+    alone = _suspect(waiting[0], max_deliveries)
+    batch: list[Slot] = []
+    kept: list[Slot] = []
+    while waiting and len(batch) < capacity:
+        slot = waiting.popleft()
+        if alone:
+            fits = slot.attempt is head
+        else:
+            fits = slot.attempt.shape == head.shape and not _suspect(slot, max_deliveries)
+        (batch if fits else kept).append(slot)
+    waiting.extendleft(reversed(kept))
+    return batch
+
+
+def _suspect(slot: Slot, max_deliveries: int) -> bool:
+    return 1 < max_deliveries - SUSPECT_BELOW_LIMIT <= slot.attempt.deliveries

@@ -1,0 +1,67 @@
+"""Where imagefleet sits in a Celery worker's start and stop."""
+
+import os
+import sys
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.signals import task_revoked, worker_shutting_down
+from celery.worker import state
+from celery.worker.consumer.tasks import Tasks
+
+from shared.errors import ImagefleetError
+from worker.host import Host
+
+EX_CONFIG = 78
+"""sysexits.h: something was found in an unconfigured or misconfigured state."""
+
+
+def install(app: Celery, host: Host) -> None:
+    """Make every worker of `app` own the devices and claim its own work."""
+
+    class Devices(bootsteps.StartStopStep):
+        """Load and compile before Celery connects, so that nothing is taken before ready."""
+
+        name = "imagefleet.devices"
+
+        def start(self, worker: Any) -> None:
+            try:
+                host.start()
+            except ImagefleetError as error:
+                print(f"imagefleet-worker: {error}", file=sys.stderr, flush=True)
+                os._exit(EX_CONFIG)  # half-started device runtimes do not always let go
+
+    class Intake(bootsteps.StartStopStep):
+        """Take the queues over from kombu between its consumer's creation and its first read."""
+
+        name = "imagefleet.intake"
+        requires = (Tasks,)
+
+        def __init__(self, consumer: Any, **kwargs: Any) -> None:
+            super().__init__(consumer, **kwargs)
+            self._pass_on = consumer.on_task_request
+            consumer.on_task_request = lambda request: host.intake.accept(request)
+
+        def start(self, consumer: Any) -> None:
+            asked = [queue.name for queue in consumer.task_consumer.queues]
+            for queue in asked:
+                consumer.task_consumer.cancel_by_queue(queue)
+            by_default = asked == [consumer.app.conf.task_default_queue]
+            groups = host.groups(None if by_default else asked)
+            host.intake.attach(groups, consumer.strategies, self._pass_on)
+            host.take_work()
+
+        def stop(self, consumer: Any) -> None:
+            if state.should_stop is not None or state.should_terminate is not None:
+                host.drain()
+
+    @task_revoked.connect(weak=False)
+    def withdraw(request: Any, **_: Any) -> None:
+        host.withdraw(request.id)
+
+    @worker_shutting_down.connect(weak=False)
+    def stop_taking(**_: Any) -> None:
+        host.stop_taking()  # at the signal; Celery's loop may need a second to notice it
+
+    app.steps["worker"].add(Devices)
+    app.steps["consumer"].add(Intake)

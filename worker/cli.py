@@ -1,0 +1,55 @@
+"""`imagefleet-worker`: the Celery worker with our settings as flags.
+
+Every setting of docs/settings.md is a flag; a flag wins over its environment variable. Arguments
+after `--` go to Celery's own worker command.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from shared.settings import ENV_PREFIX
+from worker.settings import WorkerSettings
+
+
+def _flags(command: Callable[..., None]) -> Callable[..., None]:
+    for name, setting in reversed(WorkerSettings.model_fields.items()):
+        command = click.option(
+            f"--{name.replace('_', '-')}",
+            name,
+            metavar="VALUE",
+            help=f"{setting.description} [{ENV_PREFIX}{name.upper()}]",
+        )(command)
+    return command
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@_flags
+@click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
+@click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)
+def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
+    """Turn queued prompts into pictures with all devices of this host.
+
+    Loads the model, compiles its shapes, then takes work until SIGTERM.
+    """
+    for name, value in flags.items():
+        if value is not None:
+            os.environ[f"{ENV_PREFIX}{name.upper()}"] = value
+    from worker.app import app  # reads the settings, so it comes after the flags
+
+    options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
+    try:
+        app.worker_main([*options, *celery_arguments])
+    except SystemExit as ended:
+        _leave(ended.code)
+    _leave(0)
+
+
+def _leave(code: object) -> None:
+    # Work on a hung device cannot be joined; everything worth keeping has been handed back.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0)

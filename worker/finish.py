@@ -1,0 +1,148 @@
+"""From pixels to a finished job: encode, upload, record.
+
+Runs in the Celery pool's threads, one job a thread, while the devices paint the next batch.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from random import uniform
+from typing import Final
+
+from shared.errors import ImagefleetError, LeaseLost, StorageUnavailable
+from shared.events import callback
+from shared.jobs import CallbackEvent, ImageResult, JobError, JobResult
+from shared.keys import image_key, metadata_key
+from shared.records import Records
+from shared.storage import ObjectStore, StoredObject
+from worker.attempts import Attempt, Picture
+from worker.encode import encode
+from worker.engine.base import ModelInfo
+from worker.metadata import picture_metadata, sidecar
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+class Finisher:
+    """Ends attempts, well or badly. Safe to share between threads."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        records: Records,
+        info: ModelInfo,
+        worker: str,
+        patience_s: float,
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._info = info
+        self._worker = worker
+        self._patience_s = patience_s
+
+    def finish(self, attempt: Attempt, submitted_at: float) -> JobResult:
+        """Wait for the attempt's pictures, store them and record the job as succeeded.
+
+        Raises:
+            LeaseLost: another attempt has the job; nothing was recorded.
+            ImagefleetError: why the job cannot succeed; the caller records it.
+        """
+        pictures = attempt.pictures()
+        timings = {
+            "waited": round(max(0.0, attempt.began_at - submitted_at), 4),
+            "denoise": round(attempt.device_s, 4),
+            "encode": 0.0,
+            "upload": 0.0,
+        }
+        images = tuple(
+            self._store_image(attempt, index, picture, timings)
+            for index, picture in enumerate(pictures)
+        )
+        result = JobResult(
+            images=images,
+            model=self._info.name,
+            model_digest=self._info.digest,
+            worker=self._worker,
+            timings={stage: round(seconds, 4) for stage, seconds in timings.items()},
+        )
+        self._record(attempt, result)
+        return result
+
+    def fail(self, attempt: Attempt, error: ImagefleetError) -> None:
+        """Record the job as failed, unless another attempt has it."""
+        reason = JobError(code=error.code, message=str(error))
+        event = callback(CallbackEvent.FAILED, attempt.job_id, attempt.request, error=reason)
+        self._records.fail(attempt.job_id, attempt.token, reason, event)
+
+    def cancel(self, attempt: Attempt) -> None:
+        event = callback(CallbackEvent.CANCELLED, attempt.job_id, attempt.request)
+        self._records.cancel(attempt.job_id, attempt.token, event)
+
+    def _store_image(
+        self, attempt: Attempt, index: int, picture: Picture, timings: dict[str, float]
+    ) -> ImageResult:
+        spec, file_format = attempt.specs[index], attempt.request.format
+        started = time.monotonic()
+        described = picture_metadata(
+            job_id=attempt.job_id, spec=spec, shape=attempt.shape, info=self._info
+        )
+        encoded = encode(picture, file_format.value, described)
+        timings["encode"] += time.monotonic() - started
+        started = time.monotonic()
+        key = image_key(attempt.job_id, index, encoded.extension)
+        stored = self._put(key, encoded.data, encoded.content_type)
+        timings["upload"] += time.monotonic() - started
+        document = sidecar(
+            described,
+            image=stored,
+            attempt=attempt.deliveries,
+            worker=self._worker,
+            timings=timings,
+            created_at=datetime.now(UTC),
+        )
+        self._put(metadata_key(attempt.job_id, index), document, "application/json")
+        return ImageResult(
+            index=index,
+            key=stored.key,
+            url=stored.url,
+            seed=spec.seed,
+            sha256=stored.sha256,
+            size=stored.size,
+            height=attempt.shape.height,
+            width=attempt.shape.width,
+            format=file_format,
+        )
+
+    def _put(self, key: str, data: bytes, content_type: str) -> StoredObject:
+        return _patiently(
+            lambda: self._store.put(key, data, content_type), self._patience_s, f"upload of {key}"
+        )
+
+    def _record(self, attempt: Attempt, result: JobResult) -> None:
+        event = callback(
+            CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result
+        )
+        move = self._records.succeed(attempt.job_id, attempt.token, result, event)
+        if not move.happened and move.attempt != attempt.token:
+            raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
+
+
+def _patiently(
+    act: Callable[[], StoredObject], patience_s: float, what: str
+) -> StoredObject:
+    """Try again what may succeed later, with growing, jittered pauses. The pixels stay here: the
+    devices have nothing to do with it."""
+    deadline = time.monotonic() + patience_s
+    pause_s = 0.1
+    while True:
+        try:
+            return act()
+        except StorageUnavailable as error:
+            if time.monotonic() + pause_s > deadline:
+                raise
+            log.warning("%s failed, again in %.1f s: %s", what, pause_s, error)
+            time.sleep(uniform(0.5, 1.0) * pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

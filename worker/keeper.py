@@ -1,0 +1,55 @@
+"""Keep this process's lease alive, and put back what dead workers left.
+
+One thread with nothing else to do, so that no batch, upload or drain can make a living worker look
+dead.
+"""
+
+import logging
+import threading
+import time
+from typing import Final
+
+import redis
+
+from worker.claims import Claims
+
+log = logging.getLogger(__name__)
+
+_RENEWALS_A_LEASE: Final = 4
+
+
+class Keeper:
+    """Starts with the first lease, ends with `stop`."""
+
+    def __init__(self, claims: Claims, lease_s: float) -> None:
+        self._claims = claims
+        self._pause_s = lease_s / _RENEWALS_A_LEASE
+        self._stopped = threading.Event()
+        self._sweep_from = 0.0
+        self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        self._claims.join()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    def _loop(self) -> None:
+        while not self._stopped.wait(self._pause_s):
+            try:
+                self._tend()
+            except redis.RedisError as error:
+                # Others could not renew either: give them time to, once Redis is back.
+                self._sweep_from = time.monotonic() + 2 * self._pause_s
+                log.warning("Redis does not answer the lease keeper: %s", error)
+
+    def _tend(self) -> None:
+        if not self._claims.renew():
+            log.error("the lease ran out while this host stood still; its jobs went elsewhere")
+            self._claims.join()
+        if time.monotonic() >= self._sweep_from:
+            for worker, messages in self._claims.sweep():
+                log.warning("worker %s is dead: %d jobs back in the queue", worker, messages)

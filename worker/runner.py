@@ -1,0 +1,124 @@
+"""The device loop: one batch after the other, as long as there is work.
+
+Goes in: batches of slots, asked for at the moment the devices are free. Comes out: pictures,
+delivered to their attempts. Fetching a batch's pixels overlaps the next batch. No Celery, no JAX.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from shared.errors import DeviceError, ImagefleetError
+from worker.attempts import Slot, attempts_in
+from worker.engine.base import Engine, Rendering
+
+log = logging.getLogger(__name__)
+
+_IN_FLIGHT: Final = 2
+"""Batches between the first step and the last pixel: one denoising, one decoding or copied."""
+
+Report = Callable[[Sequence[Slot], int, int], None]
+
+
+class Runner:
+    """Owns the device thread. `next_batch` may block for a moment; `report` must not."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        next_batch: Callable[[], Sequence[Slot]],
+        report: Report,
+        poll_s: float,
+    ) -> None:
+        self._engine = engine
+        self._next_batch = next_batch
+        self._report = report
+        self._poll_s = poll_s
+        self._stopping = threading.Event()
+        self._halves: deque[Sequence[Slot]] = deque()
+        self._flying = 0
+        self._changed = threading.Condition()
+        self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
+        self._thread = threading.Thread(target=self._loop, name="devices", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no further batch. What is on the devices goes on; see `join`."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for what is on the devices. False if it is still there after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        with self._changed:
+            landed = self._changed.wait_for(
+                lambda: not self._flying, max(0.0, deadline - time.monotonic())
+            )
+        return landed and not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            batch = self._halves.popleft() if self._halves else self._next_batch()
+            if batch:
+                self._take_off()
+                self._run(batch)
+            else:
+                self._stopping.wait(self._poll_s)
+
+    def _run(self, batch: Sequence[Slot]) -> None:
+        started = time.monotonic()
+        try:
+            rendering = self._denoise(batch)
+        except Exception as error:  # whatever it was, the batch must end and the loop go on
+            self._land(batch, error)
+            return
+        fetched = self._fetcher.submit(self._fetch, batch, rendering, started)
+        fetched.add_done_callback(lambda future: self._land(batch, future.exception()))
+
+    def _denoise(self, batch: Sequence[Slot]) -> Rendering:
+        rendering = self._engine.render([slot.spec for slot in batch], batch[0].attempt.shape)
+        steps = max(slot.spec.num_inference_steps for slot in batch)
+        self._report(batch, 0, steps)
+        for step in rendering:
+            self._report(batch, step, steps)
+        return rendering
+
+    def _fetch(self, batch: Sequence[Slot], rendering: Rendering, started: float) -> None:
+        pictures = rendering.pictures()
+        spent = time.monotonic() - started
+        for attempt in attempts_in(batch):
+            attempt.device_s += spent
+        for slot, picture in zip(batch, pictures, strict=True):
+            slot.attempt.deliver(slot.index, picture)
+
+    def _take_off(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._flying < _IN_FLIGHT)
+            self._flying += 1
+
+    def _land(self, batch: Sequence[Slot], error: BaseException | None) -> None:
+        if error is not None:
+            log.error("a batch of %d pictures failed: %s", len(batch), error, exc_info=error)
+            self._isolate(batch, error)
+        with self._changed:
+            self._flying -= 1
+            self._changed.notify_all()
+
+    def _isolate(self, batch: Sequence[Slot], error: BaseException) -> None:
+        """Halve a failed batch until the culprit is alone; its mates go on without it."""
+        attempts = attempts_in(batch)
+        if len(attempts) > 1:
+            first = set(attempts[: len(attempts) // 2])
+            self._halves.append([slot for slot in batch if slot.attempt in first])
+            self._halves.append([slot for slot in batch if slot.attempt not in first])
+            return
+        if not isinstance(error, ImagefleetError):
+            error = DeviceError(f"{type(error).__name__}: {error}")
+        attempts[0].abandon(error)

@@ -1,0 +1,105 @@
+"""Settings of a worker, on top of those that both sides share. One line each; see docs/settings.md."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import NoDecode
+
+from shared.settings import Settings
+
+Words = Annotated[tuple[str, ...], NoDecode]
+"""Several values in one variable, separated by commas."""
+
+
+class WorkerSettings(Settings):
+    """What a worker process needs to know before it loads anything."""
+
+    model: str = Field(
+        default="shapes",
+        description="`shapes` (bundled), a diffusers folder, a Hub id, or `fake[:seconds=…]`.",
+    )
+    shapes: Words = Field(
+        default=(),
+        description="Declared picture sizes, `512x512,768x512` (height x width), the default "
+        "first. All are compiled before ready. Empty: the model's native size.",
+    )
+    devices: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many local devices to use; on CPU as many virtual ones are made. "
+        "Default: all there are, 8 virtual ones on CPU.",
+    )
+    per_device_batch: int = Field(
+        default=1, ge=1, le=256, description="Pictures a device paints at a time."
+    )
+    dtype: str | None = Field(
+        default=None,
+        pattern=r"^(float32|bfloat16)$",
+        description="Numbers of the networks. Default: bfloat16 on accelerators, float32 on CPU.",
+    )
+    max_num_inference_steps: int = Field(
+        default=100, ge=1, le=1000, description="Longest schedule a job may ask for."
+    )
+    cache_dir: Path = Field(
+        default=Path("~/.cache/imagefleet").expanduser(),
+        description="Compiled programs. Trusted code: keep it private.",
+    )
+    storage_url: str = Field(
+        default="file://./out",
+        description="Where pictures go: file:///folder or s3://bucket/prefix[?endpoint_url=…].",
+    )
+    storage_patience_s: float = Field(
+        default=600.0, ge=0, description="How long an upload is retried before its job fails."
+    )
+    post_threads: int = Field(
+        default=128,
+        ge=2,
+        description="Celery pool threads: jobs waiting for devices, encoding or uploading.",
+    )
+    poll_s: float = Field(
+        default=0.02, gt=0, le=5, description="How often free devices ask for work."
+    )
+    lease_s: float = Field(
+        default=20.0, ge=2, description="A worker silent for so long has its jobs taken over."
+    )
+    drain_s: float = Field(
+        default=25.0,
+        ge=0,
+        description="After SIGTERM: time for work on the devices; the rest is handed back.",
+    )
+    max_deliveries: int = Field(
+        default=4,
+        ge=1,
+        description="A job whose workers died this often fails. Before the last two tries it "
+        "runs alone.",
+    )
+    webhook_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        default=(),
+        description="Standard Webhooks secrets, `whsec_…`; each signs, so old ones can be "
+        "rotated out.",
+    )
+    callback_allow: Words = Field(
+        default=(),
+        description="Hosts or networks inside your network that callbacks may reach: "
+        "`127.0.0.1,10.0.0.0/8`.",
+    )
+
+    @field_validator("shapes", "callback_allow", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(word.strip() for word in value.split(",") if word.strip())
+        return value
+
+    @field_validator("webhook_secrets", mode="before")
+    @classmethod
+    def _split_secrets(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(SecretStr(word.strip()) for word in value.split(",") if word.strip())
+        return value
+
+    @field_validator("cache_dir")
+    @classmethod
+    def _expand(cls, path: Path) -> Path:
+        return path.expanduser()

@@ -1,0 +1,25 @@
+"""The Celery task: thin. What it does is `worker.perform`; the device batch is made by the intake."""
+
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore
+
+from shared.broker import TASK_NAME
+from shared.errors import JobCancelled, LeaseLost
+from worker.host import Host
+
+
+def add_render_task(app: Celery, host: Host) -> None:
+    """Register `imagefleet.render` on `app`."""
+
+    @app.task(name=TASK_NAME, bind=True, acks_late=True, resultrepr_maxsize=64)
+    def render(self: Task, **_: Any) -> dict[str, Any]:
+        job_id = self.request.id
+        try:
+            return host.perform(job_id).model_dump(mode="json")
+        except JobCancelled as error:
+            self.backend.mark_as_revoked(job_id, str(error), request=self.request)
+            raise Ignore from error
+        except LeaseLost as error:
+            raise Ignore from error
