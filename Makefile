@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 OUT    ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench parity requirements clean
+.PHONY: help demo test check lint format types contracts unit bench docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -42,6 +42,9 @@ unit: $(VENV)/.dev ## the tests that start no server
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/queue.py
+
+docs: $(VENV)/.dev ## write docs/settings.md from the settings
+	$(BIN)/python -m tools.settings_page
 
 requirements: ## pin again: newest versions that pyproject.toml allows, by hash, without addresses
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --upgrade requirements/build.in -o requirements/build.txt

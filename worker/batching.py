@@ -16,22 +16,19 @@ def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list
     A job that already took several workers down gets a batch to itself, so that it takes no mates
     with it if it does so again.
     """
-    while waiting and waiting[0].attempt.ended:
-        waiting.popleft()
-    if not waiting:
+    live = deque(slot for slot in waiting if not slot.attempt.ended)
+    waiting.clear()
+    if not live:
         return []
-    head = waiting[0].attempt
-    alone = _suspect(waiting[0], max_deliveries)
+    head = live[0].attempt
+    alone = _suspect(live[0], max_deliveries)
     batch: list[Slot] = []
-    kept: list[Slot] = []
-    while waiting and len(batch) < capacity:
-        slot = waiting.popleft()
+    for slot in live:
         if alone:
             fits = slot.attempt is head
         else:
             fits = slot.attempt.shape == head.shape and not _suspect(slot, max_deliveries)
-        (batch if fits else kept).append(slot)
-    waiting.extendleft(reversed(kept))
+        (batch if fits and len(batch) < capacity else waiting).append(slot)
     return batch
 
 

@@ -1,0 +1,187 @@
+"""Claims on a real Redis: popped and noted in one call, fenced by owner, given back by others."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from shared import broker
+from shared.embedded import EmbeddedRedis
+from shared.errors import LeaseLost
+from shared.queues import list_key
+from worker.claims import Claims, QueueGroup
+
+ONE = [QueueGroup(name="64x64", queues=("q",))]
+MakeClaims = Callable[..., Claims]
+
+
+@pytest.fixture
+def make(client: redis.Redis, redis_server: EmbeddedRedis, namespace: str) -> MakeClaims:
+    def make(worker: str, lease_s: float = 60) -> Claims:
+        claims = Claims(
+            once=broker.connect(redis_server.url, retries=0),
+            patient=client,
+            namespace=namespace,
+            worker=worker,
+            lease_s=lease_s,
+        )
+        claims.join()
+        return claims
+
+    return make
+
+
+@pytest.fixture
+def group(namespace: str) -> list[QueueGroup]:
+    return [QueueGroup(name="64x64", queues=(f"{namespace}.q",))]
+
+
+def _push(client: redis.Redis, group: QueueGroup, *messages: str, priority: int = 0) -> None:
+    for message in messages:
+        client.lpush(list_key(group.queues[0], priority), message)
+
+
+def _texts(claimed: list) -> list[str]:
+    return [message.message for message in claimed]
+
+
+def test_messages_are_taken_in_order_and_no_more_than_wanted(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], *"abcd")
+    claims = make("w")
+    assert _texts(claims.claim(group, 3)) == ["a", "b", "c"]
+    assert _texts(claims.claim(group, 3)) == ["d"]
+    assert claims.claim(group, 3) == []
+
+
+def test_higher_priorities_come_first(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], "low", priority=9)
+    _push(client, group[0], "middle", priority=3)
+    _push(client, group[0], "high", priority=0)
+    assert _texts(make("w").claim(group, 8)) == ["high", "middle", "low"]
+
+
+def test_one_claim_takes_one_compile_key_from_all_its_queues_in_turn(
+    make: MakeClaims, client: redis.Redis, namespace: str
+) -> None:
+    small = QueueGroup(name="64x64", queues=(f"{namespace}.a", f"{namespace}.b"))
+    wide = QueueGroup(name="64x128", queues=(f"{namespace}.wide",))
+    client.lpush(f"{namespace}.a", "a1", "a2")
+    client.lpush(f"{namespace}.b", "b1", "b2")
+    client.lpush(f"{namespace}.wide", "w1", "w2")
+    claims = make("w")
+    batches = [_texts(claims.claim([small, wide], 8)) for _ in range(3)]
+    assert sorted(batches, key=len) == [[], ["w1", "w2"], ["a1", "b1", "a2", "b2"]]
+
+
+def test_compile_keys_take_turns_inside_a_level(
+    make: MakeClaims, client: redis.Redis, namespace: str
+) -> None:
+    groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y")]
+    for _ in range(4):
+        client.lpush(f"{namespace}.x", "x")
+        client.lpush(f"{namespace}.y", "y")
+    claims = make("w")
+    assert sorted(_texts(claims.claim(groups, 1))[0] for _ in range(8)) == list("xxxxyyyy")
+
+
+def test_an_acknowledged_message_is_gone_for_good(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], "a")
+    claims = make("w")
+    [message] = claims.claim(group, 1)
+    assert claims.ack(message.tag)
+    assert not claims.ack(message.tag)
+    assert claims.leave() == 0
+    assert make("v").claim(group, 1) == []
+
+
+def test_a_dead_worker_s_messages_return_to_the_head_in_order_and_counted(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    _push(client, group[0], *"abc")
+    dead = make("dead")
+    dead.claim(group, 2)
+    client.zadd(f"{namespace}:leases", {"dead": time.time() - 1})
+    other = make("other")
+    assert other.sweep() == [("dead", 2)]
+    assert other.sweep() == []
+    again = other.claim(group, 8)
+    assert [(message.message, message.deliveries) for message in again] == [
+        ("a", 2),
+        ("b", 2),
+        ("c", 1),
+    ]
+
+
+def test_a_worker_that_lost_its_lease_can_neither_ack_nor_claim(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    _push(client, group[0], "a", "b")
+    frozen, other = make("frozen"), make("other")
+    [message] = frozen.claim(group, 1)
+    client.zadd(f"{namespace}:leases", {"frozen": time.time() - 1})
+    other.sweep()
+    assert not frozen.ack(message.tag)
+    assert not frozen.renew()
+    with pytest.raises(LeaseLost):
+        frozen.claim(group, 1)
+    assert _texts(other.claim(group, 8)) == ["a", "b"]
+
+
+def test_a_living_worker_is_never_swept(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], "a")
+    alive, other = make("alive"), make("other")
+    alive.claim(group, 1)
+    assert other.sweep() == []
+    assert alive.renew()
+
+
+def test_leaving_hands_everything_back_uncounted(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], *"ab")
+    leaving = make("leaving")
+    leaving.claim(group, 2)
+    assert leaving.leave() == 2
+    again = make("other").claim(group, 2)
+    assert [(message.message, message.deliveries) for message in again] == [("a", 1), ("b", 1)]
+
+
+def test_a_claim_whose_answer_got_lost_is_handed_back_by_the_next(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _push(client, group[0], *"abc")
+    claims = make("w")
+    held = claims.claim(group, 1)
+    take = claims._take
+
+    def answer_lost(*args: object) -> list:
+        take(*args)
+        raise redis.ConnectionError("gone after the server had done it")
+
+    monkeypatch.setattr(claims, "_take", answer_lost)
+    with pytest.raises(redis.ConnectionError):
+        claims.claim(group, 1)
+    monkeypatch.setattr(claims, "_take", take)
+    assert _texts(held + claims.claim(group, 8)) == ["a", "b", "c"]
+
+
+def test_what_was_claimed_survives_a_killed_redis(own_redis: EmbeddedRedis, namespace: str) -> None:
+    client = broker.connect(own_redis.url)
+    client.lpush("q", "a")
+    claims = Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=60)
+    claims.join()
+    claims.claim(ONE, 1)
+    own_redis.kill()
+    own_redis.start()
+    assert claims.renew()
+    assert claims.leave() == 1
+    assert client.lrange("q", 0, -1) == ["a"]

@@ -1,0 +1,165 @@
+"""The Python API on a real Redis, without a worker."""
+
+import asyncio
+import time
+
+import pytest
+
+from producer import AsyncClient, Client
+from shared import broker
+from shared.catalogue import Catalogue, Offer
+from shared.embedded import EmbeddedRedis
+from shared.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidRequest,
+    JobCancelled,
+    JobFailed,
+    ResultTimeout,
+    UnknownJob,
+)
+from shared.jobs import JobError, JobResult, State
+from shared.records import Records
+from tests.support.engines import INFO
+from worker.attempts import offer_of
+
+RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
+
+
+@pytest.fixture
+def producer(redis_server: EmbeddedRedis, namespace: str) -> Client:
+    return Client(redis_server.url, namespace=namespace)
+
+
+@pytest.fixture
+def records(redis_server: EmbeddedRedis, namespace: str) -> Records:
+    return Records(broker.connect(redis_server.url), namespace, 3600)
+
+
+def _succeed(records: Records, job_id: str) -> None:
+    records.begin(job_id, "a", 1, None)
+    records.succeed(job_id, "a", RESULT, None)
+
+
+def test_results_come_back_to_whoever_waits(producer: Client, records: Records) -> None:
+    job = producer.submit("a", seed=7)
+    _succeed(records, job.id)
+    assert job.result(timeout=5) == RESULT
+    assert producer.get(job.id).status().request.seed == 7
+
+
+def test_as_completed_yields_each_job_as_it_ends(producer: Client, records: Records) -> None:
+    jobs = producer.submit_many(["a", {"prompt": "b", "seed": 3}, "c"], guidance_scale=2)
+    assert [job.status().request.guidance_scale for job in jobs] == [2, 2, 2]
+    _succeed(records, jobs[1].id)
+    ended = producer.as_completed(jobs, timeout=5)
+    assert next(ended).id == jobs[1].id
+    _succeed(records, jobs[0].id)
+    jobs[2].cancel()
+    assert {job.id for job in ended} == {jobs[0].id, jobs[2].id}
+
+
+def test_more_jobs_than_a_chunk_are_all_accepted(producer: Client) -> None:
+    jobs = producer.submit_many(f"p {i}" for i in range(1201))
+    states = {status.state for status in producer.statuses(job.id for job in jobs)}
+    assert (len({job.id for job in jobs}), states) == (1201, {State.QUEUED})
+
+
+def test_a_timeout_says_that_the_job_goes_on(producer: Client) -> None:
+    job = producer.submit("a")
+    with pytest.raises(ResultTimeout, match=r"after 0\.05 s"):
+        job.result(timeout=0.05)
+    assert job.status().state is State.QUEUED
+
+
+def test_failures_are_typed_and_carry_the_stored_code(producer: Client, records: Records) -> None:
+    job = producer.submit("a")
+    records.begin(job.id, "x", 1, None)
+    records.fail(job.id, "x", JobError(code="device_error", message="out of memory"), None)
+    with pytest.raises(JobFailed, match="out of memory") as failed:
+        job.result(timeout=5)
+    assert failed.value.failure_code == "device_error"
+
+
+def test_a_cancelled_job_raises_where_it_is_waited_for(producer: Client) -> None:
+    job = producer.submit("a")
+    assert job.cancel() is State.CANCELLED
+    assert job.cancel() is State.CANCELLED
+    with pytest.raises(JobCancelled):
+        job.result(timeout=5)
+
+
+def test_unknown_jobs_are_named(producer: Client) -> None:
+    for act in (producer.get, producer.cancel):
+        with pytest.raises(UnknownJob, match="'nobody'"):
+            act("nobody")
+
+
+def test_what_no_worker_here_offers_is_refused_at_the_door(
+    redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    Catalogue(broker.connect(redis_server.url), namespace).announce(offer_of(INFO))
+    producer = Client(redis_server.url, namespace=namespace)
+    for wrong, limit in (
+        ({"model": "other"}, "there is tiny"),
+        ({"height": 512, "width": 512}, "there is 64x64, 64x128"),
+        ({"scheduler": "magic"}, "there is ddim"),
+        ({"num_inference_steps": 51}, "at most 50"),
+    ):
+        with pytest.raises(InvalidRequest, match=limit):
+            producer.submit("a", **wrong)
+    producer.submit("a", model="tiny", height=64, width=128, num_inference_steps=50)
+
+
+def test_a_missing_redis_is_one_clear_sentence_without_its_password() -> None:
+    with pytest.raises(BrokerUnavailable, match="localhost:1/0 does not answer") as missing:
+        Client("redis://:secret@localhost:1/0").submit("a")
+    assert "secret" not in str(missing.value)
+
+
+def test_an_address_that_is_none_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="IMAGEFLEET_REDIS_URL"):
+        Client("http://localhost")
+
+
+def test_a_full_redis_says_that_nothing_was_taken(own_redis: EmbeddedRedis) -> None:
+    admin = broker.connect(own_redis.url)
+    admin.config_set("maxmemory", "1mb")
+    producer = Client(own_redis.url)
+    with pytest.raises(BrokerUnavailable, match="full and took nothing"):
+        producer.submit_many(["a" * 3000] * 2000)
+    admin.config_set("maxmemory", "0")
+    queued = admin.llen("imagefleet.default.native\x06\x163")
+    assert queued == len(list(admin.scan_iter("imagefleet:job:*")))
+
+
+def test_the_asyncio_client_does_the_same(
+    redis_server: EmbeddedRedis, namespace: str, records: Records
+) -> None:
+    async def use() -> None:
+        async with AsyncClient(redis_server.url, namespace=namespace) as client:
+            jobs = await client.submit_many(["a", "b"])
+            for job in jobs:
+                _succeed(records, job.id)
+            ended = [job.id async for job in client.as_completed(jobs, timeout=5)]
+            assert set(ended) == {job.id for job in jobs}
+            assert await jobs[0].result(timeout=5) == RESULT
+            third = await client.submit("c")
+            assert await third.cancel() is State.CANCELLED
+            with pytest.raises(JobCancelled):
+                await (await client.get(third.id)).result(timeout=5)
+
+    asyncio.run(use())
+
+
+def test_offers_are_read_again_after_a_while(
+    redis_server: EmbeddedRedis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = Catalogue(broker.connect(redis_server.url), namespace)
+    assert catalogue.offers() == {}
+    offer = Offer(**{**offer_of(INFO).model_dump(), "model": "new"})
+    catalogue.announce(offer)
+    assert catalogue.offers() == {}
+    late = time.monotonic() + 60
+    monkeypatch.setattr("shared.catalogue.time.monotonic", lambda: late)
+    assert catalogue.offers()["new"] == offer

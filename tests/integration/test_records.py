@@ -1,0 +1,133 @@
+"""Job records on a real Redis: every move is a compare-and-set, every callback goes with its move."""
+
+import json
+
+import pytest
+import redis
+
+from shared.errors import InvalidRequest, LeaseLost, UnknownJob
+from shared.events import callback
+from shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
+from shared.queues import list_key
+from shared.records import Records
+
+RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
+
+
+@pytest.fixture
+def records(client: redis.Redis, namespace: str) -> Records:
+    return Records(client, namespace, retention_s=3600)
+
+
+def _submit(records: Records, job_id: str = "j", **parameters: object) -> JobRequest:
+    request = JobRequest.parse({"prompt": "a", "seed": 1, **parameters})
+    records.submit([(job_id, request)])
+    return request
+
+
+def test_accepting_stores_record_and_message_together(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    request = _submit(records, height=64, width=128)
+    assert records.get("j").state is State.QUEUED
+    assert records.get("j").request == request
+    [message] = client.lrange(list_key(f"{namespace}.default.64x128", 3), 0, -1)
+    assert json.loads(message)["headers"]["id"] == "j"
+
+
+def test_a_resent_job_is_the_same_job_and_queued_once(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    request = JobRequest.parse({"prompt": "a"})
+    assert records.submit([("j", request), ("j", JobRequest.parse({"prompt": "a"}))]) == [
+        True,
+        False,
+    ]
+    assert records.get("j").request.seed == request.seed
+    assert client.llen(list_key(f"{namespace}.default.native", 3)) == 1
+
+
+def test_an_id_with_other_parameters_is_refused(records: Records) -> None:
+    _submit(records)
+    with pytest.raises(InvalidRequest, match="already stands with prompt='a', not 'b'"):
+        records.submit([("j", JobRequest.parse({"prompt": "b"}))])
+    with pytest.raises(InvalidRequest, match="seed=1, not 2"):
+        records.submit([("j", JobRequest.parse({"prompt": "a", "seed": 2}))])
+
+
+def test_only_the_attempt_that_holds_the_job_can_end_it(records: Records) -> None:
+    _submit(records)
+    assert records.begin("j", "first", 1, None).happened
+    assert records.begin("j", "second", 2, None).happened
+    late = records.succeed("j", "first", RESULT, None)
+    assert (late.happened, late.attempt) == (False, "second")
+    with pytest.raises(LeaseLost):
+        records.progress("j", "first", 3, 10, None)
+    assert records.progress("j", "second", 3, 10, None)
+    assert records.succeed("j", "second", RESULT, None).happened
+    status = records.get("j")
+    assert (status.state, status.deliveries, status.step) == (State.SUCCEEDED, 2, 3)
+
+
+def test_a_job_that_ended_stays_as_it_is(records: Records) -> None:
+    _submit(records)
+    records.begin("j", "a", 1, None)
+    records.succeed("j", "a", RESULT, None)
+    assert not records.begin("j", "b", 2, None).happened
+    assert not records.fail("j", "a", JobError(code="x", message="y"), None).happened
+    assert not records.cancel("j", "", None).happened
+    assert records.ask_to_cancel("j") is State.SUCCEEDED
+    assert records.get("j").result == RESULT
+
+
+def test_cancelling_ends_a_queued_job_and_warns_a_running_one(records: Records) -> None:
+    _submit(records, "queued")
+    _submit(records, "running")
+    records.begin("running", "a", 1, None)
+    assert records.cancel("queued", "", None).happened
+    assert not records.cancel("running", "", None).happened
+    assert records.ask_to_cancel("running") is State.RUNNING
+    assert not records.progress("running", "a", 1, 10, None)
+    assert records.get("queued").state is State.CANCELLED
+
+
+def test_a_callback_is_queued_exactly_when_its_move_happens(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    request = _submit(records, callback_url="http://example.org/x")
+    records.begin("j", "a", 1, callback(CallbackEvent.STARTED, "j", request))
+    event = callback(CallbackEvent.SUCCEEDED, "j", request, result=RESULT)
+    assert event is not None
+    records.succeed("j", "stale", RESULT, event)
+    assert client.zcard(f"{namespace}:outbox") == 0
+    records.succeed("j", "a", RESULT, event)
+    records.succeed("j", "a", RESULT, event)
+    assert client.zrange(f"{namespace}:outbox", 0, -1) == ["j.succeeded"]
+    message = json.loads(client.hget(f"{namespace}:outbox:messages", "j.succeeded"))
+    assert message["url"] == "http://example.org/x"
+    assert json.loads(message["body"])["type"] == "job.succeeded"
+
+
+def test_an_event_nobody_asked_for_makes_no_callback() -> None:
+    request = JobRequest.parse({"prompt": "a", "callback_url": "http://example.org/x"})
+    assert callback(CallbackEvent.STARTED, "j", request) is None
+    assert callback(CallbackEvent.SUCCEEDED, "j", request) is not None
+    assert callback(CallbackEvent.SUCCEEDED, "j", JobRequest.parse({"prompt": "a"})) is None
+
+
+def test_finished_records_expire_and_unfinished_ones_do_not(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    _submit(records)
+    assert client.ttl(f"{namespace}:job:j") == -1
+    records.begin("j", "a", 1, None)
+    records.succeed("j", "a", RESULT, None)
+    assert 0 < client.ttl(f"{namespace}:job:j") <= 3600
+
+
+def test_an_unknown_job_says_so(records: Records) -> None:
+    with pytest.raises(UnknownJob, match="'nobody'"):
+        records.get("nobody")
+    with pytest.raises(UnknownJob):
+        records.ask_to_cancel("nobody")
+    assert not records.begin("nobody", "a", 1, None).happened

@@ -1,0 +1,244 @@
+"""A real Celery worker process on a real Redis, with the fake engine: what it promises of delivery."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.result import AsyncResult
+
+from producer import Client, Job
+from shared import broker
+from shared.broker import TASK_NAME, celery_url
+from shared.embedded import EmbeddedRedis
+from shared.errors import JobCancelled, JobFailed
+from shared.jobs import JobRequest, State, pack
+from shared.queues import list_key
+from tests.support.processes import Worker, until
+
+StartWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def settings(redis_server: EmbeddedRedis, namespace: str, tmp_path: Path) -> dict[str, str]:
+    return {
+        "IMAGEFLEET_REDIS_URL": redis_server.url,
+        "IMAGEFLEET_NAMESPACE": namespace,
+        "IMAGEFLEET_MODEL": "fake:seconds=0.02,capacity=8",
+        "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
+        "IMAGEFLEET_LEASE_S": "2",
+    }
+
+
+@pytest.fixture
+def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
+    started: list[Worker] = []
+
+    def start(*command: str, **more: str) -> Worker:
+        worker = Worker(tmp_path, {**settings, **more}, command or ("-m", "worker"))
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.kill()
+
+
+@pytest.fixture
+def producer(redis_server: EmbeddedRedis, namespace: str) -> Client:
+    return Client(redis_server.url, namespace=namespace)
+
+
+def _finish(producer: Client, jobs: list[Job], timeout: float = 60) -> set[State]:
+    for _ in producer.as_completed(jobs, timeout=timeout):
+        pass
+    return {status.state for status in producer.statuses(job.id for job in jobs)}
+
+
+def _nothing_left(client: redis.Redis, namespace: str) -> bool:
+    queues = [key for key in client.scan_iter(f"{namespace}.*")]
+    return not queues and not client.keys(f"{namespace}:claims:*")
+
+
+def _push(client: redis.Redis, namespace: str, message: str) -> None:
+    client.lpush(list_key(f"{namespace}.default.native", 3), message)
+
+
+def test_every_submitted_job_becomes_exactly_its_pictures(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    start()
+    jobs = producer.submit_many([f"prompt {i}" for i in range(30)], num_images_per_prompt=2)
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    for job in jobs:
+        images = job.result().images
+        assert [image.index for image in images] == [0, 1]
+        assert all((tmp_path / "store" / image.key).stat().st_size == image.size for image in images)
+    assert len(list((tmp_path / "store").rglob("*.png"))) == 60
+    until(lambda: _nothing_left(client, namespace))
+
+
+def test_a_killed_worker_s_jobs_are_finished_by_the_next(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    first = start(IMAGEFLEET_MODEL="fake:seconds=0.2,capacity=8")
+    jobs = producer.submit_many([f"prompt {i}" for i in range(24)], num_inference_steps=10)
+    until(lambda: any(job.status().state is State.RUNNING for job in jobs))
+    first.kill()
+    assert State.SUCCEEDED not in {job.status().state for job in jobs[16:]}
+    start()
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    deliveries = [job.status().deliveries for job in jobs]
+    assert max(deliveries) == 2
+    until(lambda: _nothing_left(client, namespace))
+
+
+def test_a_frozen_worker_s_jobs_are_taken_over_and_its_late_result_changes_nothing(
+    start: StartWorker, producer: Client
+) -> None:
+    frozen = start(IMAGEFLEET_MODEL="fake:seconds=0.2,capacity=2")
+    jobs = producer.submit_many(["a", "b"], num_inference_steps=10)
+    until(lambda: all(job.status().state is State.RUNNING for job in jobs))
+    frozen.freeze()
+    start()
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    results = [job.result() for job in jobs]
+    frozen.thaw()
+    extra = producer.submit("after the thaw")
+    assert _finish(producer, [extra]) == {State.SUCCEEDED}
+    assert [job.result() for job in jobs] == results
+
+
+def test_sigterm_hands_back_what_has_not_begun_and_loses_nothing(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    first = start(IMAGEFLEET_MODEL="fake:seconds=0.1,capacity=4")
+    jobs = producer.submit_many([f"prompt {i}" for i in range(16)], num_inference_steps=10)
+    until(lambda: any(job.status().state is State.RUNNING for job in jobs))
+    assert first.terminate() == 0
+    assert not client.keys(f"{namespace}:claims:*")
+    states = [job.status().state for job in jobs]
+    assert State.SUCCEEDED in states
+    assert State.QUEUED in states
+    start()
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert {job.status().deliveries for job in jobs} == {1}
+
+
+def test_a_poison_prompt_fails_alone(start: StartWorker, producer: Client) -> None:
+    start()
+    good = producer.submit_many([f"good {i}" for i in range(7)])
+    bad = producer.submit("this one [fail]s")
+    assert _finish(producer, good) == {State.SUCCEEDED}
+    with pytest.raises(JobFailed) as failed:
+        bad.result(timeout=30)
+    assert failed.value.failure_code == "device_error"
+
+
+def test_a_prompt_that_kills_its_worker_is_given_up_after_a_set_number_of_deliveries(
+    start: StartWorker, producer: Client
+) -> None:
+    job = producer.submit("this one [die]s")
+    for _ in range(2):
+        assert start(IMAGEFLEET_MAX_DELIVERIES="2").wait() != 0
+    start(IMAGEFLEET_MAX_DELIVERIES="2")
+    with pytest.raises(JobFailed, match="2 workers died with this job") as failed:
+        job.result(timeout=60)
+    assert failed.value.failure_code == "too_many_deliveries"
+
+
+def test_cancelled_jobs_leave_no_picture(
+    start: StartWorker, producer: Client, tmp_path: Path
+) -> None:
+    queued = producer.submit("withdrawn before a worker saw it")
+    queued.cancel()
+    start(IMAGEFLEET_MODEL="fake:seconds=0.3,capacity=1")
+    running = producer.submit("withdrawn on the device", num_inference_steps=20)
+    until(lambda: running.status().state is State.RUNNING)
+    assert running.cancel() is State.RUNNING
+    for job in (queued, running):
+        with pytest.raises(JobCancelled):
+            job.result(timeout=60)
+    assert not list((tmp_path / "store").rglob("*.png"))
+
+
+RUBBISH = [
+    "not json",
+    "{}",
+    '{"body": 5, "headers": {"task": "imagefleet.render", "id": "x"}, "properties": {}}',
+    '{"headers": {"task": "nobody.knows", "id": "x"}, "body": "", "properties": {}}',
+    '{"body":"AA==","content-type":"application/json","content-encoding":"utf-8",'
+    '"headers":{"task":"imagefleet.render","id":"x"},'
+    '"properties":{"body_encoding":"base64","delivery_info":{}}}',
+    '{"body":"AA==","content-type":"application/x-python-serialize","content-encoding":"binary",'
+    '"headers":{"task":"imagefleet.render","id":"x"},'
+    '"properties":{"body_encoding":"base64","delivery_info":{}}}',
+]
+
+
+def test_rubbish_on_the_queue_is_kept_with_a_reason_and_the_worker_goes_on(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    for message in RUBBISH:
+        _push(client, namespace, message)
+    raw = redis.Redis(**{**client.connection_pool.connection_kwargs, "decode_responses": False})
+    raw.lpush(list_key(f"{namespace}.default.native", 3), b"\xff\xfe broken utf-8")
+    raw.close()
+    job = producer.submit("a good one behind them")
+    start()
+    assert _finish(producer, [job]) == {State.SUCCEEDED}
+    letters = [json.loads(letter) for letter in client.lrange(f"{namespace}:dead", 0, -1)]
+    assert len(letters) == len(RUBBISH) + 1
+    assert all(letter["reason"] for letter in letters)
+    until(lambda: _nothing_left(client, namespace))
+
+
+def _refused(request: dict[str, Any], version: int = 1) -> dict[str, Any]:
+    return {"version": version, "request": request}
+
+
+REFUSED = [
+    (_refused({"prompt": "a"}, version=0), "message_rejected"),
+    (_refused({"prompt": ""}), "invalid_request"),
+    (_refused({"prompt": "a", "height": 512, "width": 512}), "invalid_request"),
+    (_refused({"prompt": "a", "model": "unknown"}), "invalid_request"),
+    (_refused({"prompt": "a", "scheduler": "unknown"}), "invalid_request"),
+    (_refused({"prompt": "a", "num_inference_steps": 1000}), "invalid_request"),
+    ({}, "message_rejected"),
+]
+
+
+def test_a_job_the_producer_should_have_refused_fails_at_the_worker_with_its_reason(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    jobs = producer.submit_many(["as accepted"] * len(REFUSED))
+    client.delete(list_key(f"{namespace}.default.native", 3))
+    for job, (kwargs, _) in zip(jobs, REFUSED, strict=True):
+        envelope = json.loads(broker.message(job.id, job.status().request, "q"))
+        body = base64.b64encode(json.dumps([[], kwargs, {}]).encode()).decode()
+        _push(client, namespace, json.dumps({**envelope, "body": body}))
+    start()
+    assert _finish(producer, jobs) == {State.FAILED}
+    errors = [job.status().error for job in jobs]
+    assert [error.code for error in errors if error] == [code for _, code in REFUSED]
+    until(lambda: _nothing_left(client, namespace))
+
+
+def test_plain_celery_can_send_jobs_and_read_results(
+    start: StartWorker, producer: Client, redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    start("-m", "celery", "-A", "worker.app", "worker", "--loglevel", "INFO")
+    url = celery_url(redis_server.url)
+    with Celery(broker=url, backend=url, set_as_current=False) as app:
+        request = JobRequest.parse({"prompt": "from celery", "seed": 5})
+        sent = app.send_task(
+            TASK_NAME, kwargs=pack(request), queue=f"{namespace}.default.native", priority=3
+        )
+        assert sent.get(timeout=60)["images"][0]["seed"] == 5
+        assert producer.get(sent.id).status().state is State.SUCCEEDED
+        job = producer.submit("from the client")
+        assert AsyncResult(job.id, app=app).get(timeout=60)["model"] == "fake"

@@ -1,0 +1,53 @@
+"""Hand-made engines for tests of what surrounds an engine."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from worker.engine.base import ImageSpec, ModelInfo, Pictures, Shape
+
+INFO = ModelInfo(
+    name="tiny",
+    digest="sha256:0",
+    shapes=(Shape(height=64, width=64), Shape(height=64, width=128)),
+    schedulers=("ddim",),
+    default_scheduler="ddim",
+    default_num_inference_steps=4,
+    default_guidance_scale=3.0,
+    max_num_inference_steps=50,
+)
+
+
+class RecordingEngine:
+    """Remembers its batches; `on_batch` may raise."""
+
+    info = INFO
+    recompiles = 0
+
+    def __init__(self, capacity: int, on_batch: Callable[[Sequence[ImageSpec]], None]) -> None:
+        self.capacity = capacity
+        self.batches: list[list[ImageSpec]] = []
+        self._on_batch = on_batch
+
+    def warm(self) -> None:
+        return None
+
+    def truncated(self, prompt: str) -> bool:
+        return False
+
+    def render(self, specs: Sequence[ImageSpec], shape: Shape) -> "RecordedRendering":
+        self.batches.append(list(specs))
+        self._on_batch(specs)
+        return RecordedRendering(specs, shape)
+
+
+class RecordedRendering:
+    def __init__(self, specs: Sequence[ImageSpec], shape: Shape) -> None:
+        self._specs, self._shape = specs, shape
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(1, max(spec.num_inference_steps for spec in self._specs) + 1)
+
+    def pictures(self) -> Pictures:
+        size = (self._shape.height, self._shape.width, 3)
+        return np.stack([np.full(size, spec.seed % 256, np.uint8) for spec in self._specs])

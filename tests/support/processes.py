@@ -1,0 +1,69 @@
+"""Real worker processes for tests."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+
+
+class Worker:
+    """A worker process of this test, `imagefleet-worker` unless `command` says otherwise."""
+
+    def __init__(
+        self, folder: Path, environment: dict[str, str], command: Sequence[str] = ("-m", "worker")
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / f"worker-{time.monotonic_ns()}.log"
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=ROOT,
+                env={**inherited, **environment},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def terminate(self, timeout_s: float = 30) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout_s)
+
+    def wait(self, timeout_s: float = 60) -> int:
+        return self.process.wait(timeout_s)
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def await_log(self, text: str, timeout_s: float = 60) -> None:
+        until(lambda: text in self.output() or self.process.poll() is not None, timeout_s)
+        assert text in self.output(), self.output()[-3000:]
+
+
+def until(found: Callable[[], T], timeout_s: float = 30) -> T:
+    """Poll until `found` returns something true, and return that. Fails after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = found()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.02)

@@ -1,0 +1,61 @@
+"""One shape a batch, in order of arrival, suspects alone."""
+
+from collections import deque
+
+from shared.errors import JobCancelled
+from shared.jobs import JobRequest
+from tests.support.engines import INFO
+from worker.attempts import Attempt, Slot, plan_attempt, slots_of
+from worker.batching import next_batch
+
+
+def _attempt(name: str, deliveries: int = 1, **parameters: object) -> Attempt:
+    request = JobRequest.parse({"prompt": name, "seed": 1, **parameters})
+    return plan_attempt(name, request, deliveries, INFO)
+
+
+def _waiting(*attempts: Attempt) -> deque[Slot]:
+    return deque(slot for attempt in attempts for slot in slots_of(attempt))
+
+
+def _names(batch: list[Slot]) -> list[str]:
+    return [slot.attempt.job_id for slot in batch]
+
+
+def test_a_batch_takes_what_arrived_first_up_to_its_capacity() -> None:
+    waiting = _waiting(*(_attempt(name) for name in "abc"))
+    assert _names(next_batch(waiting, 2, 4)) == ["a", "b"]
+    assert _names(next_batch(waiting, 2, 4)) == ["c"]
+    assert next_batch(waiting, 2, 4) == []
+
+
+def test_another_shape_waits_for_a_batch_of_its_own_and_keeps_its_place() -> None:
+    wide = {"height": 64, "width": 128}
+    waiting = _waiting(_attempt("a"), _attempt("b", **wide), _attempt("c"), _attempt("d", **wide))
+    assert _names(next_batch(waiting, 8, 4)) == ["a", "c"]
+    assert _names(next_batch(waiting, 8, 4)) == ["b", "d"]
+
+
+def test_the_images_of_one_job_may_need_several_batches() -> None:
+    waiting = _waiting(_attempt("a", num_images_per_prompt=3))
+    assert [slot.index for slot in next_batch(waiting, 2, 4)] == [0, 1]
+    assert [slot.index for slot in next_batch(waiting, 2, 4)] == [2]
+
+
+def test_a_job_that_took_workers_down_runs_alone_with_all_its_images() -> None:
+    suspect = _attempt("s", deliveries=3, num_images_per_prompt=2)
+    waiting = _waiting(_attempt("a"), suspect, _attempt("b"))
+    assert _names(next_batch(waiting, 8, 4)) == ["a", "b"]
+    assert _names(next_batch(waiting, 8, 4)) == ["s", "s"]
+
+
+def test_a_second_delivery_is_nobody_s_fault_yet() -> None:
+    waiting = _waiting(_attempt("a"), _attempt("b", deliveries=2))
+    assert _names(next_batch(waiting, 8, 4)) == ["a", "b"]
+
+
+def test_an_attempt_that_ended_while_it_waited_gets_no_slot() -> None:
+    gone, kept = _attempt("gone"), _attempt("kept")
+    gone.abandon(JobCancelled("withdrawn"))
+    assert _names(next_batch(_waiting(gone, kept), 8, 4)) == ["kept"]
+    assert _names(next_batch(_waiting(kept, gone), 8, 4)) == ["kept"]

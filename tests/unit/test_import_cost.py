@@ -1,0 +1,12 @@
+"""Producers stay light: no JAX, numpy, boto3, Celery or torch behind `import producer`."""
+
+import subprocess
+import sys
+
+HEAVY = {"jax", "numpy", "boto3", "botocore", "celery", "kombu", "torch", "flax", "PIL", "redis"}
+
+
+def test_importing_the_producer_loads_nothing_heavy() -> None:
+    code = "import producer, producer.cli, sys; print(*{m.partition('.')[0] for m in sys.modules})"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(told.stdout.split())

@@ -1,0 +1,98 @@
+"""Validation says field, value and limit; what is packed is unpacked."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shared.errors import InvalidRequest, MessageRejected
+from shared.jobs import (
+    MAX_PROMPT_CHARACTERS,
+    MOVES,
+    TERMINAL,
+    JobRequest,
+    State,
+    check_job_id,
+    pack,
+    unpack,
+)
+
+WRONG = [
+    ({"prompt": ""}, "prompt", "must not be empty"),
+    ({"prompt": " \n"}, "prompt", "must not be empty"),
+    ({"prompt": "a" * (MAX_PROMPT_CHARACTERS + 1)}, "prompt", "at most 4000 characters"),
+    ({"prompt": "a\x00b"}, "prompt", "control characters"),
+    ({"prompt": "\ud800"}, "prompt", "broken UTF-8"),
+    ({"prompt": 5}, "prompt", "valid string"),
+    ({"prompt": "a", "negative_prompt": "b" * 5000}, "negative_prompt", "at most 4000"),
+    ({"prompt": "a", "height": 65, "width": 64}, "height", "divisible by 8"),
+    ({"prompt": "a", "height": 64, "width": 4096}, "width", "between 8 and 2048 pixels"),
+    ({"prompt": "a", "height": 64}, "height", "given together"),
+    ({"prompt": "a", "num_inference_steps": 0}, "num_inference_steps", "greater than or equal to 1"),
+    ({"prompt": "a", "num_inference_steps": 1001}, "num_inference_steps", "or equal to 1000"),
+    ({"prompt": "a", "num_inference_steps": "x"}, "num_inference_steps", "valid integer"),
+    ({"prompt": "a", "guidance_scale": -1}, "guidance_scale", "greater than or equal to 0"),
+    ({"prompt": "a", "guidance_scale": float("nan")}, "guidance_scale", "finite"),
+    ({"prompt": "a", "num_images_per_prompt": 65}, "num_images_per_prompt", "or equal to 64"),
+    ({"prompt": "a", "seed": 2**32}, "seed", "or equal to 4294967295"),
+    ({"prompt": "a", "format": "bmp"}, "format", "'png', 'webp' or 'jpeg'"),
+    ({"prompt": "a", "priority": 10}, "priority", "or equal to 9"),
+    ({"prompt": "a", "callback_url": "ftp://example.org"}, "callback_url", "http:// or https://"),
+    ({"prompt": "a", "callback_url": "http://"}, "callback_url", "http:// or https://"),
+    ({"prompt": "a", "callback_events": ["done"]}, "callback_events", "'started'"),
+    ({"prompt": "a", "steps": 4}, "steps", "num_inference_steps"),
+    ({}, "prompt", "field required"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "field", "limit"), WRONG)
+def test_a_wrong_field_is_refused_with_its_name_value_and_limit(
+    parameters: dict[str, Any], field: str, limit: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        JobRequest.parse(parameters)
+    assert refused.value.field == field
+    assert refused.value.value is parameters.get(field)
+    assert limit in str(refused.value)
+
+
+def test_a_long_value_is_not_repeated_whole_in_the_message() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        JobRequest.parse({"prompt": "a" * 100_000})
+    assert len(str(refused.value)) < 200
+
+
+def test_a_request_survives_the_queue() -> None:
+    request = JobRequest.parse({"prompt": "ein Kreis\nrot 🔴", "seed": 7, "guidance_scale": 7.5})
+    assert unpack(json.loads(json.dumps(pack(request)))) == request
+
+
+def test_a_seed_is_drawn_at_submission_so_that_every_attempt_paints_the_same() -> None:
+    request = JobRequest.parse({"prompt": "a"})
+    assert unpack(pack(request)).seed == request.seed
+    assert len({JobRequest.parse({"prompt": "a"}).seed for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+def test_a_message_of_another_version_is_rejected_by_number(version: object) -> None:
+    message = {**pack(JobRequest.parse({"prompt": "a"})), "version": version}
+    with pytest.raises(MessageRejected, match="version"):
+        unpack(message)
+
+
+@pytest.mark.parametrize("request_", [None, [], "prompt"])
+def test_a_message_without_a_request_is_rejected(request_: object) -> None:
+    with pytest.raises(MessageRejected, match="no request"):
+        unpack({"version": 1, "request": request_})
+
+
+@pytest.mark.parametrize("job_id", ["", "a/b", "../x", ".x", "a" * 129, "a b", 5, "ä"])
+def test_an_id_that_could_leave_its_folder_is_refused(job_id: object) -> None:
+    with pytest.raises(InvalidRequest, match="id="):
+        check_job_id(job_id)
+
+
+def test_nothing_leaves_a_terminal_state() -> None:
+    assert {State.SUCCEEDED, State.FAILED, State.CANCELLED} == TERMINAL
+    assert all(not MOVES[state] for state in TERMINAL)
+    assert set(MOVES) == set(State)

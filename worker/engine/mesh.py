@@ -1,0 +1,80 @@
+"""Which devices, and what lies where on them.
+
+Goes in: how many devices to use. Comes out: a mesh and the two placements everything has: weights on
+every device, slots split between devices.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from shared.errors import ConfigurationError
+
+DATA: Final = "data"
+"""Axis of slots. A second axis, for weights too large for one device, will stand beside it."""
+VIRTUAL_CPU_DEVICES: Final = 8
+
+
+def start_backend(devices: int | None) -> None:
+    """Decide how many virtual devices the CPU has; call before anything else touches JAX.
+
+    Other platforms keep the devices they have. Once the backend runs, this does nothing, and
+    `Placement.of` says if there are too few. XLA_FLAGS that name a number win.
+    """
+    import os
+
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", devices or VIRTUAL_CPU_DEVICES)
+    except RuntimeError:
+        return
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A mesh and how arrays lie on it."""
+
+    mesh: Mesh
+
+    @classmethod
+    def of(cls, devices: int | None) -> "Placement":
+        """The first `devices` local ones; all of them by default.
+
+        Raises:
+            ConfigurationError: there are fewer.
+        """
+        there = jax.local_devices()
+        wanted = len(there) if devices is None else devices
+        if not 1 <= wanted <= len(there):
+            raise ConfigurationError(
+                f"devices={devices}: this host has {len(there)} {there[0].platform} devices"
+            )
+        return cls(Mesh(np.array(there[:wanted]), (DATA,)))
+
+    @property
+    def platform(self) -> str:
+        """`cpu`, `gpu` or `tpu`."""
+        return str(self.mesh.devices.flat[0].platform)
+
+    @cached_property
+    def everywhere(self) -> NamedSharding:
+        """The whole array on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @cached_property
+    def by_slot(self) -> NamedSharding:
+        """The leading axis split between the devices."""
+        return NamedSharding(self.mesh, PartitionSpec(DATA))
+
+    def copy(self, array: Any) -> jax.Array:
+        """Place on every device."""
+        return jax.device_put(array, self.everywhere)
+
+    def split(self, array: Any) -> jax.Array:
+        """Place slots, in order, on the devices."""
+        return jax.device_put(array, self.by_slot)

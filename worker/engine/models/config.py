@@ -1,0 +1,83 @@
+"""Reading a network's `config.json` strictly.
+
+Goes in: the parsed JSON of a diffusers or transformers config. Comes out: checked values. Knows no
+network: each one says which fields it reads, and which values of the others it stands for.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shared.errors import CheckpointError
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+_MISSING: Final = object()
+
+
+class ConfigReader:
+    """Takes fields one by one, collects what is wrong with them, and says it all in `finish`."""
+
+    def __init__(self, network: str, config: Json) -> None:
+        self._network = network
+        self._config = config
+        self._read: set[str] = set()
+        self._faults: list[str] = []
+
+    def get(self, name: str, default: object = _MISSING) -> Any:
+        """The field, or its default in the library that wrote the file."""
+        self._read.add(name)
+        value = self._config.get(name, default)
+        if value is _MISSING:
+            self.fault(f"{name} is missing")
+        return value
+
+    def choice(self, name: str, default: object, allowed: tuple[object, ...]) -> Any:
+        """The field, which must be one of the values this engine implements."""
+        value = self.get(name, default)
+        self.one_of(name, value, allowed)
+        return value
+
+    def one_of(self, name: str, value: object, allowed: tuple[object, ...]) -> None:
+        """Note a fault unless `value` is one of those this engine implements."""
+        if value not in allowed:
+            listed = " or ".join(repr(item) for item in allowed)
+            self.fault(f"{name}={value!r} (implemented: {listed})")
+
+    def fault(self, sentence: str) -> None:
+        """Note something else that is wrong."""
+        self._faults.append(sentence)
+
+    def fixed(self, **only: object) -> None:
+        """Fields that change the network and for which one value is implemented."""
+        for name, value in only.items():
+            self.choice(name, value, (value,))
+
+    def ignored(self, *names: str) -> None:
+        """Fields that say nothing about inference."""
+        self._read.update(names)
+
+    def per_level(self, name: str, default: object, levels: int) -> tuple[Any, ...]:
+        """A field given once, or once for each resolution level."""
+        value = self.get(name, default)
+        values = tuple(value) if isinstance(value, list | tuple) else (value,) * levels
+        if len(values) != levels:
+            self.fault(f"{name} has {len(values)} entries for {levels} levels")
+        return values
+
+    def finish(self) -> None:
+        """
+        Raises:
+            CheckpointError: every field that is missing or not implemented.
+        """
+        if self._faults:
+            raise CheckpointError(
+                f"this engine does not implement the {self._network} of this checkpoint: "
+                + "; ".join(self._faults)
+            )
+        unknown = sorted(
+            name for name in self._config.keys() - self._read if not name.startswith("_")
+        )
+        if unknown:
+            log.warning("%s config: unknown fields %s are ignored", self._network, unknown)

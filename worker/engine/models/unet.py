@@ -1,0 +1,348 @@
+"""The denoiser: UNet2DConditionModel of Stable Diffusion 1.x (Rombach et al. 2022).
+
+Goes in: noisy latents, a timestep per latent, the text's hidden states. Comes out: the model's
+prediction (noise, v or sample: the scheduler knows which). Feature maps are `[b, h, w, c]`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from worker.engine.attention import attention
+from worker.engine.models.blocks import ResnetBlock, Upsample, conv, group_norm, layer_norm
+from worker.engine.models.config import ConfigReader, Json
+
+_ATTENDING: Final = {
+    "DownBlock2D": False,
+    "CrossAttnDownBlock2D": True,
+    "UpBlock2D": False,
+    "CrossAttnUpBlock2D": True,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UNetConfig:
+    """`unet/config.json`. Tuples have an entry per resolution level, the finest first."""
+
+    sample_size: int
+    in_channels: int
+    out_channels: int
+    block_out_channels: tuple[int, ...]
+    layers_per_block: tuple[int, ...]
+    down_attends: tuple[bool, ...]
+    up_attends: tuple[bool, ...]
+    """In the order of the file: the coarsest first."""
+    transformer_layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    cross_attention_dim: int
+    norm_num_groups: int
+    norm_eps: float
+    flip_sin_to_cos: bool
+    freq_shift: int
+
+    @classmethod
+    def from_json(cls, config: Json) -> Self:
+        """
+        Raises:
+            CheckpointError: fields that are missing or ask for another network.
+        """
+        fields = ConfigReader("UNet", config)
+        channels = tuple(fields.get("block_out_channels", (320, 640, 1280, 1280)))
+        levels = len(channels)
+        _refuse_other_families(fields)
+        read = cls(
+            sample_size=fields.get("sample_size", 64),
+            in_channels=fields.get("in_channels", 4),
+            out_channels=fields.get("out_channels", 4),
+            block_out_channels=channels,
+            layers_per_block=fields.per_level("layers_per_block", 2, levels),
+            down_attends=_attends(fields, "down_block_types", levels),
+            up_attends=_attends(fields, "up_block_types", levels),
+            transformer_layers=fields.per_level("transformer_layers_per_block", 1, levels),
+            # Named "head_dim" and yet the number of heads, in every config of SD 1.x and later.
+            heads=fields.per_level("attention_head_dim", 8, levels),
+            cross_attention_dim=fields.get("cross_attention_dim", 1280),
+            norm_num_groups=fields.get("norm_num_groups", 32),
+            norm_eps=fields.get("norm_eps", 1e-5),
+            flip_sin_to_cos=fields.choice("flip_sin_to_cos", True, (True, False)),
+            freq_shift=fields.get("freq_shift", 0),
+        )
+        fields.finish()
+        return read
+
+    @property
+    def downsampling(self) -> int:
+        """Latent sizes must be divisible by this."""
+        return 2 ** (len(self.block_out_channels) - 1)
+
+
+def _attends(fields: ConfigReader, name: str, levels: int) -> tuple[bool, ...]:
+    side = "Down" if name.startswith("down") else "Up"
+    for block in (kinds := fields.get(name)):
+        fields.one_of(f"{name} entry", block, tuple(k for k in _ATTENDING if side in k))
+    if len(kinds) != levels:
+        fields.fault(f"{name} has {len(kinds)} entries for {levels} levels")
+    return tuple(_ATTENDING.get(block, False) for block in kinds)
+
+
+def _refuse_other_families(fields: ConfigReader) -> None:
+    fields.fixed(
+        act_fn="silu",
+        addition_embed_type=None,
+        attention_type="default",
+        center_input_sample=False,
+        class_embed_type=None,
+        class_embeddings_concat=False,
+        conv_in_kernel=3,
+        conv_out_kernel=3,
+        cross_attention_norm=None,
+        downsample_padding=1,
+        dual_cross_attention=False,
+        encoder_hid_dim=None,
+        encoder_hid_dim_type=None,
+        mid_block_only_cross_attention=None,
+        mid_block_scale_factor=1,
+        mid_block_type="UNetMidBlock2DCrossAttn",
+        num_attention_heads=None,
+        num_class_embeds=None,
+        only_cross_attention=False,
+        resnet_out_scale_factor=1.0,
+        resnet_skip_time_act=False,
+        resnet_time_scale_shift="default",
+        reverse_transformer_layers_per_block=None,
+        time_cond_proj_dim=None,
+        time_embedding_act_fn=None,
+        time_embedding_dim=None,
+        time_embedding_type="positional",
+        timestep_post_act=None,
+    )
+    # Linear or convolutional projections are the same product over channels-last maps, and
+    # attention scores are float32 in any case.
+    fields.ignored("use_linear_projection", "upcast_attention", "dropout")
+    # Parameters of the embeddings refused above.
+    fields.ignored(
+        "addition_embed_type_num_heads",
+        "addition_time_embed_dim",
+        "projection_class_embeddings_input_dim",
+    )
+
+
+def timestep_embedding(
+    timesteps: jax.Array, width: int, *, flip_sin_to_cos: bool, freq_shift: int
+) -> jax.Array:
+    """Sinusoids of the timestep (Ho et al. 2020); `[b]` to `[b, width]`, float32."""
+    half = width // 2
+    exponents = jnp.arange(half, dtype=jnp.float32) / (half - freq_shift)
+    angles = timesteps[:, None] * jnp.exp(-math.log(10_000) * exponents)  # [b, width / 2]
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    return jnp.concatenate([cos, sin] if flip_sin_to_cos else [sin, cos], axis=-1)
+
+
+class TimeEmbedding(nnx.Module):
+    """TimestepEmbedding: two layers over the sinusoids."""
+
+    def __init__(self, width: int, inner: int, *, rngs: nnx.Rngs) -> None:
+        self.linear_1 = nnx.Linear(width, inner, rngs=rngs)
+        self.linear_2 = nnx.Linear(inner, inner, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.linear_2(jax.nn.silu(self.linear_1(x)))
+
+
+class Attention(nnx.Module):
+    """Of the pixels to themselves, or to the text."""
+
+    def __init__(self, width: int, context_width: int, heads: int, *, rngs: nnx.Rngs) -> None:
+        self.heads = heads
+        self.to_q = nnx.Linear(width, width, use_bias=False, rngs=rngs)
+        self.to_k = nnx.Linear(context_width, width, use_bias=False, rngs=rngs)
+        self.to_v = nnx.Linear(context_width, width, use_bias=False, rngs=rngs)
+        self.to_out = nnx.Linear(width, width, rngs=rngs)
+
+    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
+        q, k, v = self.to_q(x), self.to_k(context), self.to_v(context)
+        return self.to_out(attention(q, k, v, heads=self.heads))
+
+
+class FeedForward(nnx.Module):
+    """GEGLU (Shazeer 2020), with GELU by the error function."""
+
+    def __init__(self, width: int, *, rngs: nnx.Rngs) -> None:
+        self.proj_in = nnx.Linear(width, 8 * width, rngs=rngs)
+        self.proj_out = nnx.Linear(4 * width, width, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        value, gate = jnp.split(self.proj_in(x), 2, axis=-1)
+        return self.proj_out(value * jax.nn.gelu(gate, approximate=False))
+
+
+class TransformerBlock(nnx.Module):
+    """BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
+
+    def __init__(self, width: int, context_width: int, heads: int, *, rngs: nnx.Rngs) -> None:
+        self.norm1 = layer_norm(width, 1e-5, rngs)
+        self.attn1 = Attention(width, width, heads, rngs=rngs)
+        self.norm2 = layer_norm(width, 1e-5, rngs)
+        self.attn2 = Attention(width, context_width, heads, rngs=rngs)
+        self.norm3 = layer_norm(width, 1e-5, rngs)
+        self.ff = FeedForward(width, rngs=rngs)
+
+    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
+        """`x [b, h*w, c]`, `context [b, n, d]`."""
+        normed = self.norm1(x)
+        x += self.attn1(normed, normed)
+        x += self.attn2(self.norm2(x), context)
+        return x + self.ff(self.norm3(x))
+
+
+class Transformer(nnx.Module):
+    """Transformer2DModel: the pixels of a map as a sequence."""
+
+    def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs) -> None:
+        width = config.block_out_channels[level]
+        # 1e-6 here and norm_eps in the resnets: so it is in diffusers.
+        self.norm = group_norm(width, config.norm_num_groups, 1e-6, rngs)
+        self.proj_in = nnx.Linear(width, width, rngs=rngs)
+        self.transformer_blocks = nnx.List(
+            TransformerBlock(width, config.cross_attention_dim, config.heads[level], rngs=rngs)
+            for _ in range(config.transformer_layers[level])
+        )
+        self.proj_out = nnx.Linear(width, width, rngs=rngs)
+
+    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
+        """`x [b, h, w, c]`, `context [b, n, d]`."""
+        batch, _, _, channels = x.shape
+        hidden = self.proj_in(self.norm(x).reshape(batch, -1, channels))  # [b, h*w, c]
+        for block in self.transformer_blocks:
+            hidden = block(hidden, context)
+        return x + self.proj_out(hidden).reshape(x.shape)
+
+
+def _resnet(config: UNetConfig, channels_in: int, channels_out: int, rngs: nnx.Rngs) -> ResnetBlock:
+    return ResnetBlock(
+        channels_in,
+        channels_out,
+        groups=config.norm_num_groups,
+        epsilon=config.norm_eps,
+        time_channels=4 * config.block_out_channels[0],
+        rngs=rngs,
+    )
+
+
+class Downsample(nnx.Module):
+    """Downsample2D: a convolution of stride 2."""
+
+    def __init__(self, channels: int, *, rngs: nnx.Rngs) -> None:
+        self.conv = conv(channels, channels, stride=2, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.conv(x)
+
+
+class DownBlock(nnx.Module):
+    """DownBlock2D and CrossAttnDownBlock2D."""
+
+    def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs) -> None:
+        channels = config.block_out_channels
+        width, layers = channels[level], config.layers_per_block[level]
+        widths_in = [channels[max(level - 1, 0)], *[width] * (layers - 1)]
+        self.resnets = nnx.List(_resnet(config, before, width, rngs) for before in widths_in)
+        attending = layers if config.down_attends[level] else 0
+        self.attentions = nnx.List(Transformer(config, level, rngs=rngs) for _ in range(attending))
+        is_last = level == len(channels) - 1
+        self.downsampler = None if is_last else Downsample(width, rngs=rngs)
+
+    def __call__(self, x: jax.Array, time: jax.Array, context: jax.Array) -> list[jax.Array]:
+        """The output of every layer; the last one is the block's."""
+        outputs = []
+        for index, resnet in enumerate(self.resnets):
+            x = resnet(x, time)
+            if self.attentions:
+                x = self.attentions[index](x, context)
+            outputs.append(x)
+        if self.downsampler is not None:
+            outputs.append(self.downsampler(x))
+        return outputs
+
+
+class MidBlock(nnx.Module):
+    """UNetMidBlock2DCrossAttn."""
+
+    def __init__(self, config: UNetConfig, *, rngs: nnx.Rngs) -> None:
+        level = len(config.block_out_channels) - 1
+        width = config.block_out_channels[level]
+        self.resnets = nnx.List(_resnet(config, width, width, rngs) for _ in range(2))
+        self.attentions = nnx.List([Transformer(config, level, rngs=rngs)])
+
+    def __call__(self, x: jax.Array, time: jax.Array, context: jax.Array) -> jax.Array:
+        x = self.resnets[0](x, time)
+        x = self.attentions[0](x, context)
+        return self.resnets[1](x, time)
+
+
+class UpBlock(nnx.Module):
+    """UpBlock2D and CrossAttnUpBlock2D; takes one more layer than its down block."""
+
+    def __init__(self, config: UNetConfig, index: int, *, rngs: nnx.Rngs) -> None:
+        channels = config.block_out_channels
+        level = len(channels) - 1 - index
+        width, layers = channels[level], config.layers_per_block[level] + 1
+        below = channels[min(level + 1, len(channels) - 1)]
+        hidden = [below, *[width] * (layers - 1)]
+        skipped = [*[width] * (layers - 1), channels[max(level - 1, 0)]]
+        self.resnets = nnx.List(
+            _resnet(config, own + skip, width, rngs)
+            for own, skip in zip(hidden, skipped, strict=True)
+        )
+        attending = layers if config.up_attends[index] else 0
+        self.attentions = nnx.List(Transformer(config, level, rngs=rngs) for _ in range(attending))
+        self.upsampler = None if level == 0 else Upsample(width, rngs=rngs)
+
+    def __call__(
+        self, x: jax.Array, skips: list[jax.Array], time: jax.Array, context: jax.Array
+    ) -> jax.Array:
+        """Takes its skips from the end of `skips`, and removes them there."""
+        for index, resnet in enumerate(self.resnets):
+            x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time)
+            if self.attentions:
+                x = self.attentions[index](x, context)
+        return x if self.upsampler is None else self.upsampler(x)
+
+
+class UNet(nnx.Module):
+    """UNet2DConditionModel."""
+
+    def __init__(self, config: UNetConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        width = config.block_out_channels[0]
+        levels = range(len(config.block_out_channels))
+        self.conv_in = conv(config.in_channels, width, rngs=rngs)
+        self.time_embedding = TimeEmbedding(width, 4 * width, rngs=rngs)
+        self.down_blocks = nnx.List(DownBlock(config, level, rngs=rngs) for level in levels)
+        self.mid_block = MidBlock(config, rngs=rngs)
+        self.up_blocks = nnx.List(UpBlock(config, index, rngs=rngs) for index in levels)
+        self.conv_norm_out = group_norm(width, config.norm_num_groups, config.norm_eps, rngs)
+        self.conv_out = conv(width, config.out_channels, rngs=rngs)
+
+    def __call__(self, latents: jax.Array, timesteps: jax.Array, context: jax.Array) -> jax.Array:
+        """`latents [b, h, w, c]`, `timesteps [b]` float32, `context [b, n, d]`; computes in the
+        dtype of `latents` and returns the prediction `[b, h, w, out_channels]`."""
+        sinusoids = timestep_embedding(
+            timesteps,
+            self.config.block_out_channels[0],
+            flip_sin_to_cos=self.config.flip_sin_to_cos,
+            freq_shift=self.config.freq_shift,
+        )
+        time = self.time_embedding(sinusoids.astype(latents.dtype))
+        x = self.conv_in(latents)
+        skips = [x]
+        for down in self.down_blocks:
+            skips += down(skips[-1], time, context)
+        x = self.mid_block(skips[-1], time, context)
+        for up in self.up_blocks:
+            x = up(x, skips, time, context)
+        return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))

@@ -1,0 +1,226 @@
+"""The autoencoder between pixels and latents: AutoencoderKL (Rombach et al. 2022).
+
+Goes in: latents, or pixels in -1..1. Comes out: the other. Latents here are unscaled: the pipeline
+divides by `scaling_factor` before decoding.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from worker.engine.attention import attention
+from worker.engine.models.blocks import ResnetBlock, Upsample, conv, group_norm
+from worker.engine.models.config import ConfigReader, Json
+
+_EPSILON: Final = 1e-6
+"""Of every norm here; the UNet's resnets use 1e-5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VaeConfig:
+    """`vae/config.json`. `block_out_channels` has the finest level first."""
+
+    in_channels: int
+    out_channels: int
+    latent_channels: int
+    block_out_channels: tuple[int, ...]
+    layers_per_block: int
+    norm_num_groups: int
+    scaling_factor: float
+    use_quant_conv: bool
+    use_post_quant_conv: bool
+    mid_block_add_attention: bool
+
+    @classmethod
+    def from_json(cls, config: Json) -> Self:
+        """
+        Raises:
+            CheckpointError: fields that are missing or ask for another network.
+        """
+        fields = ConfigReader("autoencoder", config)
+        channels = tuple(fields.get("block_out_channels", (64,)))
+        levels = len(channels)
+        fields.fixed(act_fn="silu", shift_factor=None, latents_mean=None, latents_std=None)
+        fields.choice("down_block_types", None, (["DownEncoderBlock2D"] * levels,))
+        fields.choice("up_block_types", None, (["UpDecoderBlock2D"] * levels,))
+        fields.ignored("sample_size", "force_upcast")
+        read = cls(
+            in_channels=fields.get("in_channels", 3),
+            out_channels=fields.choice("out_channels", 3, (3,)),
+            latent_channels=fields.get("latent_channels", 4),
+            block_out_channels=channels,
+            layers_per_block=fields.get("layers_per_block", 1),
+            norm_num_groups=fields.get("norm_num_groups", 32),
+            scaling_factor=fields.get("scaling_factor", 0.18215),
+            use_quant_conv=fields.choice("use_quant_conv", True, (True, False)),
+            use_post_quant_conv=fields.choice("use_post_quant_conv", True, (True, False)),
+            mid_block_add_attention=fields.choice("mid_block_add_attention", True, (True, False)),
+        )
+        fields.finish()
+        return read
+
+    @property
+    def downsampling(self) -> int:
+        """Pixels a latent stands for, along each side."""
+        return 2 ** (len(self.block_out_channels) - 1)
+
+
+class Attention(nnx.Module):
+    """Attention of every position to every other, one head."""
+
+    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+        width = config.block_out_channels[-1]
+        self.group_norm = group_norm(width, config.norm_num_groups, _EPSILON, rngs)
+        self.to_q = nnx.Linear(width, width, rngs=rngs)
+        self.to_k = nnx.Linear(width, width, rngs=rngs)
+        self.to_v = nnx.Linear(width, width, rngs=rngs)
+        self.to_out = nnx.Linear(width, width, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        batch, _, _, channels = x.shape
+        hidden = self.group_norm(x).reshape(batch, -1, channels)  # [b, h*w, c]
+        q, k, v = self.to_q(hidden), self.to_k(hidden), self.to_v(hidden)
+        return x + self.to_out(attention(q, k, v, heads=1)).reshape(x.shape)
+
+
+def _resnet(config: VaeConfig, channels_in: int, channels_out: int, rngs: nnx.Rngs) -> ResnetBlock:
+    return ResnetBlock(
+        channels_in, channels_out, groups=config.norm_num_groups, epsilon=_EPSILON, rngs=rngs
+    )
+
+
+class MidBlock(nnx.Module):
+    """UNetMidBlock2D."""
+
+    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+        width = config.block_out_channels[-1]
+        self.resnets = nnx.List(_resnet(config, width, width, rngs) for _ in range(2))
+        attending = range(int(config.mid_block_add_attention))
+        self.attentions = nnx.List(Attention(config, rngs=rngs) for _ in attending)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.resnets[0](x)
+        for attend in self.attentions:
+            x = attend(x)
+        return self.resnets[1](x)
+
+
+class Downsample(nnx.Module):
+    """Downsample2D with padding 0: one row and column are added at the end only."""
+
+    def __init__(self, channels: int, *, rngs: nnx.Rngs) -> None:
+        border = ((0, 1), (0, 1))
+        self.conv = nnx.Conv(channels, channels, (3, 3), strides=2, padding=border, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.conv(x)
+
+
+class DownBlock(nnx.Module):
+    """DownEncoderBlock2D."""
+
+    def __init__(self, config: VaeConfig, level: int, *, rngs: nnx.Rngs) -> None:
+        channels = config.block_out_channels
+        width = channels[level]
+        widths_in = [channels[max(level - 1, 0)], *[width] * (config.layers_per_block - 1)]
+        self.resnets = nnx.List(_resnet(config, before, width, rngs) for before in widths_in)
+        is_last = level == len(channels) - 1
+        self.downsampler = None if is_last else Downsample(width, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            x = resnet(x)
+        return x if self.downsampler is None else self.downsampler(x)
+
+
+class UpBlock(nnx.Module):
+    """UpDecoderBlock2D."""
+
+    def __init__(self, config: VaeConfig, level: int, *, rngs: nnx.Rngs) -> None:
+        channels = config.block_out_channels
+        width = channels[level]
+        below = channels[min(level + 1, len(channels) - 1)]
+        widths_in = [below, *[width] * config.layers_per_block]
+        self.resnets = nnx.List(_resnet(config, before, width, rngs) for before in widths_in)
+        self.upsampler = None if level == 0 else Upsample(width, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            x = resnet(x)
+        return x if self.upsampler is None else self.upsampler(x)
+
+
+class Encoder(nnx.Module):
+    """Pixels to the mean and log-variance of latents."""
+
+    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+        channels = config.block_out_channels
+        self.conv_in = conv(config.in_channels, channels[0], rngs=rngs)
+        self.down_blocks = nnx.List(
+            DownBlock(config, level, rngs=rngs) for level in range(len(channels))
+        )
+        self.mid_block = MidBlock(config, rngs=rngs)
+        self.conv_norm_out = group_norm(channels[-1], config.norm_num_groups, _EPSILON, rngs)
+        self.conv_out = conv(channels[-1], 2 * config.latent_channels, rngs=rngs)
+
+    def __call__(self, pixels: jax.Array) -> jax.Array:
+        x = self.conv_in(pixels)
+        for block in self.down_blocks:
+            x = block(x)
+        return self.conv_out(jax.nn.silu(self.conv_norm_out(self.mid_block(x))))
+
+
+class Decoder(nnx.Module):
+    """Latents to pixels."""
+
+    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+        channels = config.block_out_channels
+        self.conv_in = conv(config.latent_channels, channels[-1], rngs=rngs)
+        self.mid_block = MidBlock(config, rngs=rngs)
+        self.up_blocks = nnx.List(
+            UpBlock(config, level, rngs=rngs) for level in reversed(range(len(channels)))
+        )
+        self.conv_norm_out = group_norm(channels[0], config.norm_num_groups, _EPSILON, rngs)
+        self.conv_out = conv(channels[0], config.out_channels, rngs=rngs)
+
+    def __call__(self, latents: jax.Array) -> jax.Array:
+        x = self.mid_block(self.conv_in(latents))
+        for block in self.up_blocks:
+            x = block(x)
+        return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
+
+
+def _quant(channels: int, wanted: bool, rngs: nnx.Rngs) -> nnx.Linear | None:
+    return nnx.Linear(channels, channels, rngs=rngs) if wanted else None
+
+
+class VaeDecoder(nnx.Module):
+    """The half of AutoencoderKL that text-to-image needs."""
+
+    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+        self.post_quant_conv = _quant(config.latent_channels, config.use_post_quant_conv, rngs)
+        self.decoder = Decoder(config, rngs=rngs)
+
+    def __call__(self, latents: jax.Array) -> jax.Array:
+        """Unscaled latents `[b, h, w, latent_channels]` to pixels `[b, fh, fw, 3]`, about -1..1."""
+        return self.decoder(
+            latents if self.post_quant_conv is None else self.post_quant_conv(latents)
+        )
+
+
+class VaeEncoder(nnx.Module):
+    """The other half, for image-to-image. Text-to-image knows its weights and leaves them."""
+
+    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(config, rngs=rngs)
+        self.quant_conv = _quant(2 * config.latent_channels, config.use_quant_conv, rngs)
+
+    def __call__(self, pixels: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Pixels `[b, fh, fw, 3]` to mean and log-variance `[b, h, w, latent_channels]`."""
+        moments = self.encoder(pixels)
+        moments = moments if self.quant_conv is None else self.quant_conv(moments)
+        mean, log_variance = jnp.split(moments, 2, axis=-1)
+        return mean, jnp.clip(log_variance, -30.0, 20.0)

@@ -1,0 +1,106 @@
+"""Prompts to token ids, as CLIP's tokenizer makes them.
+
+Goes in: text. Comes out: int32 ids of the model's fixed length. Uses the `tokenizers` library
+itself, the one that transformers' CLIPTokenizer wraps: importing transformers costs two seconds.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from shared.errors import CheckpointError
+from worker.engine.checkpoint import read_json
+
+_START: Final = "<|startoftext|>"
+_END: Final = "<|endoftext|>"
+_WORDS: Final = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
+
+
+class ClipTokenizer:
+    """Start, words, end, padding; cut at `length` with the end kept."""
+
+    def __init__(self, folder: Path, length: int) -> None:
+        """
+        Args:
+            folder: With `vocab.json` and `merges.txt`, or with `tokenizer.json`.
+            length: Tokens per prompt, start and end included.
+
+        Raises:
+            CheckpointError: the files are missing or broken.
+        """
+        self.length = length
+        self._tokenizer = _read(folder)
+        self._start, self._end = self._id(_START), self._id(_END)
+        self._pad = self._id(_pad_token(folder))
+
+    def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
+        """`[len(prompts), length]`."""
+        ids = np.full((len(prompts), self.length), self._pad, np.int32)
+        for row, prompt in zip(ids, prompts, strict=True):
+            words = self._words(prompt)[: self.length - 2]
+            tokens = [self._start, *words, self._end]
+            row[: len(tokens)] = tokens
+        return ids
+
+    def truncated(self, prompt: str) -> bool:
+        """Whether the end of this prompt is cut off."""
+        return len(self._words(prompt)) > self.length - 2
+
+    def _words(self, prompt: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(prompt, add_special_tokens=False).ids
+        return ids
+
+    def _id(self, token: str) -> int:
+        number: int | None = self._tokenizer.token_to_id(token)
+        if number is None:
+            raise CheckpointError(f"the tokenizer of this checkpoint has no token {token!r}")
+        return number
+
+
+def _read(folder: Path) -> Tokenizer:
+    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
+    if vocabulary.is_file() and merges.is_file():
+        words = models.BPE.read_file(str(vocabulary), str(merges))
+    else:
+        words = _from_fast_file(folder / "tokenizer.json")
+    tokenizer = Tokenizer(
+        models.BPE(
+            *words,
+            continuing_subword_prefix="",
+            end_of_word_suffix="</w>",
+            fuse_unk=False,
+            unk_token=_END,
+        )
+    )
+    tokenizer.add_special_tokens([_START, _END])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    return tokenizer
+
+
+def _from_fast_file(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    model: dict[str, Any] = read_json(path).get("model", {})
+    if model.get("type") != "BPE":
+        raise CheckpointError(f"{path} is not a CLIP tokenizer: its model is not BPE")
+    # Older files write a merge as "a b", newer ones as ["a", "b"].
+    pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+    return model["vocab"], [(left, right) for left, right in pairs]
+
+
+def _pad_token(folder: Path) -> str:
+    path = folder / "tokenizer_config.json"
+    token = read_json(path).get("pad_token", _END) if path.is_file() else _END
+    return str(token["content"] if isinstance(token, dict) else token)

@@ -1,0 +1,164 @@
+"""Weights of a checkpoint into our networks, strictly.
+
+Goes in: an abstract network (shapes only), the tensors of a checkpoint. Comes out: an `nnx.State`
+on the devices. Our attribute names are the checkpoint's wherever they can be; the tables below are
+the exceptions. A key that is missing, unused or misshapen stops everything.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jax
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from shared.errors import CheckpointError
+from worker.engine.checkpoint import TensorFiles
+
+Names = Sequence[tuple[str, str]]
+Put = Callable[[NDArray[Any]], jax.Array]
+
+LEAVES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+
+OUR_NAMES: Final[Mapping[str, Names]] = {
+    "text_encoder": (
+        (r"^(token|position)_embedding\b", r"embeddings.\1_embedding"),
+        (r"^layers\b", "encoder.layers"),
+    ),
+    "unet": (
+        (r"\b(up|down)sampler\b", r"\1samplers.0"),
+        (r"\bto_out\b", "to_out.0"),
+        (r"\bff\.proj_in\b", "ff.net.0.proj"),
+        (r"\bff\.proj_out\b", "ff.net.2"),
+    ),
+    "vae": (
+        (r"\b(up|down)sampler\b", r"\1samplers.0"),
+        (r"\bto_out\b", "to_out.0"),
+    ),
+}
+"""(pattern in our path, the checkpoint's spelling)."""
+
+OLD_NAMES: Final[Mapping[str, Names]] = {
+    "text_encoder": ((r"^text_model\.", ""),),
+    "unet": (),
+    "vae": (
+        (r"\battentions\.0\.query\b", "attentions.0.to_q"),
+        (r"\battentions\.0\.key\b", "attentions.0.to_k"),
+        (r"\battentions\.0\.value\b", "attentions.0.to_v"),
+        (r"\battentions\.0\.proj_attn\b", "attentions.0.to_out.0"),
+    ),
+}
+"""(pattern in a key of an older file, today's spelling)."""
+
+BUFFERS: Final[Mapping[str, frozenset[str]]] = {
+    "text_encoder": frozenset({"embeddings.position_ids"}),  # 0, 1, 2, …, in older files
+    "unet": frozenset(),
+    "vae": frozenset(),
+}
+"""Keys that hold no weight."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter of ours and the key that fills it."""
+
+    path: tuple[Any, ...]
+    key: str
+    shape: tuple[int, ...]
+
+
+def entries(network: str, model: nnx.Module) -> list[Entry]:
+    """Every parameter of a network with its key, in the order of the state."""
+    found = []
+    for path, variable in nnx.to_flat_state(nnx.state(model)):
+        *parts, leaf = (str(part) for part in path)
+        name = _rewrite(".".join(parts), OUR_NAMES[network])
+        found.append(Entry(path, f"{name}.{LEAVES[leaf]}", tuple(variable.get_value().shape)))
+    return found
+
+
+def to_ours(tensor: NDArray[Any], path: tuple[Any, ...]) -> NDArray[Any]:
+    """Torch's layout to flax's: kernels are input x output, convolutions h x w x input x output."""
+    if path[-1] != "kernel":
+        return tensor
+    if tensor.ndim == 4:  # [out, in, h, w]
+        return tensor.transpose(2, 3, 1, 0)
+    return tensor.T  # [out, in]
+
+
+def _their_shapes(entry: Entry) -> tuple[tuple[int, ...], ...]:
+    """The shapes a key may have: a linear layer may be stored as a 1x1 convolution."""
+    shape = entry.shape
+    if entry.path[-1] != "kernel":
+        return (shape,)
+    if len(shape) == 4:
+        return ((shape[3], shape[2], shape[0], shape[1]),)
+    return (shape[::-1], (*shape[::-1], 1, 1))
+
+
+class Plan:
+    """Which key fills which parameter of one network; says what does not fit."""
+
+    def __init__(
+        self, network: str, model: nnx.Module, files: TensorFiles, left: Iterable[nnx.Module] = ()
+    ) -> None:
+        """
+        Args:
+            network: The folder's name: `text_encoder`, `unet` or `vae`.
+            model: The abstract network to fill.
+            files: The checkpoint's tensors.
+            left: Parts of the same file that are known and not needed.
+        """
+        self._network, self._files = network, files
+        self._entries = entries(network, model)
+        self._spelling = {_rewrite(key, OLD_NAMES[network]): key for key in files.shapes}
+        known = {entry.key for entry in self._entries} | BUFFERS[network]
+        known |= {entry.key for part in left for entry in entries(network, part)}
+        self._unused = sorted(self._spelling.keys() - known)
+
+    def faults(self) -> list[str]:
+        """A line for every missing, unused and misshapen key."""
+        missing = [entry.key for entry in self._entries if entry.key not in self._spelling]
+        lines = [f"missing {self._network}: {key}" for key in missing]
+        lines += [f"unused {self._network}: {key}" for key in self._unused]
+        for entry in self._entries:
+            if entry.key in self._spelling:
+                shape = self._files.shapes[self._spelling[entry.key]]
+                if shape not in _their_shapes(entry):
+                    wanted = _their_shapes(entry)[0]
+                    lines.append(
+                        f"misshapen {self._network}: {entry.key} is {list(shape)}, "
+                        f"the config makes it {list(wanted)}"
+                    )
+        return lines
+
+    def load(self, dtype: np.dtype[Any], put: Put) -> nnx.State:
+        """Read, cast and place every parameter, one after the other."""
+        flat = []
+        for entry in self._entries:
+            tensor = self._files.read(self._spelling[entry.key])
+            ours = to_ours(tensor, entry.path).reshape(entry.shape).astype(dtype, copy=False)
+            flat.append((entry.path, nnx.Param(put(ours))))
+        return nnx.from_flat_state(flat)
+
+
+def require_complete(plans: Iterable[Plan]) -> None:
+    """
+    Raises:
+        CheckpointError: every fault of every network, at once.
+    """
+    faults = [line for plan in plans for line in plan.faults()]
+    if faults:
+        raise CheckpointError(
+            f"{len(faults)} weights do not fit the configs of this checkpoint:\n  "
+            + "\n  ".join(faults)
+        )
+
+
+def _rewrite(name: str, table: Names) -> str:
+    for pattern, spelling in table:
+        name = re.sub(pattern, spelling, name)
+    return name
