@@ -1,8 +1,8 @@
 """The same API for asyncio: each call runs the one in `producer.client` in a thread.
 
-    async with AsyncClient() as client:
-        job = await client.submit("a red circle")
-        result = await job.result(timeout=60)
+async with AsyncClient() as client:
+    job = await client.submit("a red circle")
+    result = await job.result(timeout=60)
 """
 
 import asyncio
@@ -15,13 +15,14 @@ from shared.jobs import JobResult, JobStatus, State
 
 
 class AsyncClient:
-    """`Client` with `await`. Takes its arguments; see there for what each method does and raises."""
+    """`Client` with `await`: the same arguments, methods and errors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._client = Client(*args, **kwargs)
 
     async def submit(self, prompt: str, **parameters: Any) -> "AsyncJob":
-        return self._wrap(await asyncio.to_thread(self._client.submit, prompt, **parameters))
+        job = await asyncio.to_thread(self._client.submit, prompt, **parameters)
+        return self._wrap(job)
 
     async def submit_many(
         self, prompts: Iterable[str | Mapping[str, Any]], **parameters: Any

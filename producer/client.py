@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from shared.admission import admit
 from shared import broker
+from shared.admission import admit
 from shared.catalogue import Catalogue
 from shared.errors import JobCancelled, JobFailed, ResultTimeout, UnknownJob
 from shared.events import callback
@@ -60,9 +60,7 @@ class Client:
         self.settings = settings or Settings.load(redis_url=redis_url, namespace=namespace)
         self._url = self.settings.redis_url.get_secret_value()
         self._redis = broker.connect(self._url)
-        self._records = Records(
-            self._redis, self.settings.namespace, self.settings.retention_s
-        )
+        self._records = Records(self._redis, self.settings.namespace, self.settings.retention_s)
         self._catalogue = Catalogue(self._redis, self.settings.namespace)
 
     def submit(self, prompt: str, *, id: str | None = None, **parameters: Any) -> "Job":
@@ -225,4 +223,3 @@ def _polls(timeout: float | None, what: Any) -> Iterator[None]:
             raise ResultTimeout(f"{what()} after {timeout:g} s; they go on, wait again")
         time.sleep(min(pause, left))
         pause = min(pause * 1.5, _LAST_POLL_S)
-

@@ -1,4 +1,4 @@
-"""Refuse what no worker would take, with the field, the value and the limit. Asked at both doors."""
+"""Refuse what no worker would take, with field, value and limit. Asked at both doors."""
 
 from shared.catalogue import Offer
 from shared.errors import InvalidRequest

@@ -46,8 +46,6 @@ class Catalogue:
         """By model name; `default` is what a job without a model gets. Empty before any worker."""
         if time.monotonic() - self._read_at > _FRESH_S:
             found = cast(dict[str, str], self._redis.hgetall(self._key))
-            self._offers = {
-                name: Offer.model_validate_json(text) for name, text in found.items()
-            }
+            self._offers = {name: Offer.model_validate_json(text) for name, text in found.items()}
             self._read_at = time.monotonic()
         return self._offers

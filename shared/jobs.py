@@ -98,9 +98,9 @@ class JobRequest(Record):
     height: int | None = None
     width: int | None = None
     num_inference_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
-    guidance_scale: (
-        Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)] | None
-    ) = None
+    guidance_scale: Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)] | None = (
+        None
+    )
     num_images_per_prompt: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = Field(
         default_factory=lambda: secrets.randbits(32)
@@ -119,7 +119,7 @@ class JobRequest(Record):
     def _fits(cls, text: str) -> str:
         if len(text) > MAX_PROMPT_CHARACTERS:
             raise ValueError(f"must be at most {MAX_PROMPT_CHARACTERS} characters")
-        if any(ord(c) < 32 and c not in "\t\n\r" or "\ud800" <= c <= "\udfff" for c in text):
+        if any((c < " " and c not in "\t\n\r") or "\ud800" <= c <= "\udfff" for c in text):
             raise ValueError("must not contain control characters or broken UTF-8")
         return text
 

@@ -92,9 +92,7 @@ def offer_of(info: ModelInfo) -> Offer:
     )
 
 
-def plan_attempt(
-    job_id: str, request: JobRequest, deliveries: int, info: ModelInfo
-) -> Attempt:
+def plan_attempt(job_id: str, request: JobRequest, deliveries: int, info: ModelInfo) -> Attempt:
     """Fill in the model's defaults: from what was asked to exactly what is painted."""
     steps, guidance = request.num_inference_steps, request.guidance_scale
     shape = info.shapes[0]
@@ -112,9 +110,7 @@ def plan_attempt(
         )
         for index in range(request.num_images_per_prompt)
     )
-    return Attempt(
-        job_id=job_id, request=request, shape=shape, specs=specs, deliveries=deliveries
-    )
+    return Attempt(job_id=job_id, request=request, shape=shape, specs=specs, deliveries=deliveries)
 
 
 def attempts_in(batch: Sequence[Slot]) -> list[Attempt]:

@@ -122,17 +122,13 @@ class Finisher:
         )
 
     def _record(self, attempt: Attempt, result: JobResult) -> None:
-        event = callback(
-            CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result
-        )
+        event = callback(CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result)
         move = self._records.succeed(attempt.job_id, attempt.token, result, event)
         if not move.happened and move.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
 
 
-def _patiently(
-    act: Callable[[], StoredObject], patience_s: float, what: str
-) -> StoredObject:
+def _patiently(act: Callable[[], StoredObject], patience_s: float, what: str) -> StoredObject:
     """Try again what may succeed later, with growing, jittered pauses. The pixels stay here: the
     devices have nothing to do with it."""
     deadline = time.monotonic() + patience_s

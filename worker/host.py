@@ -7,7 +7,6 @@ declared shape compiled, and the host ready. `drain` is its opposite.
 import logging
 import os
 import platform
-import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -99,7 +98,10 @@ class Host:
         keys = {
             queue_name(self.settings.namespace, model, *size): str(shape)
             for model in (None, info.name)
-            for size, shape in [((None, None), info.shapes[0]), *zip(sizes, info.shapes, strict=True)]
+            for size, shape in [
+                ((None, None), info.shapes[0]),
+                *zip(sizes, info.shapes, strict=True),
+            ]
         }
         grouped: dict[str, list[str]] = {}
         for queue in keys if queues is None else queues:

@@ -28,7 +28,7 @@ class ProgressReporter:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._latest: tuple[Sequence[Slot], int, int] | None = None
+        self._latest: tuple[Sequence[Slot], int] | None = None
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="progress", daemon=True)
@@ -40,8 +40,8 @@ class ProgressReporter:
         self._stopped.set()
         self._wake.set()
 
-    def report(self, batch: Sequence[Slot], step: int, steps: int) -> None:
-        self._latest = (batch, step, steps)
+    def report(self, batch: Sequence[Slot], step: int) -> None:
+        self._latest = (batch, step)
         self._wake.set()
 
     def _loop(self) -> None:
@@ -50,7 +50,7 @@ class ProgressReporter:
             self._wake.clear()
             latest, self._latest = self._latest, None
             if latest is not None:
-                batch, step, steps = latest
+                batch, step = latest
                 for attempt in attempts_in(batch):
                     if not attempt.ended:
                         self._note(attempt, min(step, attempt.specs[0].num_inference_steps))

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 _IN_FLIGHT: Final = 2
 """Batches between the first step and the last pixel: one denoising, one decoding or copied."""
 
-Report = Callable[[Sequence[Slot], int, int], None]
+Report = Callable[[Sequence[Slot], int], None]
+"""A batch and the steps it has done."""
 
 
 class Runner:
@@ -84,10 +85,9 @@ class Runner:
 
     def _denoise(self, batch: Sequence[Slot]) -> Rendering:
         rendering = self._engine.render([slot.spec for slot in batch], batch[0].attempt.shape)
-        steps = max(slot.spec.num_inference_steps for slot in batch)
-        self._report(batch, 0, steps)
+        self._report(batch, 0)
         for step in rendering:
-            self._report(batch, step, steps)
+            self._report(batch, step)
         return rendering
 
     def _fetch(self, batch: Sequence[Slot], rendering: Rendering, started: float) -> None:

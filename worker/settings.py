@@ -1,4 +1,4 @@
-"""Settings of a worker, on top of those that both sides share. One line each; see docs/settings.md."""
+"""Settings of a worker, on top of those that both sides share. See docs/settings.md."""
 
 from pathlib import Path
 from typing import Annotated

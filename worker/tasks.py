@@ -1,4 +1,4 @@
-"""The Celery task: thin. What it does is `worker.perform`; the device batch is made by the intake."""
+"""The Celery task, thin: what it does is `Host.perform`; its batch is made by the intake."""
 
 from typing import Any
 

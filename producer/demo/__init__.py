@@ -125,8 +125,8 @@ def _watch(
             if "worker start, load, compile" not in clock and _begun(found):
                 clock["worker start, load, compile"] = time.monotonic() - submitted
             if all(status.done for status in found):
-                clock["first step to last upload"] = time.monotonic() - submitted - sum(
-                    clock.values()
+                clock["first step to last upload"] = (
+                    time.monotonic() - submitted - sum(clock.values())
                 )
                 return found, clock
             if (code := parts.worker.exit_code()) is not None:

@@ -107,7 +107,7 @@ class Records:
 
     def begin(self, job_id: str, attempt: str, deliveries: int, callback: Callback | None) -> Move:
         """A new attempt takes the job, unless it has ended."""
-        fields = {"attempt": attempt, "deliveries": deliveries, "step": 0}
+        fields: dict[str, str | int] = {"attempt": attempt, "deliveries": deliveries, "step": 0}
         return self._enter(State.RUNNING, job_id, "", fields, "started_at", callback)
 
     def progress(
@@ -152,7 +152,7 @@ class Records:
         state: State,
         job_id: str,
         attempt: str,
-        fields: Mapping[str, object],
+        fields: Mapping[str, str | int],
         clock_field: str,
         callback: Callback | None,
         leave: Sequence[State] | None = None,
@@ -205,5 +205,3 @@ def _status(job_id: str, fields: dict[str, str]) -> JobStatus:
         if name in fields:
             found[name] = kind.model_validate_json(fields[name])
     return JobStatus(id=job_id, state=State(fields["state"]), **found)
-
-

@@ -1,4 +1,4 @@
-"""Job records on a real Redis: every move is a compare-and-set, every callback goes with its move."""
+"""Job records on a real Redis: a move is a compare-and-set and takes its callback with it."""
 
 import json
 

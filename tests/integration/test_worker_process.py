@@ -1,4 +1,4 @@
-"""A real Celery worker process on a real Redis, with the fake engine: what it promises of delivery."""
+"""A real Celery worker process on a real Redis, with the fake engine: what delivery promises."""
 
 import base64
 import json
@@ -60,7 +60,7 @@ def _finish(producer: Client, jobs: list[Job], timeout: float = 60) -> set[State
 
 
 def _nothing_left(client: redis.Redis, namespace: str) -> bool:
-    queues = [key for key in client.scan_iter(f"{namespace}.*")]
+    queues = list(client.scan_iter(f"{namespace}.*"))
     return not queues and not client.keys(f"{namespace}:claims:*")
 
 
@@ -77,7 +77,9 @@ def test_every_submitted_job_becomes_exactly_its_pictures(
     for job in jobs:
         images = job.result().images
         assert [image.index for image in images] == [0, 1]
-        assert all((tmp_path / "store" / image.key).stat().st_size == image.size for image in images)
+        assert all(
+            (tmp_path / "store" / image.key).stat().st_size == image.size for image in images
+        )
     assert len(list((tmp_path / "store").rglob("*.png"))) == 60
     until(lambda: _nothing_left(client, namespace))
 

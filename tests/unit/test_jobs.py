@@ -28,7 +28,11 @@ WRONG = [
     ({"prompt": "a", "height": 65, "width": 64}, "height", "divisible by 8"),
     ({"prompt": "a", "height": 64, "width": 4096}, "width", "between 8 and 2048 pixels"),
     ({"prompt": "a", "height": 64}, "height", "given together"),
-    ({"prompt": "a", "num_inference_steps": 0}, "num_inference_steps", "greater than or equal to 1"),
+    (
+        {"prompt": "a", "num_inference_steps": 0},
+        "num_inference_steps",
+        "greater than or equal to 1",
+    ),
     ({"prompt": "a", "num_inference_steps": 1001}, "num_inference_steps", "or equal to 1000"),
     ({"prompt": "a", "num_inference_steps": "x"}, "num_inference_steps", "valid integer"),
     ({"prompt": "a", "guidance_scale": -1}, "guidance_scale", "greater than or equal to 0"),

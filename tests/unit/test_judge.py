@@ -29,7 +29,7 @@ def scores_of(pictures: list[Picture], scenes: list[Scene]) -> list[Score]:
 
 
 def part_right(scores: list[Score], attribute: str) -> float:
-    return sum(getattr(one, attribute) for one in scores) / len(scores)
+    return sum(bool(getattr(one, attribute)) for one in scores) / len(scores)
 
 
 @pytest.fixture(scope="module")

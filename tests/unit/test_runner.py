@@ -17,9 +17,9 @@ def _attempt(name: str, seed: int) -> Attempt:
     return plan_attempt(name, JobRequest.parse({"prompt": name, "seed": seed}), 1, INFO)
 
 
-def _run(engine: RecordingEngine, batches: list[list[Slot]]) -> list[tuple[int, int]]:
+def _run(engine: RecordingEngine, batches: list[list[Slot]]) -> list[int]:
     """Run `batches` to their end; the steps reported."""
-    reported: list[tuple[int, int]] = []
+    reported: list[int] = []
     queue = list(batches)
     empty = threading.Event()
 
@@ -29,7 +29,7 @@ def _run(engine: RecordingEngine, batches: list[list[Slot]]) -> list[tuple[int, 
         empty.set()
         return []
 
-    runner = Runner(engine, next_batch, lambda _, step, of: reported.append((step, of)), 0.001)
+    runner = Runner(engine, next_batch, lambda _, step: reported.append(step), 0.001)
     runner.start()
     assert empty.wait(10)
     runner.stop()
@@ -46,7 +46,7 @@ def test_each_attempt_gets_its_own_picture() -> None:
     reported = _run(RecordingEngine(8, lambda _: None), [_slots(first, second)])
     assert first.pictures()[0].max() == 11
     assert second.pictures()[0].max() == 22
-    assert reported == [(step, 4) for step in range(5)]
+    assert reported == [0, 1, 2, 3, 4]
 
 
 def test_a_failing_batch_is_halved_until_the_culprit_is_alone() -> None:

@@ -1,0 +1,82 @@
+"""What is wrong is said in one sentence at start, with a non-zero exit, before any job is taken."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from producer import Client
+from shared.embedded import EmbeddedRedis
+from shared.jobs import State
+from tests.support.processes import Worker
+
+EX_CONFIG = 78
+
+StartWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def start(redis_server: EmbeddedRedis, namespace: str, tmp_path: Path) -> Iterator[StartWorker]:
+    started: list[Worker] = []
+
+    def start(**settings: str) -> Worker:
+        environment = {
+            "IMAGEFLEET_REDIS_URL": redis_server.url,
+            "IMAGEFLEET_NAMESPACE": namespace,
+            "IMAGEFLEET_MODEL": "fake",
+            "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
+            "IMAGEFLEET_CACHE_DIR": str(tmp_path / "cache"),
+        }
+        environment |= {f"IMAGEFLEET_{name.upper()}": value for name, value in settings.items()}
+        started.append(Worker(tmp_path, environment))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.kill()
+
+
+def _damaged(folder: Path) -> str:
+    """A checkpoint folder whose weights were cut off."""
+    (folder / "unet").mkdir(parents=True)
+    (folder / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+    (folder / "unet" / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
+    (folder / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"\x10")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"redis_url": "redis://:secret@localhost:1/0"}, "Redis at localhost:1/0 does not answer"),
+        ({"redis_url": "http://localhost"}, "IMAGEFLEET_REDIS_URL"),
+        ({"storage_url": "file:///proc/imagefleet"}, "/proc/imagefleet"),
+        ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL"),
+        ({"storage_url": "s3://bucket?endpoint_url=http://127.0.0.1:1"}, "127.0.0.1:1"),
+        ({"model": "/no/such/folder"}, "/no/such/folder"),
+        ({"model": "DAMAGED"}, "imagefleet-worker: "),
+        ({"lease_s": "soon"}, "IMAGEFLEET_LEASE_S"),
+        ({"shapes": "64by64"}, "64by64"),
+        ({"webhook_secrets": "not-a-secret"}, "IMAGEFLEET_WEBHOOK_SECRETS"),
+    ],
+)
+def test_a_wrong_start_is_one_sentence_and_a_non_zero_exit(
+    start: StartWorker, tmp_path: Path, settings: dict[str, str], sentence: str
+) -> None:
+    if settings.get("model") == "DAMAGED":
+        settings = {"model": _damaged(tmp_path / "damaged")}
+    worker = start(**settings)
+    assert worker.wait() == EX_CONFIG
+    lines = [line for line in worker.output().splitlines() if "imagefleet-worker: " in line]
+    assert len(lines) == 1
+    assert sentence in lines[0]
+    assert "Traceback" not in worker.output()
+    assert "secret@" not in worker.output()
+
+
+def test_a_worker_that_cannot_start_takes_no_job(
+    start: StartWorker, redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    job = Client(redis_server.url, namespace=namespace).submit("a")
+    assert start(model="/no/such/folder").wait() == EX_CONFIG
+    assert job.status().state is State.QUEUED
