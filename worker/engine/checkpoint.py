@@ -42,7 +42,9 @@ def find_checkpoint(model: str) -> Path:
     """
     if model in BUNDLED:
         folder = Path(worker.__file__).parent / "bundled" / BUNDLED[model]
-    elif (local := Path(model).expanduser()).is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+    elif (local := Path(model).expanduser()).is_dir() or not re.fullmatch(
+        r"[\w.-]+/[\w.-]+", model
+    ):
         folder = local
     else:
         folder = _download(model)
@@ -148,3 +150,9 @@ def digest(folder: Path) -> str:
     return f"sha256:{total.hexdigest()}"
 
 
+def announced_name(model: str, folder: Path) -> str:
+    """What producers call this model: `shapes`, the Hub id, or the folder's own name."""
+    if model in BUNDLED:
+        return BUNDLED[model]
+    is_folder = Path(model).expanduser().resolve() == folder.resolve()
+    return folder.resolve().name if is_folder else model

@@ -3,7 +3,6 @@
 Goes in: functions and the shapes they will see. Comes out: executables that never recompile.
 """
 
-import threading
 from pathlib import Path
 from typing import Final
 
@@ -31,29 +30,15 @@ def use_cache(folder: Path) -> None:
 
 
 class CompileCounter:
-    """Programs this process has compiled, or loaded from the cache, so far.
+    """Programs this process compiled, or loaded from the cache, since the counter was made."""
 
-    JAX's listeners are global and cannot be taken away one by one, so there is one counter.
-    """
+    def __init__(self) -> None:
+        self._count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
 
-    _lock = threading.Lock()
-    _count = 0
-    _listening = False
+    def __int__(self) -> int:
+        return self._count
 
-    @classmethod
-    def start(cls) -> None:
-        """Count from now on. Again: nothing happens."""
-        with cls._lock:
-            if not cls._listening:
-                jax.monitoring.register_event_duration_secs_listener(cls._heard)
-                cls._listening = True
-
-    @classmethod
-    def count(cls) -> int:
-        return cls._count
-
-    @classmethod
-    def _heard(cls, event: str, duration: float, **_: object) -> None:
+    def _heard(self, event: str, _seconds: float, **_about: str | int) -> None:
         if event == _COMPILED:
-            with cls._lock:
-                cls._count += 1
+            self._count += 1

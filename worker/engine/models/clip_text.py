@@ -53,9 +53,7 @@ class ClipTextConfig:
             CheckpointError: fields that are missing or ask for another network.
         """
         fields = ConfigReader("text encoder", config)
-        fields.choice(
-            "model_type", "clip_text_model", ("clip_text_model",)
-        )
+        fields.choice("model_type", "clip_text_model", ("clip_text_model",))
         fields.choice("architectures", ["CLIPTextModel"], (["CLIPTextModel"],))
         fields.ignored(
             *("attention_dropout", "dropout", "initializer_factor", "initializer_range", "dtype"),

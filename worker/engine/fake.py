@@ -1,0 +1,144 @@
+"""An engine without a model, for tests of everything around it. Numpy only.
+
+Goes in: the same as for a real engine. Comes out: pictures that are a pure function of their spec,
+after as long as it was told to take.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from shared.errors import ConfigurationError, DeviceError
+from worker.engine.base import ImageSpec, ModelInfo, Pictures, Rendering, Shape
+
+FAIL: Final = "[fail]"
+"""A prompt with this in it breaks its batch."""
+HANG: Final = "[hang]"
+"""A prompt with this in it never ends, until `FakeEngine.release`."""
+
+_WORDS: Final = 77
+
+
+class FakeEngine:
+    """See `worker.engine.base.Engine`."""
+
+    def __init__(
+        self,
+        *,
+        seconds: float = 0.0,
+        capacity: int = 8,
+        shapes: Sequence[Shape] | None = None,
+        max_num_inference_steps: int = 100,
+    ) -> None:
+        """
+        Args:
+            seconds: Per denoising step of a batch.
+            capacity: Pictures per batch.
+            shapes: Declared ones; 64x64 by default.
+            max_num_inference_steps: As announced.
+        """
+        self.capacity = capacity
+        self.info = ModelInfo(
+            name="fake",
+            digest="sha256:" + "0" * 64,
+            shapes=tuple(shapes or [Shape(height=64, width=64)]),
+            schedulers=("ddim",),
+            default_scheduler="ddim",
+            default_num_inference_steps=min(4, max_num_inference_steps),
+            default_guidance_scale=7.5,
+            max_num_inference_steps=max_num_inference_steps,
+        )
+        self._seconds = seconds
+        self._released = threading.Event()
+
+    @classmethod
+    def parse(
+        cls, model: str, *, shapes: Sequence[Shape] | None, max_num_inference_steps: int
+    ) -> "FakeEngine":
+        """From `fake` or `fake:seconds=0.05,capacity=8`.
+
+        Raises:
+            ConfigurationError: another word, or not a number.
+        """
+        _, _, words = model.partition(":")
+        given = dict(word.partition("=")[::2] for word in words.split(",") if word)
+        try:
+            seconds, capacity = float(given.pop("seconds", 0)), int(given.pop("capacity", 8))
+        except ValueError as error:
+            raise ConfigurationError(f"model {model!r}: {error}") from error
+        if given or seconds < 0 or capacity < 1:
+            raise ConfigurationError(
+                f"model {model!r}: write fake:seconds=0.05,capacity=8 (seconds >= 0, capacity >= 1)"
+            )
+        return cls(
+            seconds=seconds,
+            capacity=capacity,
+            shapes=shapes,
+            max_num_inference_steps=max_num_inference_steps,
+        )
+
+    def warm(self) -> None:
+        """Nothing to do."""
+
+    def render(self, specs: Sequence[ImageSpec], shape: Shape) -> Rendering:
+        """Start a batch.
+
+        Raises:
+            ValueError: no specs, too many, or an undeclared shape.
+        """
+        if shape not in self.info.shapes:
+            raise ValueError(f"shape {shape} is not declared")
+        if not 1 <= len(specs) <= self.capacity:
+            raise ValueError(f"{len(specs)} pictures; a batch takes 1 to {self.capacity}")
+        return _FakeBatch(specs, shape, self._seconds, self._released)
+
+    def truncated(self, prompt: str) -> bool:
+        """A word is a token here."""
+        return len(prompt.split()) > _WORDS - 2
+
+    @property
+    def recompiles(self) -> int:
+        return 0
+
+    def release(self) -> None:
+        """Let hanging batches go on."""
+        self._released.set()
+
+
+class _FakeBatch:
+    """See `worker.engine.base.Rendering`."""
+
+    def __init__(
+        self, specs: Sequence[ImageSpec], shape: Shape, seconds: float, released: threading.Event
+    ) -> None:
+        self._specs, self._shape = specs, shape
+        self._seconds, self._released = seconds, released
+        self._finished = False
+
+    def __iter__(self) -> Iterator[int]:
+        for spec in self._specs:
+            if FAIL in spec.prompt:
+                raise DeviceError(f"told to fail by prompt {spec.prompt[:60]!r}")
+            if HANG in spec.prompt:
+                self._released.wait()
+        for step in range(max(spec.num_inference_steps for spec in self._specs)):
+            time.sleep(self._seconds)
+            yield step + 1
+        self._finished = True
+
+    def pictures(self) -> Pictures:
+        if not self._finished:
+            for _ in self:
+                pass
+        return np.stack([_picture(spec, self._shape) for spec in self._specs])
+
+
+def _picture(spec: ImageSpec, shape: Shape) -> Pictures:
+    """A plain colour over a gradient, both from the spec's hash."""
+    colour = np.frombuffer(hashlib.sha256(repr(spec).encode()).digest()[:3], np.uint8)
+    rise = np.linspace(0, 60, shape.height).astype(np.uint8)[:, None, None]
+    return np.broadcast_to(colour // 2 + rise, (shape.height, shape.width, 3)).copy()

@@ -1,0 +1,54 @@
+"""The engine's only door. Importing it brings no JAX; asking it for a real model does."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from worker.engine.base import Engine, Shape
+from worker.engine.fake import FakeEngine
+
+
+def load_engine(
+    model: str,
+    *,
+    shapes: Sequence[Shape] | None = None,
+    per_device_batch: int = 1,
+    devices: int | None = None,
+    dtype: str | None = None,
+    cache_dir: Path,
+    max_num_inference_steps: int = 100,
+) -> Engine:
+    """Load a model and place it on this host's devices. Call `warm` before `render`.
+
+    Args:
+        model: `shapes` (bundled), a folder in diffusers' layout, a Hub id, or
+            `fake[:seconds=0.05,capacity=8]`.
+        shapes: Picture sizes to compile, the default first. None: the model's native size.
+        per_device_batch: Pictures a device paints at a time.
+        devices: How many local devices to use; on CPU so many virtual ones are made. None: all,
+            8 virtual ones on CPU.
+        dtype: `float32` or `bfloat16`. None: bfloat16 on accelerators, float32 on CPU.
+        cache_dir: Folder for compiled programs.
+        max_num_inference_steps: Longest schedule a batch has room for.
+
+    Raises:
+        CheckpointError: the model cannot be found, read or run.
+        ConfigurationError: a setting that this host or this model cannot have.
+    """
+    if model == "fake" or model.startswith("fake:"):
+        return FakeEngine.parse(
+            model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
+        )
+    from worker.engine import checkpoint, compilation, mesh, stable_diffusion
+
+    folder = checkpoint.find_checkpoint(model)
+    mesh.start_backend(devices)
+    compilation.use_cache(cache_dir)
+    return stable_diffusion.load_stable_diffusion(
+        folder,
+        name=checkpoint.announced_name(model, folder),
+        shapes=tuple(shapes or ()),
+        placement=mesh.Placement.of(devices),
+        per_device_batch=per_device_batch,
+        dtype=dtype,
+        max_num_inference_steps=max_num_inference_steps,
+    )

@@ -1,0 +1,199 @@
+"""The noise schedule a model was trained with, and what follows from it for every sampler.
+
+Goes in: `scheduler/scheduler_config.json`. Comes out: the signal left at each training timestep, the
+timesteps to visit, and the linear maps between samples and the model's output. Plain numpy.
+
+Throughout, a noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.errors import CheckpointError
+from worker.engine.models.config import ConfigReader
+
+Floats = NDArray[np.float64]
+PREDICTIONS: Final = ("epsilon", "v_prediction", "sample")
+SPACINGS: Final = ("leading", "trailing", "linspace")
+
+_FAMILY: Final = (
+    "DDIMScheduler",
+    "DDPMScheduler",
+    "DPMSolverMultistepScheduler",
+    "EulerAncestralDiscreteScheduler",
+    "EulerDiscreteScheduler",
+    "HeunDiscreteScheduler",
+    "LMSDiscreteScheduler",
+    "PNDMScheduler",
+    "UniPCMultistepScheduler",
+)
+"""Schedulers of diffusers that read the same betas: a model made for one runs with the others."""
+_CLIPPING: Final = ("DDIMScheduler", "DDPMScheduler")
+"""Of these, the ones that clip unless told not to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSchedule:
+    """`scheduler_config.json`; None where the file is silent and samplers differ in their default."""
+
+    class_name: str
+    num_train_timesteps: int
+    beta_schedule: str
+    beta_start: float
+    beta_end: float
+    trained_betas: tuple[float, ...] | None
+    prediction_type: str
+    timestep_spacing: str | None
+    steps_offset: int
+    set_alpha_to_one: bool | None
+    rescale_betas_zero_snr: bool
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, Any]) -> Self:
+        """
+        Raises:
+            CheckpointError: fields that ask for another process.
+        """
+        fields = ConfigReader("scheduler", config)
+        name = fields.choice("_class_name", "DDIMScheduler", _FAMILY)
+        fields.choice("clip_sample", name in _CLIPPING, (False,))
+        fields.choice("skip_prk_steps", True, (True,))
+        fields.fixed(
+            thresholding=False,
+            use_karras_sigmas=False,
+            use_exponential_sigmas=False,
+            use_beta_sigmas=False,
+            use_lu_lambdas=False,
+            use_flow_sigmas=False,
+            variance_type=None,
+        )
+        fields.ignored(*config)  # settings of one sampler; ours have their own
+        betas = fields.get("trained_betas", None)
+        schedule = cls(
+            class_name=name,
+            num_train_timesteps=fields.get("num_train_timesteps", 1000),
+            beta_schedule=fields.choice("beta_schedule", "linear", tuple(_BETAS)),
+            beta_start=fields.get("beta_start", 1e-4),
+            beta_end=fields.get("beta_end", 0.02),
+            trained_betas=None if betas is None else tuple(betas),
+            prediction_type=fields.choice("prediction_type", "epsilon", PREDICTIONS),
+            timestep_spacing=fields.choice("timestep_spacing", None, (None, *SPACINGS)),
+            steps_offset=fields.get("steps_offset", 0),
+            set_alpha_to_one=fields.get("set_alpha_to_one", None),
+            rescale_betas_zero_snr=fields.get("rescale_betas_zero_snr", False),
+        )
+        fields.finish()
+        if schedule.rescale_betas_zero_snr and schedule.prediction_type == "epsilon":
+            raise CheckpointError(
+                "rescale_betas_zero_snr=True leaves nothing but noise at the first step, from which "
+                "prediction_type='epsilon' cannot recover a sample; use v_prediction or sample"
+            )
+        return schedule
+
+    @cached_property
+    def alphas_cumprod(self) -> NDArray[np.float32]:
+        """Share of the signal's variance left at each training timestep, in float32 like torch's."""
+        if self.trained_betas is not None:
+            betas = np.array(self.trained_betas, np.float32)
+        else:
+            count, first, last = self.num_train_timesteps, self.beta_start, self.beta_end
+            betas = _BETAS[self.beta_schedule](first, last, count).astype(np.float32)
+        kept = np.cumprod(np.float32(1) - betas, dtype=np.float32)
+        return _zero_terminal_snr(kept) if self.rescale_betas_zero_snr else kept
+
+    def timesteps(self, steps: int, default_spacing: str) -> NDArray[np.int64]:
+        """Training timesteps to visit, the noisiest first (Lin et al. 2023, table 2)."""
+        train = self.num_train_timesteps
+        spacing = self.timestep_spacing or default_spacing
+        if spacing == "linspace":
+            visited = np.linspace(0, train - 1, steps).round()[::-1]
+        elif spacing == "leading":
+            visited = np.arange(steps)[::-1] * (train // steps) + self.steps_offset
+        else:
+            visited = np.arange(train, 0, -train / steps).round() - 1
+        return visited.astype(np.int64)
+
+
+def _zero_terminal_snr(kept: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Lin et al. 2023, algorithm 1: shift and scale so that nothing is left at the last timestep."""
+    root = np.sqrt(kept)
+    scaled = (root - root[-1]) * (root[0] / (root[0] - root[-1]))
+    return np.asarray(scaled**2, np.float32)
+
+
+def _linear(first: float, last: float, count: int) -> NDArray[np.float32]:
+    return np.linspace(first, last, count, dtype=np.float32)
+
+
+def _scaled_linear(first: float, last: float, count: int) -> NDArray[np.float32]:
+    """Linear in the square root: latent diffusion's own."""
+    return np.linspace(first**0.5, last**0.5, count, dtype=np.float32) ** 2
+
+
+def _squared_cosine(_first: float, _last: float, count: int) -> Floats:
+    """Nichol & Dhariwal 2021, equation 17."""
+    at = np.cos((np.arange(count + 1) / count + 0.008) / 1.008 * np.pi / 2) ** 2
+    return np.minimum(1 - at[1:] / at[:-1], 0.999)
+
+
+_BETAS: Final = {
+    "linear": _linear,
+    "scaled_linear": _scaled_linear,
+    "squaredcos_cap_v2": _squared_cosine,
+}
+
+
+class Level(NamedTuple):
+    """How noisy a sample is."""
+
+    alpha: float
+    sigma: float
+
+    @classmethod
+    def of(cls, kept: float) -> "Level":
+        """From the share of variance left, `alphas_cumprod[t]`."""
+        return cls(float(kept) ** 0.5, (1 - float(kept)) ** 0.5)
+
+
+CLEAN: Final = Level(1.0, 0.0)
+
+
+class Mix(NamedTuple):
+    """A quantity as sample_part * x + output_part * m, with m the model's output."""
+
+    sample_part: float
+    output_part: float
+
+
+def clean_sample(prediction: str, level: Level) -> Mix:
+    """The x0 that a model's output stands for."""
+    alpha, sigma = level
+    if prediction == "epsilon":
+        return Mix(1 / alpha, -sigma / alpha)
+    if prediction == "v_prediction":
+        return Mix(alpha, -sigma)
+    return Mix(0.0, 1.0)
+
+
+def noise(prediction: str, level: Level) -> Mix:
+    """The eps that a model's output stands for."""
+    alpha, sigma = level
+    if prediction == "epsilon":
+        return Mix(0.0, 1.0)
+    if prediction == "v_prediction":
+        return Mix(sigma, alpha)
+    return Mix(1 / sigma, -alpha / sigma)
+
+
+def moved(prediction: str, start: Level, end: Level) -> Mix:
+    """The sample at `end` along the straight line of DDIM (Song et al. 2021, equation 12)."""
+    x0, eps = clean_sample(prediction, start), noise(prediction, start)
+    return Mix(
+        end.alpha * x0.sample_part + end.sigma * eps.sample_part,
+        end.alpha * x0.output_part + end.sigma * eps.output_part,
+    )
