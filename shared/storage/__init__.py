@@ -1,0 +1,68 @@
+"""Where pictures go: one interface, and which implementation a URL means.
+
+file:///var/pictures, file://./out     a folder, absolute or relative
+s3://bucket/prefix                     S3; query: endpoint_url=…, region=…
+memory://                              nothing stays
+"""
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from shared.errors import ConfigurationError
+from shared.storage.base import ObjectStore, StoredObject
+from shared.storage.folder import FolderStore
+from shared.storage.memory import MemoryStore
+
+__all__ = ["ObjectStore", "StoredObject", "open_store"]
+
+_FORMS: Final = "file:///folder, file://./folder, s3://bucket/prefix or memory://"
+_S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
+
+
+def open_store(url: str) -> ObjectStore:
+    """The store behind `url`. Touches nothing yet: `check` does.
+
+    Raises:
+        ConfigurationError: not an address of a store, or its client is not installed.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "file":
+        return FolderStore(_folder(rest))
+    if separator and scheme == "s3":
+        return _open_s3(url)
+    if url == "memory://":
+        return MemoryStore()
+    raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL={url!r}: must be {_FORMS}")
+
+
+def _folder(rest: str) -> Path:
+    path = unquote(rest.removeprefix("localhost"))
+    if not path.startswith(("/", ".")):
+        raise ConfigurationError(
+            f"IMAGEFLEET_STORAGE_URL='file://{rest}' names a host; "
+            f"write file://./{rest} for a folder here, or file:///… for an absolute one"
+        )
+    return Path(path)
+
+
+def _open_s3(url: str) -> ObjectStore:
+    try:
+        from shared.storage.s3 import S3Store
+    except ImportError as error:
+        raise ConfigurationError(f"s3:// needs {error.name}: install imagefleet[worker]") from error
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if unknown := sorted(options.keys() - _S3_OPTIONS):
+        known = ", ".join(sorted(_S3_OPTIONS))
+        raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL: no option {unknown[0]}, only {known}")
+    if not parts.netloc or "@" in parts.netloc:
+        raise ConfigurationError(
+            "IMAGEFLEET_STORAGE_URL: must be s3://bucket/prefix, without credentials"
+        )
+    return S3Store(
+        parts.netloc,
+        unquote(parts.path),
+        endpoint_url=options.get("endpoint_url"),
+        region=options.get("region"),
+    )

@@ -1,0 +1,39 @@
+"""The object store's twin in memory: for tests and for trying things out."""
+
+import threading
+from collections.abc import Iterator
+
+from shared.storage.base import StoredObject, check_key, prove, stored
+
+
+class MemoryStore:
+    """Forgets everything with its process."""
+
+    url = "memory://"
+
+    def __init__(self) -> None:
+        self._objects: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
+        with self._lock:
+            self._objects[check_key(key)] = bytes(data)
+        return stored(key, self.url + key, data)
+
+    def get(self, key: str) -> bytes:
+        return self._objects[check_key(key)]
+
+    def exists(self, key: str) -> bool:
+        return check_key(key) in self._objects
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        with self._lock:
+            keys = sorted(self._objects)
+        return (key for key in keys if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            self._objects.pop(check_key(key), None)
+
+    def check(self) -> None:
+        prove(self)

@@ -1,0 +1,6 @@
+-- Put a message into the outbox, due now. Told again, the same id comes due again and is one entry.
+-- KEYS 1 outbox (sorted set: id by due time, Unix seconds)   2 messages (hash: id to JSON)
+-- ARGV 1 id   2 message JSON
+local now = redis.call('TIME')
+redis.call('ZADD', KEYS[1], now[1] .. '.' .. string.format('%06d', now[2]), ARGV[1])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])

@@ -1,0 +1,162 @@
+"""Where a callback may go: the vetting of addresses that strangers gave us.
+
+Goes in: a URL. Comes out: the endpoint with its vetted IP addresses, to which the sender connects
+without asking the resolver again. Sends nothing.
+"""
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import Final, Self
+from urllib.parse import quote, urlsplit
+
+from shared.errors import CallbackRefused, ConfigurationError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+REFUSED: Final = (
+    (ip_network("0.0.0.0/8"), "unspecified"),
+    (ip_network("10.0.0.0/8"), "private"),
+    (ip_network("100.64.0.0/10"), "carrier-grade NAT"),
+    (ip_network("127.0.0.0/8"), "loopback"),
+    (ip_network("168.63.129.16/32"), "a cloud's host agent"),
+    (ip_network("169.254.0.0/16"), "link-local, where clouds keep metadata"),
+    (ip_network("172.16.0.0/12"), "private"),
+    (ip_network("192.0.0.0/24"), "reserved"),
+    (ip_network("192.0.2.0/24"), "documentation"),
+    (ip_network("192.88.99.0/24"), "6to4 relay"),
+    (ip_network("192.168.0.0/16"), "private"),
+    (ip_network("198.18.0.0/15"), "benchmarking"),
+    (ip_network("198.51.100.0/24"), "documentation"),
+    (ip_network("203.0.113.0/24"), "documentation"),
+    (ip_network("224.0.0.0/4"), "multicast"),
+    (ip_network("240.0.0.0/4"), "reserved"),
+    (ip_network("::/128"), "unspecified"),
+    (ip_network("::1/128"), "loopback"),
+    (ip_network("::ffff:0:0/96"), "an IPv4 address in disguise"),
+    (ip_network("64:ff9b::/96"), "NAT64, an IPv4 address in disguise"),
+    (ip_network("64:ff9b:1::/48"), "NAT64, an IPv4 address in disguise"),
+    (ip_network("2001::/23"), "reserved, Teredo among it"),
+    (ip_network("2001:db8::/32"), "documentation"),
+    (ip_network("2002::/16"), "6to4, an IPv4 address in disguise"),
+    (ip_network("3fff::/20"), "documentation"),
+    (ip_network("fc00::/7"), "private"),
+    (ip_network("fe80::/10"), "link-local"),
+    (ip_network("ff00::/8"), "multicast"),
+)
+"""Of the IANA special-purpose registries. Written out because `ipaddress.is_global` passes NAT64
+and 6to4, and answers differently from one Python to the next."""
+
+_IPV6_UNICAST: Final = IPv6Network("2000::/3")
+"""All of IPv6 that is given out to anybody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where to connect, and what to say there."""
+
+    secure: bool
+    host: str
+    """As in the URL, in ASCII: for the Host header and the certificate."""
+    port: int
+    target: str
+    """Path and query, quoted."""
+    addresses: tuple[str, ...]
+    """All vetted. To be tried in this order."""
+
+    @property
+    def authority(self) -> str:
+        """The Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        default = _DEFAULT_PORTS["https" if self.secure else "http"]
+        return host if self.port == default else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllowList:
+    """Exceptions an operator makes: hosts by name, networks by address."""
+
+    hosts: frozenset[str] = frozenset()
+    networks: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(cls, entries: Iterable[str]) -> Self:
+        """`["127.0.0.1", "10.0.0.0/8", "hooks.internal"]`. Raises ConfigurationError."""
+        hosts: set[str] = set()
+        networks: list[Network] = []
+        for entry in entries:
+            try:
+                networks.append(ip_network(entry, strict=False))
+            except ValueError:
+                if "/" in entry or ":" in entry:
+                    raise ConfigurationError(
+                        f"IMAGEFLEET_CALLBACK_ALLOW: {entry!r} is neither a host nor a network"
+                    ) from None
+                hosts.add(entry.lower().rstrip("."))
+        return cls(hosts=frozenset(hosts), networks=tuple(networks))
+
+    def names(self, host: str) -> bool:
+        return host.lower().rstrip(".") in self.hosts
+
+    def holds(self, address: Address) -> bool:
+        return any(address in network for network in self.networks)
+
+
+def vet(url: str, allow: AllowList) -> Endpoint:
+    """Resolve `url` and look at every address it has: one bad one refuses it.
+
+    Raises:
+        CallbackRefused: we do not send there, now or later.
+        OSError: the name does not resolve now.
+    """
+    scheme, host, port, target = _parts(url)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+    if not allow.names(host):
+        for text in addresses:
+            address = ip_address(text)
+            if (why := why_refused(address)) and not allow.holds(address):
+                raise CallbackRefused(
+                    f"{host} is {address}: {why}; IMAGEFLEET_CALLBACK_ALLOW would permit it"
+                )
+    return Endpoint(
+        secure=scheme == "https", host=host, port=port, target=target, addresses=addresses
+    )
+
+
+def why_refused(address: Address) -> str | None:
+    """What kind of address this is that we do not send to; None for a public one."""
+    for network, why in REFUSED:
+        if address in network:
+            return why
+    if address.version == 6 and address not in _IPV6_UNICAST:
+        return "not given out to anybody"
+    return None if address.is_global else "not public"
+
+
+def _parts(url: str) -> tuple[str, str, int, str]:
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna").decode()
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+    except ValueError as error:  # UnicodeError among them
+        raise CallbackRefused(f"not an address: {error}") from None
+    if parts.scheme not in _DEFAULT_PORTS or not host:
+        raise CallbackRefused("must be an http:// or https:// address")
+    if parts.username is not None or parts.password is not None:
+        raise CallbackRefused("must not carry a user or a password")
+    target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
+    if parts.query:
+        target += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~?")
+    return parts.scheme, host, port, target

@@ -1,0 +1,38 @@
+-- Take the messages that are due, the longest due first. They come due again when the lease is
+-- over, so those of a sender that died are sent by another. Messages to a receiver that has all its
+-- places taken step back, so that one that hangs does not hold up everybody's.
+-- KEYS 1 outbox (sorted set)   2 messages (hash)
+-- ARGV 1 how many to take   2 lease, seconds   3 how many to look at
+--      4 places a receiver has   5 how long to step back, seconds
+--      6.. receiver (host and port as in the URL), places taken, receiver, places taken …
+-- Returns {id, JSON, id, JSON, …}
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1e6
+local wanted, places = tonumber(ARGV[1]), tonumber(ARGV[4])
+local busy, taken = {}, {}
+for i = 6, #ARGV, 2 do busy[ARGV[i]] = tonumber(ARGV[i + 1]) end
+
+local function receiver_of(message)
+  return string.match(message, '"url": ?"%a+://([^/?#"]*)') or ''
+end
+
+local function come_due_in(pause, id)
+  redis.call('ZADD', KEYS[1], string.format('%.6f', now + pause), id)
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[3])) do
+  if #taken == 2 * wanted then break end
+  local message = redis.call('HGET', KEYS[2], id)
+  local receiver = receiver_of(message or '')
+  if not message then
+    redis.call('ZREM', KEYS[1], id)
+  elseif (busy[receiver] or 0) >= places then
+    come_due_in(ARGV[5], id)
+  else
+    busy[receiver] = (busy[receiver] or 0) + 1
+    come_due_in(ARGV[2], id)
+    taken[#taken + 1] = id
+    taken[#taken + 1] = message
+  end
+end
+return taken

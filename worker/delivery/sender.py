@@ -1,0 +1,153 @@
+"""One try at one callback: vet, connect, sign, post, read the answer.
+
+Comes out: an `Outcome`, never an exception for what the other side does. Follows no redirect, reads
+no proxy settings, connects only to addresses that were vetted, and is through within its time
+however slowly the other side dribbles. Standard library only: the address, the name on the
+certificate and the clock are each set in one visible line.
+"""
+
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib.metadata import version
+from typing import Final
+
+from shared.errors import CallbackRefused
+from shared.webhooks import sign
+from worker.delivery.addresses import AllowList, Endpoint, vet
+from worker.delivery.messages import Message
+
+_LONGEST_ANSWER: Final = 64 * 1024
+_CONNECT_S: Final = 5.0
+
+
+class Verdict(StrEnum):
+    """What a try came to."""
+
+    DELIVERED = "delivered"  # a 2xx
+    RETRY = "retry"  # anything that may pass
+    GONE = "gone"  # 410: the receiver wants no more
+    REFUSED = "refused"  # we do not send there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Verdict, HTTP status if there was an answer, and why in a few words."""
+
+    verdict: Verdict
+    status: int | None = None
+    reason: str = ""
+
+
+class Sender:
+    """Safe to share between threads."""
+
+    def __init__(self, secrets: Sequence[str], allow: AllowList, *, total_s: float = 10.0) -> None:
+        self._secrets = tuple(secrets)
+        self._allow = allow
+        self._total_s = total_s
+        self._tls = ssl.create_default_context()
+        self._agent = f"imagefleet/{version('imagefleet')}"
+
+    def send(self, message: Message) -> Outcome:
+        deadline = time.monotonic() + self._total_s
+        try:
+            endpoint = vet(message.url, self._allow)
+            with _connected(endpoint, deadline) as raw:
+                return _judged(*self._post(raw, endpoint, message, deadline))
+        except CallbackRefused as error:
+            return Outcome(verdict=Verdict.REFUSED, reason=str(error))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # ValueError: what http.client and ssl say of a connection cut under their hands.
+            late = time.monotonic() >= deadline
+            reason = f"no answer within {self._total_s:g} s" if late else _words(error)
+            return Outcome(verdict=Verdict.RETRY, reason=reason)
+
+    def _post(
+        self, raw: socket.socket, endpoint: Endpoint, message: Message, deadline: float
+    ) -> tuple[int, str]:
+        body = message.body.encode()
+        headers = sign(message.id, message.body, self._secrets, datetime.now(UTC)) | {
+            "host": endpoint.authority,
+            "content-type": "application/json",
+            "user-agent": self._agent,
+            "connection": "close",
+        }
+        with _cut_at(raw, deadline):
+            connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
+            connection.sock = (
+                self._tls.wrap_socket(raw, server_hostname=endpoint.host)
+                if endpoint.secure
+                else raw
+            )
+            try:
+                connection.request("POST", endpoint.target, body, headers)
+                with connection.getresponse() as answer:
+                    answer.read(_LONGEST_ANSWER)
+                    return answer.status, answer.reason
+            finally:
+                connection.close()
+
+
+def _judged(status: int, reason: str) -> Outcome:
+    """https://www.standardwebhooks.com, "Delivery success and failure"."""
+    if 200 <= status < 300:
+        return Outcome(verdict=Verdict.DELIVERED, status=status)
+    if status == http.client.GONE:
+        return Outcome(verdict=Verdict.GONE, status=status, reason="the receiver wants no more")
+    if 300 <= status < 400:
+        reason = f"{reason}; redirects are not followed"
+    return Outcome(verdict=Verdict.RETRY, status=status, reason=reason)
+
+
+@contextmanager
+def _connected(endpoint: Endpoint, deadline: float) -> Iterator[socket.socket]:
+    """The first of the vetted addresses that takes a connection."""
+    failure = OSError("the name has no address")
+    for address in endpoint.addresses:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no time left to connect")
+        try:
+            raw = socket.create_connection((address, endpoint.port), min(_CONNECT_S, left))
+        except OSError as error:
+            failure = error
+            continue
+        with raw:
+            yield raw
+        return
+    raise failure
+
+
+@contextmanager
+def _cut_at(raw: socket.socket, deadline: float) -> Iterator[None]:
+    """Shut the connection at `deadline`. A socket's own timeout starts anew with every byte."""
+    left = max(0.0, deadline - time.monotonic())
+    raw.settimeout(max(left, 0.001))
+    with raw.dup() as line:  # TLS takes `raw` over; its double stays ours
+        timer = threading.Timer(left, _shut, [line])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def _shut(line: socket.socket) -> None:
+    try:
+        line.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the other side was faster
+        return
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
