@@ -56,7 +56,16 @@ class Host:
         patient = broker.connect(url, retries=UNTIL_IT_IS_BACK)
         store = open_store(settings.storage_url)
         store.check()
-        self.engine = load_engine(settings)
+        self._delivery = start_delivery(patient, settings)
+        self.engine = load_engine(
+            settings.model,
+            shapes=settings.declared_shapes(),
+            per_device_batch=settings.per_device_batch,
+            devices=settings.devices,
+            dtype=settings.dtype,
+            cache_dir=settings.cache_dir,
+            max_num_inference_steps=settings.max_num_inference_steps,
+        )
         self.engine.warm()
         self._records = Records(patient, settings.namespace, settings.retention_s)
         self._claims = Claims(
@@ -78,7 +87,6 @@ class Host:
             self.engine, self.intake.next_batch, self._reporter.report, settings.poll_s
         )
         self._keeper = Keeper(self._claims, settings.lease_s)
-        self._delivery = start_delivery(patient, settings)
         Catalogue(patient, settings.namespace).announce(offer_of(self.engine.info))
         log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(self.engine))
 

@@ -6,7 +6,9 @@ from typing import Annotated
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
+from shared.errors import ConfigurationError
 from shared.settings import Settings
+from worker.engine.base import Shape
 
 Words = Annotated[tuple[str, ...], NoDecode]
 """Several values in one variable, separated by commas."""
@@ -98,6 +100,15 @@ class WorkerSettings(Settings):
         if isinstance(value, str):
             return tuple(SecretStr(word.strip()) for word in value.split(",") if word.strip())
         return value
+
+    def declared_shapes(self) -> list[Shape] | None:
+        """`shapes`, read. None: the model's native size. Raises ConfigurationError."""
+        try:
+            return [Shape.parse(text) for text in self.shapes] or None
+        except ValueError as error:
+            raise ConfigurationError(
+                f"IMAGEFLEET_SHAPES: {error}; write 512x512,768x512 (height x width, in pixels)"
+            ) from None
 
     @field_validator("cache_dir")
     @classmethod

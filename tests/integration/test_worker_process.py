@@ -64,7 +64,7 @@ def _nothing_left(client: redis.Redis, namespace: str) -> bool:
     return not queues and not client.keys(f"{namespace}:claims:*")
 
 
-def _push(client: redis.Redis, namespace: str, message: str) -> None:
+def _push(client: redis.Redis, namespace: str, message: str | bytes) -> None:
     client.lpush(list_key(f"{namespace}.default.native", 3), message)
 
 
@@ -187,9 +187,7 @@ def test_rubbish_on_the_queue_is_kept_with_a_reason_and_the_worker_goes_on(
 ) -> None:
     for message in RUBBISH:
         _push(client, namespace, message)
-    raw = redis.Redis(**{**client.connection_pool.connection_kwargs, "decode_responses": False})
-    raw.lpush(list_key(f"{namespace}.default.native", 3), b"\xff\xfe broken utf-8")
-    raw.close()
+    _push(client, namespace, b"\xff\xfe broken utf-8")
     job = producer.submit("a good one behind them")
     start()
     assert _finish(producer, [job]) == {State.SUCCEEDED}

@@ -1,0 +1,112 @@
+"""The queue without a model: how fast jobs are accepted, how soon they start, how full batches are.
+
+`python benchmarks/queue.py` starts its own Redis (AOF, `appendfsync always`) and one worker with the
+fake engine. The peer is Celery's own `apply_async` on the same Redis in the same run.
+
+What it does not show: networks between hosts, several workers, real uploads.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from celery import Celery
+
+from producer import Client, Job
+from shared.broker import TASK_NAME, celery_url
+from shared.embedded import EmbeddedRedis
+from shared.jobs import JobRequest, pack
+
+ROOT = Path(__file__).parents[1]
+JOBS = 2_000
+IDLE_JOBS = 50
+BATCH_S = 0.05
+CAPACITY = 8
+
+
+def accept_rates(server: EmbeddedRedis) -> dict[str, float]:
+    """Jobs a second: `submit_many`, `submit`, and Celery's `apply_async` one by one."""
+    client = Client(server.url, namespace="rates")
+    prompts = [f"prompt {number}" for number in range(JOBS)]
+    many = _rate(JOBS, lambda: client.submit_many(prompts))
+    single = _rate(JOBS // 4, lambda: [client.submit(prompt) for prompt in prompts[: JOBS // 4]])
+    with Celery(broker=celery_url(server.url), set_as_current=False) as app:
+        app.set_default()
+        kwargs = pack(JobRequest(prompt="prompt"))
+        app.send_task(TASK_NAME, kwargs=kwargs, queue="peer")  # connects
+        peer = _rate(
+            JOBS // 4,
+            lambda: [
+                app.send_task(TASK_NAME, kwargs=kwargs, queue="peer") for _ in range(JOBS // 4)
+            ],
+        )
+    return {"submit_many_per_s": many, "submit_per_s": single, "celery_apply_async_per_s": peer}
+
+
+def worker_figures(server: EmbeddedRedis, folder: Path) -> dict[str, float]:
+    """Latency of an idle worker, and pictures a second against what its devices could do."""
+    step_s = BATCH_S / 4
+    environment = {
+        **os.environ,
+        "IMAGEFLEET_REDIS_URL": server.url,
+        "IMAGEFLEET_MODEL": f"fake:seconds={step_s},capacity={CAPACITY}",
+        "IMAGEFLEET_STORAGE_URL": f"file://{folder}/store",
+    }
+    with (folder / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "worker"], cwd=ROOT, env=environment, stdout=log, stderr=log
+        )
+    try:
+        client = Client(server.url)
+        client.submit("wake up").result(timeout=60)
+        waits = [_waited(client.submit("one")) for _ in range(IDLE_JOBS)]
+        jobs = client.submit_many([f"p {number}" for number in range(JOBS // 4)])
+        for _ in client.as_completed(jobs, timeout=300):
+            pass
+        found = client.statuses(job.id for job in jobs)
+    finally:
+        worker.terminate()
+        worker.wait()
+    begun = min(status.started_at or 0 for status in found)
+    ended = max(status.finished_at or 0 for status in found)
+    return {
+        "idle_submit_to_start_ms_p50": 1e3 * statistics.median(waits),
+        "idle_submit_to_start_ms_max": 1e3 * max(waits),
+        "share_of_fake_device_rate": len(jobs) / (ended - begun) / (CAPACITY / BATCH_S),
+    }
+
+
+def _waited(job: Job) -> float:
+    job.result(timeout=30)
+    status = job.status()
+    assert status.started_at is not None
+    return status.started_at - status.submitted_at
+
+
+def _rate(count: int, act: object) -> float:
+    started = time.perf_counter()
+    act()  # type: ignore[operator]
+    return count / (time.perf_counter() - started)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name, EmbeddedRedis(Path(name) / "redis") as server:
+        figures = accept_rates(server) | worker_figures(server, Path(name))
+    for figure, value in figures.items():
+        print(f"{figure:32} {value:10.2f}")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
+    ).stdout.strip()
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    numbers = {figure: round(value, 3) for figure, value in figures.items()}
+    print(json.dumps({"benchmark": "queue", **numbers, "commit": commit, "hardware": machine}))
+
+
+if __name__ == "__main__":
+    main()
