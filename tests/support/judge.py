@@ -191,7 +191,7 @@ def _climb(
 def _measured(coverage: Coverage, template: Coverage, place: Placement) -> Placement:
     """Overlap of the template, laid at the place, with the whole picture's coverage."""
     steps = (np.arange(_TEMPLATE_SIDE, dtype=np.float32) + 0.5) / _TEMPLATE_SIDE * 2 - 1
-    reach = steps * _TEMPLATE_REACH * place.radius
+    reach = (steps * _TEMPLATE_REACH * place.radius).astype(np.float32)
     seen = _sampled(coverage, place.y + reach, place.x + reach)
     cell = (2 * _TEMPLATE_REACH * place.radius / _TEMPLATE_SIDE) ** 2
     common = float(np.minimum(seen, template).sum()) * cell
@@ -211,7 +211,7 @@ def _sampled(coverage: Coverage, rows: Pixels, columns: Pixels) -> Coverage:
 
 def _neighbours(places: Pixels) -> tuple[NDArray[np.intp], Pixels]:
     # Half a pixel back to its middle, one forward for the padding.
-    shifted = np.clip(places + 0.5, 0.0, SIDE + 0.999)
+    shifted = np.clip(places + 0.5, 0.0, SIDE + 0.999).astype(np.float32)
     lower = np.floor(shifted).astype(np.intp)
     return lower, (shifted - lower).astype(np.float32)
 

@@ -15,6 +15,7 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 from torch.nn import functional
 
+from tools.train_shapes.crew import Crew
 from tools.train_shapes.networks import build_autoencoder
 from tools.train_shapes.scenes import Picture, draw, draw_crowd, sample_jitter, sample_scene, split
 from tools.train_shapes.stage import Plan, run_stage
@@ -27,13 +28,15 @@ AVERAGE_DECAY = 0.995
 
 
 def train_autoencoder(
-    work: Path, *, minutes: float, device: torch.device, seed: int
+    work: Path, *, minutes: float, device: torch.device, seed: int, crew: Crew
 ) -> AutoencoderKL:
     """Trains, or goes on training, and returns the averaged weights."""
     model = build_autoencoder().to(device)
+    # The same weights for everyone above, other posterior samples for each from here.
+    torch.manual_seed(seed + crew.rank)
 
     def loss(step: int) -> Tensor:
-        pictures = draw_batch(np.random.default_rng((seed, step)), BATCH)
+        pictures = draw_batch(np.random.default_rng((seed, step, crew.rank)), BATCH // crew.size)
         return reconstruction_loss(model, to_signal(pictures).to(device))
 
     plan = Plan(
@@ -43,7 +46,7 @@ def train_autoencoder(
         average_decay=AVERAGE_DECAY,
         weight_decay=1e-4,
     )
-    run_stage(model, loss, plan, work / "autoencoder.pt")
+    run_stage(model, loss, plan, work / "autoencoder.pt", crew=crew)
     return model
 
 

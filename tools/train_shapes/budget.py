@@ -30,14 +30,6 @@ class Budget:
         """Seconds spent on the stage, earlier runs counted in."""
         return self.spent_s + time.monotonic() - self._started
 
-    def fraction(self) -> float:
-        """Part of the stage that is over, 0..1."""
-        return min(1.0, self.elapsed_s() / self.total_s)
-
-    def is_over(self) -> bool:
-        """Whether the stage must end now."""
-        return self.elapsed_s() >= self.total_s
-
     def is_save_due(self) -> bool:
         """True once every `save_every_s`."""
         if time.monotonic() - self._last_save < self.save_every_s:

@@ -19,6 +19,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from tools.train_shapes.captions import caption, partial_caption
 from tools.train_shapes.checkpoints import State
+from tools.train_shapes.crew import Crew
 from tools.train_shapes.latents import EncodedScenes
 from tools.train_shapes.networks import build_denoiser, build_scheduler, build_text_encoder
 from tools.train_shapes.scenes import Scene
@@ -99,17 +100,16 @@ def train_denoiser(
     file: Path,
     *,
     minutes: float,
+    crew: Crew,
     hand_on: Callable[[State], None],
-    compiled: bool = False,
 ) -> None:
     """Trains, or goes on training; `networks` ends with, and `hand_on` gets, averaged weights."""
     device = next(networks.parameters()).device
-    if compiled:
-        networks.unet.compile()
 
     def loss(step: int) -> Tensor:
-        lesson = teacher.lesson(step)
-        with torch.autocast(device.type, torch.bfloat16):
+        lesson = teacher.lesson(step * crew.size + crew.rank)
+        # On a CPU, networks this narrow lose to casting what they gain from bfloat16.
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             predicted = networks(
                 lesson.latents.to(device), lesson.timesteps.to(device), lesson.ids.to(device)
             )
@@ -118,7 +118,7 @@ def train_denoiser(
     plan = Plan(
         name="denoiser", minutes=minutes, highest_rate=HIGHEST_RATE, average_decay=AVERAGE_DECAY
     )
-    run_stage(networks, loss, plan, file, on_save=hand_on)
+    run_stage(networks, loss, plan, file, crew=crew, on_save=hand_on)
 
 
 def _drop_words(scene: Scene, rng: np.random.Generator) -> str:

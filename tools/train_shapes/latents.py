@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tools.train_shapes.autoencoder import to_signal
+from tools.train_shapes.crew import Crew
 from tools.train_shapes.scenes import Scene, draw, sample_jitter, sample_scene, split
 
 SCENES = 24_000
@@ -32,15 +33,18 @@ class EncodedScenes:
     scenes: list[Scene]
 
 
-def encode_scenes(autoencoder: AutoencoderKL, path: Path, *, seed: int) -> EncodedScenes:
+def encode_scenes(
+    autoencoder: AutoencoderKL, path: Path, *, seed: int, crew: Crew
+) -> EncodedScenes:
     """Encodes every scene, or reads what an earlier run encoded; folds the whitening."""
     rng = np.random.default_rng((seed, 1))
     trained = split(held_out=False)
     scenes = [sample_scene(rng, trained) for _ in range(SCENES)]
-    if not path.exists():
+    if crew.leads and not path.exists():
         pictures = np.stack([draw(scene, sample_jitter(rng)) for scene in scenes])
         mean, deviation = _encode(autoencoder, pictures)
         torch.save({"mean": mean, "deviation": deviation}, path)
+    crew.wait()
     saved = torch.load(path, weights_only=True)
     mean, deviation = saved["mean"], saved["deviation"]
     shift = mean.mean(dim=(0, 2, 3))

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from tools.train_shapes.budget import Budget, learning_rate
 from tools.train_shapes.checkpoints import Average, Progress, State, load_stage, save_stage
+from tools.train_shapes.crew import Crew
 
 Loss = Callable[[int], Tensor]
 
@@ -38,54 +39,64 @@ def run_stage(
     plan: Plan,
     file: Path,
     *,
+    crew: Crew,
     on_save: Callable[[State], None] = lambda _: None,
 ) -> None:
     """Trains, or goes on training, until the plan's minutes are over."""
-    device = next(module.parameters()).device
     optimiser = torch.optim.AdamW(
-        module.parameters(), plan.highest_rate, betas=(0.9, 0.99), weight_decay=plan.weight_decay
+        module.parameters(), betas=(0.9, 0.99), weight_decay=plan.weight_decay, fused=True
     )
     average = Average(module, decay=plan.average_decay)
-    progress = Progress()
-    if saved := load_stage(file, device=device):
-        progress, parts = saved
-        module.load_state_dict(parts["model"])
-        optimiser.load_state_dict(parts["optimiser"])
-        average.values = parts["average"]
+    progress = _resume(file, module, optimiser, average)
     budget = Budget(total_s=60 * plan.minutes, spent_s=progress.spent_s)
-    step, recent = progress.step, math.nan
-    with tqdm(
-        total=round(budget.total_s), initial=round(budget.spent_s), unit="s", desc=plan.name
-    ) as bar:
-        while not budget.is_over():
-            rate = learning_rate(plan.highest_rate, step=step, fraction=budget.fraction())
-            error = _take_step(module, loss(step), optimiser, rate)
-            average.update(module, step=step)
-            step += 1
-            recent = error if math.isnan(recent) else recent + 0.01 * (error - recent)
-            if step % 20 == 0:
-                bar.set_postfix(step=step, loss=f"{recent:.4f}", refresh=False)
-                bar.update(round(budget.elapsed_s()) - bar.n)
-            if budget.is_save_due() or budget.is_over():
-                progress = Progress(step=step, spent_s=budget.elapsed_s())
-                parts = {
-                    "model": module.state_dict(),
-                    "optimiser": optimiser.state_dict(),
-                    "average": average.values,
-                }
-                save_stage(file, progress=progress, parts=parts)
-                on_save(average.values)
+    step, recent, spent_s = progress.step, math.nan, progress.spent_s
+    bar = tqdm(
+        total=round(budget.total_s), initial=round(spent_s), desc=plan.name, disable=not crew.leads
+    )
+    while spent_s < budget.total_s:
+        rate = learning_rate(plan.highest_rate, step=step, fraction=spent_s / budget.total_s)
+        error = _take_step(module, loss(step), optimiser, rate, crew)
+        average.update(module, step=step)
+        step += 1
+        recent = error if math.isnan(recent) else recent + 0.01 * (error - recent)
+        spent_s = crew.agreed(budget.elapsed_s())
+        if step % 20 == 0:
+            bar.set_postfix(step=step, loss=f"{recent:.4f}", refresh=False)
+            bar.update(round(spent_s) - bar.n)
+        if crew.leads and (budget.is_save_due() or spent_s >= budget.total_s):
+            parts = {
+                "model": module.state_dict(),
+                "optimiser": optimiser.state_dict(),
+                "average": average.values,
+            }
+            save_stage(file, progress=Progress(step=step, spent_s=spent_s), parts=parts)
+            on_save(average.values)
+    bar.close()
     module.load_state_dict(average.values)
     module.eval()
 
 
+def _resume(
+    file: Path, module: nn.Module, optimiser: torch.optim.Optimizer, average: Average
+) -> Progress:
+    saved = load_stage(file, device=next(module.parameters()).device)
+    if saved is None:
+        return Progress()
+    progress, parts = saved
+    module.load_state_dict(parts["model"])
+    optimiser.load_state_dict(parts["optimiser"])
+    average.values = parts["average"]
+    return progress
+
+
 def _take_step(
-    module: nn.Module, loss: Tensor, optimiser: torch.optim.Optimizer, rate: float
+    module: nn.Module, loss: Tensor, optimiser: torch.optim.Optimizer, rate: float, crew: Crew
 ) -> float:
     for group in optimiser.param_groups:
         group["lr"] = rate
     loss.backward()
+    crew.average_(parameter.grad for parameter in module.parameters())
     torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    return loss.item()
+    return float(loss.item())

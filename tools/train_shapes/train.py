@@ -17,6 +17,7 @@ from transformers import CLIPTokenizer
 from tools.train_shapes.autoencoder import train_autoencoder
 from tools.train_shapes.captions import vocabulary
 from tools.train_shapes.checkpoints import State
+from tools.train_shapes.crew import join_crew
 from tools.train_shapes.denoiser import Networks, Teacher, train_denoiser
 from tools.train_shapes.export import export_checkpoint
 from tools.train_shapes.latents import encode_scenes
@@ -26,14 +27,21 @@ from tools.train_shapes.tokenizer import write_tokenizer
 def main() -> None:
     """Runs the stages in turn."""
     options = parse_options()
+    crew = join_crew()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options.work.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(options.seed)
     autoencoder = train_autoencoder(
-        options.work, minutes=options.autoencoder_minutes, device=device, seed=options.seed
+        options.work,
+        minutes=options.autoencoder_minutes,
+        device=device,
+        seed=options.seed,
+        crew=crew,
     )
-    data = encode_scenes(autoencoder, options.work / "latents.pt", seed=options.seed)
-    write_tokenizer(options.work / "tokenizer", vocabulary())
+    data = encode_scenes(autoencoder, options.work / "latents.pt", seed=options.seed, crew=crew)
+    if crew.leads:
+        write_tokenizer(options.work / "tokenizer", vocabulary())
+    crew.wait()
     tokenizer = CLIPTokenizer.from_pretrained(options.work / "tokenizer")
     networks = Networks(tokenizer).to(device)
 
@@ -45,12 +53,12 @@ def main() -> None:
         )
 
     train_denoiser(
-        Teacher(data, tokenizer, batch=options.batch, seed=options.seed),
+        Teacher(data, tokenizer, batch=options.batch // crew.size, seed=options.seed),
         networks,
         options.work / "denoiser.pt",
         minutes=options.denoiser_minutes,
+        crew=crew,
         hand_on=hand_on,
-        compiled=options.compile,
     )
 
 
@@ -66,11 +74,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--autoencoder-minutes", type=float, default=10)
     parser.add_argument("--denoiser-minutes", type=float, default=85)
     parser.add_argument("--batch", type=int, default=32, help="scenes in a step of the denoiser")
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile the denoiser: two minutes, then faster steps",
-    )
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
