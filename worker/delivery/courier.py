@@ -20,10 +20,10 @@ from worker.delivery.sender import Outcome, Verdict
 
 log = logging.getLogger(__name__)
 
-SENDERS: Final = 8
+SENDERS: Final = 16
 """Callbacks on their way at a time, a worker."""
 
-_PLACES: Final = 4
+_PLACES: Final = 8
 """Of these to one receiver, so that one that hangs does not hold up everybody's."""
 _LEFT_ALONE: Final = Outcome(verdict=Verdict.GONE, reason="left alone since it answered 410")
 _POLL_S: Final = 0.25
@@ -46,6 +46,7 @@ class Courier:
         self._sender = sender
         self._pauses = pauses
         self._stopped = threading.Event()
+        self._freed = threading.Event()
         self._busy: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="courier", daemon=True)
@@ -56,6 +57,7 @@ class Courier:
     def stop(self, patience_s: float = 2.0) -> None:
         """Claim no more. What is on its way and takes longer is sent again by another worker."""
         self._stopped.set()
+        self._freed.set()
         if self._thread.ident is not None:
             self._thread.join(patience_s)
 
@@ -89,9 +91,10 @@ class Courier:
                 except redis.RedisError as error:
                     log.warning("Redis does not answer the courier: %s", error)
                     self._stopped.wait(_REDIS_PAUSE_S)
-                else:
-                    if not claimed:
-                        self._stopped.wait(_POLL_S)
+                    continue
+                if not claimed:
+                    self._freed.wait(_POLL_S)
+                    self._freed.clear()
 
     def _hand_out(self, pool: ThreadPoolExecutor) -> int:
         """Claim what the free senders can take. Returns how much that was."""
@@ -117,3 +120,4 @@ class Courier:
         finally:
             with self._lock:
                 self._busy -= Counter([message.receiver])
+            self._freed.set()
