@@ -1,0 +1,101 @@
+"""One test body over every object store: memory, folder, and S3 with signatures checked."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.errors import InvalidRequest
+from shared.storage import ObjectStore, open_store
+from tests.support.s3 import SignedS3, signed_s3
+
+KEY = "jobs/cat-1/0.png"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[SignedS3]:
+    with signed_s3() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "folder", "s3", "s3 with prefix"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ObjectStore:
+    if request.param == "memory":
+        return open_store("memory://")
+    if request.param == "folder":
+        return open_store(tmp_path.as_uri())
+    server: SignedS3 = request.getfixturevalue("s3")
+    for name, value in server.credentials.environment().items():
+        monkeypatch.setenv(name, value)
+    prefix = f"{request.node.name.partition('[')[0]}/a" if "prefix" in request.param else ""
+    store = open_store(server.url(prefix))
+    for key in list(store.list()):
+        store.delete(key)
+    return store
+
+
+def test_what_was_put_comes_back(store: ObjectStore) -> None:
+    data = bytes(range(256)) * 300
+    stored = store.put(KEY, data, "image/png")
+    assert store.get(KEY) == data
+    assert stored.key == KEY
+    assert stored.url == f"{store.url.rstrip('/')}/{KEY}" or stored.url == store.url + KEY
+    assert stored.sha256 == hashlib.sha256(data).hexdigest()
+    assert stored.size == len(data)
+
+
+def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
+    store.put(KEY, b"", "image/png")
+    assert store.get(KEY) == b""
+
+
+def test_a_second_put_replaces_the_first(store: ObjectStore) -> None:
+    store.put(KEY, b"first", "image/png")
+    store.put(KEY, b"second", "image/png")
+    assert store.get(KEY) == b"second"
+    assert list(store.list()) == [KEY]
+
+
+def test_a_missing_object_is_a_key_error_and_does_not_exist(store: ObjectStore) -> None:
+    with pytest.raises(KeyError):
+        store.get(KEY)
+    assert not store.exists(KEY)
+
+
+def test_a_stored_object_exists_until_it_is_deleted(store: ObjectStore) -> None:
+    store.put(KEY, b"x", "image/png")
+    assert store.exists(KEY)
+    store.delete(KEY)
+    assert not store.exists(KEY)
+
+
+def test_deleting_what_is_not_there_is_no_error(store: ObjectStore) -> None:
+    store.delete(KEY)
+
+
+def test_a_listing_holds_the_keys_under_the_prefix_and_no_others(store: ObjectStore) -> None:
+    keys = ["jobs/a/0.json", "jobs/a/0.png", "jobs/ab/0.png", "jobs/b/0.png"]
+    for key in keys:
+        store.put(key, b"x", "image/png")
+    assert sorted(store.list()) == keys
+    assert sorted(store.list("jobs/a/")) == keys[:2]
+    assert sorted(store.list("jobs/a")) == keys[:3]
+    assert list(store.list("jobs/c/")) == []
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/etc/passwd", "../x", "jobs/../../x", "jobs//x", ".hidden", "a/.b", "a b", "a\n"]
+)
+def test_a_key_that_could_point_elsewhere_is_refused(store: ObjectStore, key: str) -> None:
+    with pytest.raises(InvalidRequest):
+        store.put(key, b"x", "image/png")
+    with pytest.raises(InvalidRequest):
+        store.get(key)
+
+
+def test_the_check_passes_and_leaves_nothing_behind(store: ObjectStore) -> None:
+    store.check()
+    assert list(store.list()) == []
