@@ -5,7 +5,7 @@ Nothing is read at import: whoever starts a process makes one `Settings` and pas
 
 from typing import Self
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.errors import ConfigurationError
@@ -33,6 +33,13 @@ class Settings(BaseSettings):
         description="Seconds a finished job's record is kept. Pictures are never deleted.",
     )
 
+    @field_validator("redis_url")
+    @classmethod
+    def _is_a_redis(cls, url: SecretStr) -> SecretStr:
+        if not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        return url
+
     @classmethod
     def load(cls, **overrides: object) -> Self:
         """Environment plus `overrides` that are not None. Raises ConfigurationError."""
@@ -42,4 +49,5 @@ class Settings(BaseSettings):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             name = str(first["loc"][0]) if first["loc"] else "settings"
-            raise ConfigurationError(f"{ENV_PREFIX}{name.upper()}: {first['msg']}") from None
+            sentence = first["msg"].removeprefix("Value error, ")
+            raise ConfigurationError(f"{ENV_PREFIX}{name.upper()}: {sentence}") from None

@@ -10,11 +10,11 @@ import hashlib
 import secrets as randomness
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import ClassVar, Final
+from typing import Final
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from shared.errors import ConfigurationError, ImagefleetError
+from shared.errors import ConfigurationError
 
 ID_HEADER: Final = "webhook-id"
 TIMESTAMP_HEADER: Final = "webhook-timestamp"
@@ -25,10 +25,8 @@ _SECRET_BYTES: Final = range(24, 65)
 """What the specification allows."""
 
 
-class InvalidSignature(ImagefleetError):
+class InvalidSignature(ValueError):
     """A message does not come from who it says, was altered, or is older than five minutes."""
-
-    code: ClassVar[str] = "invalid_signature"
 
 
 def new_secret() -> str:

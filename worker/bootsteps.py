@@ -28,7 +28,8 @@ def install(app: Celery, host: Host) -> None:
             try:
                 host.start()
             except ImagefleetError as error:
-                print(f"imagefleet-worker: {error}", file=sys.stderr, flush=True)
+                # Celery has put a logger in the place of sys.stderr.
+                print(f"imagefleet-worker: {error}", file=sys.__stderr__, flush=True)
                 os._exit(EX_CONFIG)  # half-started device runtimes do not always let go
 
     class Intake(bootsteps.StartStopStep):

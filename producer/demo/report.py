@@ -35,6 +35,8 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         self._live.stop()
+        if not self._live.console.is_terminal:
+            self._live.console.print()  # Live ends its line only on a terminal
 
     def show(self, found: Sequence[JobStatus]) -> None:
         states = Counter(status.state for status in found)

@@ -35,7 +35,7 @@ class ObjectStore(Protocol):
     """Every verb raises StorageUnavailable (try again) or StorageDenied (do not)."""
 
     url: str
-    """Of the root, without credentials."""
+    """Of the root, ending in '/', without credentials. An object's is this and its key."""
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         """Store `data` whole or not at all, over what was there."""

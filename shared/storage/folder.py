@@ -34,7 +34,7 @@ class FolderStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self.url = self._root.as_uri()
+        self.url = f"{self._root.as_uri()}/"
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         path = self._path(key)
@@ -49,7 +49,7 @@ class FolderStore:
                     temporary.unlink()
                 raise
             _sync_folder(path.parent)
-        return stored(key, path.as_uri(), data)
+        return stored(self.url, key, data)
 
     def get(self, key: str) -> bytes:
         path = self._path(key)

@@ -18,7 +18,7 @@ class MemoryStore:
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         with self._lock:
             self._objects[check_key(key)] = bytes(data)
-        return stored(key, self.url + key, data)
+        return stored(self.url, key, data)
 
     def get(self, key: str) -> bytes:
         return self._objects[check_key(key)]

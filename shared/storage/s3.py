@@ -63,7 +63,7 @@ class S3Store:
         self._client = _client(endpoint_url, region, timeout_s, attempts)
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
-        done = stored(key, self.url + check_key(key), data)
+        done = stored(self.url, key, data)
         with self._clear_errors(f"put {key}"):
             self._client.put_object(
                 **self._at(key),

@@ -26,6 +26,8 @@ def start(redis_server: EmbeddedRedis, namespace: str, tmp_path: Path) -> Iterat
             "IMAGEFLEET_MODEL": "fake",
             "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
             "IMAGEFLEET_CACHE_DIR": str(tmp_path / "cache"),
+            "AWS_ACCESS_KEY_ID": "somebody",
+            "AWS_SECRET_ACCESS_KEY": "something",
         }
         environment |= {f"IMAGEFLEET_{name.upper()}": value for name, value in settings.items()}
         started.append(Worker(tmp_path, environment))
@@ -67,7 +69,7 @@ def test_a_wrong_start_is_one_sentence_and_a_non_zero_exit(
         settings = {"model": _damaged(tmp_path / "damaged")}
     worker = start(**settings)
     assert worker.wait() == EX_CONFIG
-    lines = [line for line in worker.output().splitlines() if "imagefleet-worker: " in line]
+    lines = [line for line in worker.output().splitlines() if line.startswith("imagefleet-worker:")]
     assert len(lines) == 1
     assert sentence in lines[0]
     assert "Traceback" not in worker.output()
