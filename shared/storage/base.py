@@ -68,8 +68,10 @@ def check_key(key: str) -> str:
     return key
 
 
-def stored(key: str, url: str, data: bytes) -> StoredObject:
-    return StoredObject(key=key, url=url, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+def stored(root: str, key: str, data: bytes) -> StoredObject:
+    return StoredObject(
+        key=key, url=root + key, sha256=hashlib.sha256(data).hexdigest(), size=len(data)
+    )
 
 
 def prove(store: ObjectStore) -> None:

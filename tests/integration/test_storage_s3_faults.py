@@ -11,10 +11,11 @@ from shared.errors import ConfigurationError, ImagefleetError, StorageDenied, St
 from shared.storage.s3 import S3Store
 from tests.support.s3 import (
     BUCKET,
+    FaultyS3,
     Misdeed,
     SignedS3,
+    accept,
     error,
-    faulty_s3,
     hang_up,
     lose_first_answer,
     signed_s3,
@@ -36,6 +37,21 @@ def credentials(server: SignedS3, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _hurried(endpoint_url: str, bucket: str = BUCKET, attempts: int = 1) -> S3Store:
     return S3Store(bucket, endpoint_url=endpoint_url, timeout_s=0.5, attempts=attempts)
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[FaultyS3]:
+    with FaultyS3() as faulty:
+        yield faulty
+
+
+@pytest.fixture(scope="module")
+def store(server: SignedS3, faulty: FaultyS3) -> S3Store:
+    """One that does not try twice. Making a client takes most of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.credentials.environment().items():
+            patch.setenv(name, value)
+        return _hurried(faulty.endpoint_url)
 
 
 @pytest.mark.parametrize(
@@ -103,46 +119,51 @@ def test_a_server_that_is_not_there_may_come_back() -> None:
     ],
 )
 def test_every_answer_to_a_put_is_either_to_be_repeated_or_not(
-    misdeed: Misdeed, kind: type[ImagefleetError]
+    faulty: FaultyS3, store: S3Store, misdeed: Misdeed, kind: type[ImagefleetError]
 ) -> None:
-    with faulty_s3(misdeed) as endpoint_url, pytest.raises(kind):
-        _hurried(endpoint_url).put("a", b"x", "image/png")
+    faulty.misdeed = misdeed
+    with pytest.raises(kind):
+        store.put("a", b"x", "image/png")
 
 
-def test_a_server_that_never_answers_is_given_up_on() -> None:
+def test_a_server_that_never_answers_is_given_up_on(faulty: FaultyS3, store: S3Store) -> None:
     over = threading.Event()
 
     def hang(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
         over.wait(30)
+        door.close_connection = True
 
-    with faulty_s3(hang) as endpoint_url:
-        try:
-            with pytest.raises(StorageUnavailable, match="timeout"):
-                _hurried(endpoint_url).put("a", b"x", "image/png")
-        finally:
-            over.set()
-
-
-def test_an_object_that_arrives_in_part_is_not_returned() -> None:
-    with faulty_s3(truncate) as endpoint_url, pytest.raises(StorageUnavailable):
-        _hurried(endpoint_url).get("a")
+    faulty.misdeed = hang
+    try:
+        with pytest.raises(StorageUnavailable, match="timeout"):
+            store.put("a", b"x", "image/png")
+    finally:
+        over.set()
 
 
-def test_a_put_whose_answer_was_lost_is_repeated_and_stands_once(server: SignedS3) -> None:
-    with faulty_s3(lose_first_answer(server.endpoint_url)) as endpoint_url:
-        _hurried(endpoint_url, attempts=2).put("lost/0.png", b"picture", "image/png")
-    store = _hurried(server.endpoint_url)
+def test_an_object_that_arrives_in_part_is_not_returned(faulty: FaultyS3, store: S3Store) -> None:
+    faulty.misdeed = truncate
+    with pytest.raises(StorageUnavailable):
+        store.get("a")
+
+
+def test_a_put_whose_answer_was_lost_is_repeated_and_stands_once(
+    server: SignedS3, faulty: FaultyS3
+) -> None:
+    faulty.misdeed = lose_first_answer(server.endpoint_url)
+    store = _hurried(faulty.endpoint_url, attempts=2)
+    store.put("lost/0.png", b"picture", "image/png")
     assert list(store.list("lost/")) == ["lost/0.png"]
     assert store.get("lost/0.png") == b"picture"
 
 
-def test_every_put_carries_the_digest_of_what_it_means() -> None:
+def test_every_put_carries_the_digest_of_what_it_means(faulty: FaultyS3, store: S3Store) -> None:
     seen: list[str | None] = []
 
     def note(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
         seen.append(door.headers["x-amz-checksum-sha256"])
-        error(200, "")(door, body, number)
+        accept(door, body, number)
 
-    with faulty_s3(note) as endpoint_url:
-        _hurried(endpoint_url).put("a", b"imagefleet", "image/png")
-    assert seen == ["cZmTVGTEDzEDLPFj7QABfCOBLZ8/E2ETtLtzDcUZBhk="]
+    faulty.misdeed = note
+    store.put("a", b"imagefleet", "image/png")
+    assert seen == ["+DOjzAIW9sKfbe5JOMASuIBA0BkMW75XGK812om3ne4="]

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import boto3
 from moto import settings
-from moto.moto_api._internal import moto_api_backend
+from moto.moto_api._internal.models import moto_api_backend
 from moto.server import ThreadedMotoServer
 
 BUCKET: Final = "pictures"
@@ -136,34 +137,68 @@ def lose_first_answer(upstream: str) -> Misdeed:
     return misdeed
 
 
-@contextmanager
-def faulty_s3(misdeed: Misdeed) -> Iterator[str]:
-    """The endpoint URL of a server that does `misdeed` to every request."""
-    lock, count = threading.Lock(), 0
+def accept(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+    door.send_response(200)
+    door.send_header("content-length", "0")
+    door.end_headers()
 
-    class Door(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
 
-        def answer(self) -> None:
-            nonlocal count
-            body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            with lock:
-                count += 1
-                number = count
-            misdeed(self, body, number)
+class FaultyS3:
+    """A server that does `misdeed` to every request. Assign another to start anew."""
 
-        do_GET = do_PUT = do_HEAD = do_DELETE = answer  # noqa: N815
+    def __init__(self, misdeed: Misdeed = accept) -> None:
+        self._lock = threading.Lock()
+        self.misdeed = misdeed
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._door())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
 
-        def log_message(self, format: str, *args: object) -> None:
-            return None
+    @property
+    def misdeed(self) -> Misdeed:
+        return self._misdeed
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    @misdeed.setter
+    def misdeed(self, misdeed: Misdeed) -> None:
+        with self._lock:
+            self._misdeed, self._requests = misdeed, 0
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _next(self) -> tuple[Misdeed, int]:
+        with self._lock:
+            self._requests += 1
+            return self._misdeed, self._requests
+
+    def _door(self) -> type[BaseHTTPRequestHandler]:
+        next_misdeed = self._next
+
+        class Door(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                misdeed, number = next_misdeed()
+                misdeed(self, body, number)
+
+            do_GET = do_PUT = do_HEAD = do_DELETE = answer  # noqa: N815
+
+            def log_message(self, format: str, *args: object) -> None:
+                return None
+
+        return Door
