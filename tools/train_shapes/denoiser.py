@@ -28,6 +28,8 @@ from tools.train_shapes.tokenizer import LENGTH
 
 HIGHEST_RATE = 1.5e-3
 AVERAGE_DECAY = 0.9993
+HIGHEST_SIGNAL = 5.0
+"""Signal-to-noise ratio above which a time counts less (Hang et al., 2023, min-SNR)."""
 EMPTY_PART = 0.1
 PARTIAL_PART = 0.08
 
@@ -50,12 +52,13 @@ class Networks(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """One batch: noisy latents and the v to predict, (batch, 4, 16, 16); times; token ids."""
+    """One batch: noisy latents and the v to predict, each (batch, 4, 16, 16), and its captions."""
 
     latents: Tensor
     timesteps: Tensor
     ids: Tensor
     target: Tensor
+    weight: Tensor
 
 
 class Teacher:
@@ -91,6 +94,8 @@ class Teacher:
             ids=ids,
             # Progressive Distillation (Salimans and Ho, 2022), appendix D.
             target=part.sqrt() * noise - (1 - part).sqrt() * clean,
+            # Where hardly any noise is left there is nothing to learn and much to be wrong about.
+            weight=(HIGHEST_SIGNAL * (1 - part) / part).clamp(max=1).view(-1),
         )
 
 
@@ -113,7 +118,8 @@ def train_denoiser(
             predicted = networks(
                 lesson.latents.to(device), lesson.timesteps.to(device), lesson.ids.to(device)
             )
-        return (predicted.float() - lesson.target.to(device)).square().mean()
+        error = (predicted.float() - lesson.target.to(device)).square().mean(dim=(1, 2, 3))
+        return (lesson.weight.to(device) * error).mean()
 
     plan = Plan(
         name="denoiser", minutes=minutes, highest_rate=HIGHEST_RATE, average_decay=AVERAGE_DECAY
