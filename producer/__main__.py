@@ -1,0 +1,5 @@
+"""`python -m producer` is `imagefleet`."""
+
+from producer.cli import main
+
+main()

@@ -1,0 +1,98 @@
+"""`imagefleet demo` as a user runs it: pictures, a contact sheet, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+from tests.support.processes import ROOT, until
+
+DEMO = [sys.executable, "-m", "producer", "demo", "--model", "fake:seconds=0.02,capacity=8"]
+
+
+def _children(pid: int) -> set[int]:
+    """Every process below `pid`, by /proc."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        parents[int(entry.parent.name)] = int(fields[1])
+    found: set[int] = set()
+    fresh = {pid}
+    while fresh:
+        fresh = {child for child, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_demo_makes_every_picture_and_shows_them(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [*DEMO, "--out", str(tmp_path), "--prompt", "a red star", "--prompt", "a blue ring"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "2 job.started, 2 job.succeeded; signatures refused: 0" in told.stdout
+    assert "contact-sheet.png" in told.stdout
+    pictures = sorted((tmp_path / "jobs").glob("*/0.png"))
+    assert len(pictures) == 2
+    prompts = [json.loads(p.with_suffix(".json").read_text())["prompt"] for p in pictures]
+    assert prompts == ["a red star", "a blue ring"]
+    with Image.open(tmp_path / "contact-sheet.png") as sheet:
+        assert sheet.width > 400
+
+
+def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [*DEMO[:-1], "fake:seconds=5,capacity=8", "--out", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    started = until(lambda: found if len(found := _children(demo.pid)) >= 2 else None)
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(30) == 130
+    until(lambda: not any(_alive(pid) for pid in started))
+    assert demo.stdout is not None
+    demo.stdout.close()
+
+
+def test_a_killed_demo_leaves_nothing_running(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [*DEMO[:-1], "fake:seconds=5,capacity=8", "--out", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    started = until(lambda: found if len(found := _children(demo.pid)) >= 2 else None)
+    os.kill(demo.pid, signal.SIGKILL)
+    demo.wait()
+    until(lambda: not any(_alive(pid) for pid in started))
+
+
+def test_a_worker_that_cannot_start_ends_the_demo_with_its_reason(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [*DEMO[:-1], "/no/such/model", "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert told.returncode == 1
+    assert "/no/such/model" in told.stderr
+    assert "Traceback" not in told.stderr

@@ -1,0 +1,185 @@
+"""The main job on real parts: client, Redis, Celery worker on 8 devices, model, S3, callbacks."""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from producer import Client, Job
+from shared.embedded import EmbeddedRedis
+from shared.jobs import CallbackEvent, JobResult
+from shared.storage import ObjectStore, open_store
+from shared.webhooks import new_secret
+from tests.support.judge import judge, score
+from tests.support.processes import Worker
+from tests.support.receiver import Receiver
+from tests.support.s3 import signed_s3
+from tools.train_shapes.scenes import Combination, Scene
+
+SCENES = {
+    "a small red circle on the left on a blue background": "red circle blue small left",
+    "a large yellow star in the center on a purple background": "yellow star purple large center",
+    "a large white heart at the top on a black background": "white heart black large top",
+    "a medium blue square at the bottom on a yellow background": "blue square yellow medium bottom",
+    "a large black ring in the center on a pink background": "black ring pink large center",
+    "a large blue heart on the right on a white background": "blue heart white large right",
+    "a medium yellow square on the left on a black background": "yellow square black medium left",
+    "a large green circle at the bottom on a pink background": "green circle pink large bottom",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    client: Client
+    store: ObjectStore
+    receiver: Receiver
+
+    def picture(self, job: Job, index: int = 0) -> NDArray[np.uint8]:
+        data = self.store.get(job.result(timeout=300).images[index].key)
+        return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One worker with the bundled model on 8 virtual devices, everything around it real."""
+    folder = tmp_path_factory.mktemp("fleet")
+    secret = new_secret()
+    with (
+        EmbeddedRedis(folder / "redis") as server,
+        signed_s3() as s3,
+        Receiver([secret]) as receiver,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in s3.credentials.environment().items():
+            patch.setenv(name, value)
+        environment = {
+            "IMAGEFLEET_REDIS_URL": server.url,
+            "IMAGEFLEET_STORAGE_URL": s3.url("run"),
+            "IMAGEFLEET_CACHE_DIR": str(folder / "cache"),
+            "IMAGEFLEET_WEBHOOK_SECRETS": secret,
+            "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
+            "XLA_FLAGS": "",
+        }
+        worker = Worker(folder, environment)
+        worker.await_log("ready after", timeout_s=400)
+        assert "8 pictures a batch" in worker.output()
+        yield Fleet(client=Client(server.url), store=open_store(s3.url("run")), receiver=receiver)
+        assert worker.terminate() == 0
+        assert "Traceback" not in worker.output()
+
+
+def _scene(words: str) -> Scene:
+    colour, shape, background, size, position = words.split()
+    combination = Combination(colour=colour, shape=shape, background=background)
+    return Scene(combination=combination, size=size, position=position)
+
+
+def test_prompts_become_the_pictures_they_ask_for(fleet: Fleet) -> None:
+    jobs = fleet.client.submit_many(SCENES, seed=1)
+    scores = [
+        score(judge(fleet.picture(job)), _scene(words))
+        for job, words in zip(jobs, SCENES.values(), strict=True)
+    ]
+    assert sum(each.background for each in scores) >= 7
+    assert sum(each.colour for each in scores) >= 7
+    assert sum(each.position for each in scores) >= 7
+    assert sum(each.shape for each in scores) >= 6
+
+
+def test_objects_carry_what_made_them(fleet: Fleet) -> None:
+    parameters = {"seed": 5, "num_inference_steps": 7, "guidance_scale": 2.5}
+    job = fleet.client.submit(
+        "a red star, ünïcode", negative_prompt="blue", num_images_per_prompt=2, **parameters
+    )
+    result = job.result(timeout=300)
+    assert [image.key for image in result.images] == [f"jobs/{job.id}/{n}.png" for n in (0, 1)]
+    for image in result.images:
+        data = fleet.store.get(image.key)
+        assert (hashlib.sha256(data).hexdigest(), len(data)) == (image.sha256, image.size)
+        document = json.loads(fleet.store.get(f"jobs/{job.id}/{image.index}.json"))
+        assert {name: document[name] for name in parameters} == parameters
+        assert document["model_digest"] == result.model_digest
+        assert document["image"]["sha256"] == image.sha256
+        text = Image.open(io.BytesIO(data)).text
+        assert text["parameters"].startswith("a red star, ünïcode\nNegative prompt: blue\nSteps: 7")
+    first, second = (fleet.picture(job, index) for index in (0, 1))
+    assert np.abs(first.astype(int) - second).max() > 16
+
+
+@pytest.mark.parametrize(("file_format", "opens_as"), [("webp", "WEBP"), ("jpeg", "JPEG")])
+def test_other_formats_are_what_they_say(fleet: Fleet, file_format: str, opens_as: str) -> None:
+    result = fleet.client.submit("a red star", format=file_format).result(timeout=300)
+    picture = Image.open(io.BytesIO(fleet.store.get(result.images[0].key)))
+    assert (picture.format, picture.size) == (opens_as, (64, 64))
+
+
+def test_the_same_job_alone_in_a_full_batch_and_in_another_slot_is_the_same_picture(
+    fleet: Fleet,
+) -> None:
+    prompt = "a large yellow star in the center on a purple background"
+    alone = fleet.picture(fleet.client.submit(prompt, seed=11))
+    filler = [{"prompt": f"filler {n}", "num_inference_steps": 3 + n} for n in range(7)]
+    same = {"prompt": prompt, "seed": 11}
+    first = fleet.client.submit_many([same, *filler])[0]
+    last = fleet.client.submit_many([*filler, same])[-1]
+    assert np.array_equal(alone, fleet.picture(first))
+    assert np.array_equal(alone, fleet.picture(last))
+
+
+def test_the_negative_prompt_guidance_and_steps_act(fleet: Fleet) -> None:
+    base = {"prompt": "a red circle", "seed": 3}
+    plain, negative, guided, longer = (
+        fleet.picture(job)
+        for job in fleet.client.submit_many(
+            [
+                base,
+                {**base, "negative_prompt": "a blue background"},
+                {**base, "guidance_scale": 6},
+                {**base, "num_inference_steps": 5},
+            ]
+        )
+    )
+    for other in (negative, guided, longer):
+        assert not np.array_equal(plain, other)
+
+
+def test_callbacks_arrive_signed_and_only_the_ones_asked_for(fleet: Fleet) -> None:
+    url = f"{fleet.receiver.url}/each"
+    everything = [event.value for event in CallbackEvent]
+    done = fleet.client.submit("a star", callback_url=url, callback_events=everything)
+    quiet = fleet.client.submit("a ring", callback_url=url, callback_events=["failed"])
+    result = done.result(timeout=300)
+    quiet.result(timeout=300)
+    last = fleet.client.submit("a heart", callback_url=url).result(timeout=300)
+    assert isinstance(last, JobResult)
+    told = _until_told(fleet, "each", ["job.started", "job.succeeded", "job.succeeded"])
+    assert all(delivery.verified for delivery in fleet.receiver.deliveries)
+    assert {body["data"]["id"] for body in told} >= {done.id}
+    assert quiet.id not in {body["data"]["id"] for body in told}
+    [finished] = [
+        body["data"]
+        for body in told
+        if body["type"] == "job.succeeded" and body["data"]["id"] == done.id
+    ]
+    assert finished["result"] == result.model_dump(mode="json")
+
+
+def _until_told(fleet: Fleet, path: str, least: list[str]) -> list[dict]:
+    """The callbacks to `path` once at least these types have arrived."""
+    for count in range(1, 100):
+        arrived = fleet.receiver.wait_for(count, timeout_s=20)
+        told = [json.loads(each.body) for each in arrived if each.path.endswith(path)]
+        kinds = [body["type"] for body in told]
+        if all(kinds.count(kind) >= least.count(kind) for kind in least):
+            return told
+    raise AssertionError(f"only {kinds}")
+
+
+def test_unknown_words_still_give_a_picture(fleet: Fleet) -> None:
+    assert fleet.picture(fleet.client.submit("zyxwv Übergröße 🔴 " * 60)).shape == (64, 64, 3)
