@@ -5,7 +5,6 @@ Standard Webhooks 1.0, https://www.standardwebhooks.com. Knows neither what a ca
 """
 
 import base64
-import binascii
 import hashlib
 import secrets as randomness
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,7 @@ def check_secrets(secrets: Sequence[str]) -> None:
     for number, secret in enumerate(secrets, start=1):
         try:
             key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-        except binascii.Error:
+        except ValueError:
             key = b""
         if not secret.startswith(_PREFIX) or len(key) not in _SECRET_BYTES:
             raise ConfigurationError(

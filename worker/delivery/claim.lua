@@ -1,16 +1,19 @@
 -- Take the messages that are due, the longest due first. They come due again when the lease is
--- over, so those of a sender that died are sent by another. Messages to a receiver that has all its
--- places taken step back, so that one that hangs does not hold up everybody's.
+-- over, so those of a sender that died are sent by another. No receiver gets more than its places,
+-- so that one that hangs does not hold up everybody's; messages to one known to be slow step back,
+-- so that they do not stand in the way either.
 -- KEYS 1 outbox (sorted set)   2 messages (hash)
 -- ARGV 1 how many to take   2 lease, seconds   3 how many to look at
---      4 places a receiver has   5 how long to step back, seconds
---      6.. receiver (host and port as in the URL), places taken, receiver, places taken …
+--      4 places of a receiver that is not listed   5 how long to step back, seconds
+--      6.. receiver (host and port as in the URL), places left, 1 if it is slow or 0, receiver …
 -- Returns {id, JSON, id, JSON, …}
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
-local wanted, places = tonumber(ARGV[1]), tonumber(ARGV[4])
-local busy, taken = {}, {}
-for i = 6, #ARGV, 2 do busy[ARGV[i]] = tonumber(ARGV[i + 1]) end
+local wanted = tonumber(ARGV[1])
+local left, slow, taken = {}, {}, {}
+for i = 6, #ARGV, 3 do
+  left[ARGV[i]], slow[ARGV[i]] = tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
+end
 
 local function receiver_of(message)
   return string.match(message, '"url": ?"%a+://([^/?#"]*)') or ''
@@ -24,15 +27,16 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0
   if #taken == 2 * wanted then break end
   local message = redis.call('HGET', KEYS[2], id)
   local receiver = receiver_of(message or '')
+  local places = left[receiver] or tonumber(ARGV[4])
   if not message then
     redis.call('ZREM', KEYS[1], id)
-  elseif (busy[receiver] or 0) >= places then
-    come_due_in(ARGV[5], id)
-  else
-    busy[receiver] = (busy[receiver] or 0) + 1
+  elseif places > 0 then
+    left[receiver] = places - 1
     come_due_in(ARGV[2], id)
     taken[#taken + 1] = id
     taken[#taken + 1] = message
+  elseif slow[receiver] then
+    come_due_in(ARGV[5], id)
   end
 end
 return taken

@@ -5,6 +5,7 @@ Several workers run it on one outbox. What one of them held when it died comes d
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +22,14 @@ from worker.delivery.sender import Outcome, Verdict
 log = logging.getLogger(__name__)
 
 SENDERS: Final = 16
-"""Callbacks on their way at a time, a worker."""
+"""Callbacks on their way at a time, a worker. Half of them at most to one receiver."""
 
-_PLACES: Final = 8
-"""Of these to one receiver, so that one that hangs does not hold up everybody's."""
 _LEFT_ALONE: Final = Outcome(verdict=Verdict.GONE, reason="left alone since it answered 410")
 _POLL_S: Final = 0.25
 _LEASE_S: Final = 60.0
 """Longer than a try can last, with a slow resolver."""
+_SLOW_S: Final = 600.0
+"""How long a receiver that did not answer has one place only, unless it answers."""
 _REDIS_PAUSE_S: Final = 2.0
 
 
@@ -48,6 +49,7 @@ class Courier:
         self._stopped = threading.Event()
         self._freed = threading.Event()
         self._busy: Counter[str] = Counter()
+        self._slow: dict[str, float] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="courier", daemon=True)
 
@@ -67,6 +69,7 @@ class Courier:
             self._outbox.give_up(message, _LEFT_ALONE)
             return
         outcome = self._sender.send(message)
+        self._remember(message.receiver, outcome)
         self._settle(replace(message, attempts=message.attempts + 1), outcome)
 
     def _settle(self, tried: Message, outcome: Outcome) -> None:
@@ -98,12 +101,15 @@ class Courier:
 
     def _hand_out(self, pool: ThreadPoolExecutor) -> int:
         """Claim what the free senders can take. Returns how much that was."""
+        now = time.monotonic()
         with self._lock:
             busy = dict(self._busy)
+            self._slow = {who: at for who, at in self._slow.items() if now < at + _SLOW_S}
+            slow = set(self._slow)
         free = SENDERS - sum(busy.values())
         if not free:
             return 0
-        messages = self._outbox.claim(free, _LEASE_S, places=_PLACES, busy=busy)
+        messages = self._outbox.claim(free, _LEASE_S, busy=busy, slow=slow)
         for message in messages:
             with self._lock:
                 self._busy[message.receiver] += 1
@@ -121,3 +127,11 @@ class Courier:
             with self._lock:
                 self._busy -= Counter([message.receiver])
             self._freed.set()
+
+    def _remember(self, receiver: str, outcome: Outcome) -> None:
+        silent = outcome.verdict is Verdict.RETRY and outcome.status is None
+        with self._lock:
+            if silent:
+                self._slow[receiver] = time.monotonic()
+            else:
+                self._slow.pop(receiver, None)

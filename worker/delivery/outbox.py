@@ -13,9 +13,10 @@ A script that changes a job's state queues the callback for it in the same step 
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import files
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from shared.errors import MessageRejected, UnknownJob
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
+
 _LOGGED: Final = 1_000
 _GIVEN_UP_KEPT: Final = 10_000
-_LOOKED_AT: Final = 100
+_PLACES: Final = 8
+"""Of a receiver, a worker."""
+_LOOKED_AT: Final = 200
 """Due messages a claim looks at when receivers are crowded."""
 _STEP_BACK_S: Final = 5.0
 _GONE_S: Final = 7 * 24 * 3600
@@ -63,20 +68,22 @@ class Outbox:
         )
 
     def claim(
-        self, limit: int, lease_s: float, *, places: int, busy: Mapping[str, int]
+        self,
+        limit: int,
+        lease_s: float,
+        *,
+        busy: Mapping[str, int] = NOBODY,
+        slow: Collection[str] = (),
     ) -> list[Message]:
         """Take up to `limit` due messages, each for `lease_s`: then it comes due again, unless it
-        was settled. At most `places` to one receiver, of which `busy` are taken already."""
+        was settled. A receiver has 8 places, one that is `slow` has one; `busy` are taken."""
+        crowd: list[str | int] = []
+        for receiver in {*busy, *slow}:
+            places = 1 if receiver in slow else _PLACES
+            crowd += [receiver, places - busy.get(receiver, 0), int(receiver in slow)]
         found = self._claim(
             keys=[self._due, self._messages],
-            args=[
-                limit,
-                lease_s,
-                _LOOKED_AT,
-                places,
-                _STEP_BACK_S,
-                *(part for pair in busy.items() for part in pair),
-            ],
+            args=[limit, lease_s, _LOOKED_AT, _PLACES, _STEP_BACK_S, *crowd],
         )
         return list(self._parsed(dict(zip(found[::2], found[1::2], strict=True))))
 

@@ -90,6 +90,8 @@ class Sender:
             try:
                 connection.request("POST", endpoint.target, body, headers)
                 with connection.getresponse() as answer:
+                    if time.monotonic() >= deadline:  # cut headers read like complete ones
+                        raise TimeoutError
                     answer.read(_LONGEST_ANSWER)
                     return answer.status, answer.reason
             finally:

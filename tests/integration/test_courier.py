@@ -1,0 +1,171 @@
+"""From the outbox to the receiver and back: real Redis, real HTTP, checked signatures."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+from pydantic import SecretStr
+from redis import Redis
+
+from shared import broker
+from shared.embedded import EmbeddedRedis
+from shared.errors import ConfigurationError
+from shared.webhooks import new_secret, webhook_id
+from tests.support.receiver import Receiver, answers
+from worker.delivery import start_delivery
+from worker.delivery.addresses import AllowList
+from worker.delivery.courier import Courier
+from worker.delivery.messages import Message
+from worker.delivery.outbox import Outbox
+from worker.delivery.sender import Sender
+from worker.settings import WorkerSettings
+
+SECRET = new_secret()
+HERE = AllowList.parse(["127.0.0.1"])
+
+
+@pytest.fixture
+def outbox(client: Redis, namespace: str) -> Outbox:
+    return Outbox(client, namespace)
+
+
+@contextmanager
+def _delivering(
+    outbox: Outbox, pauses: Sequence[float] = (0.01,) * 5, allow: AllowList = HERE
+) -> Iterator[Courier]:
+    courier = Courier(outbox, Sender([SECRET], allow), pauses)
+    courier.start()
+    try:
+        yield courier
+    finally:
+        courier.stop(patience_s=10)
+
+
+def _message(url: str, name: str = "cat-1.succeeded") -> Message:
+    return Message(id=name, job_id="cat-1", url=url, body='{"type": "job.succeeded"}')
+
+
+def _until(reached: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline, f"not reached within {timeout_s} s"
+        time.sleep(0.01)
+
+
+def test_what_is_owed_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> None:
+    with Receiver([SECRET]) as receiver, _delivering(outbox):
+        for number in range(50):
+            outbox.add(_message(receiver.url, f"cat-{number}.succeeded"))
+        receiver.wait_for(50)
+        _until(lambda: outbox.waiting() == 0)
+    assert len(receiver.deliveries) == 50
+    assert all(delivery.verified for delivery in receiver.deliveries)
+    assert len({delivery.headers["webhook-id"] for delivery in receiver.deliveries}) == 50
+
+
+def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(outbox: Outbox) -> None:
+    with Receiver([SECRET], answers(500, 302, 404, 204)) as receiver, _delivering(outbox):
+        outbox.add(_message(receiver.url))
+        receiver.wait_for(4)
+        _until(lambda: outbox.waiting() == 0)
+    assert len(receiver.deliveries) == 4
+    assert all(delivery.verified for delivery in receiver.deliveries)
+    ids = {delivery.headers["webhook-id"] for delivery in receiver.deliveries}
+    assert ids == {webhook_id("cat-1.succeeded")}
+    assert [entry["status"] for entry in outbox.tries()] == [204, 404, 302, 500]
+
+
+def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outbox) -> None:
+    statuses = answers(500, 500, 500, 204)
+    with Receiver([SECRET], statuses) as receiver, _delivering(outbox, pauses=(0.01, 0.01)):
+        outbox.add(_message(receiver.url))
+        _until(lambda: len(outbox.given_up()) == 1)
+        assert len(receiver.deliveries) == 3
+        outbox.replay("cat-1.succeeded")
+        _until(lambda: outbox.waiting() == 0)
+    assert len(receiver.deliveries) == 4
+    assert outbox.given_up() == []
+
+
+def test_a_receiver_that_is_gone_gets_nothing_more(outbox: Outbox) -> None:
+    with Receiver([SECRET], answers(410)) as receiver, _delivering(outbox):
+        outbox.add(_message(receiver.url, "first"))
+        _until(lambda: len(outbox.given_up()) == 1)
+        outbox.add(_message(receiver.url, "second"))
+        _until(lambda: len(outbox.given_up()) == 2)
+    assert len(receiver.deliveries) == 1
+
+
+def test_an_address_that_is_not_allowed_is_given_up_at_once(outbox: Outbox) -> None:
+    with Receiver([SECRET]) as receiver, _delivering(outbox, allow=AllowList()):
+        outbox.add(_message(receiver.url))
+        _until(lambda: len(outbox.given_up()) == 1)
+    assert receiver.deliveries == []
+    assert outbox.tries()[0]["verdict"] == "refused"
+
+
+def test_what_a_dead_sender_held_is_sent_by_another(outbox: Outbox) -> None:
+    with Receiver([SECRET]) as receiver:
+        outbox.add(_message(receiver.url))
+        outbox.claim(1, 0.1)
+        with _delivering(outbox):
+            receiver.wait_for(1)
+
+
+def test_a_receiver_that_hangs_does_not_hold_up_the_others(outbox: Outbox) -> None:
+    over = threading.Event()
+
+    def hang(door: BaseHTTPRequestHandler, number: int) -> None:
+        over.wait(30)
+        door.send_response(204)
+        door.end_headers()
+
+    with Receiver([SECRET], hang) as slow, Receiver([SECRET]) as quick, _delivering(outbox):
+        for number in range(40):
+            outbox.add(_message(slow.url, f"slow-{number}"))
+        outbox.add(_message(quick.url, "quick"))
+        quick.wait_for(1)
+        assert len(slow.deliveries) <= 8
+        over.set()
+
+
+def test_callbacks_outlive_a_redis_that_is_killed(
+    own_redis: EmbeddedRedis, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = broker.connect(own_redis.url, retries=0)
+    outbox = Outbox(client, namespace)
+    with Receiver([SECRET]) as receiver, _delivering(outbox):
+        own_redis.kill()
+        _until(lambda: "Redis does not answer" in caplog.text)
+        own_redis.start()
+        outbox.add(_message(receiver.url))
+        receiver.wait_for(1)
+    client.close()
+
+
+def test_a_worker_without_secrets_sends_unsigned_and_says_so(
+    outbox: Outbox, client: Redis, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = WorkerSettings(namespace=namespace, callback_allow=("127.0.0.1",))
+    with caplog.at_level(logging.WARNING), Receiver() as receiver:
+        courier = start_delivery(client, settings)
+        outbox.add(_message(receiver.url))
+        receiver.wait_for(1)
+        courier.stop()
+    assert "webhook-signature" not in receiver.deliveries[0].headers
+    assert "without a signature" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"webhook_secrets": (SecretStr("whsec_no"),)}, {"callback_allow": ("10.0.0.0/99",)}],
+)
+def test_settings_that_cannot_be_delivered_with_stop_the_start(
+    client: Redis, namespace: str, wrong: dict[str, tuple[object, ...]]
+) -> None:
+    with pytest.raises(ConfigurationError):
+        start_delivery(client, WorkerSettings.model_validate({"namespace": namespace, **wrong}))

@@ -1,0 +1,45 @@
+"""docker-compose.yml speaks of things that exist. Its form is checked by `make lint`."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shared.settings import ENV_PREFIX
+from worker.settings import WorkerSettings
+
+ROOT = Path(__file__).parents[2]
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())[
+    "services"
+]
+
+
+def test_every_setting_it_makes_is_one_of_ours() -> None:
+    known = {ENV_PREFIX + name.upper() for name in WorkerSettings.model_fields}
+    for service in SERVICES.values():
+        ours = {name for name in service.get("environment", {}) if name.startswith(ENV_PREFIX)}
+        assert ours <= known
+
+
+def test_every_foreign_image_is_pinned() -> None:
+    images = [service["image"] for service in SERVICES.values() if "build" not in service]
+    assert images
+    assert all(re.search(r":\d+\.\d+", image) for image in images)
+
+
+def test_redis_keeps_what_it_acknowledged() -> None:
+    command = SERVICES["redis"]["command"]
+    assert "--appendfsync always" in command
+    assert "--maxmemory-policy noeviction" in command
+
+
+def test_the_worker_gets_longer_to_stop_than_it_takes_to_drain() -> None:
+    grace_s = int(SERVICES["worker"]["stop_grace_period"].removesuffix("s"))
+    assert grace_s > WorkerSettings.model_fields["drain_s"].default
+
+
+def test_what_the_image_copies_exists() -> None:
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
+        assert all((ROOT / source).exists() for source in line.split()[:-1])

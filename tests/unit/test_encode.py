@@ -1,0 +1,128 @@
+"""Picture files: the pixels survive, and so does what viewers want to know of them."""
+
+import json
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from shared.jobs import MAX_PROMPT_CHARACTERS, ImageFormat
+from worker.encode import FORMATS, encode
+from worker.engine.base import ImageSpec, ModelInfo, Shape
+from worker.metadata import infotext, picture_metadata
+
+USER_COMMENT, EXIF_IFD, IMAGE_DESCRIPTION = 0x9286, 0x8769, 0x010E
+INFO = ModelInfo(
+    name="shapes",
+    digest="sha256:0123456789abcdef",
+    shapes=(Shape(height=64, width=48),),
+    schedulers=("ddim",),
+    default_scheduler="ddim",
+    default_num_inference_steps=20,
+    default_guidance_scale=3.0,
+    max_num_inference_steps=100,
+)
+
+
+def _described(prompt: str = "a red circle", negative_prompt: str = "") -> dict[str, Any]:
+    spec = ImageSpec(
+        prompt=prompt,
+        negative_prompt=negative_prompt,
+        seed=7,
+        num_inference_steps=20,
+        guidance_scale=3.0,
+    )
+    return picture_metadata(job_id="cat-1", spec=spec, shape=INFO.shapes[0], info=INFO)
+
+
+def _pixels() -> NDArray[np.uint8]:
+    y, x = np.mgrid[0:64, 0:48].astype(np.uint8)
+    return np.stack([x * 5, y * 3, x + y], axis=-1)
+
+
+def _open(data: bytes) -> Image.Image:
+    image = Image.open(BytesIO(data))
+    image.load()
+    return image
+
+
+def _user_comment(image: Image.Image) -> str:
+    comment = image.getexif().get_ifd(EXIF_IFD)[USER_COMMENT]
+    assert comment.startswith(b"UNICODE\0")
+    return str(comment[8:].decode("utf-16-be"))
+
+
+def test_png_keeps_every_pixel() -> None:
+    encoded = encode(_pixels(), "png", _described())
+    assert (encoded.content_type, encoded.extension) == ("image/png", "png")
+    assert np.array_equal(np.asarray(_open(encoded.data)), _pixels())
+
+
+@pytest.mark.parametrize("file_format", ["webp", "jpeg"])
+def test_the_lossy_formats_stay_near(file_format: str) -> None:
+    encoded = encode(_pixels(), file_format, _described())
+    image = _open(encoded.data)
+    assert image.format == file_format.upper()
+    difference = np.abs(np.asarray(image).astype(int) - _pixels())
+    assert difference.mean() < 6
+
+
+def test_every_format_a_job_may_ask_for_can_be_written() -> None:
+    assert set(FORMATS) == {file_format.value for file_format in ImageFormat}
+
+
+def test_the_same_picture_is_the_same_bytes() -> None:
+    for file_format in FORMATS:
+        assert encode(_pixels(), file_format, _described()) == encode(
+            _pixels(), file_format, _described()
+        )
+
+
+@pytest.mark.parametrize("prompt", ["a red circle", "ein Bär, ein Kreis: rot", "赤い丸 🔴\nzwei"])
+def test_png_carries_its_parameters_where_viewers_look(prompt: str) -> None:
+    described = _described(prompt, "blurry")
+    text = _open(encode(_pixels(), "png", described).data).info
+    assert text["parameters"] == infotext(described)
+    assert json.loads(text["imagefleet"]) == described
+
+
+@pytest.mark.parametrize("prompt", ["a red circle", "ein Bär, ein Kreis: rot", "赤い丸 🔴\nzwei"])
+def test_webp_and_jpeg_carry_the_same(prompt: str) -> None:
+    described = _described(prompt, "blurry")
+    webp = _open(encode(_pixels(), "webp", described).data)
+    jpeg = _open(encode(_pixels(), "jpeg", described).data)
+    assert _user_comment(webp) == _user_comment(jpeg) == infotext(described)
+    assert json.loads(webp.getexif()[IMAGE_DESCRIPTION]) == described
+    assert json.loads(jpeg.info["comment"]) == described
+
+
+@pytest.mark.parametrize("character", ["a", "ä", "\n", '"', "🔴"])
+def test_the_longest_prompts_fit_every_format(character: str) -> None:
+    longest = character * MAX_PROMPT_CHARACTERS
+    described = _described(longest, longest)
+    for file_format in FORMATS:
+        assert _open(encode(_pixels(), file_format, described).data).size == (48, 64)
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        np.zeros((8, 8), np.uint8),
+        np.zeros((8, 8, 4), np.uint8),
+        np.zeros((1, 8, 8, 3), np.uint8),
+        np.zeros((8, 8, 3), np.float32),
+    ],
+)
+def test_what_is_no_picture_is_refused(pixels: NDArray[Any]) -> None:
+    with pytest.raises(ValueError, match="not uint8"):
+        encode(pixels, "png", _described())
+
+
+def test_an_unknown_format_is_refused() -> None:
+    described: Mapping[str, Any] = _described()
+    with pytest.raises(ValueError, match="none of png, webp, jpeg"):
+        encode(_pixels(), "gif", described)

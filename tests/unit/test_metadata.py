@@ -1,0 +1,98 @@
+"""What is told of a picture: inside it only what it depends on, beside it all."""
+
+import json
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from shared.storage import StoredObject
+from worker.engine.base import ImageSpec, ModelInfo, Shape
+from worker.metadata import infotext, picture_metadata, sidecar
+
+INFO = ModelInfo(
+    name="shapes",
+    digest="sha256:0123456789abcdef",
+    shapes=(Shape(height=64, width=48),),
+    schedulers=("ddim",),
+    default_scheduler="ddim",
+    default_num_inference_steps=20,
+    default_guidance_scale=3.0,
+    max_num_inference_steps=100,
+    versions={"jax": "0.10.2"},
+)
+SPEC = ImageSpec(
+    prompt="a red circle", seed=7, image_index=2, num_inference_steps=20, guidance_scale=3.0
+)
+
+
+def _described(**changes: Any) -> dict[str, Any]:
+    described = picture_metadata(job_id="cat-1", spec=SPEC, shape=INFO.shapes[0], info=INFO)
+    return described | changes
+
+
+def test_inside_stands_everything_the_picture_depends_on() -> None:
+    assert _described() == {
+        "job_id": "cat-1",
+        "image_index": 2,
+        "prompt": "a red circle",
+        "negative_prompt": "",
+        "height": 64,
+        "width": 48,
+        "num_inference_steps": 20,
+        "guidance_scale": 3.0,
+        "scheduler": "ddim",
+        "seed": 7,
+        "model": "shapes",
+        "model_digest": "sha256:0123456789abcdef",
+        "versions": {"imagefleet": version("imagefleet"), "jax": "0.10.2"},
+    }
+
+
+def test_the_text_is_in_the_form_viewers_read() -> None:
+    assert infotext(_described(negative_prompt="blurry")) == (
+        "a red circle\n"
+        "Negative prompt: blurry\n"
+        "Steps: 20, Sampler: DDIM, CFG scale: 3, Seed: 7, Size: 48x64, Model: shapes, "
+        f"Model hash: 0123456789, Version: imagefleet {version('imagefleet')}"
+    )
+
+
+def test_without_a_negative_prompt_there_is_no_line_for_it() -> None:
+    assert infotext(_described()).splitlines()[1].startswith("Steps: 20")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "written"),
+    [
+        ("guidance_scale", 7.5, "CFG scale: 7.5,"),
+        ("guidance_scale", 0.0, "CFG scale: 0,"),
+        ("scheduler", "euler_ancestral", "Sampler: Euler a,"),
+        ("scheduler", "brand_new", "Sampler: brand_new,"),
+        ("model", "org/model, v2: fine", 'Model: "org/model, v2: fine",'),
+    ],
+)
+def test_values_are_written_as_viewers_expect(key: str, value: object, written: str) -> None:
+    assert written in infotext(_described(**{key: value}))
+
+
+def test_the_document_beside_it_adds_who_when_and_how_fast() -> None:
+    image = StoredObject(key="jobs/cat-1/2.png", url="memory://x", sha256="00", size=3)
+    document = json.loads(
+        sidecar(
+            _described(prompt="ein Bär"),
+            image=image,
+            attempt=2,
+            worker="host:1",
+            timings={"denoise": 0.5},
+            created_at=datetime(2026, 1, 2, tzinfo=UTC),
+        )
+    )
+    assert document == _described(prompt="ein Bär") | {
+        "image": {"key": "jobs/cat-1/2.png", "url": "memory://x", "sha256": "00", "size": 3},
+        "attempt": 2,
+        "worker": "host:1",
+        "timings": {"denoise": 0.5},
+        "created_at": "2026-01-02T00:00:00+00:00",
+    }
