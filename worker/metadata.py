@@ -7,6 +7,7 @@ so a second attempt makes the same bytes; who made it, when and how fast is only
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Final
@@ -53,7 +54,7 @@ def picture_metadata(
         "seed": spec.seed,
         "model": info.name,
         "model_digest": info.digest,
-        "versions": {"imagefleet": version("imagefleet"), **info.versions},
+        "versions": {"imagefleet": _own_version(), **info.versions},
     }
 
 
@@ -107,6 +108,11 @@ def infotext(described: Mapping[str, Any]) -> str:
         lines.append(f"Negative prompt: {described['negative_prompt']}")
     lines.append(", ".join(f"{name}: {_quoted(value)}" for name, value in settings.items()))
     return "\n".join(lines)
+
+
+@cache
+def _own_version() -> str:
+    return version("imagefleet")
 
 
 def _quoted(value: object) -> str:

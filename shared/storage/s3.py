@@ -141,7 +141,7 @@ def _client(endpoint_url: str | None, region: str | None, timeout_s: float, atte
         s3={"addressing_style": "path" if endpoint_url else "auto"},
     )
     try:
-        session = boto3.session.Session()  # type: ignore[attr-defined, unused-ignore]
+        session = boto3.session.Session()
         return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
     except (ValueError, ProfileNotFound, BotoCoreError) as error:
         raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL: {error}") from error

@@ -61,6 +61,16 @@ def test_every_status_has_its_verdict(status: int, verdict: Verdict) -> None:
     assert (outcome.verdict, outcome.status) == (verdict, status)
 
 
+@pytest.mark.parametrize(
+    ("asked", "understood"),
+    [("120", 120.0), ("0", 0.0), ("-5", 0.0), ("soon", 0.0), ("²", 0.0), ("9" * 40, 0.0)],
+)
+def test_retry_after_is_read_when_it_is_a_number(asked: str, understood: float) -> None:
+    with Receiver([SECRET], answers(503, **{"retry-after": asked})) as receiver:
+        outcome = _sender().send(_message(receiver.url))
+    assert outcome.retry_after_s == understood
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(status: int) -> None:
     with Receiver([SECRET]) as inside:

@@ -4,15 +4,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
 
 from shared.settings import ENV_PREFIX
 from worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
-SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())[
-    "services"
-]
+SERVICES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
 
 
 def test_every_setting_it_makes_is_one_of_ours() -> None:

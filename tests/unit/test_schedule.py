@@ -23,3 +23,11 @@ def test_after_the_last_pause_comes_one_last_try() -> None:
 def test_another_table_may_be_given() -> None:
     assert pause_after(1, (0.0,)) == 0.0
     assert pause_after(2, (0.0,)) is None
+
+
+def test_a_receiver_that_asks_for_a_longer_pause_gets_it_up_to_a_day() -> None:
+    assert pause_after(1, asked_s=120) == 120
+    assert pause_after(1, asked_s=10**9) == 24 * 3600
+    longest = pause_after(len(PAUSES), asked_s=1)
+    assert longest is not None
+    assert longest > 3600

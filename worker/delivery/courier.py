@@ -78,7 +78,7 @@ class Courier:
             return
         if outcome.verdict is Verdict.GONE:
             self._outbox.disable(tried.url)
-        pause_s = pause_after(tried.attempts, self._pauses)
+        pause_s = pause_after(tried.attempts, self._pauses, asked_s=outcome.retry_after_s)
         if outcome.verdict is Verdict.RETRY and pause_s is not None:
             self._outbox.retry(tried, pause_s, outcome)
             log.info("callback %s: %s; again in %.0f s", tried.id, outcome.reason, pause_s)

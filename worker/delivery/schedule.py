@@ -22,12 +22,19 @@ PAUSES: Final = (
 )
 """Seconds to wait after the first, second, … failed try. The last pause leads to the last try."""
 
+_LONGEST_ASKED: Final = 24 * _HOUR
 _JITTER: Final = 0.2
 """Each pause is up to a fifth longer or shorter, so that what failed together returns spread."""
 
 
-def pause_after(attempts: int, pauses: Sequence[float] = PAUSES) -> float | None:
-    """Seconds until the next try after `attempts` failed ones; None to give up."""
+def pause_after(
+    attempts: int, pauses: Sequence[float] = PAUSES, *, asked_s: float = 0.0
+) -> float | None:
+    """Seconds until the next try after `attempts` failed ones; None to give up.
+
+    A receiver that asked for a longer pause (`Retry-After`) gets it, up to a day.
+    """
     if attempts > len(pauses):
         return None
-    return pauses[attempts - 1] * uniform(1 - _JITTER, 1 + _JITTER)
+    drawn = pauses[attempts - 1] * uniform(1 - _JITTER, 1 + _JITTER)
+    return max(drawn, min(asked_s, _LONGEST_ASKED))

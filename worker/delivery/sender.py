@@ -25,6 +25,8 @@ from worker.delivery.addresses import AllowList, Endpoint, vet
 from worker.delivery.messages import Message
 
 _LONGEST_ANSWER: Final = 64 * 1024
+_LONGEST_REASON: Final = 200
+"""Characters of what the other side says that reach our logs."""
 _CONNECT_S: Final = 5.0
 
 
@@ -44,6 +46,8 @@ class Outcome:
     verdict: Verdict
     status: int | None = None
     reason: str = ""
+    retry_after_s: float = 0.0
+    """How long the receiver asked us to wait."""
 
 
 class Sender:
@@ -61,7 +65,7 @@ class Sender:
         try:
             endpoint = vet(message.url, self._allow)
             with _connected(endpoint, deadline) as raw:
-                return _judged(*self._post(raw, endpoint, message, deadline))
+                return _judged(self._post(raw, endpoint, message, deadline))
         except CallbackRefused as error:
             return Outcome(verdict=Verdict.REFUSED, reason=str(error))
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -72,7 +76,7 @@ class Sender:
 
     def _post(
         self, raw: socket.socket, endpoint: Endpoint, message: Message, deadline: float
-    ) -> tuple[int, str]:
+    ) -> http.client.HTTPResponse:
         body = message.body.encode()
         headers = sign(message.id, message.body, self._secrets, datetime.now(UTC)) | {
             "host": endpoint.authority,
@@ -93,20 +97,23 @@ class Sender:
                     if time.monotonic() >= deadline:  # cut headers read like complete ones
                         raise TimeoutError
                     answer.read(_LONGEST_ANSWER)
-                    return answer.status, answer.reason
+                    return answer
             finally:
                 connection.close()
 
 
-def _judged(status: int, reason: str) -> Outcome:
+def _judged(answer: http.client.HTTPResponse) -> Outcome:
     """https://www.standardwebhooks.com, "Delivery success and failure"."""
+    status, reason = answer.status, answer.reason[:_LONGEST_REASON]
     if 200 <= status < 300:
         return Outcome(verdict=Verdict.DELIVERED, status=status)
     if status == http.client.GONE:
         return Outcome(verdict=Verdict.GONE, status=status, reason="the receiver wants no more")
     if 300 <= status < 400:
         reason = f"{reason}; redirects are not followed"
-    return Outcome(verdict=Verdict.RETRY, status=status, reason=reason)
+    asked = answer.getheader("retry-after", "")
+    retry_after_s = float(asked) if asked.isdecimal() and len(asked) < 10 else 0.0
+    return Outcome(verdict=Verdict.RETRY, status=status, reason=reason, retry_after_s=retry_after_s)
 
 
 @contextmanager
@@ -152,4 +159,5 @@ def _shut(line: socket.socket) -> None:
 
 
 def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return words[:_LONGEST_REASON]
