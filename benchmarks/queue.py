@@ -1,7 +1,7 @@
 """The queue without a model: how fast jobs are accepted, how soon they start, how full batches are.
 
-`python benchmarks/queue.py` starts its own Redis (AOF, `appendfsync always`) and one worker with the
-fake engine. The peer is Celery's own `apply_async` on the same Redis in the same run.
+`python benchmarks/queue.py` starts its own Redis (AOF, `appendfsync always`) and one worker with
+the fake engine. The peer is Celery's own `apply_async` on the same Redis in the same run.
 
 What it does not show: networks between hosts, several workers, real uploads.
 """

@@ -5,7 +5,7 @@ Knows the engine's words and the job's. Knows no Celery, no Redis, no JAX.
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -30,6 +30,8 @@ class Attempt:
     shape: Shape
     specs: tuple[ImageSpec, ...]
     deliveries: int
+    tag: str
+    """Of the claim it came with."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     """What the record is compared with: a later attempt has another one."""
     began_at: float = field(default_factory=time.time)
@@ -92,7 +94,9 @@ def offer_of(info: ModelInfo) -> Offer:
     )
 
 
-def plan_attempt(job_id: str, request: JobRequest, deliveries: int, info: ModelInfo) -> Attempt:
+def plan_attempt(
+    job_id: str, request: JobRequest, info: ModelInfo, *, deliveries: int = 1, tag: str = ""
+) -> Attempt:
     """Fill in the model's defaults: from what was asked to exactly what is painted."""
     steps, guidance = request.num_inference_steps, request.guidance_scale
     shape = info.shapes[0]
@@ -110,9 +114,11 @@ def plan_attempt(job_id: str, request: JobRequest, deliveries: int, info: ModelI
         )
         for index in range(request.num_images_per_prompt)
     )
-    return Attempt(job_id=job_id, request=request, shape=shape, specs=specs, deliveries=deliveries)
+    return Attempt(
+        job_id=job_id, request=request, shape=shape, specs=specs, deliveries=deliveries, tag=tag
+    )
 
 
-def attempts_in(batch: Sequence[Slot]) -> list[Attempt]:
+def attempts_in(batch: Iterable[Slot]) -> list[Attempt]:
     """The attempts that have a slot in `batch`, each once, in order."""
     return list(dict.fromkeys(slot.attempt for slot in batch))

@@ -149,17 +149,24 @@ class Host:
         deadline = time.monotonic() + self.settings.drain_s
         self._runner.stop()
         self._runner.join(self.settings.drain_s)
-        self.intake.drop_waiting()
+        handed_back = self._hand_back(self.intake.waiting())
         while self.intake.unfinished() and time.monotonic() < deadline:
             time.sleep(0.02)
-        left = self.intake.unfinished()
+        handed_back += self._hand_back(self.intake.unfinished())
         self._keeper.stop()
-        handed_back = self._claims.leave()
-        for attempt in left:
-            attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
+        handed_back += self._claims.leave()
+        log.info("drained: %d jobs handed back", handed_back)
         self._reporter.stop()
         self._delivery.stop()
-        log.info("drained: %d jobs handed back", handed_back)
+
+    def _hand_back(self, attempts: Sequence[Attempt]) -> int:
+        """Record, message, and then whoever waits: Celery acknowledges what was given up, and must
+        find the claim gone. The oldest last: it ends nearest the head of its queue."""
+        for attempt in reversed(attempts):
+            self._records.requeue(attempt.job_id, attempt.token)
+            self._claims.hand_back(attempt.tag)
+            attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
+        return len(attempts)
 
     def _finish(self, attempt: Attempt) -> JobResult:
         submitted_at = self._records.get(attempt.job_id).submitted_at

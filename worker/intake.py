@@ -23,7 +23,7 @@ from shared.errors import ImagefleetError, LeaseLost, MessageRejected, TooManyDe
 from shared.events import callback
 from shared.jobs import CallbackEvent, JobError, JobRequest, unpack
 from shared.records import Records
-from worker.attempts import Attempt, Slot, offer_of, plan_attempt, slots_of
+from worker.attempts import Attempt, Slot, attempts_in, offer_of, plan_attempt, slots_of
 from worker.batching import next_batch
 from worker.claims import Claimed, Claims, QueueGroup
 from worker.deadletters import DeadLetters
@@ -57,6 +57,7 @@ class Intake:
         self._groups: Sequence[QueueGroup] = ()
         self._strategies: dict[str, Any] = {}
         self._pass_on: PassOn = lambda request: None
+        self._claimed: deque[Claimed] = deque()
         self._requests: deque[Request] = deque()
         self._waiting: deque[Slot] = deque()
         self._outcomes: dict[str, Attempt | ImagefleetError] = {}
@@ -75,11 +76,15 @@ class Intake:
         """What the devices do next: up to a full batch of one compile key, or nothing."""
         want = self._capacity - len(self._waiting)
         try:
-            claimed = self._claims.claim(self._groups, want) if want > 0 else []
-            for message in claimed:
-                self._receive(message)
+            if want > 0:
+                self._claimed.extend(self._claims.claim(self._groups, want))
+            # What raises here stays where it is, and is looked at again next time.
+            while self._claimed:
+                self._receive(self._claimed[0])
+                self._claimed.popleft()
             while self._requests:
-                self._begin(self._requests.popleft())
+                self._begin(self._requests[0])
+                self._requests.popleft()
         except LeaseLost:
             time.sleep(_BREATH_S)  # the keeper joins again
         except redis.RedisError as error:
@@ -98,11 +103,9 @@ class Intake:
     def unfinished(self) -> list[Attempt]:
         return [found for found in self._outcomes.values() if isinstance(found, Attempt)]
 
-    def drop_waiting(self) -> None:
-        """Let go of what has not reached a device: other workers may have it."""
-        for attempt in {slot.attempt for slot in self._waiting}:
-            attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back before it began"))
-        self._waiting.clear()
+    def waiting(self) -> list[Attempt]:
+        """Attempts of which no picture has reached a device."""
+        return attempts_in(self._waiting)
 
     def _receive(self, claimed: Claimed) -> None:
         """Give a claimed message to Celery, or to the dead letters if nobody can read it."""
@@ -149,7 +152,13 @@ class Intake:
             raise TooManyDeliveries(
                 f"{self._max_deliveries} workers died with this job; it is not tried again"
             )
-        attempt = plan_attempt(request.id, asked, deliveries, self._info)
+        attempt = plan_attempt(
+            request.id,
+            asked,
+            self._info,
+            deliveries=deliveries,
+            tag=request.message.delivery_tag,
+        )
         event = callback(CallbackEvent.STARTED, request.id, asked)
         move = self._records.begin(request.id, attempt.token, deliveries, event)
         if not move.happened and move.state is None:

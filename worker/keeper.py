@@ -12,6 +12,7 @@ from typing import Final
 import redis
 
 from worker.claims import Claims
+from worker.vital import vital_thread
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class Keeper:
         self._pause_s = lease_s / _RENEWALS_A_LEASE
         self._stopped = threading.Event()
         self._sweep_from = 0.0
-        self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
+        self._thread = vital_thread(self._loop, "keeper")
 
     def start(self) -> None:
         self._claims.join()

@@ -50,11 +50,16 @@ class ProgressReporter:
             self._wake.clear()
             latest, self._latest = self._latest, None
             if latest is not None:
-                batch, step = latest
-                for attempt in attempts_in(batch):
-                    if not attempt.ended:
-                        self._note(attempt, min(step, attempt.specs[0].num_inference_steps))
+                try:
+                    self._note_batch(*latest)
+                except Exception:  # progress is a courtesy: no reason to stop painting
+                    log.exception("progress was not noted")
                 time.sleep(_SHORTEST_INTERVAL_S)
+
+    def _note_batch(self, batch: Sequence[Slot], step: int) -> None:
+        for attempt in attempts_in(batch):
+            if not attempt.ended:
+                self._note(attempt, min(step, attempt.specs[0].num_inference_steps))
 
     def _note(self, attempt: Attempt, step: int) -> None:
         steps = attempt.specs[0].num_inference_steps

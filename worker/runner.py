@@ -15,6 +15,7 @@ from typing import Final
 from shared.errors import DeviceError, ImagefleetError
 from worker.attempts import Slot, attempts_in
 from worker.engine.base import Engine, Rendering
+from worker.vital import vital_thread
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Runner:
         self._flying = 0
         self._changed = threading.Condition()
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
-        self._thread = threading.Thread(target=self._loop, name="devices", daemon=True)
+        self._thread = vital_thread(self._loop, "devices")
 
     def start(self) -> None:
         self._thread.start()

@@ -140,6 +140,10 @@ class Records:
             State.CANCELLED, job_id, attempt, {}, "finished_at", callback, leave=leave
         )
 
+    def requeue(self, job_id: str, attempt: str) -> Move:
+        """The attempt gives the job back before it is done."""
+        return self._enter(State.QUEUED, job_id, attempt, {"attempt": "", "step": 0}, "", None)
+
     def ask_to_cancel(self, job_id: str) -> State:
         """Mark a running job for cancelling between steps. Raises UnknownJob."""
         state = cast(str, self._cancel(keys=[self._key(job_id)]))

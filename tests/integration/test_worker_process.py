@@ -131,6 +131,35 @@ def test_sigterm_hands_back_what_has_not_begun_and_loses_nothing(
     assert {job.status().deliveries for job in jobs} == {1}
 
 
+def test_sigterm_hands_back_claimed_jobs_that_no_device_has_seen(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    first = start(IMAGEFLEET_MODEL="fake:seconds=0.5,capacity=4")
+    jobs = producer.submit_many(
+        [f"prompt {i}" for i in range(4)], num_images_per_prompt=4, num_inference_steps=8
+    )
+    until(lambda: all(job.status().state is State.RUNNING for job in jobs))
+    assert first.terminate() == 0
+    states = [job.status().state for job in jobs]
+    assert set(states) == {State.SUCCEEDED, State.QUEUED}
+    assert client.llen(list_key(f"{namespace}.default.native", 3)) == states.count(State.QUEUED)
+    start()
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+
+
+def test_work_that_outlasts_the_drain_time_is_handed_back(
+    start: StartWorker, producer: Client
+) -> None:
+    first = start(IMAGEFLEET_MODEL="fake:seconds=5,capacity=4", IMAGEFLEET_DRAIN_S="0.5")
+    jobs = producer.submit_many(["a", "b"], num_inference_steps=10)
+    until(lambda: all(job.status().state is State.RUNNING for job in jobs))
+    first.terminate()
+    assert {job.status().state for job in jobs} == {State.QUEUED}
+    start()
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert {job.status().deliveries for job in jobs} == {1}
+
+
 def test_a_poison_prompt_fails_alone(start: StartWorker, producer: Client) -> None:
     start()
     good = producer.submit_many([f"good {i}" for i in range(7)])

@@ -11,7 +11,7 @@ from worker.batching import next_batch
 
 def _attempt(name: str, deliveries: int = 1, **parameters: object) -> Attempt:
     request = JobRequest.parse({"prompt": name, "seed": 1, **parameters})
-    return plan_attempt(name, request, deliveries, INFO)
+    return plan_attempt(name, request, INFO, deliveries=deliveries)
 
 
 def _waiting(*attempts: Attempt) -> deque[Slot]:

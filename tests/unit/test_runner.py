@@ -14,7 +14,7 @@ from worker.runner import Runner
 
 
 def _attempt(name: str, seed: int) -> Attempt:
-    return plan_attempt(name, JobRequest.parse({"prompt": name, "seed": seed}), 1, INFO)
+    return plan_attempt(name, JobRequest.parse({"prompt": name, "seed": seed}), INFO)
 
 
 def _run(engine: RecordingEngine, batches: list[list[Slot]]) -> list[int]:
