@@ -148,10 +148,11 @@ class Host:
         self._running = False
         deadline = time.monotonic() + self.settings.drain_s
         self._runner.stop()
+        begun = self.intake.unfinished()
         self._runner.join(self.settings.drain_s)
         handed_back = self._hand_back(self.intake.waiting())
-        while self.intake.unfinished() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        while any(self._claims.holds(each.tag) for each in begun) and time.monotonic() < deadline:
+            time.sleep(0.02)  # until Celery has stored the result and acknowledged
         handed_back += self._hand_back(self.intake.unfinished())
         self._keeper.stop()
         handed_back += self._claims.leave()

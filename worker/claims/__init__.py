@@ -138,6 +138,10 @@ class Claims:
         """Put a message back to the head of its queue, uncounted. False if no longer ours."""
         return self._let_go(tag, back=True)
 
+    def holds(self, tag: str) -> bool:
+        """Whether the message is neither acknowledged nor handed back yet."""
+        return tag in self._held
+
     def leave(self) -> int:
         """Hand everything back at once and give up the lease. The number of messages."""
         return sum(count for _, count in self._swept(self.worker, 0))
