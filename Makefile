@@ -55,11 +55,15 @@ requirements: ## pin again: newest versions that pyproject.toml allows, by hash,
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
+# uv takes a fifth of pip's time; pip knows the indexes and certificates of machines set up for it.
+INSTALL = install() { VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --system-certs "$$@" \
+  || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"; }; install
+
 # .demo and .dev: the packages of requirements/demo.txt or dev.txt, and this project, editable.
 $(VENV)/.%: requirements/%.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imagefleet needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --require-hashes -r requirements/$*.txt
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
+	$(INSTALL) --require-hashes -r requirements/$*.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	touch $@
