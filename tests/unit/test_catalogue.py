@@ -1,4 +1,4 @@
-"""The catalogue keeps what workers announced, under the model's name and for those who name none."""
+"""The catalogue keeps what workers announced, under the model's name and as the default."""
 
 import fakeredis
 import pytest
