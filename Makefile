@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 OUT    ?= out
+# What the engine is proven equal to, and the bundled model is trained with. Never installed for users.
+ORACLE := torch==2.13.0 diffusers==0.42.1 transformers==5.23.0 safetensors==0.8.0 pillow
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench parity docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -42,6 +44,12 @@ unit: $(VENV)/.dev ## the tests that start no server
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/queue.py
+
+parity: $(VENV)/.dev ## ask PyTorch diffusers again (installs torch beside), then hold the engine to its answers
+	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
+	.venv-parity/bin/pip install -q $(ORACLE)
+	.venv-parity/bin/python tools/make_parity_fixtures.py tests/fixtures/parity
+	$(BIN)/python -m pytest tests/unit/engine
 
 docs: $(VENV)/.dev ## write docs/settings.md from the settings
 	$(BIN)/python -m tools.settings_page

@@ -18,7 +18,7 @@ from shared.records import Records
 from shared.storage import ObjectStore, StoredObject
 from worker.attempts import Attempt, Picture
 from worker.encode import encode
-from worker.engine.base import ModelInfo
+from worker.engine.base import Engine
 from worker.metadata import picture_metadata, sidecar
 
 log = logging.getLogger(__name__)
@@ -33,13 +33,14 @@ class Finisher:
         self,
         store: ObjectStore,
         records: Records,
-        info: ModelInfo,
+        engine: Engine,
         worker: str,
         patience_s: float,
     ) -> None:
         self._store = store
         self._records = records
-        self._info = info
+        self._engine = engine
+        self._info = engine.info
         self._worker = worker
         self._patience_s = patience_s
 
@@ -87,7 +88,11 @@ class Finisher:
         spec, file_format = attempt.specs[index], attempt.request.format
         started = time.monotonic()
         described = picture_metadata(
-            job_id=attempt.job_id, spec=spec, shape=attempt.shape, info=self._info
+            job_id=attempt.job_id,
+            spec=spec,
+            shape=attempt.shape,
+            info=self._info,
+            truncated=self._engine.truncated(spec.prompt),
         )
         encoded = encode(picture, file_format.value, described)
         timings["encode"] += time.monotonic() - started

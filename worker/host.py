@@ -80,7 +80,7 @@ class Host:
             self._claims, self._records, dead, self.engine, settings.max_deliveries
         )
         self._finisher = Finisher(
-            store, self._records, self.engine.info, self.name, settings.storage_patience_s
+            store, self._records, self.engine, self.name, settings.storage_patience_s
         )
         self._reporter = ProgressReporter(self._records)
         self._runner = Runner(

@@ -20,10 +20,7 @@ SAMPLER_NAMES: Final = MappingProxyType(
         "ddim": "DDIM",
         "pndm": "PLMS",
         "euler": "Euler",
-        "euler_ancestral": "Euler a",
-        "dpmpp_2m": "DPM++ 2M",
-        "dpmpp_2m_karras": "DPM++ 2M Karras",
-        "lcm": "LCM",
+        "dpmsolver++": "DPM++ 2M",
     }
 )
 """Our schedulers under the names that viewers of generated images know."""
@@ -33,11 +30,12 @@ _SHORT_HASH: Final = 10
 
 
 def picture_metadata(
-    *, job_id: str, spec: ImageSpec, shape: Shape, info: ModelInfo
+    *, job_id: str, spec: ImageSpec, shape: Shape, info: ModelInfo, truncated: bool = False
 ) -> dict[str, Any]:
     """What the picture depends on, and nothing else. Keys:
 
-    job_id, image_index; prompt, negative_prompt, height, width, num_inference_steps,
+    job_id, image_index; prompt, prompt_truncated (whether the model read only its first 77 tokens),
+    negative_prompt, height, width, num_inference_steps,
     guidance_scale, scheduler, seed: as used; model, model_digest (`sha256:…`);
     versions (name to version of imagefleet and the engine's libraries).
     """
@@ -45,6 +43,7 @@ def picture_metadata(
         "job_id": job_id,
         "image_index": spec.image_index,
         "prompt": spec.prompt,
+        "prompt_truncated": truncated,
         "negative_prompt": spec.negative_prompt,
         "height": shape.height,
         "width": shape.width,

@@ -181,5 +181,9 @@ def _until_told(fleet: Fleet, path: str, least: list[str]) -> list[dict]:
     raise AssertionError(f"only {kinds}")
 
 
-def test_unknown_words_still_give_a_picture(fleet: Fleet) -> None:
-    assert fleet.picture(fleet.client.submit("zyxwv Übergröße 🔴 " * 60)).shape == (64, 64, 3)
+def test_unknown_words_still_give_a_picture_and_cut_ones_are_noted(fleet: Fleet) -> None:
+    long, short = fleet.client.submit_many(["zyxwv Übergröße 🔴 " * 60, "xyzzy"])
+    for job, truncated in ((long, True), (short, False)):
+        assert fleet.picture(job).shape == (64, 64, 3)
+        document = json.loads(fleet.store.get(f"jobs/{job.id}/0.json"))
+        assert document["prompt_truncated"] is truncated

@@ -37,6 +37,7 @@ def test_inside_stands_everything_the_picture_depends_on() -> None:
         "job_id": "cat-1",
         "image_index": 2,
         "prompt": "a red circle",
+        "prompt_truncated": False,
         "negative_prompt": "",
         "height": 64,
         "width": 48,
