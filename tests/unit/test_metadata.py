@@ -69,7 +69,7 @@ def test_without_a_negative_prompt_there_is_no_line_for_it() -> None:
     [
         ("guidance_scale", 7.5, "CFG scale: 7.5,"),
         ("guidance_scale", 0.0, "CFG scale: 0,"),
-        ("scheduler", "euler_ancestral", "Sampler: Euler a,"),
+        ("scheduler", "dpmsolver++", "Sampler: DPM++ 2M,"),
         ("scheduler", "brand_new", "Sampler: brand_new,"),
         ("model", "org/model, v2: fine", 'Model: "org/model, v2: fine",'),
     ],
