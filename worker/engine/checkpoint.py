@@ -98,7 +98,7 @@ class TensorFiles:
         self._files: dict[str, Any] = {}
         for path in weight_files(folder):
             try:
-                file = safe_open(path, framework="numpy")
+                file: Any = safe_open(path, framework="numpy")
                 for key in file.keys():  # noqa: SIM118  (not a mapping)
                     self.shapes[key] = tuple(file.get_slice(key).get_shape())
                     self._files[key] = file

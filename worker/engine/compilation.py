@@ -24,9 +24,12 @@ def use_cache(folder: Path) -> None:
         folder.chmod(0o700)
     except OSError as error:
         raise ConfigurationError(f"cache_dir {folder} cannot be used: {error}") from error
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for option, value in (
+        ("jax_compilation_cache_dir", str(folder)),
+        ("jax_persistent_cache_min_compile_time_secs", 0.0),
+        ("jax_persistent_cache_min_entry_size_bytes", -1),
+    ):
+        jax.config.update(option, value)  # type: ignore[no-untyped-call]
 
 
 class CompileCounter:
@@ -39,6 +42,6 @@ class CompileCounter:
     def __int__(self) -> int:
         return self._count
 
-    def _heard(self, event: str, _seconds: float, **_about: str | int) -> None:
+    def _heard(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _COMPILED:
             self._count += 1

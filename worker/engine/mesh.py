@@ -1,18 +1,22 @@
 """Which devices, and what lies where on them.
 
-Goes in: how many devices to use. Comes out: a mesh and the two placements everything has: weights on
-every device, slots split between devices.
+Goes in: how many devices to use. Comes out: a mesh and the two placements everything has: weights
+on every device, slots split between devices.
 """
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from shared.errors import ConfigurationError
+
+T = TypeVar("T")
 
 DATA: Final = "data"
 """Axis of slots. A second axis, for weights too large for one device, will stand beside it."""
@@ -25,12 +29,12 @@ def start_backend(devices: int | None) -> None:
     Other platforms keep the devices they have. Once the backend runs, this does nothing, and
     `Placement.of` says if there are too few. XLA_FLAGS that name a number win.
     """
-    import os
-
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     try:
-        jax.config.update("jax_num_cpu_devices", devices or VIRTUAL_CPU_DEVICES)
+        jax.config.update(  # type: ignore[no-untyped-call]
+            "jax_num_cpu_devices", devices or VIRTUAL_CPU_DEVICES
+        )
     except RuntimeError:
         return
 
@@ -64,17 +68,19 @@ class Placement:
     @cached_property
     def everywhere(self) -> NamedSharding:
         """The whole array on every device."""
-        return NamedSharding(self.mesh, PartitionSpec())
+        return NamedSharding(self.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
 
     @cached_property
     def by_slot(self) -> NamedSharding:
         """The leading axis split between the devices."""
-        return NamedSharding(self.mesh, PartitionSpec(DATA))
+        return NamedSharding(self.mesh, PartitionSpec(DATA))  # type: ignore[no-untyped-call]
 
-    def copy(self, array: Any) -> jax.Array:
+    def copy(self, array: ArrayLike) -> jax.Array:
         """Place on every device."""
-        return jax.device_put(array, self.everywhere)
+        placed: jax.Array = jax.device_put(array, self.everywhere)
+        return placed
 
-    def split(self, array: Any) -> jax.Array:
-        """Place slots, in order, on the devices."""
-        return jax.device_put(array, self.by_slot)
+    def split(self, tree: T) -> T:
+        """Place slots, in order, on the devices: of one array, or of every array in a tree."""
+        placed: T = jax.device_put(tree, self.by_slot)
+        return placed

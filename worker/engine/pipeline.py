@@ -20,7 +20,7 @@ from shared.errors import DeviceError
 from worker.engine.base import ImageSpec, ModelInfo, Pictures, Rendering, Shape
 from worker.engine.compilation import CompileCounter
 from worker.engine.mesh import Placement
-from worker.engine.sampling import Request, Sampler, State, Weights
+from worker.engine.sampling import Request, Sampler, Weights
 from worker.engine.schedulers.catalogue import EXTRA_CALLS, SCHEDULERS
 from worker.engine.schedulers.noise import NoiseSchedule
 from worker.engine.schedulers.table import COLUMNS, Table
@@ -97,7 +97,7 @@ class DiffusionEngine:
             return _Batch(
                 self._programs[shape],
                 self._weights,
-                jax.device_put(request, self._placement.by_slot),
+                self._placement.split(request),
                 specs=specs,
                 calls=int(request.calls.max()),
             )
@@ -238,7 +238,9 @@ class _Batch:
 
 
 def _abstract(array: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        array.shape, array.dtype, sharding=sharding
+    )
 
 
 @contextmanager

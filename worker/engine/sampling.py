@@ -21,9 +21,9 @@ from worker.engine.schedulers.table import LAGS
 class Weights(NamedTuple):
     """The states of the three networks."""
 
-    text: nnx.State
-    unet: nnx.State
-    vae: nnx.State
+    text: nnx.State[Any, Any]
+    unet: nnx.State[Any, Any]
+    vae: nnx.State[Any, Any]
 
 
 class Request(NamedTuple):

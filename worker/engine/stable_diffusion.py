@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Self
 
-import jax
+import ml_dtypes
 import numpy as np
 from flax import nnx
 
@@ -32,7 +32,10 @@ from worker.engine.weights import Plan, require_complete
 log = logging.getLogger(__name__)
 
 _FAMILY: Final = "StableDiffusionPipeline"
-_DTYPES: Final = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(jax.numpy.bfloat16)}
+_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def load_stable_diffusion(
     _require_divisible(shapes, configs)
     number = _dtype(dtype, placement.platform)
     tokenizer = ClipTokenizer(folder / "tokenizer", configs.text.max_position_embeddings)
-    sampler, weights = _networks(folder, configs, placement, number)
+    sampler, weights = load_networks(folder, configs, placement, number)
     return DiffusionEngine(
         info=_info(
             folder, name, tuple(shapes) or (configs.native,), configs, max_num_inference_steps
@@ -122,9 +125,14 @@ def load_stable_diffusion(
     )
 
 
-def _networks(
+def load_networks(
     folder: Path, configs: Configs, placement: Placement, dtype: np.dtype[Any]
 ) -> tuple[Sampler, Weights]:
+    """The networks' structure, and their weights on every device.
+
+    Raises:
+        CheckpointError: weights that do not fit, all of them at once.
+    """
     text, unet = abstract(ClipText, configs.text), abstract(UNet, configs.unet)
     vae, unneeded = abstract(VaeDecoder, configs.vae), abstract(VaeEncoder, configs.vae)
     plans = (
@@ -146,26 +154,37 @@ def _networks(
 
 def abstract(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
     """The network with shapes for weights: nothing is initialised only to be thrown away."""
-    return nnx.eval_shape(lambda: network(config, rngs=nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: network(config))
 
 
 def _info(
     folder: Path, name: str, shapes: tuple[Shape, ...], configs: Configs, max_steps: int
 ) -> ModelInfo:
-    ours = folder / "imagefleet.json"
-    defaults: Mapping[str, Any] = read_json(ours) if ours.is_file() else {}
+    steps, guidance = _defaults(folder)
+    max_steps = min(max_steps, configs.noise.num_train_timesteps)
     return ModelInfo(
         name=name,
         digest=digest(folder),
         shapes=shapes,
         schedulers=catalogue.available(configs.noise),
         default_scheduler=catalogue.default(configs.noise),
-        # 50 and 7.5 are diffusers' own.
-        default_num_inference_steps=min(defaults.get("num_inference_steps", 50), max_steps),
-        default_guidance_scale=defaults.get("guidance_scale", 7.5),
-        max_num_inference_steps=min(max_steps, configs.noise.num_train_timesteps),
+        default_num_inference_steps=min(steps, max_steps),
+        default_guidance_scale=guidance,
+        max_num_inference_steps=max_steps,
         versions={library: version(library) for library in ("jax", "jaxlib", "flax")},
     )
+
+
+def _defaults(folder: Path) -> tuple[int, float]:
+    """Steps and guidance from the checkpoint's `imagefleet.json`, else diffusers' own."""
+    ours = folder / "imagefleet.json"
+    given: Mapping[str, Any] = read_json(ours) if ours.is_file() else {}
+    steps, guidance = given.get("num_inference_steps", 50), given.get("guidance_scale", 7.5)
+    if not isinstance(steps, int) or steps < 1:
+        raise CheckpointError(f"imagefleet.json: num_inference_steps={steps!r} is not a count")
+    if not isinstance(guidance, int | float) or guidance < 0:
+        raise CheckpointError(f"imagefleet.json: guidance_scale={guidance!r} is not a scale")
+    return steps, float(guidance)
 
 
 def _require_divisible(shapes: Sequence[Shape], configs: Configs) -> None:

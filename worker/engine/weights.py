@@ -19,6 +19,7 @@ from shared.errors import CheckpointError
 from worker.engine.checkpoint import TensorFiles
 
 Names = Sequence[tuple[str, str]]
+Weights = nnx.State[Any, Any]
 Put = Callable[[NDArray[Any]], jax.Array]
 
 LEAVES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
@@ -135,7 +136,7 @@ class Plan:
                     )
         return lines
 
-    def load(self, dtype: np.dtype[Any], put: Put) -> nnx.State:
+    def load(self, dtype: np.dtype[Any], put: Put) -> Weights:
         """Read, cast and place every parameter, one after the other."""
         flat = []
         for entry in self._entries:

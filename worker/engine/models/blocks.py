@@ -1,39 +1,75 @@
 """Blocks that the UNet and the autoencoder share, in diffusers' definitions, channels last.
 
 Goes in: feature maps `[batch, height, width, channels]`. Comes out: the same. Attribute names are
-the checkpoint's, so that `worker.engine.names` stays short.
+the checkpoint's, so that the tables in `worker.engine.weights` stay short.
 """
+
+from typing import Final, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+_UNSET: Final = nnx.initializers.zeros
+"""Weights come from a checkpoint, so nothing is ever drawn."""
+
+
+class _NoKeys:
+    """Stands for `nnx.Rngs`, whose bookkeeping takes seconds over hundreds of layers."""
+
+    def params(self) -> None:
+        """The key that `_UNSET` does not look at."""
+
+
+def _no_keys() -> nnx.Rngs:
+    return cast(nnx.Rngs, _NoKeys())
+
+
+def linear(channels_in: int, channels_out: int, *, use_bias: bool = True) -> nnx.Linear:
+    """A dense layer over the last axis."""
+    return nnx.Linear(
+        channels_in, channels_out, use_bias=use_bias, kernel_init=_UNSET, rngs=_no_keys()
+    )
+
+
+def embedding(count: int, width: int) -> nnx.Embed:
+    """A row for each of `count` ids."""
+    return nnx.Embed(count, width, embedding_init=_UNSET, rngs=_no_keys())
+
 
 def conv(
-    channels_in: int, channels_out: int, *, kernel: int = 3, stride: int = 1, rngs: nnx.Rngs
+    channels_in: int,
+    channels_out: int,
+    *,
+    stride: int = 1,
+    border: tuple[int, int] = (1, 1),
 ) -> nnx.Conv:
-    """A square convolution that keeps the size at stride 1."""
-    border = (kernel - 1) // 2
+    """A 3x3 convolution; `border` is what it adds before and after, along each axis."""
     return nnx.Conv(
         channels_in,
         channels_out,
-        (kernel, kernel),
+        (3, 3),
         strides=stride,
-        padding=((border, border), (border, border)),
-        rngs=rngs,
+        padding=(border, border),
+        kernel_init=_UNSET,
+        rngs=_no_keys(),
     )
 
 
-def group_norm(channels: int, groups: int, epsilon: float, rngs: nnx.Rngs) -> nnx.GroupNorm:
+def group_norm(channels: int, groups: int, epsilon: float) -> nnx.GroupNorm:
     """GroupNorm as torch computes it: statistics in float32, variance from centred values."""
     return nnx.GroupNorm(
-        channels, num_groups=groups, epsilon=epsilon, use_fast_variance=False, rngs=rngs
+        channels,
+        num_groups=groups,
+        epsilon=epsilon,
+        use_fast_variance=False,
+        rngs=_no_keys(),
     )
 
 
-def layer_norm(channels: int, epsilon: float, rngs: nnx.Rngs) -> nnx.LayerNorm:
+def layer_norm(channels: int, epsilon: float) -> nnx.LayerNorm:
     """LayerNorm as torch computes it: statistics in float32, variance from centred values."""
-    return nnx.LayerNorm(channels, epsilon=epsilon, use_fast_variance=False, rngs=rngs)
+    return nnx.LayerNorm(channels, epsilon=epsilon, use_fast_variance=False, rngs=_no_keys())
 
 
 class ResnetBlock(nnx.Module):
@@ -47,18 +83,15 @@ class ResnetBlock(nnx.Module):
         groups: int,
         epsilon: float,
         time_channels: int | None = None,
-        rngs: nnx.Rngs,
     ) -> None:
-        self.norm1 = group_norm(channels_in, groups, epsilon, rngs)
-        self.conv1 = conv(channels_in, channels_out, rngs=rngs)
-        self.time_emb_proj = (
-            nnx.Linear(time_channels, channels_out, rngs=rngs) if time_channels else None
-        )
-        self.norm2 = group_norm(channels_out, groups, epsilon, rngs)
-        self.conv2 = conv(channels_out, channels_out, rngs=rngs)
+        self.norm1 = group_norm(channels_in, groups, epsilon)
+        self.conv1 = conv(channels_in, channels_out)
+        self.time_emb_proj = linear(time_channels, channels_out) if time_channels else None
+        self.norm2 = group_norm(channels_out, groups, epsilon)
+        self.conv2 = conv(channels_out, channels_out)
         # A 1x1 convolution over channels-last maps is a matrix product.
         changes = channels_in != channels_out
-        self.conv_shortcut = nnx.Linear(channels_in, channels_out, rngs=rngs) if changes else None
+        self.conv_shortcut = linear(channels_in, channels_out) if changes else None
 
     def __call__(self, x: jax.Array, time: jax.Array | None = None) -> jax.Array:
         """`x [b, h, w, c]`, `time [b, e]` if the block was built with `time_channels`."""
@@ -72,8 +105,8 @@ class ResnetBlock(nnx.Module):
 class Upsample(nnx.Module):
     """Upsample2D: every pixel four times, then a convolution."""
 
-    def __init__(self, channels: int, *, rngs: nnx.Rngs) -> None:
-        self.conv = conv(channels, channels, rngs=rngs)
+    def __init__(self, channels: int) -> None:
+        self.conv = conv(channels, channels)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.conv(jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from worker.engine.attention import attention
-from worker.engine.models.blocks import layer_norm
+from worker.engine.models.blocks import embedding, layer_norm, linear
 from worker.engine.models.config import ConfigReader, Json
 
 
@@ -77,12 +77,12 @@ class ClipTextConfig:
 class SelfAttention(nnx.Module):
     """CLIPAttention: causal."""
 
-    def __init__(self, width: int, heads: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         self.heads = heads
-        self.q_proj = nnx.Linear(width, width, rngs=rngs)
-        self.k_proj = nnx.Linear(width, width, rngs=rngs)
-        self.v_proj = nnx.Linear(width, width, rngs=rngs)
-        self.out_proj = nnx.Linear(width, width, rngs=rngs)
+        self.q_proj = linear(width, width)
+        self.k_proj = linear(width, width)
+        self.v_proj = linear(width, width)
+        self.out_proj = linear(width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
@@ -92,10 +92,10 @@ class SelfAttention(nnx.Module):
 class Mlp(nnx.Module):
     """CLIPMLP."""
 
-    def __init__(self, width: int, inner: int, activation: str, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, inner: int, activation: str) -> None:
         self.activation = activation
-        self.fc1 = nnx.Linear(width, inner, rngs=rngs)
-        self.fc2 = nnx.Linear(inner, width, rngs=rngs)
+        self.fc1 = linear(width, inner)
+        self.fc2 = linear(inner, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.fc2(ACTIVATIONS[self.activation](self.fc1(x)))
@@ -104,12 +104,12 @@ class Mlp(nnx.Module):
 class EncoderLayer(nnx.Module):
     """CLIPEncoderLayer: norms come first."""
 
-    def __init__(self, config: ClipTextConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ClipTextConfig) -> None:
         width, epsilon = config.hidden_size, config.layer_norm_eps
-        self.layer_norm1 = layer_norm(width, epsilon, rngs)
-        self.self_attn = SelfAttention(width, config.num_attention_heads, rngs=rngs)
-        self.layer_norm2 = layer_norm(width, epsilon, rngs)
-        self.mlp = Mlp(width, config.intermediate_size, config.hidden_act, rngs=rngs)
+        self.layer_norm1 = layer_norm(width, epsilon)
+        self.self_attn = SelfAttention(width, config.num_attention_heads)
+        self.layer_norm2 = layer_norm(width, epsilon)
+        self.mlp = Mlp(width, config.intermediate_size, config.hidden_act)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x += self.self_attn(self.layer_norm1(x))
@@ -119,14 +119,12 @@ class EncoderLayer(nnx.Module):
 class ClipText(nnx.Module):
     """CLIPTextModel without its pooled output."""
 
-    def __init__(self, config: ClipTextConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ClipTextConfig) -> None:
         width = config.hidden_size
-        self.token_embedding = nnx.Embed(config.vocab_size, width, rngs=rngs)
-        self.position_embedding = nnx.Embed(config.max_position_embeddings, width, rngs=rngs)
-        self.layers = nnx.List(
-            EncoderLayer(config, rngs=rngs) for _ in range(config.num_hidden_layers)
-        )
-        self.final_layer_norm = layer_norm(width, config.layer_norm_eps, rngs)
+        self.token_embedding = embedding(config.vocab_size, width)
+        self.position_embedding = embedding(config.max_position_embeddings, width)
+        self.layers = nnx.List(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.final_layer_norm = layer_norm(width, config.layer_norm_eps)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """`tokens [b, n]` int32 to `[b, n, hidden_size]`."""
@@ -134,4 +132,5 @@ class ClipText(nnx.Module):
         x += self.position_embedding(jnp.arange(tokens.shape[1]))
         for layer in self.layers:
             x = layer(x)
-        return self.final_layer_norm(x)
+        normed: jax.Array = self.final_layer_norm(x)
+        return normed

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from worker.engine.attention import attention
-from worker.engine.models.blocks import ResnetBlock, Upsample, conv, group_norm, layer_norm
+from worker.engine.models.blocks import ResnetBlock, Upsample, conv, group_norm, layer_norm, linear
 from worker.engine.models.config import ConfigReader, Json
 
 _ATTENDING: Final = {
@@ -77,7 +77,7 @@ class UNetConfig:
     @property
     def downsampling(self) -> int:
         """Latent sizes must be divisible by this."""
-        return 2 ** (len(self.block_out_channels) - 1)
+        return 1 << (len(self.block_out_channels) - 1)
 
 
 def _attends(fields: ConfigReader, name: str, levels: int) -> tuple[bool, ...]:
@@ -145,9 +145,9 @@ def timestep_embedding(
 class TimeEmbedding(nnx.Module):
     """TimestepEmbedding: two layers over the sinusoids."""
 
-    def __init__(self, width: int, inner: int, *, rngs: nnx.Rngs) -> None:
-        self.linear_1 = nnx.Linear(width, inner, rngs=rngs)
-        self.linear_2 = nnx.Linear(inner, inner, rngs=rngs)
+    def __init__(self, width: int, inner: int) -> None:
+        self.linear_1 = linear(width, inner)
+        self.linear_2 = linear(inner, inner)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.linear_2(jax.nn.silu(self.linear_1(x)))
@@ -156,12 +156,12 @@ class TimeEmbedding(nnx.Module):
 class Attention(nnx.Module):
     """Of the pixels to themselves, or to the text."""
 
-    def __init__(self, width: int, context_width: int, heads: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, context_width: int, heads: int) -> None:
         self.heads = heads
-        self.to_q = nnx.Linear(width, width, use_bias=False, rngs=rngs)
-        self.to_k = nnx.Linear(context_width, width, use_bias=False, rngs=rngs)
-        self.to_v = nnx.Linear(context_width, width, use_bias=False, rngs=rngs)
-        self.to_out = nnx.Linear(width, width, rngs=rngs)
+        self.to_q = linear(width, width, use_bias=False)
+        self.to_k = linear(context_width, width, use_bias=False)
+        self.to_v = linear(context_width, width, use_bias=False)
+        self.to_out = linear(width, width)
 
     def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
         q, k, v = self.to_q(x), self.to_k(context), self.to_v(context)
@@ -171,9 +171,9 @@ class Attention(nnx.Module):
 class FeedForward(nnx.Module):
     """GEGLU (Shazeer 2020), with GELU by the error function."""
 
-    def __init__(self, width: int, *, rngs: nnx.Rngs) -> None:
-        self.proj_in = nnx.Linear(width, 8 * width, rngs=rngs)
-        self.proj_out = nnx.Linear(4 * width, width, rngs=rngs)
+    def __init__(self, width: int) -> None:
+        self.proj_in = linear(width, 8 * width)
+        self.proj_out = linear(4 * width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         value, gate = jnp.split(self.proj_in(x), 2, axis=-1)
@@ -183,13 +183,13 @@ class FeedForward(nnx.Module):
 class TransformerBlock(nnx.Module):
     """BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
 
-    def __init__(self, width: int, context_width: int, heads: int, *, rngs: nnx.Rngs) -> None:
-        self.norm1 = layer_norm(width, 1e-5, rngs)
-        self.attn1 = Attention(width, width, heads, rngs=rngs)
-        self.norm2 = layer_norm(width, 1e-5, rngs)
-        self.attn2 = Attention(width, context_width, heads, rngs=rngs)
-        self.norm3 = layer_norm(width, 1e-5, rngs)
-        self.ff = FeedForward(width, rngs=rngs)
+    def __init__(self, width: int, context_width: int, heads: int) -> None:
+        self.norm1 = layer_norm(width, 1e-5)
+        self.attn1 = Attention(width, width, heads)
+        self.norm2 = layer_norm(width, 1e-5)
+        self.attn2 = Attention(width, context_width, heads)
+        self.norm3 = layer_norm(width, 1e-5)
+        self.ff = FeedForward(width)
 
     def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
         """`x [b, h*w, c]`, `context [b, n, d]`."""
@@ -202,16 +202,16 @@ class TransformerBlock(nnx.Module):
 class Transformer(nnx.Module):
     """Transformer2DModel: the pixels of a map as a sequence."""
 
-    def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: UNetConfig, level: int) -> None:
         width = config.block_out_channels[level]
         # 1e-6 here and norm_eps in the resnets: so it is in diffusers.
-        self.norm = group_norm(width, config.norm_num_groups, 1e-6, rngs)
-        self.proj_in = nnx.Linear(width, width, rngs=rngs)
+        self.norm = group_norm(width, config.norm_num_groups, 1e-6)
+        self.proj_in = linear(width, width)
         self.transformer_blocks = nnx.List(
-            TransformerBlock(width, config.cross_attention_dim, config.heads[level], rngs=rngs)
+            TransformerBlock(width, config.cross_attention_dim, config.heads[level])
             for _ in range(config.transformer_layers[level])
         )
-        self.proj_out = nnx.Linear(width, width, rngs=rngs)
+        self.proj_out = linear(width, width)
 
     def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
         """`x [b, h, w, c]`, `context [b, n, d]`."""
@@ -222,22 +222,21 @@ class Transformer(nnx.Module):
         return x + self.proj_out(hidden).reshape(x.shape)
 
 
-def _resnet(config: UNetConfig, channels_in: int, channels_out: int, rngs: nnx.Rngs) -> ResnetBlock:
+def _resnet(config: UNetConfig, channels_in: int, channels_out: int) -> ResnetBlock:
     return ResnetBlock(
         channels_in,
         channels_out,
         groups=config.norm_num_groups,
         epsilon=config.norm_eps,
         time_channels=4 * config.block_out_channels[0],
-        rngs=rngs,
     )
 
 
 class Downsample(nnx.Module):
     """Downsample2D: a convolution of stride 2."""
 
-    def __init__(self, channels: int, *, rngs: nnx.Rngs) -> None:
-        self.conv = conv(channels, channels, stride=2, rngs=rngs)
+    def __init__(self, channels: int) -> None:
+        self.conv = conv(channels, channels, stride=2)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.conv(x)
@@ -246,15 +245,15 @@ class Downsample(nnx.Module):
 class DownBlock(nnx.Module):
     """DownBlock2D and CrossAttnDownBlock2D."""
 
-    def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: UNetConfig, level: int) -> None:
         channels = config.block_out_channels
         width, layers = channels[level], config.layers_per_block[level]
         widths_in = [channels[max(level - 1, 0)], *[width] * (layers - 1)]
-        self.resnets = nnx.List(_resnet(config, before, width, rngs) for before in widths_in)
+        self.resnets = nnx.List(_resnet(config, before, width) for before in widths_in)
         attending = layers if config.down_attends[level] else 0
-        self.attentions = nnx.List(Transformer(config, level, rngs=rngs) for _ in range(attending))
+        self.attentions = nnx.List(Transformer(config, level) for _ in range(attending))
         is_last = level == len(channels) - 1
-        self.downsampler = None if is_last else Downsample(width, rngs=rngs)
+        self.downsampler = None if is_last else Downsample(width)
 
     def __call__(self, x: jax.Array, time: jax.Array, context: jax.Array) -> list[jax.Array]:
         """The output of every layer; the last one is the block's."""
@@ -272,11 +271,11 @@ class DownBlock(nnx.Module):
 class MidBlock(nnx.Module):
     """UNetMidBlock2DCrossAttn."""
 
-    def __init__(self, config: UNetConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: UNetConfig) -> None:
         level = len(config.block_out_channels) - 1
         width = config.block_out_channels[level]
-        self.resnets = nnx.List(_resnet(config, width, width, rngs) for _ in range(2))
-        self.attentions = nnx.List([Transformer(config, level, rngs=rngs)])
+        self.resnets = nnx.List(_resnet(config, width, width) for _ in range(2))
+        self.attentions = nnx.List([Transformer(config, level)])
 
     def __call__(self, x: jax.Array, time: jax.Array, context: jax.Array) -> jax.Array:
         x = self.resnets[0](x, time)
@@ -287,7 +286,7 @@ class MidBlock(nnx.Module):
 class UpBlock(nnx.Module):
     """UpBlock2D and CrossAttnUpBlock2D; takes one more layer than its down block."""
 
-    def __init__(self, config: UNetConfig, index: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: UNetConfig, index: int) -> None:
         channels = config.block_out_channels
         level = len(channels) - 1 - index
         width, layers = channels[level], config.layers_per_block[level] + 1
@@ -295,12 +294,11 @@ class UpBlock(nnx.Module):
         hidden = [below, *[width] * (layers - 1)]
         skipped = [*[width] * (layers - 1), channels[max(level - 1, 0)]]
         self.resnets = nnx.List(
-            _resnet(config, own + skip, width, rngs)
-            for own, skip in zip(hidden, skipped, strict=True)
+            _resnet(config, own + skip, width) for own, skip in zip(hidden, skipped, strict=True)
         )
         attending = layers if config.up_attends[index] else 0
-        self.attentions = nnx.List(Transformer(config, level, rngs=rngs) for _ in range(attending))
-        self.upsampler = None if level == 0 else Upsample(width, rngs=rngs)
+        self.attentions = nnx.List(Transformer(config, level) for _ in range(attending))
+        self.upsampler = None if level == 0 else Upsample(width)
 
     def __call__(
         self, x: jax.Array, skips: list[jax.Array], time: jax.Array, context: jax.Array
@@ -316,17 +314,17 @@ class UpBlock(nnx.Module):
 class UNet(nnx.Module):
     """UNet2DConditionModel."""
 
-    def __init__(self, config: UNetConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: UNetConfig) -> None:
         self.config = config
         width = config.block_out_channels[0]
         levels = range(len(config.block_out_channels))
-        self.conv_in = conv(config.in_channels, width, rngs=rngs)
-        self.time_embedding = TimeEmbedding(width, 4 * width, rngs=rngs)
-        self.down_blocks = nnx.List(DownBlock(config, level, rngs=rngs) for level in levels)
-        self.mid_block = MidBlock(config, rngs=rngs)
-        self.up_blocks = nnx.List(UpBlock(config, index, rngs=rngs) for index in levels)
-        self.conv_norm_out = group_norm(width, config.norm_num_groups, config.norm_eps, rngs)
-        self.conv_out = conv(width, config.out_channels, rngs=rngs)
+        self.conv_in = conv(config.in_channels, width)
+        self.time_embedding = TimeEmbedding(width, 4 * width)
+        self.down_blocks = nnx.List(DownBlock(config, level) for level in levels)
+        self.mid_block = MidBlock(config)
+        self.up_blocks = nnx.List(UpBlock(config, index) for index in levels)
+        self.conv_norm_out = group_norm(width, config.norm_num_groups, config.norm_eps)
+        self.conv_out = conv(width, config.out_channels)
 
     def __call__(self, latents: jax.Array, timesteps: jax.Array, context: jax.Array) -> jax.Array:
         """`latents [b, h, w, c]`, `timesteps [b]` float32, `context [b, n, d]`; computes in the

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from worker.engine.attention import attention
-from worker.engine.models.blocks import ResnetBlock, Upsample, conv, group_norm
+from worker.engine.models.blocks import ResnetBlock, Upsample, conv, group_norm, linear
 from worker.engine.models.config import ConfigReader, Json
 
 _EPSILON: Final = 1e-6
@@ -65,19 +65,19 @@ class VaeConfig:
     @property
     def downsampling(self) -> int:
         """Pixels a latent stands for, along each side."""
-        return 2 ** (len(self.block_out_channels) - 1)
+        return 1 << (len(self.block_out_channels) - 1)
 
 
 class Attention(nnx.Module):
     """Attention of every position to every other, one head."""
 
-    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VaeConfig) -> None:
         width = config.block_out_channels[-1]
-        self.group_norm = group_norm(width, config.norm_num_groups, _EPSILON, rngs)
-        self.to_q = nnx.Linear(width, width, rngs=rngs)
-        self.to_k = nnx.Linear(width, width, rngs=rngs)
-        self.to_v = nnx.Linear(width, width, rngs=rngs)
-        self.to_out = nnx.Linear(width, width, rngs=rngs)
+        self.group_norm = group_norm(width, config.norm_num_groups, _EPSILON)
+        self.to_q = linear(width, width)
+        self.to_k = linear(width, width)
+        self.to_v = linear(width, width)
+        self.to_out = linear(width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         batch, _, _, channels = x.shape
@@ -86,20 +86,18 @@ class Attention(nnx.Module):
         return x + self.to_out(attention(q, k, v, heads=1)).reshape(x.shape)
 
 
-def _resnet(config: VaeConfig, channels_in: int, channels_out: int, rngs: nnx.Rngs) -> ResnetBlock:
-    return ResnetBlock(
-        channels_in, channels_out, groups=config.norm_num_groups, epsilon=_EPSILON, rngs=rngs
-    )
+def _resnet(config: VaeConfig, channels_in: int, channels_out: int) -> ResnetBlock:
+    return ResnetBlock(channels_in, channels_out, groups=config.norm_num_groups, epsilon=_EPSILON)
 
 
 class MidBlock(nnx.Module):
     """UNetMidBlock2D."""
 
-    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VaeConfig) -> None:
         width = config.block_out_channels[-1]
-        self.resnets = nnx.List(_resnet(config, width, width, rngs) for _ in range(2))
+        self.resnets = nnx.List(_resnet(config, width, width) for _ in range(2))
         attending = range(int(config.mid_block_add_attention))
-        self.attentions = nnx.List(Attention(config, rngs=rngs) for _ in attending)
+        self.attentions = nnx.List(Attention(config) for _ in attending)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = self.resnets[0](x)
@@ -111,9 +109,8 @@ class MidBlock(nnx.Module):
 class Downsample(nnx.Module):
     """Downsample2D with padding 0: one row and column are added at the end only."""
 
-    def __init__(self, channels: int, *, rngs: nnx.Rngs) -> None:
-        border = ((0, 1), (0, 1))
-        self.conv = nnx.Conv(channels, channels, (3, 3), strides=2, padding=border, rngs=rngs)
+    def __init__(self, channels: int) -> None:
+        self.conv = conv(channels, channels, stride=2, border=(0, 1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.conv(x)
@@ -122,13 +119,13 @@ class Downsample(nnx.Module):
 class DownBlock(nnx.Module):
     """DownEncoderBlock2D."""
 
-    def __init__(self, config: VaeConfig, level: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VaeConfig, level: int) -> None:
         channels = config.block_out_channels
         width = channels[level]
         widths_in = [channels[max(level - 1, 0)], *[width] * (config.layers_per_block - 1)]
-        self.resnets = nnx.List(_resnet(config, before, width, rngs) for before in widths_in)
+        self.resnets = nnx.List(_resnet(config, before, width) for before in widths_in)
         is_last = level == len(channels) - 1
-        self.downsampler = None if is_last else Downsample(width, rngs=rngs)
+        self.downsampler = None if is_last else Downsample(width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for resnet in self.resnets:
@@ -139,13 +136,13 @@ class DownBlock(nnx.Module):
 class UpBlock(nnx.Module):
     """UpDecoderBlock2D."""
 
-    def __init__(self, config: VaeConfig, level: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VaeConfig, level: int) -> None:
         channels = config.block_out_channels
         width = channels[level]
         below = channels[min(level + 1, len(channels) - 1)]
         widths_in = [below, *[width] * config.layers_per_block]
-        self.resnets = nnx.List(_resnet(config, before, width, rngs) for before in widths_in)
-        self.upsampler = None if level == 0 else Upsample(width, rngs=rngs)
+        self.resnets = nnx.List(_resnet(config, before, width) for before in widths_in)
+        self.upsampler = None if level == 0 else Upsample(width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for resnet in self.resnets:
@@ -156,15 +153,13 @@ class UpBlock(nnx.Module):
 class Encoder(nnx.Module):
     """Pixels to the mean and log-variance of latents."""
 
-    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VaeConfig) -> None:
         channels = config.block_out_channels
-        self.conv_in = conv(config.in_channels, channels[0], rngs=rngs)
-        self.down_blocks = nnx.List(
-            DownBlock(config, level, rngs=rngs) for level in range(len(channels))
-        )
-        self.mid_block = MidBlock(config, rngs=rngs)
-        self.conv_norm_out = group_norm(channels[-1], config.norm_num_groups, _EPSILON, rngs)
-        self.conv_out = conv(channels[-1], 2 * config.latent_channels, rngs=rngs)
+        self.conv_in = conv(config.in_channels, channels[0])
+        self.down_blocks = nnx.List(DownBlock(config, level) for level in range(len(channels)))
+        self.mid_block = MidBlock(config)
+        self.conv_norm_out = group_norm(channels[-1], config.norm_num_groups, _EPSILON)
+        self.conv_out = conv(channels[-1], 2 * config.latent_channels)
 
     def __call__(self, pixels: jax.Array) -> jax.Array:
         x = self.conv_in(pixels)
@@ -176,15 +171,15 @@ class Encoder(nnx.Module):
 class Decoder(nnx.Module):
     """Latents to pixels."""
 
-    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VaeConfig) -> None:
         channels = config.block_out_channels
-        self.conv_in = conv(config.latent_channels, channels[-1], rngs=rngs)
-        self.mid_block = MidBlock(config, rngs=rngs)
+        self.conv_in = conv(config.latent_channels, channels[-1])
+        self.mid_block = MidBlock(config)
         self.up_blocks = nnx.List(
-            UpBlock(config, level, rngs=rngs) for level in reversed(range(len(channels)))
+            UpBlock(config, level) for level in reversed(range(len(channels)))
         )
-        self.conv_norm_out = group_norm(channels[0], config.norm_num_groups, _EPSILON, rngs)
-        self.conv_out = conv(channels[0], config.out_channels, rngs=rngs)
+        self.conv_norm_out = group_norm(channels[0], config.norm_num_groups, _EPSILON)
+        self.conv_out = conv(channels[0], config.out_channels)
 
     def __call__(self, latents: jax.Array) -> jax.Array:
         x = self.mid_block(self.conv_in(latents))
@@ -193,16 +188,16 @@ class Decoder(nnx.Module):
         return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
 
 
-def _quant(channels: int, wanted: bool, rngs: nnx.Rngs) -> nnx.Linear | None:
-    return nnx.Linear(channels, channels, rngs=rngs) if wanted else None
+def _quant(channels: int, wanted: bool) -> nnx.Linear | None:
+    return linear(channels, channels) if wanted else None
 
 
 class VaeDecoder(nnx.Module):
     """The half of AutoencoderKL that text-to-image needs."""
 
-    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
-        self.post_quant_conv = _quant(config.latent_channels, config.use_post_quant_conv, rngs)
-        self.decoder = Decoder(config, rngs=rngs)
+    def __init__(self, config: VaeConfig) -> None:
+        self.post_quant_conv = _quant(config.latent_channels, config.use_post_quant_conv)
+        self.decoder = Decoder(config)
 
     def __call__(self, latents: jax.Array) -> jax.Array:
         """Unscaled latents `[b, h, w, latent_channels]` to pixels `[b, fh, fw, 3]`, about -1..1."""
@@ -214,9 +209,9 @@ class VaeDecoder(nnx.Module):
 class VaeEncoder(nnx.Module):
     """The other half, for image-to-image. Text-to-image knows its weights and leaves them."""
 
-    def __init__(self, config: VaeConfig, *, rngs: nnx.Rngs) -> None:
-        self.encoder = Encoder(config, rngs=rngs)
-        self.quant_conv = _quant(2 * config.latent_channels, config.use_quant_conv, rngs)
+    def __init__(self, config: VaeConfig) -> None:
+        self.encoder = Encoder(config)
+        self.quant_conv = _quant(2 * config.latent_channels, config.use_quant_conv)
 
     def __call__(self, pixels: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Pixels `[b, fh, fw, 3]` to mean and log-variance `[b, h, w, latent_channels]`."""

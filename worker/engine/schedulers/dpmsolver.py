@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from worker.engine.schedulers.euler import level_of, noise_ratios
 from worker.engine.schedulers.noise import CLEAN, Level, NoiseSchedule, clean_sample
@@ -28,16 +29,14 @@ def dpmsolver(noise: NoiseSchedule, steps: int) -> Table:
     return table(rows)
 
 
-def _timesteps(noise: NoiseSchedule, steps: int) -> list[int]:
+def _timesteps(noise: NoiseSchedule, steps: int) -> NDArray[np.int64]:
     train = noise.num_train_timesteps
     spacing = noise.timestep_spacing or "linspace"
     if spacing == "linspace":
-        visited = np.linspace(0, train - 1, steps + 1).round()[:0:-1]
-    elif spacing == "leading":
-        visited = np.arange(steps, 0, -1) * (train // (steps + 1)) + noise.steps_offset
-    else:
-        visited = noise.timesteps(steps, spacing)
-    return [int(timestep) for timestep in visited]
+        return np.linspace(0, train - 1, steps + 1).round()[:0:-1].astype(np.int64)
+    if spacing == "leading":
+        return np.arange(steps, 0, -1) * np.int64(train // (steps + 1)) + noise.steps_offset
+    return noise.timesteps(steps, spacing)
 
 
 def _log_ratio(level: Level) -> float:

@@ -1,12 +1,12 @@
 """The noise schedule a model was trained with, and what follows from it for every sampler.
 
-Goes in: `scheduler/scheduler_config.json`. Comes out: the signal left at each training timestep, the
-timesteps to visit, and the linear maps between samples and the model's output. Plain numpy.
+Goes in: `scheduler/scheduler_config.json`. Comes out: the signal left at each training timestep,
+the timesteps to visit, and the linear maps between samples and the model's output. Plain numpy.
 
 Throughout, a noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
@@ -39,7 +39,7 @@ _CLIPPING: Final = ("DDIMScheduler", "DDPMScheduler")
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSchedule:
-    """`scheduler_config.json`; None where the file is silent and samplers differ in their default."""
+    """`scheduler_config.json`; None where the file is silent and samplers' defaults differ."""
 
     class_name: str
     num_train_timesteps: int
@@ -90,14 +90,14 @@ class NoiseSchedule:
         fields.finish()
         if schedule.rescale_betas_zero_snr and schedule.prediction_type == "epsilon":
             raise CheckpointError(
-                "rescale_betas_zero_snr=True leaves nothing but noise at the first step, from which "
-                "prediction_type='epsilon' cannot recover a sample; use v_prediction or sample"
+                "rescale_betas_zero_snr=True leaves nothing but noise at the first step, from "
+                "which prediction_type='epsilon' cannot recover a sample; use v_prediction"
             )
         return schedule
 
     @cached_property
     def alphas_cumprod(self) -> NDArray[np.float32]:
-        """Share of the signal's variance left at each training timestep, in float32 like torch's."""
+        """Share of the signal's variance left at each training timestep; float32 as in torch."""
         if self.trained_betas is not None:
             betas = np.array(self.trained_betas, np.float32)
         else:
@@ -111,16 +111,14 @@ class NoiseSchedule:
         train = self.num_train_timesteps
         spacing = self.timestep_spacing or default_spacing
         if spacing == "linspace":
-            visited = np.linspace(0, train - 1, steps).round()[::-1]
-        elif spacing == "leading":
-            visited = np.arange(steps)[::-1] * (train // steps) + self.steps_offset
-        else:
-            visited = np.arange(train, 0, -train / steps).round() - 1
-        return visited.astype(np.int64)
+            return np.linspace(0, train - 1, steps).round()[::-1].astype(np.int64)
+        if spacing == "leading":
+            return np.arange(steps)[::-1] * np.int64(train // steps) + self.steps_offset
+        return np.arange(train, 0, -train / steps).round().astype(np.int64) - 1
 
 
 def _zero_terminal_snr(kept: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Lin et al. 2023, algorithm 1: shift and scale so that nothing is left at the last timestep."""
+    """Lin et al. 2023, algorithm 1: shift and scale so that nothing is left at the end."""
     root = np.sqrt(kept)
     scaled = (root - root[-1]) * (root[0] / (root[0] - root[-1]))
     return np.asarray(scaled**2, np.float32)
@@ -138,10 +136,10 @@ def _scaled_linear(first: float, last: float, count: int) -> NDArray[np.float32]
 def _squared_cosine(_first: float, _last: float, count: int) -> Floats:
     """Nichol & Dhariwal 2021, equation 17."""
     at = np.cos((np.arange(count + 1) / count + 0.008) / 1.008 * np.pi / 2) ** 2
-    return np.minimum(1 - at[1:] / at[:-1], 0.999)
+    return np.asarray(np.minimum(1 - at[1:] / at[:-1], 0.999))
 
 
-_BETAS: Final = {
+_BETAS: Final[Mapping[str, Callable[[float, float, int], NDArray[Any]]]] = {
     "linear": _linear,
     "scaled_linear": _scaled_linear,
     "squaredcos_cap_v2": _squared_cosine,

@@ -1,0 +1,48 @@
+"""What PyTorch diffusers made of the checkpoints in tests/fixtures/parity.
+
+See tools/make_parity_fixtures.py, which wrote them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors.numpy import load_file
+
+from worker.engine.mesh import Placement
+from worker.engine.sampling import Sampler, Weights
+from worker.engine.stable_diffusion import Configs, load_networks
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "parity"
+PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A checkpoint in our hands, and torch's answers."""
+
+    folder: Path
+    configs: Configs
+    sampler: Sampler
+    weights: Weights
+    answers: dict[str, NDArray[Any]]
+
+    @classmethod
+    def read(cls, name: str) -> "Oracle":
+        folder = FOLDER / name
+        configs = Configs.read(folder)
+        sampler, weights = load_networks(folder, configs, Placement.of(1), np.dtype(np.float32))
+        return cls(folder, configs, sampler, weights, load_file(folder / "expected.safetensors"))
+
+    def image(self, key: str) -> NDArray[Any]:
+        """An answer of torch's layout `[…, c, h, w]`, channels last."""
+        return np.moveaxis(self.answers[key], -3, -1)
+
+
+def worst(ours: ArrayLike, theirs: NDArray[Any]) -> float:
+    """Largest difference, relative to the largest value."""
+    mine = np.asarray(ours, np.float64)
+    assert mine.shape == theirs.shape
+    return float(np.abs(mine - theirs).max() / np.abs(theirs).max())

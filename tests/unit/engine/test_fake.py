@@ -1,0 +1,51 @@
+"""The engine without a model keeps the engine's promises."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shared.errors import ConfigurationError, DeviceError
+from worker.engine.base import ImageSpec, Shape
+from worker.engine.fake import FAIL, HANG, FakeEngine
+
+SPEC = ImageSpec(prompt="a cat", num_inference_steps=3, guidance_scale=7.5)
+NATIVE = Shape(height=64, width=64)
+
+
+def test_a_picture_is_a_function_of_its_spec_alone() -> None:
+    engine = FakeEngine()
+    alone = engine.render([SPEC], NATIVE).pictures()
+    other = replace(SPEC, seed=1)
+    together = engine.render([other, SPEC], NATIVE).pictures()
+    assert alone.shape == (1, 64, 64, 3)
+    np.testing.assert_array_equal(together[1], alone[0])
+    assert not np.array_equal(together[0], alone[0])
+
+
+def test_steps_are_reported() -> None:
+    assert list(FakeEngine().render([SPEC], NATIVE)) == [1, 2, 3]
+
+
+def test_it_fails_when_told_to() -> None:
+    with pytest.raises(DeviceError, match="told to fail"):
+        FakeEngine().render([replace(SPEC, prompt=f"a cat {FAIL}")], NATIVE).pictures()
+
+
+def test_it_hangs_when_told_to() -> None:
+    engine = FakeEngine()
+    rendering = engine.render([replace(SPEC, prompt=HANG)], NATIVE)
+    thread = threading.Thread(target=rendering.pictures, daemon=True)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    engine.release()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("model", ["fake:seconds=soon", "fake:speed=2", "fake:capacity=0"])
+def test_a_word_it_does_not_know_is_refused(model: str) -> None:
+    with pytest.raises(ConfigurationError, match="model 'fake:"):
+        FakeEngine.parse(model, shapes=None, max_num_inference_steps=100)

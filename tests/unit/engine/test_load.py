@@ -1,0 +1,78 @@
+"""The door: what it announces, and what it refuses before anything is compiled."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from shared.errors import CheckpointError, ConfigurationError
+from tests.unit.engine.parity import FOLDER
+from worker.engine.base import Engine, Shape
+from worker.engine.fake import FakeEngine
+from worker.engine.load import load_engine
+
+
+def _load(model: Path, cache_dir: Path, **settings: object) -> Engine:
+    return load_engine(str(model), cache_dir=cache_dir, **settings)  # type: ignore[arg-type]
+
+
+def test_a_model_announces_its_own_size_and_diffusers_defaults(cache_dir: Path) -> None:
+    engine = _load(FOLDER / "older", cache_dir, per_device_batch=2)
+    assert engine.capacity == 16
+    assert engine.info.name == "older"
+    assert engine.info.shapes == (Shape(height=32, width=32),)
+    assert engine.info.default_num_inference_steps == 50
+    assert engine.info.default_guidance_scale == 7.5
+    assert engine.info.default_scheduler == "pndm"
+    assert engine.info.versions.keys() == {"jax", "jaxlib", "flax"}
+
+
+def test_a_checkpoint_may_bring_its_own_defaults(checkpoint: Path, cache_dir: Path) -> None:
+    ours = {"num_inference_steps": 20, "guidance_scale": 3.0}
+    (checkpoint / "imagefleet.json").write_text(json.dumps(ours))
+    info = _load(checkpoint, cache_dir).info
+    assert (info.default_num_inference_steps, info.default_guidance_scale) == (20, 3.0)
+
+
+def test_wrong_defaults_are_refused(checkpoint: Path, cache_dir: Path) -> None:
+    (checkpoint / "imagefleet.json").write_text('{"num_inference_steps": "many"}')
+    with pytest.raises(CheckpointError, match=r"imagefleet\.json: num_inference_steps='many'"):
+        _load(checkpoint, cache_dir)
+
+
+def test_a_shape_that_does_not_divide_is_refused_with_the_numbers(cache_dir: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"shape 32x36: .* multiples of 16 \(autoencoder 4 x UNet 4\)"
+    ):
+        _load(FOLDER / "newer", cache_dir, shapes=[Shape(height=32, width=36)])
+
+
+@pytest.mark.parametrize(("setting", "value"), [("devices", 99), ("dtype", "float8")])
+def test_a_setting_this_host_cannot_have_is_refused(
+    cache_dir: Path, setting: str, value: object
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"{setting}={value!r}"):
+        _load(FOLDER / "older", cache_dir, **{setting: value})
+
+
+def test_the_cache_of_programs_is_private(tmp_path: Path) -> None:
+    from worker.engine.compilation import use_cache
+
+    (tmp_path / "cache").mkdir(mode=0o755)
+    use_cache(tmp_path / "cache")
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
+
+
+def test_a_cache_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    from worker.engine.compilation import use_cache
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cache_dir"):
+        use_cache(tmp_path / "file" / "cache")
+
+
+def test_fake_is_a_model_too(tmp_path: Path) -> None:
+    engine = load_engine("fake:seconds=0.01,capacity=3", cache_dir=tmp_path)
+    assert isinstance(engine, FakeEngine)
+    assert engine.capacity == 3

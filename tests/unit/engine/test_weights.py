@@ -1,0 +1,71 @@
+"""Loading is strict: what does not fit is said, all of it, at once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from shared.errors import CheckpointError
+from worker.engine.mesh import Placement
+from worker.engine.stable_diffusion import Configs, load_networks
+
+UNET = "unet/diffusion_pytorch_model.safetensors"
+VAE = "vae/diffusion_pytorch_model.safetensors"
+Tensors = dict[str, NDArray[Any]]
+
+
+def _load(folder: Path) -> None:
+    load_networks(folder, Configs.read(folder), Placement.of(1), np.dtype(np.float32))
+
+
+def _change(file: Path, change: Callable[[Tensors], object]) -> None:
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+
+
+def test_every_missing_unused_and_misshapen_key_of_every_network_is_in_one_error(
+    checkpoint: Path,
+) -> None:
+    def break_unet(tensors: Tensors) -> None:
+        del tensors["conv_in.weight"]
+        tensors["conv_in.extra"] = np.zeros(3, np.float16)
+        tensors["conv_out.bias"] = np.zeros(5, np.float16)
+
+    _change(checkpoint / UNET, break_unet)
+    _change(checkpoint / VAE, lambda tensors: tensors.pop("decoder.conv_in.bias"))
+    with pytest.raises(CheckpointError) as caught:
+        _load(checkpoint)
+    assert str(caught.value).splitlines() == [
+        "4 weights do not fit the configs of this checkpoint:",
+        "  missing unet: conv_in.weight",
+        "  unused unet: conv_in.extra",
+        "  misshapen unet: conv_out.bias is [5], the config makes it [4]",
+        "  missing vae: decoder.conv_in.bias",
+    ]
+
+
+def test_a_checkpoint_without_the_encoder_still_paints(checkpoint: Path) -> None:
+    def strip(tensors: Tensors) -> None:
+        for key in [key for key in tensors if key.startswith(("encoder.", "quant_conv."))]:
+            del tensors[key]
+
+    _change(checkpoint / VAE, strip)
+    _load(checkpoint)
+
+
+def test_a_foreign_key_beside_the_encoder_is_unused(checkpoint: Path) -> None:
+    _change(checkpoint / VAE, lambda t: t.update({"encoder.other": np.zeros(1, np.float16)}))
+    with pytest.raises(CheckpointError, match=r"unused vae: encoder\.other"):
+        _load(checkpoint)
+
+
+def test_a_config_that_makes_another_network_is_caught_by_its_weights(checkpoint: Path) -> None:
+    config = checkpoint / "unet" / "config.json"
+    config.write_text(config.read_text().replace('"layers_per_block": 1', '"layers_per_block": 2'))
+    with pytest.raises(CheckpointError, match=r"missing unet: down_blocks\.0\.resnets\.1\."):
+        _load(checkpoint)
