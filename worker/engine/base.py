@@ -28,6 +28,8 @@ class Shape:
     def parse(cls, text: str) -> "Shape":
         """`"512x768"` (height x width). Raises ValueError on anything else."""
         height, _, width = text.strip().lower().partition("x")
+        if not (height.isdecimal() and width.isdecimal()):
+            raise ValueError(f"{text!r} is not a picture size")
         return cls(height=int(height), width=int(width))
 
 

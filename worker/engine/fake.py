@@ -5,6 +5,8 @@ after as long as it was told to take.
 """
 
 import hashlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,8 @@ from worker.engine.base import ImageSpec, ModelInfo, Pictures, Rendering, Shape
 
 FAIL: Final = "[fail]"
 """A prompt with this in it breaks its batch."""
+DIE: Final = "[die]"
+"""A prompt with this in it takes its process down, as a crashing device runtime does."""
 HANG: Final = "[hang]"
 """A prompt with this in it never ends, until `FakeEngine.release`."""
 
@@ -123,6 +127,8 @@ class _FakeBatch:
         for spec in self._specs:
             if FAIL in spec.prompt:
                 raise DeviceError(f"told to fail by prompt {spec.prompt[:60]!r}")
+            if DIE in spec.prompt:
+                os.kill(os.getpid(), signal.SIGKILL)
             if HANG in spec.prompt:
                 self._released.wait()
         for step in range(max(spec.num_inference_steps for spec in self._specs)):
