@@ -271,3 +271,19 @@ def test_plain_celery_can_send_jobs_and_read_results(
         assert producer.get(sent.id).status().state is State.SUCCEEDED
         job = producer.submit("from the client")
         assert AsyncResult(job.id, app=app).get(timeout=60)["model"] == "fake"
+
+
+def test_a_redis_that_was_killed_and_came_back_costs_nothing(
+    own_redis: EmbeddedRedis, settings: dict[str, str], start: StartWorker, namespace: str
+) -> None:
+    start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=0.1,capacity=8")
+    producer = Client(own_redis.url, namespace=namespace)
+    jobs = producer.submit_many([f"prompt {i}" for i in range(40)], num_inference_steps=5)
+    for _ in range(2):
+        until(lambda: any(job.status().state is State.RUNNING for job in jobs))
+        own_redis.kill()
+        own_redis.start()
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert {job.status().deliveries for job in jobs} == {1}
+    client = broker.connect(own_redis.url)
+    until(lambda: _nothing_left(client, namespace))
