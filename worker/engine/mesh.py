@@ -5,6 +5,7 @@ on every device, slots split between devices.
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
@@ -24,19 +25,17 @@ VIRTUAL_CPU_DEVICES: Final = 8
 
 
 def start_backend(devices: int | None) -> None:
-    """Decide how many virtual devices the CPU has; call before anything else touches JAX.
+    """Start JAX on this host; a CPU then has `devices` virtual ones, 8 by default.
 
     Other platforms keep the devices they have. Once the backend runs, this does nothing, and
     `Placement.of` says if there are too few. XLA_FLAGS that name a number win.
     """
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        return
-    try:
-        jax.config.update(  # type: ignore[no-untyped-call]
-            "jax_num_cpu_devices", devices or VIRTUAL_CPU_DEVICES
-        )
-    except RuntimeError:
-        return
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        with suppress(RuntimeError):  # it runs already
+            jax.config.update(  # type: ignore[no-untyped-call]
+                "jax_num_cpu_devices", devices or VIRTUAL_CPU_DEVICES
+            )
+    jax.local_devices()
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,23 @@ class Entry:
     key: str
     shape: tuple[int, ...]
 
+    @property
+    def stored_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What the key may be in a file: a linear layer may be stored as a 1x1 convolution."""
+        if self.path[-1] != "kernel":
+            return (self.shape,)
+        if len(self.shape) == 4:
+            height, width, channels_in, channels_out = self.shape
+            return ((channels_out, channels_in, height, width),)
+        return (self.shape[::-1], (*self.shape[::-1], 1, 1))
+
+    def from_stored(self, tensor: NDArray[Any]) -> NDArray[Any]:
+        """Torch's layout to flax's: kernels are input x output, convolutions h x w x in x out."""
+        if self.path[-1] != "kernel":
+            return tensor
+        ours = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
+        return ours.reshape(self.shape)
+
 
 def entries(network: str, model: nnx.Module) -> list[Entry]:
     """Every parameter of a network with its key, in the order of the state."""
@@ -79,25 +96,6 @@ def entries(network: str, model: nnx.Module) -> list[Entry]:
         name = _rewrite(".".join(parts), OUR_NAMES[network])
         found.append(Entry(path, f"{name}.{LEAVES[leaf]}", tuple(variable.get_value().shape)))
     return found
-
-
-def to_ours(tensor: NDArray[Any], path: tuple[Any, ...]) -> NDArray[Any]:
-    """Torch's layout to flax's: kernels are input x output, convolutions h x w x input x output."""
-    if path[-1] != "kernel":
-        return tensor
-    if tensor.ndim == 4:  # [out, in, h, w]
-        return tensor.transpose(2, 3, 1, 0)
-    return tensor.T  # [out, in]
-
-
-def _their_shapes(entry: Entry) -> tuple[tuple[int, ...], ...]:
-    """The shapes a key may have: a linear layer may be stored as a 1x1 convolution."""
-    shape = entry.shape
-    if entry.path[-1] != "kernel":
-        return (shape,)
-    if len(shape) == 4:
-        return ((shape[3], shape[2], shape[0], shape[1]),)
-    return (shape[::-1], (*shape[::-1], 1, 1))
 
 
 class Plan:
@@ -128,11 +126,10 @@ class Plan:
         for entry in self._entries:
             if entry.key in self._spelling:
                 shape = self._files.shapes[self._spelling[entry.key]]
-                if shape not in _their_shapes(entry):
-                    wanted = _their_shapes(entry)[0]
+                if shape not in entry.stored_shapes:
                     lines.append(
                         f"misshapen {self._network}: {entry.key} is {list(shape)}, "
-                        f"the config makes it {list(wanted)}"
+                        f"the config makes it {list(entry.stored_shapes[0])}"
                     )
         return lines
 
@@ -141,7 +138,7 @@ class Plan:
         flat = []
         for entry in self._entries:
             tensor = self._files.read(self._spelling[entry.key])
-            ours = to_ours(tensor, entry.path).reshape(entry.shape).astype(dtype, copy=False)
+            ours = entry.from_stored(tensor).astype(dtype, copy=False)
             flat.append((entry.path, nnx.Param(put(ours))))
         return nnx.from_flat_state(flat)
 

@@ -24,41 +24,29 @@ def test_the_text_encoder_gives_the_same_hidden_states(oracle: Oracle) -> None:
     assert worst(ours, oracle.answers["text"]) < TIGHT
 
 
-def test_the_unet_gives_the_same_prediction(oracle: Oracle) -> None:
-    ours = jax.jit(lambda weights, *inputs: nnx.merge(oracle.sampler.unet, weights)(*inputs))(
-        oracle.weights.unet,
-        oracle.image("unet.latents"),
-        oracle.answers["unet.times"],
-        oracle.answers["text"][:2],
-    )
-    assert worst(ours, oracle.image("unet.out")) < TIGHT
-
-
-def test_each_block_of_the_unet_gives_the_same_maps(oracle: Oracle) -> None:
-    levels = range(len(oracle.configs.unet.block_out_channels))
-    context = oracle.answers["text"][:2]
+def test_the_unet_and_each_of_its_blocks_give_the_same_maps(oracle: Oracle) -> None:
     inputs = {key: _nhwc(value) for key, value in oracle.answers.items() if value.ndim == 4}
+    times, context = oracle.answers["unet.times"], oracle.answers["text"][:2]
 
-    def every_block(weights: Any, answers: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def every_block(weights: Any, maps: dict[str, jax.Array]) -> dict[str, jax.Array]:
         unet: UNet = nnx.merge(oracle.sampler.unet, weights)
-        found = {}
-        for level in levels:
+        found = {"unet.out": unet(maps["unet.latents"], times, context)}
+        for level in range(len(unet.down_blocks)):
             name = f"down_blocks.{level}"
             time = oracle.answers[f"{name}.time"]
-            outs = unet.down_blocks[level](answers[f"{name}.x"], time, context)
+            outs = unet.down_blocks[level](maps[f"{name}.x"], time, context)
             found |= {f"{name}.out.{index}": out for index, out in enumerate(outs)}
             name = f"up_blocks.{level}"
-            skips = [answers[k] for k in sorted(answers) if k.startswith(f"{name}.skip.")]
-            found[f"{name}.out.0"] = unet.up_blocks[level](
-                answers[f"{name}.x"], skips, time, context
-            )
-        found["mid_block.out.0"] = unet.mid_block(answers["mid_block.x"], time, context)
-        return found
+            skips = [maps[key] for key in sorted(maps) if key.startswith(f"{name}.skip.")]
+            out = unet.up_blocks[level](maps[f"{name}.x"], skips, time, context)
+            found[f"{name}.out.0"] = out
+        out = unet.mid_block(maps["mid_block.x"], oracle.answers["mid_block.time"], context)
+        return found | {"mid_block.out.0": out}
 
     ours = jax.jit(every_block)(oracle.weights.unet, inputs)
-    torch_outputs = {key for key in inputs if ".out." in key and "block" in key}
-    assert torch_outputs <= ours.keys()
-    errors = {key: worst(ours[key], inputs[key]) for key in torch_outputs}
+    theirs = {key for key in inputs if key == "unet.out" or ("block" in key and ".out." in key)}
+    assert theirs == ours.keys()
+    errors = {key: worst(ours[key], inputs[key]) for key in theirs}
     assert max(errors.values()) < TIGHT, errors
 
 

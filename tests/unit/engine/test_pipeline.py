@@ -43,7 +43,7 @@ def test_whole_pictures_are_those_of_diffusers(oracle: Oracle) -> None:
             state, _ = step(oracle.weights, conditions, state)
         pictures, _ = decode(oracle.weights, state)
         apart = np.abs(np.asarray(pictures, int) - oracle.answers[f"pictures.{name}"])
-        # Measured: no value differs by more than one level, and less than one in a thousand does.
+        # Measured over all eight runs: two values of 49,152 are one level off.
         assert apart.max() <= 1, name
         assert apart.mean() < 1e-3, name
 
@@ -79,14 +79,15 @@ def test_a_picture_is_bit_equal_alone_in_a_full_batch_and_in_any_slot(
     assert engine.recompiles == 0
 
 
-@pytest.mark.parametrize(("devices", "per_device_batch"), [(1, 8), (4, 2), (4, 1), (1, 1)])
+@pytest.mark.parametrize(("devices", "per_device_batch"), [(1, 1), (4, 1), (1, 8)])
 def test_a_picture_is_the_same_on_any_number_of_devices(
     warm_engine: WarmEngine, devices: int, per_device_batch: int
 ) -> None:
     specs = _specs(devices * per_device_batch)
     there = _paint(warm_engine(8, 1), specs)
     here = _paint(warm_engine(devices, per_device_batch), specs)
-    # Convolutions over another local batch add in another order; with the same one, bit-equal.
+    # The program of a device depends on its own batch only; over another one, convolutions add in
+    # another order. Measured on the bundled model: 1 value in 100,000 is one level off.
     assert np.abs(here.astype(int) - there).max() <= (0 if per_device_batch == 1 else 1)
 
 

@@ -27,7 +27,7 @@ BETAS: Final[dict[str, dict[str, Any]]] = {
     "zero": {"rescale_betas_zero_snr": True},
     "cosine": {"beta_schedule": "squaredcos_cap_v2"},
 }
-"""As in tools/make_parity_fixtures.py."""
+"""As in tools/parity/samplers.py."""
 TIGHT: Final = 1e-5
 """Measured: 5e-6 at worst, without a network and over at most 50 steps."""
 

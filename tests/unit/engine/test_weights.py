@@ -1,5 +1,8 @@
 """Loading is strict: what does not fit is said, all of it, at once."""
 
+import hashlib
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from shared.errors import CheckpointError
+from tests.unit.engine.parity import FOLDER
 from worker.engine.mesh import Placement
-from worker.engine.stable_diffusion import Configs, load_networks
+from worker.engine.models.clip_text import ClipText, ClipTextConfig
+from worker.engine.models.unet import UNet, UNetConfig
+from worker.engine.models.vae import VaeConfig, VaeDecoder, VaeEncoder
+from worker.engine.stable_diffusion import Configs, abstract, load_networks
+from worker.engine.weights import entries
 
 UNET = "unet/diffusion_pytorch_model.safetensors"
 VAE = "vae/diffusion_pytorch_model.safetensors"
@@ -69,3 +77,22 @@ def test_a_config_that_makes_another_network_is_caught_by_its_weights(checkpoint
     config.write_text(config.read_text().replace('"layers_per_block": 1', '"layers_per_block": 2'))
     with pytest.raises(CheckpointError, match=r"missing unet: down_blocks\.0\.resnets\.1\."):
         _load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("network", "config_type", "parts"),
+    [
+        ("text_encoder", ClipTextConfig, [ClipText]),
+        ("unet", UNetConfig, [UNet]),
+        ("vae", VaeConfig, [VaeDecoder, VaeEncoder]),
+    ],
+)
+def test_we_know_every_weight_of_stable_diffusion_1_4(
+    network: str, config_type: Any, parts: list[Any]
+) -> None:
+    expected = json.loads((FOLDER / "sd14.json").read_text())[network]
+    config = config_type.from_json(expected["config"])
+    found = [entry for part in parts for entry in entries(network, abstract(part, config))]
+    assert sum(math.prod(entry.shape) for entry in found) == expected["parameters"]
+    lines = sorted(f"{entry.key} {list(entry.stored_shapes[0])}" for entry in found)
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == expected["sha256"]

@@ -1,0 +1,81 @@
+"""The engine alone: pictures a second on one device and on all of them.
+
+`python benchmarks/engine.py [model] [--batch 8] [--steps 20] [--devices 1,8]`. On a CPU the devices
+are virtual: they share the same cores. Every row paints the same batch, so with fewer devices each
+has more of it.
+
+What it does not show: queue, encoding and upload; other engines; a first start, whose programs are
+not in the cache (`warm_s` is whatever the cache makes of it).
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+import jax
+
+from worker.engine.base import ImageSpec
+from worker.engine.load import load_engine
+from worker.engine.mesh import start_backend
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = 3
+
+
+def figures(model: str, devices: int, batch: int, steps: int, cache_dir: Path) -> dict[str, float]:
+    """Seconds to load, to warm and per step, and pictures a second; the best of some rounds."""
+    started = time.perf_counter()
+    engine = load_engine(
+        model, devices=devices, per_device_batch=batch // devices, cache_dir=cache_dir
+    )
+    loaded = time.perf_counter()
+    engine.warm()
+    warm = time.perf_counter()
+    specs = [
+        ImageSpec(
+            prompt=f"a red circle {seed}", seed=seed, num_inference_steps=steps, guidance_scale=3.0
+        )
+        for seed in range(batch)
+    ]
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        engine.render(specs, engine.info.shapes[0]).pictures()
+        seconds.append(time.perf_counter() - begun)
+    return {
+        "load_s": loaded - started,
+        "warm_s": warm - loaded,
+        "step_ms": 1e3 * min(seconds) / steps,
+        "pictures_per_s": batch / min(seconds),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", default="shapes")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--devices", default="1,8")
+    parser.add_argument("--cache-dir", type=Path, default=Path("~/.cache/imagefleet").expanduser())
+    given = parser.parse_args()
+    counts = [int(count) for count in given.devices.split(",")]
+    start_backend(max(counts))
+    rows = {n: figures(given.model, n, given.batch, given.steps, given.cache_dir) for n in counts}
+    print(f"{'devices':>8}" + "".join(f"{name:>16}" for name in rows[counts[0]]))
+    for devices, row in rows.items():
+        print(f"{devices:>8}" + "".join(f"{value:>16.2f}" for value in row.values()))
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
+    ).stdout.strip()
+    rounded = {n: {name: round(v, 3) for name, v in row.items()} for n, row in rows.items()}
+    about = {"model": given.model, "batch": given.batch, "steps": given.steps, "devices": rounded}
+    hardware = f"{jax.devices()[0].device_kind}, {platform.machine()}, {os.cpu_count()} cores"
+    print(json.dumps({"benchmark": "engine", **about, "commit": commit, "hardware": hardware}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The two tiny checkpoints: random, and spelt like files of 2022 and like today's.
+
+Goes in: a folder. Comes out: a diffusers checkpoint there, in half precision, and the pipeline
+whose weights are what the files hold. Knows nothing of what is asked of them.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    DDIMScheduler,
+    PNDMScheduler,
+    StableDiffusionPipeline,
+    UNet2DConditionModel,
+)
+from safetensors.torch import load_file, save_file
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+Tensors = dict[str, torch.Tensor]
+
+WORDS = ["a</w>", "red</w>", "circle</w>", "on</w>", "blue</w>"]
+SIZE = 8
+"""Latents are 8x8, pictures 32x32."""
+
+
+def older_unet() -> UNet2DConditionModel:
+    """Stable Diffusion 1.x's arrangement: convolutional projections, one number of heads."""
+    return UNet2DConditionModel(
+        sample_size=SIZE,
+        block_out_channels=(16, 24),
+        layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        norm_num_groups=8,
+        cross_attention_dim=16,
+        attention_head_dim=2,
+    )
+
+
+def newer_unet() -> UNet2DConditionModel:
+    """Everything the older one does not have."""
+    return UNet2DConditionModel(
+        sample_size=SIZE,
+        block_out_channels=(8, 16, 16),
+        layers_per_block=(1, 2, 1),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        norm_num_groups=4,
+        cross_attention_dim=16,
+        attention_head_dim=(1, 2, 4),
+        transformer_layers_per_block=(1, 2, 1),
+        use_linear_projection=True,
+        flip_sin_to_cos=False,
+        freq_shift=1,
+    )
+
+
+def pndm_config() -> PNDMScheduler:
+    """Stable Diffusion 1.4's."""
+    return PNDMScheduler(
+        beta_start=0.00085,
+        beta_end=0.012,
+        beta_schedule="scaled_linear",
+        skip_prk_steps=True,
+        set_alpha_to_one=False,
+        steps_offset=1,
+    )
+
+
+def ddim_config() -> DDIMScheduler:
+    return DDIMScheduler(
+        prediction_type="v_prediction", timestep_spacing="trailing", clip_sample=False
+    )
+
+
+def write_checkpoint(
+    folder: Path,
+    unet: UNet2DConditionModel,
+    activation: str,
+    scheduler: PNDMScheduler | DDIMScheduler,
+    seed: int,
+) -> StableDiffusionPipeline:
+    """A pipeline whose weights are what its half-precision files hold."""
+    tokenizer = make_tokenizer(folder / "tokenizer")
+    text = CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            hidden_act=activation,
+        )
+    )
+    vae = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3,
+        block_out_channels=(8, 8, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        scaling_factor=0.5,
+        sample_size=4 * SIZE,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    half = torch.float16 if seed == 1 else torch.bfloat16
+    for network in (text, unet, vae):
+        randomise(network, generator, half)
+    # A random denoiser does not denoise; a loud one also makes rounding errors grow with each step.
+    loud = unet.conv_out.weight.data
+    loud.copy_((loud / 8).to(half).float())
+    pipeline = StableDiffusionPipeline(
+        vae=vae.eval(),
+        text_encoder=text.eval(),
+        unet=unet.eval(),
+        tokenizer=tokenizer,
+        scheduler=scheduler,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.save_pretrained(folder)
+    for file in folder.glob("*/*.safetensors"):
+        rewrite(file, lambda key, tensor: {key: tensor.to(half)})
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def randomise(network: torch.nn.Module, generator: torch.Generator, half: torch.dtype) -> None:
+    """Fresh networks have norms of one and biases of zero, which hide a swap."""
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if weight.ndim == 1:
+                weight.copy_((0.1 if name.endswith("bias") else 0.2) * noise)
+                weight.add_(0 if name.endswith("bias") else 1)
+            else:
+                weight.copy_(noise * (weight[0].numel() ** -0.5 if weight.ndim > 1 else 1))
+            weight.copy_(weight.to(half).float())
+
+
+def make_tokenizer(folder: Path) -> CLIPTokenizer:
+    """CLIP's byte-level BPE with a handful of words, as vocab.json and merges.txt."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
+    merges = []
+    for word in WORDS:
+        pieces = [*word.removesuffix("</w>")[:-1], word.removesuffix("</w>")[-1] + "</w>"]
+        while len(pieces) > 1:
+            merges.append((pieces[0], pieces[1]))
+            pieces = [pieces[0] + pieces[1], *pieces[2:]]
+    merges = list(dict.fromkeys(merges))
+    tokens = [*letters, *(letter + "</w>" for letter in letters), *("".join(m) for m in merges)]
+    tokens += ["<|startoftext|>", "<|endoftext|>"]
+    folder.mkdir(parents=True)
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in merges)]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=77)
+
+
+def rewrite(file: Path, change: Callable[[str, torch.Tensor], Tensors]) -> None:
+    tensors: Tensors = {}
+    for key, tensor in load_file(file).items():
+        tensors |= change(key, tensor.contiguous())
+    save_file(tensors, file)
+
+
+def spell_like_2022(folder: Path) -> None:
+    """Key names and tokenizer files as in CompVis/stable-diffusion-v1-4."""
+    old = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
+
+    def vae(key: str, tensor: torch.Tensor) -> Tensors:
+        for today, then in old.items():
+            key = key.replace(f"attentions.0.{today}", f"attentions.0.{then}")
+        return {key: tensor}
+
+    rewrite(folder / "vae" / "diffusion_pytorch_model.safetensors", vae)
+    text = folder / "text_encoder" / "model.safetensors"
+    rewrite(text, lambda key, tensor: {f"text_model.{key.removeprefix('text_model.')}": tensor})
+    positions = {"text_model.embeddings.position_ids": torch.arange(77)[None]}
+    save_file(load_file(text) | positions, text)
+    (folder / "tokenizer" / "tokenizer.json").unlink(missing_ok=True)
+
+
+def spell_like_today(folder: Path) -> None:
+    """What transformers 5 and diffusers 0.42 write: tokenizer.json alone."""
+    for name in ("vocab.json", "merges.txt"):
+        (folder / "tokenizer" / name).unlink()
