@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from producer.client import Client, Job
+from producer.client import Client, Job, outcome, pauses
 from shared.jobs import JobResult, JobStatus, State
 
 
@@ -36,25 +36,44 @@ class AsyncClient:
     async def as_completed(
         self, jobs: Iterable["AsyncJob"], *, timeout: float | None = None
     ) -> AsyncIterator["AsyncJob"]:
-        ended = self._client.as_completed([job.job for job in jobs], timeout=timeout)
-        while (job := await asyncio.to_thread(next, ended, None)) is not None:
-            yield self._wrap(job)
+        waiting = {job.id: job.job for job in jobs}
+        for pause in pauses(waiting, timeout):
+            # Only the look is in a thread: whoever stops waiting leaves none behind.
+            for job in await asyncio.to_thread(lambda: list(self._client.ended(waiting))):
+                yield self._wrap(job)
+            if waiting:
+                await asyncio.sleep(pause)
 
     async def map(
-        self, prompts: Iterable[str | Mapping[str, Any]], **parameters: Any
+        self,
+        prompts: Iterable[str | Mapping[str, Any]],
+        *,
+        timeout: float | None = None,
+        **parameters: Any,
     ) -> AsyncIterator[JobResult]:
-        results = self._client.map(prompts, **parameters)
-        while (result := await asyncio.to_thread(next, results, None)) is not None:
-            yield result
+        for job in await self.submit_many(prompts, **parameters):
+            yield await job.result(timeout=timeout)
+
+    async def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
+        return await asyncio.to_thread(self._client.statuses, job_ids)
+
+    async def cancel(self, job_id: str) -> State:
+        return await asyncio.to_thread(self._client.cancel, job_id)
+
+    async def check(self) -> None:
+        await asyncio.to_thread(self._client.check)
+
+    def close(self) -> None:
+        self._client.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._client.close()
+        self.close()
 
     def _wrap(self, job: Job) -> "AsyncJob":
-        return AsyncJob(job=job)
+        return AsyncJob(job=job, client=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +81,7 @@ class AsyncJob:
     """`Job` with `await`."""
 
     job: Job = field(repr=False)
+    client: AsyncClient = field(repr=False, compare=False)
 
     @property
     def id(self) -> str:
@@ -71,7 +91,9 @@ class AsyncJob:
         return await asyncio.to_thread(self.job.status)
 
     async def result(self, timeout: float | None = None) -> JobResult:
-        return await asyncio.to_thread(self.job.result, timeout)
+        async for _ in self.client.as_completed([self], timeout=timeout):
+            pass
+        return outcome(await self.status())
 
     async def cancel(self) -> State:
         return await asyncio.to_thread(self.job.cancel)

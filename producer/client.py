@@ -11,15 +11,15 @@ trip a poll. Workers, Celery and JAX are not known here.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self
 
 from shared import broker
 from shared.admission import admit
 from shared.catalogue import Catalogue
-from shared.errors import JobCancelled, JobFailed, ResultTimeout, UnknownJob
+from shared.errors import InvalidRequest, JobCancelled, JobFailed, ResultTimeout, UnknownJob
 from shared.events import callback
 from shared.jobs import (
     TERMINAL,
@@ -38,8 +38,6 @@ _CHUNK: Final = 500
 """Jobs a round trip: 28,000 jobs/s with it, 1,600 one by one."""
 _FIRST_POLL_S: Final = 0.01
 _LAST_POLL_S: Final = 0.25
-
-T = TypeVar("T")
 
 
 class Client:
@@ -63,6 +61,12 @@ class Client:
         self._records = Records(self._redis, self.settings.namespace, self.settings.retention_s)
         self._catalogue = Catalogue(self._redis, self.settings.namespace)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def submit(self, prompt: str, *, id: str | None = None, **parameters: Any) -> "Job":
         """Accept one prompt. Once this returns, the job will end in exactly one terminal state.
 
@@ -84,8 +88,11 @@ class Client:
     ) -> list["Job"]:
         """Accept many: prompts, or mappings of parameters; `parameters` hold for all of them.
 
-        Raises as `submit`. The chunks (of 500) before the one that raised are accepted.
+        Raises as `submit`. The chunks (of 500) before the one that raised are accepted; if an id
+        stands already with other parameters, so are the other jobs of its chunk.
         """
+        if isinstance(prompts, str | Mapping):
+            raise InvalidRequest("prompts", prompts, "must be several; `submit` takes one")
         jobs: list[Job] = []
         entries = iter(prompts)
         while chunk := list(islice(entries, _CHUNK)):
@@ -112,10 +119,10 @@ class Client:
     ) -> Iterator["Job"]:
         """Yield each job as it ends, however it ends. Raises ResultTimeout after `timeout` s."""
         waiting = {job.id: job for job in jobs}
-        for _ in _polls(timeout, lambda: f"{len(waiting)} jobs are not done"):
-            yield from self._ended(waiting)
-            if not waiting:
-                return
+        for pause in pauses(waiting, timeout):
+            yield from self.ended(waiting)
+            if waiting:
+                time.sleep(pause)
 
     def map(
         self,
@@ -136,9 +143,12 @@ class Client:
         with broker.clear_errors(self._url):
             request = self._records.get(check_job_id(job_id)).request
             event = callback(CallbackEvent.CANCELLED, job_id, request)
-            if self._records.cancel(job_id, "", event).happened:
-                return State.CANCELLED
-            return self._records.ask_to_cancel(job_id)
+            while True:
+                if self._records.cancel(job_id, "", event).happened:
+                    return State.CANCELLED
+                state = self._records.ask_to_cancel(job_id)
+                if state is not State.QUEUED:  # or it was handed back just now: once more
+                    return state
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""
@@ -156,10 +166,11 @@ class Client:
                 request = JobRequest.parse(entry)
                 admit(request, offers)
                 jobs.append((new_job_id() if job_id is None else check_job_id(job_id), request))
-            self._records.submit(jobs)
+            self._records.submit(jobs, sorted_by_key=bool(offers))
         return [Job(id=job_id, client=self) for job_id, _ in jobs]
 
-    def _ended(self, waiting: dict[str, "Job"]) -> Iterator["Job"]:
+    def ended(self, waiting: dict[str, "Job"]) -> Iterator["Job"]:
+        """Take out of `waiting` (by id) and yield what has ended. One round trip."""
         ids = list(waiting)
         with broker.clear_errors(self._url):
             states = self._records.states(ids)
@@ -209,17 +220,24 @@ def outcome(status: JobStatus) -> JobResult:
 
 def _fields(entry: str | Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
     own = {"prompt": entry} if isinstance(entry, str) else dict(entry)
-    return {**common, **own}
+    return {name: value for name, value in {**common, **own}.items() if value is not None}
 
 
-def _polls(timeout: float | None, what: Any) -> Iterator[None]:
-    """Yield at growing intervals until the consumer stops; ResultTimeout after `timeout` s."""
+def pauses(waiting: Collection[object], timeout: float | None) -> Iterator[float]:
+    """Seconds to wait before the next look, growing, until `waiting` is empty.
+
+    Raises:
+        ResultTimeout: `timeout` seconds have passed.
+    """
     deadline = float("inf") if timeout is None else time.monotonic() + timeout
     pause = _FIRST_POLL_S
     while True:
-        yield
         left = deadline - time.monotonic()
+        yield min(pause, max(left, 0.0))
+        if not waiting:
+            return
         if left <= 0:
-            raise ResultTimeout(f"{what()} after {timeout:g} s; they go on, wait again")
-        time.sleep(min(pause, left))
+            raise ResultTimeout(
+                f"{len(waiting)} jobs are not done after {timeout:g} s; they go on, wait again"
+            )
         pause = min(pause * 1.5, _LAST_POLL_S)

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
 
 from shared.errors import BrokerUnavailable, ConfigurationError
 from shared.jobs import JobRequest, pack
@@ -38,6 +39,9 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
     from redis.backoff import ExponentialBackoff
     from redis.retry import Retry
 
+    passing = [redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError]
+    if retries == UNTIL_IT_IS_BACK:  # full, or a replica for a moment
+        passing += [redis.OutOfMemoryError, redis.ReadOnlyError]
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     try:
         return redis.Redis.from_url(
@@ -45,7 +49,7 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
             decode_responses=True,
             encoding_errors="replace",  # rubbish on a queue must reach the code that refuses it
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
-            retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
+            retry_on_error=passing,
             socket_timeout=10,
             socket_connect_timeout=5,
             health_check_interval=30,
@@ -84,11 +88,16 @@ def _sentence(error: Exception, url: str) -> str:
 
 
 def celery_url(url: str) -> str:
-    """The same address in kombu's spelling (unix sockets differ)."""
+    """The same address in the spelling of kombu and Celery's result backend."""
+    address, _, query = url.partition("?")
+    options = dict(parse_qsl(query))
     if url.startswith("unix://"):
-        path, _, query = url.removeprefix("unix://").partition("?")
-        return f"redis+socket://{path}" + (f"?{query}" if query else "")
-    return url
+        address = "redis+socket://" + address.removeprefix("unix://")
+        if "db" in options:
+            options["virtual_host"] = options.pop("db")
+    if url.startswith("rediss://"):
+        options.setdefault("ssl_cert_reqs", "required")
+    return address + (f"?{urlencode(options)}" if options else "")
 
 
 def message(job_id: str, request: JobRequest, queue: str) -> str:

@@ -6,6 +6,8 @@ It stays when the workers leave: a preempted fleet comes back, and its producers
 import time
 from typing import TYPE_CHECKING, Final, cast
 
+from pydantic import ConfigDict
+
 from shared.jobs import Record
 from shared.queues import DEFAULT_MODEL
 
@@ -18,6 +20,7 @@ _FRESH_S: Final = 10.0
 class Offer(Record):
     """One model as served here. Shapes are (height, width) in pixels, the default one first."""
 
+    model_config = ConfigDict(extra="ignore")  # of newer workers
     model: str
     digest: str
     shapes: tuple[tuple[int, int], ...]

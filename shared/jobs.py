@@ -87,6 +87,10 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}$")]
+"""Of a model or a scheduler; part of queue names."""
+
+
 class JobRequest(Record):
     """One prompt and its parameters, in diffusers' names.
 
@@ -106,8 +110,8 @@ class JobRequest(Record):
         default_factory=lambda: secrets.randbits(32)
     )
     """Drawn at submission if not given, so that a second attempt paints the same picture."""
-    scheduler: str | None = None
-    model: str | None = None
+    scheduler: Name | None = None
+    model: Name | None = None
     format: ImageFormat = ImageFormat.PNG
     priority: Annotated[int, Field(ge=0, le=9)] = 3
     """Celery's on Redis: 0 is served first, 9 last; steps of three share a level."""
@@ -146,9 +150,15 @@ class JobRequest(Record):
     def _is_http(cls, url: str | None) -> str | None:
         if url is None:
             return None
+        if not url.isascii() or not url.isprintable() or " " in url:
+            raise ValueError(
+                "must be an http:// or https:// address in plain ASCII, without blanks"
+            )
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be an http:// or https:// address")
+        if parts.port == 0:  # and `port` itself raises ValueError beyond 65535
+            raise ValueError("must not name port 0")
         if len(url) > 2_048:
             raise ValueError("must be at most 2048 characters")
         return url
@@ -240,8 +250,10 @@ def pack(request: JobRequest) -> dict[str, Any]:
     return {"version": MESSAGE_VERSION, "request": request.model_dump(mode="json")}
 
 
-def unpack(kwargs: dict[str, Any]) -> JobRequest:
+def unpack(kwargs: object) -> JobRequest:
     """The opposite of `pack`. Raises MessageRejected or InvalidRequest, never anything else."""
+    if not isinstance(kwargs, dict):
+        raise MessageRejected("message carries no keyword arguments")
     version, request = kwargs.get("version"), kwargs.get("request")
     if version != MESSAGE_VERSION:
         raise MessageRejected(

@@ -21,7 +21,10 @@ def queue_name(namespace: str, model: str | None, height: int | None, width: int
     return f"{namespace}.{model or DEFAULT_MODEL}.{shape}"
 
 
-def queue_of(namespace: str, request: JobRequest) -> str:
+def queue_of(namespace: str, request: JobRequest | None) -> str:
+    """The queue of a job's compile key; without a request the one that every worker reads."""
+    if request is None:
+        return queue_name(namespace, None, None, None)
     return queue_name(namespace, request.model, request.height, request.width)
 
 

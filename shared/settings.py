@@ -4,6 +4,7 @@ Nothing is read at import: whoever starts a process makes one `Settings` and pas
 """
 
 from typing import Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -36,8 +37,15 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _is_a_redis(cls, url: SecretStr) -> SecretStr:
-        if not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+        text = url.get_secret_value()
+        if not text.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("must begin with redis://, rediss:// or unix://")
+        if not text.startswith("unix://"):
+            parts = urlsplit(text)
+            if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
+                raise ValueError("must end in the number of a database, as in redis://host:6379/0")
+            if parts.port == 0:  # and `port` itself raises ValueError for what is none
+                raise ValueError("must not name port 0")
         return url
 
     @classmethod

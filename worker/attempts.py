@@ -3,6 +3,7 @@
 Knows the engine's words and the job's. Knows no Celery, no Redis, no JAX.
 """
 
+import threading
 import time
 import uuid
 from collections.abc import Iterable
@@ -43,17 +44,20 @@ class Attempt:
     def __post_init__(self) -> None:
         self._pictures: dict[int, Picture] = {}
         self._done: Future[list[Picture]] = Future()
+        self._lock = threading.Lock()
 
     def deliver(self, index: int, picture: Picture) -> None:
         """Hand over picture `index`; the last one completes the attempt."""
-        self._pictures[index] = picture
-        if len(self._pictures) == len(self.specs) and not self._done.done():
-            self._done.set_result([self._pictures[i] for i in range(len(self.specs))])
+        with self._lock:
+            self._pictures[index] = picture
+            if len(self._pictures) == len(self.specs) and not self._done.done():
+                self._done.set_result([self._pictures[i] for i in range(len(self.specs))])
 
     def abandon(self, error: ImagefleetError) -> None:
         """Nothing more will come. Whoever waits hears `error`; the first one counts."""
-        if not self._done.done():
-            self._done.set_exception(error)
+        with self._lock:
+            if not self._done.done():
+                self._done.set_exception(error)
 
     def pictures(self) -> list[Picture]:
         """Wait for all pictures, in the order of `specs`. Raises what `abandon` was told."""

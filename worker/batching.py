@@ -1,13 +1,14 @@
 """Which waiting pictures share the next device batch."""
 
 from collections import deque
-from typing import Final
 
 from worker.attempts import Slot
 
-SUSPECT_BELOW_LIMIT: Final = 1
-"""A job runs alone from its last-but-one allowed delivery on. Earlier, and one preempted batch
-would turn into many single runs."""
+
+def suspect_from(max_deliveries: int) -> int:
+    """The delivery from which on a job runs alone: the last but one that is allowed. Earlier, and
+    one preempted batch would turn into many single runs."""
+    return max(2, max_deliveries - 1)
 
 
 def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list[Slot]:
@@ -33,4 +34,4 @@ def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list
 
 
 def _suspect(slot: Slot, max_deliveries: int) -> bool:
-    return 1 < max_deliveries - SUSPECT_BELOW_LIMIT <= slot.attempt.deliveries
+    return slot.attempt.deliveries >= suspect_from(max_deliveries)

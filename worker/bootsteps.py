@@ -5,11 +5,12 @@ import sys
 from typing import Any
 
 from celery import Celery, bootsteps
+from celery.concurrency.thread import TaskPool
 from celery.signals import task_revoked, worker_shutting_down
-from celery.worker import state
+from celery.worker.components import Pool
 from celery.worker.consumer.tasks import Tasks
 
-from shared.errors import ImagefleetError
+from shared.errors import ConfigurationError, ImagefleetError
 from worker.host import Host
 
 EX_CONFIG = 78
@@ -20,17 +21,26 @@ def install(app: Celery, host: Host) -> None:
     """Make every worker of `app` own the devices and claim its own work."""
 
     class Devices(bootsteps.StartStopStep):
-        """Load and compile before Celery connects, so that nothing is taken before ready."""
+        """Load and compile before Celery connects, so that nothing is taken before ready; drain
+        before its pool stops, whichever way the worker ends."""
 
         name = "imagefleet.devices"
+        requires = (Pool,)
 
         def start(self, worker: Any) -> None:
             try:
+                if worker.pool_cls is not TaskPool:
+                    raise ConfigurationError("the devices need one process: start with -P threads")
                 host.start()
             except ImagefleetError as error:
                 # Celery has put a logger in the place of sys.stderr.
                 print(f"imagefleet-worker: {error}", file=sys.__stderr__, flush=True)
                 os._exit(EX_CONFIG)  # half-started device runtimes do not always let go
+
+        def stop(self, worker: Any) -> None:
+            host.drain()
+
+        terminate = stop
 
     class Intake(bootsteps.StartStopStep):
         """Take the queues over from kombu between its consumer's creation and its first read."""
@@ -53,16 +63,18 @@ def install(app: Celery, host: Host) -> None:
             host.take_work()
 
         def stop(self, consumer: Any) -> None:
-            if state.should_stop is not None or state.should_terminate is not None:
-                host.drain()
+            host.intake.detach()
 
     @task_revoked.connect(weak=False)
     def withdraw(request: Any, **_: Any) -> None:
-        host.withdraw(request.id)
+        host.withdraw(request.id, request.message.delivery_tag)
 
     @worker_shutting_down.connect(weak=False)
-    def stop_taking(**_: Any) -> None:
-        host.stop_taking()  # at the signal; Celery's loop may need a second to notice it
+    def stop_taking(how: str, **_: Any) -> None:
+        if how == "Warm":
+            host.stop_taking()  # at the signal; Celery's loop may need a second to notice it
+        else:
+            host.quit()
 
     app.steps["worker"].add(Devices)
     app.steps["consumer"].add(Intake)

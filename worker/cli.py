@@ -42,14 +42,10 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
 
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
     try:
-        app.worker_main([*options, *celery_arguments])
+        code = app.start(argv=[*options, *celery_arguments])
     except SystemExit as ended:
-        _leave(ended.code)
-    _leave(0)
-
-
-def _leave(code: object) -> None:
+        code = ended.code
     # Work on a hung device cannot be joined; everything worth keeping has been handed back.
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 0)
+    os._exit(code if isinstance(code, int) else int(code is not None))

@@ -24,7 +24,7 @@ class DeadLetters:
             pipe.lpush(self._key, json.dumps(letter))
             pipe.ltrim(self._key, 0, _KEPT - 1)
             pipe.execute()
-        with suppress(ValueError, TypeError, KeyError):
+        with suppress(Exception):  # it is dead because it can be anything
             job_id = json.loads(message)["headers"]["id"]
             return job_id if isinstance(job_id, str) else None
         return None

@@ -7,15 +7,18 @@ declared shape compiled, and the host ready. `drain` is its opposite.
 import logging
 import os
 import platform
+import threading
 import time
 import uuid
 from collections.abc import Sequence
+from typing import Final
 
 from shared import broker
 from shared.broker import UNTIL_IT_IS_BACK
 from shared.catalogue import Catalogue
 from shared.errors import ImagefleetError, JobCancelled, JobFailed, LeaseLost
-from shared.jobs import JobResult, State
+from shared.events import callback
+from shared.jobs import CallbackEvent, JobResult, State
 from shared.queues import queue_name
 from shared.records import Records
 from shared.storage import open_store
@@ -34,6 +37,10 @@ from worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
+EX_TEMPFAIL: Final = 75
+"""sysexits.h: try again later; somebody else will."""
+_DRAIN_GRACE_S: Final = 10.0
+
 
 class Host:
     """Everything a worker process owns. Made without side effects; `start` makes them."""
@@ -42,6 +49,7 @@ class Host:
         self.settings = settings
         self.name = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self._running = False
+        self._asked_to_stop = False
 
     def start(self) -> None:
         """Check Redis and storage, load and compile the model, announce it.
@@ -77,7 +85,12 @@ class Host:
         )
         dead = DeadLetters(patient, settings.namespace)
         self.intake = Intake(
-            self._claims, self._records, dead, self.engine, settings.max_deliveries
+            self._claims,
+            self._records,
+            dead,
+            self.engine,
+            max_deliveries=settings.max_deliveries,
+            max_in_hand=settings.post_threads,
         )
         self._finisher = Finisher(
             store, self._records, self.engine, self.name, settings.storage_patience_s
@@ -93,10 +106,10 @@ class Host:
     def take_work(self) -> None:
         """Begin to claim. Again after a reconnect: nothing happens."""
         if not self._running:
-            self._running = True
             self._keeper.start()
             self._reporter.start()
             self._runner.start()
+            self._running = True
 
     def groups(self, queues: Sequence[str] | None) -> list[QueueGroup]:
         """`queues`, or all of this model's, sorted by compile key. A name we do not know is a group
@@ -116,41 +129,61 @@ class Host:
             grouped.setdefault(keys.get(queue, queue), []).append(queue)
         return [QueueGroup(name=name, queues=tuple(found)) for name, found in grouped.items()]
 
-    def perform(self, job_id: str) -> JobResult:
+    def perform(self, job_id: str, tag: str) -> JobResult:
         """See a claimed job to its end: what the Celery task does, in a pool thread.
 
         Raises:
             ImagefleetError: how it ended, if not well; recorded already.
         """
-        found = self.intake.outcome(job_id)
+        found = self.intake.outcome(tag)
         try:
             if found is None:
                 return self._ended_before(job_id)
             if isinstance(found, ImagefleetError):
                 raise found
             return self._finish(found)
+        except ImagefleetError:
+            raise
+        except Exception as error:  # Celery would drop it, and its claim would be held for ever
+            log.exception("job %s goes back to the queue", job_id)
+            self._claims.hand_back(tag)
+            raise LeaseLost(f"job {job_id} was handed back") from error
         finally:
-            self.intake.forget(job_id)
+            self.intake.forget(tag)
 
-    def withdraw(self, job_id: str) -> None:
-        """Celery revoked the job, or it expired, before it reached a device."""
-        self._records.cancel(job_id, "", None)
+    def withdraw(self, job_id: str, tag: str) -> None:
+        """Celery revoked the job, or it expired, before its task ran here."""
+        found = self.intake.forget(tag)
+        if isinstance(found, Attempt):
+            found.abandon(JobCancelled(f"job {job_id} was revoked"))
+        [status] = self._records.read([job_id])
+        if status is not None:
+            event = callback(CallbackEvent.CANCELLED, job_id, status.request)
+            leave = [State.QUEUED, State.RUNNING]
+            self._records.cancel(job_id, "", event, leave=leave)
 
     def stop_taking(self) -> None:
-        """Take no further batch."""
+        """Take no further batch. Asked a second time, hand everything back and quit."""
+        if self._asked_to_stop:
+            self.quit()
+        self._asked_to_stop = True
+        self._leave_anyway_after(self.settings.drain_s + _DRAIN_GRACE_S)
         if self._running:
             self._runner.stop()
 
     def drain(self) -> None:
-        """Finish what is on the devices within `drain_s`; hand everything else back at once."""
+        """Hand back at once what no device has seen; finish the rest within `drain_s`, or hand it
+        back too. Every way out of a worker comes through here; a second time nothing happens."""
         if not self._running:
             return
         self._running = False
+        if not self._asked_to_stop:
+            self._leave_anyway_after(self.settings.drain_s + _DRAIN_GRACE_S)
         deadline = time.monotonic() + self.settings.drain_s
         self._runner.stop()
+        handed_back = self._hand_back(self.intake.close())
         begun = self.intake.unfinished()
         self._runner.join(self.settings.drain_s)
-        handed_back = self._hand_back(self.intake.waiting())
         while any(self._claims.holds(each.tag) for each in begun) and time.monotonic() < deadline:
             time.sleep(0.02)  # until Celery has stored the result and acknowledged
         handed_back += self._hand_back(self.intake.unfinished())
@@ -159,6 +192,19 @@ class Host:
         log.info("drained: %d jobs handed back", handed_back)
         self._reporter.stop()
         self._delivery.stop()
+
+    def quit(self) -> None:
+        """Hand everything back now and end the process."""
+        try:
+            log.warning("quitting: %d jobs handed back", self._claims.leave())
+        finally:
+            os._exit(EX_TEMPFAIL)
+
+    def _leave_anyway_after(self, seconds: float) -> None:
+        """Redis may be away, or a pool thread may hang: the lease does the rest."""
+        timer = threading.Timer(seconds, os._exit, [EX_TEMPFAIL])
+        timer.daemon = True
+        timer.start()
 
     def _hand_back(self, attempts: Sequence[Attempt]) -> int:
         """Record, message, and then whoever waits: Celery acknowledges what was given up, and must

@@ -4,11 +4,15 @@ Celery stays the owner of a request's life: it decodes, checks revoked, expired 
 stores results, follows chains and acknowledges. Only two things are ours: when messages are taken
 (`next_batch`, at the moment the devices are free) and what happens between "received" and "sent to
 the pool" (`accept`: its pictures are put into a device batch).
+
+Everything here is known by the tag of its claim, never by the job's id: the same job may be here
+twice.
 """
 
 import base64
 import json
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,10 +25,11 @@ from kombu.message import Message
 from shared.admission import admit
 from shared.errors import ImagefleetError, LeaseLost, MessageRejected, TooManyDeliveries
 from shared.events import callback
-from shared.jobs import CallbackEvent, JobError, JobRequest, unpack
+from shared.jobs import TERMINAL, CallbackEvent, JobError, State, check_job_id, unpack
+from shared.queues import DEFAULT_MODEL
 from shared.records import Records
 from worker.attempts import Attempt, Slot, attempts_in, offer_of, plan_attempt, slots_of
-from worker.batching import next_batch
+from worker.batching import next_batch, suspect_from
 from worker.claims import Claimed, Claims, QueueGroup
 from worker.deadletters import DeadLetters
 from worker.engine.base import Engine
@@ -37,6 +42,12 @@ _BREATH_S: Final = 1.0
 PassOn = Callable[[Request], None]
 
 
+class ClaimedMessage(Message):
+    """A kombu message that remembers which claim it came with."""
+
+    claimed: Claimed
+
+
 class Intake:
     """`next_batch` belongs to the device thread; the rest may be called from anywhere."""
 
@@ -46,21 +57,30 @@ class Intake:
         records: Records,
         dead: DeadLetters,
         engine: Engine,
+        *,
         max_deliveries: int,
+        max_in_hand: int,
     ) -> None:
+        """`max_in_hand`: jobs between claim and acknowledgement, each of which holds a thread."""
         self._claims = claims
         self._records = records
         self._dead = dead
         self._info = engine.info
+        offer = offer_of(engine.info)
+        self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
         self._capacity = engine.capacity
         self._max_deliveries = max_deliveries
+        self._max_in_hand = max_in_hand
         self._groups: Sequence[QueueGroup] = ()
         self._strategies: dict[str, Any] = {}
         self._pass_on: PassOn = lambda request: None
         self._claimed: deque[Claimed] = deque()
         self._requests: deque[Request] = deque()
+        self._scheduled: set[str] = set()
         self._waiting: deque[Slot] = deque()
         self._outcomes: dict[str, Attempt | ImagefleetError] = {}
+        self._closed = False
+        self._lock = threading.Lock()
 
     def attach(
         self, groups: Sequence[QueueGroup], strategies: dict[str, Any], pass_on: PassOn
@@ -68,54 +88,74 @@ class Intake:
         """Where to take messages from and how Celery reads them. Again after a reconnect."""
         self._groups, self._strategies, self._pass_on = groups, strategies, pass_on
 
+    def detach(self) -> None:
+        """Celery forgets what it holds for later (ETA) when it reconnects: give that back."""
+        for tag in list(self._scheduled):
+            self._claims.hand_back(tag)
+        self._scheduled.clear()
+
     def accept(self, request: Request) -> None:
         """Celery's `on_task_request`: received, due and not revoked. Wait for the next batch."""
+        self._scheduled.discard(request.message.delivery_tag)
         self._requests.append(request)
 
     def next_batch(self) -> list[Slot]:
         """What the devices do next: up to a full batch of one compile key, or nothing."""
-        want = self._capacity - len(self._waiting)
-        try:
-            if want > 0:
-                self._claimed.extend(self._claims.claim(self._groups, want))
-            # What raises here stays where it is, and is looked at again next time.
-            while self._claimed:
-                self._receive(self._claimed[0])
-                self._claimed.popleft()
-            while self._requests:
-                self._begin(self._requests[0])
-                self._requests.popleft()
-        except LeaseLost:
-            time.sleep(_BREATH_S)  # the keeper joins again
-        except redis.RedisError as error:
-            log.warning("Redis did not give work: %s", error)
-            time.sleep(_BREATH_S)
-        return next_batch(self._waiting, self._capacity, self._max_deliveries)
+        with self._lock:
+            if self._closed:
+                return []
+            try:
+                self._take_in()
+            except LeaseLost:
+                time.sleep(_BREATH_S)  # the keeper joins again
+            except redis.RedisError as error:
+                log.warning("Redis did not give work: %s", error)
+                time.sleep(_BREATH_S)
+            return next_batch(self._waiting, self._capacity, self._max_deliveries)
 
-    def outcome(self, job_id: str) -> Attempt | ImagefleetError | None:
+    def close(self) -> list[Attempt]:
+        """Take nothing more. The attempts of which no picture has reached a device."""
+        with self._lock:
+            self._closed = True
+            waiting = attempts_in(self._waiting)
+            self._waiting.clear()
+        return waiting
+
+    def outcome(self, tag: str) -> Attempt | ImagefleetError | None:
         """What became of a request on its way here: an attempt, a refusal, or None if its record
         had ended before."""
-        return self._outcomes.get(job_id)
+        return self._outcomes.get(tag)
 
-    def forget(self, job_id: str) -> None:
-        self._outcomes.pop(job_id, None)
+    def forget(self, tag: str) -> Attempt | ImagefleetError | None:
+        return self._outcomes.pop(tag, None)
 
     def unfinished(self) -> list[Attempt]:
-        return [found for found in self._outcomes.values() if isinstance(found, Attempt)]
+        found = list(self._outcomes.values())  # pool threads take from it meanwhile
+        return [each for each in found if isinstance(each, Attempt)]
 
-    def waiting(self) -> list[Attempt]:
-        """Attempts of which no picture has reached a device."""
-        return attempts_in(self._waiting)
+    def _take_in(self) -> None:
+        """Claim, receive, begin. What raises stays where it is, and is looked at again."""
+        room = self._max_in_hand - len(self._outcomes)
+        in_hand = self.unfinished()
+        if any(each.deliveries >= suspect_from(self._max_deliveries) for each in in_hand):
+            room = 0  # it has this worker to itself
+        want = min(room, self._capacity - len(self._waiting))
+        if want > 0:
+            suspects = suspect_from(self._max_deliveries)
+            self._claimed += self._claims.claim(self._groups, want, suspect_from=suspects)
+        while self._claimed:
+            self._receive(self._claimed[0])
+            self._claimed.popleft()
+        while self._requests:
+            self._begin(self._requests[0])
+            self._requests.popleft()
 
     def _receive(self, claimed: Claimed) -> None:
         """Give a claimed message to Celery, or to the dead letters if nobody can read it."""
         try:
             message = _message(claimed)
             strategy = self._strategies[message.headers["task"]]
-        except (ValueError, TypeError, KeyError) as error:
-            self._bury(claimed, f"not a message of ours: {type(error).__name__}: {error}")
-            return
-        try:
+            self._scheduled.add(claimed.tag)  # unless Celery passes it on now
             strategy(
                 message,
                 None,
@@ -123,55 +163,76 @@ class Intake:
                 lambda *args: self._reject(claimed, requeue=bool(args[2:] and args[2])),
                 [],
             )
-        except Exception as error:  # Celery raises many kinds for a body it cannot read
-            self._bury(claimed, f"Celery cannot read it: {type(error).__name__}: {error}")
+        except redis.RedisError:
+            raise
+        except Exception as error:  # anybody can write anything to a queue
+            self._bury(claimed, f"cannot be read: {type(error).__name__}: {error}")
+        if not self._claims.holds(claimed.tag):
+            self._scheduled.discard(claimed.tag)
 
     def _begin(self, request: Request) -> None:
-        """Refuse, or start the attempt; either way Celery's pool then runs the task."""
-        if request.revoked():
-            return
-        deliveries = request.message.delivery_info.get("deliveries", 1)
+        """Start the attempt or refuse it; then Celery's pool runs the task."""
+        claimed: Claimed = request.message.claimed
         try:
-            attempt = self._attempt(request, deliveries)
-        except ImagefleetError as error:
-            log.warning("job %s refused: %s", request.id, error)
-            reason = JobError(code=error.code, message=str(error))
-            self._records.fail(request.id, "", reason, self._failed(request, reason))
-            self._outcomes[request.id] = error
-        else:
-            if attempt is not None:
-                self._outcomes[request.id] = attempt
-                self._waiting.extend(slots_of(attempt))
+            if request.revoked() or not self._admit(request, claimed):
+                return
+        except redis.RedisError:
+            raise
+        except Exception as error:
+            log.exception("job %s", request.id)
+            self._bury(claimed, f"cannot be begun: {type(error).__name__}: {error}")
+            return
         self._pass_on(request)
 
-    def _attempt(self, request: Request, deliveries: int) -> Attempt | None:
+    def _admit(self, request: Request, claimed: Claimed) -> bool:
+        """False if the message turned out to be somebody else's by now."""
+        try:
+            attempt = self._attempt(request, claimed)
+        except LeaseLost:
+            self._claims.hand_back(claimed.tag)
+            return False
+        except ImagefleetError as error:
+            log.warning("job %s refused: %s", request.id, error.code)
+            self._fail(request.id, error, claimed.deliveries)
+            self._outcomes[claimed.tag] = error
+        else:
+            if attempt is not None:
+                self._outcomes[claimed.tag] = attempt
+                self._waiting.extend(slots_of(attempt))
+        return True
+
+    def _attempt(self, request: Request, claimed: Claimed) -> Attempt | None:
+        """None if the job has ended already. Raises LeaseLost if the claim is gone."""
         asked = unpack(request.request_dict["kwargs"])
-        offer = offer_of(self._info)
-        admit(asked, {offer.model: offer, "default": offer})
-        if deliveries > self._max_deliveries:
+        admit(asked, self._offers)
+        if claimed.deliveries > self._max_deliveries:
             raise TooManyDeliveries(
                 f"{self._max_deliveries} workers died with this job; it is not tried again"
             )
         attempt = plan_attempt(
-            request.id,
-            asked,
-            self._info,
-            deliveries=deliveries,
-            tag=request.message.delivery_tag,
+            request.id, asked, self._info, deliveries=claimed.deliveries, tag=claimed.tag
         )
         event = callback(CallbackEvent.STARTED, request.id, asked)
-        move = self._records.begin(request.id, attempt.token, deliveries, event)
-        if not move.happened and move.state is None:
-            self._records.adopt(request.id, asked)
-            move = self._records.begin(request.id, attempt.token, deliveries, event)
-        return attempt if move.happened else None
-
-    def _failed(self, request: Request, reason: JobError) -> Any:
-        try:
-            asked: JobRequest = unpack(request.request_dict["kwargs"])
-        except ImagefleetError:
+        claim = (self._claims.key, claimed.tag)
+        for _ in range(2):
+            move = self._records.begin(request.id, attempt.token, claimed.deliveries, event, claim)
+            if move.happened:
+                return attempt
+            if move.state is None:
+                self._records.adopt(request.id, asked)
+        if move.state in TERMINAL:
             return None
-        return callback(CallbackEvent.FAILED, request.id, asked, error=reason)
+        raise LeaseLost(f"job {request.id} is no longer this worker's")
+
+    def _fail(self, job_id: str, error: ImagefleetError, deliveries: int) -> None:
+        """Record a failure before any attempt. A first delivery cannot end a running job: that one
+        has another message."""
+        [status] = self._records.read([job_id])
+        if status is not None:
+            leave = [State.QUEUED] if deliveries == 1 else [State.QUEUED, State.RUNNING]
+            reason = JobError(code=error.code, message=str(error))
+            event = callback(CallbackEvent.FAILED, job_id, status.request, error=reason)
+            self._records.fail(job_id, "", reason, event, leave=leave)
 
     def _reject(self, claimed: Claimed, *, requeue: bool) -> None:
         if requeue:
@@ -183,30 +244,26 @@ class Intake:
         log.error("message on %r goes to the dead letters: %s", claimed.list_key, reason)
         job_id = self._dead.bury(claimed.list_key, claimed.message, reason)
         if job_id is not None:
-            error = MessageRejected(reason)
-            self._records.fail(job_id, "", JobError(code=error.code, message=reason), None)
+            self._fail(job_id, MessageRejected(reason), claimed.deliveries)
         self._claims.ack(claimed.tag)
 
 
-def _message(claimed: Claimed) -> Message:
-    """Open kombu's Redis envelope. Raises ValueError, TypeError or KeyError if it is none."""
+def _message(claimed: Claimed) -> ClaimedMessage:
+    """Open kombu's Redis envelope. Raises almost anything if it is none."""
     envelope = json.loads(claimed.message)
     properties, body = envelope["properties"], envelope["body"]
+    check_job_id(envelope["headers"]["id"])
     if properties.get("body_encoding") == "base64":
         body = base64.b64decode(body)
-    if not isinstance(envelope["headers"], dict) or not envelope["headers"].get("id"):
-        raise ValueError("no headers with a task id")
-    return Message(
+    message = ClaimedMessage(
         body=body,
         delivery_tag=claimed.tag,
         content_type=envelope["content-type"],
         content_encoding=envelope["content-encoding"],
         headers=envelope["headers"],
-        properties=properties,
-        delivery_info={
-            **properties["delivery_info"],
-            "redelivered": claimed.deliveries > 1,
-            "deliveries": claimed.deliveries,
-        },
+        properties={**properties, "delivery_tag": claimed.tag},
+        delivery_info={**properties["delivery_info"], "redelivered": claimed.deliveries > 1},
         accept={"application/json"},
     )
+    message.claimed = claimed
+    return message

@@ -45,6 +45,7 @@ class Keeper:
             except redis.RedisError as error:
                 # Others could not renew either: give them time to, once Redis is back.
                 self._sweep_from = time.monotonic() + 2 * self._pause_s
+                self._claims.doubt()
                 log.warning("Redis does not answer the lease keeper: %s", error)
 
     def _tend(self) -> None:

@@ -66,7 +66,7 @@ class Runner:
         return landed and not self._thread.is_alive()
 
     def _loop(self) -> None:
-        while not self._stopping.is_set():
+        while self._halves or not self._stopping.is_set():
             batch = self._halves.popleft() if self._halves else self._next_batch()
             if batch:
                 self._take_off()
@@ -105,12 +105,14 @@ class Runner:
             self._flying += 1
 
     def _land(self, batch: Sequence[Slot], error: BaseException | None) -> None:
-        if error is not None:
-            log.error("a batch of %d pictures failed: %s", len(batch), error, exc_info=error)
-            self._isolate(batch, error)
-        with self._changed:
-            self._flying -= 1
-            self._changed.notify_all()
+        try:
+            if error is not None:
+                log.error("a batch of %d pictures failed: %s", len(batch), error, exc_info=error)
+                self._isolate(batch, error)
+        finally:
+            with self._changed:
+                self._flying -= 1
+                self._changed.notify_all()
 
     def _isolate(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Halve a failed batch until the culprit is alone; its mates go on without it."""

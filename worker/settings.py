@@ -52,7 +52,10 @@ class WorkerSettings(Settings):
         description="Where pictures go: file:///folder or s3://bucket/prefix[?endpoint_url=…].",
     )
     storage_patience_s: float = Field(
-        default=600.0, ge=0, description="How long an upload is retried before its job fails."
+        default=600.0,
+        ge=0,
+        le=86400,
+        description="How long an upload is retried before its job fails.",
     )
     post_threads: int = Field(
         default=128,
@@ -63,17 +66,21 @@ class WorkerSettings(Settings):
         default=0.02, gt=0, le=5, description="How often free devices ask for work."
     )
     lease_s: float = Field(
-        default=20.0, ge=2, description="A worker silent for so long has its jobs taken over."
+        default=20.0,
+        ge=2,
+        le=3600,
+        description="A worker silent for so long has its jobs taken over.",
     )
     drain_s: float = Field(
         default=25.0,
         ge=0,
+        le=3600,
         description="After SIGTERM: time for work on the devices; the rest is handed back.",
     )
     max_deliveries: int = Field(
         default=4,
         ge=1,
-        description="A job whose workers died this often fails. Before the last two tries it "
+        description="A job whose workers died this often fails. In its last two tries it "
         "runs alone.",
     )
     webhook_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
@@ -104,7 +111,11 @@ class WorkerSettings(Settings):
     def declared_shapes(self) -> list[Shape] | None:
         """`shapes`, read. None: the model's native size. Raises ConfigurationError."""
         try:
-            return [Shape.parse(text) for text in self.shapes] or None
+            shapes = [Shape.parse(text) for text in self.shapes]
+            for text, shape in zip(self.shapes, shapes, strict=True):
+                if not shape.height or not shape.width:
+                    raise ValueError(f"{text!r} is not a picture size")
+            return shapes or None
         except ValueError as error:
             raise ConfigurationError(
                 f"IMAGEFLEET_SHAPES: {error}; write 512x512,768x512 (height x width, in pixels)"

@@ -15,9 +15,9 @@ def add_render_task(app: Celery, host: Host) -> None:
 
     @app.task(name=TASK_NAME, bind=True, acks_late=True, resultrepr_maxsize=64)
     def render(self: Task, **_: Any) -> dict[str, Any]:
-        job_id = self.request.id
+        job_id, tag = self.request.id, self.request.properties["delivery_tag"]
         try:
-            return host.perform(job_id).model_dump(mode="json")
+            return host.perform(job_id, tag).model_dump(mode="json")
         except JobCancelled as error:
             self.backend.mark_as_revoked(job_id, str(error), request=self.request)
             raise Ignore from error

@@ -52,8 +52,13 @@ class Records:
         self._progress = _script(client, "progress")
         self._cancel = _script(client, "cancel")
 
-    def submit(self, jobs: Iterable[tuple[str, JobRequest]]) -> list[bool]:
+    def submit(
+        self, jobs: Iterable[tuple[str, JobRequest]], *, sorted_by_key: bool = True
+    ) -> list[bool]:
         """Accept jobs, in one round trip. True where the id is new, False where it stood already.
+
+        Each goes to the queue of its compile key; with `sorted_by_key` false (nobody knows yet
+        which there are) to the one that every worker reads.
 
         Raises:
             InvalidRequest: an id stands already with other parameters.
@@ -61,7 +66,7 @@ class Records:
         jobs = list(jobs)
         with self._redis.pipeline(transaction=False) as pipe:
             for job_id, request in jobs:
-                queue = queue_of(self._namespace, request)
+                queue = queue_of(self._namespace, request if sorted_by_key else None)
                 keys = [self._key(job_id), list_key(queue, request.priority)]
                 text = broker.message(job_id, request, queue)
                 self._submit(keys=keys, args=[request.model_dump_json(), text], client=pipe)
@@ -105,10 +110,21 @@ class Records:
             raise UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
         return status
 
-    def begin(self, job_id: str, attempt: str, deliveries: int, callback: Callback | None) -> Move:
-        """A new attempt takes the job, unless it has ended."""
+    def begin(
+        self,
+        job_id: str,
+        attempt: str,
+        deliveries: int,
+        callback: Callback | None,
+        claim: tuple[str, str] = ("", ""),
+    ) -> Move:
+        """A new attempt takes the job, unless it has ended.
+
+        `claim` (claims hash, tag) must still stand: a worker that lost its lease on the way here
+        would otherwise take the job from the one that has its message.
+        """
         fields: dict[str, str | int] = {"attempt": attempt, "deliveries": deliveries, "step": 0}
-        return self._enter(State.RUNNING, job_id, "", fields, "started_at", callback)
+        return self._enter(State.RUNNING, job_id, "", fields, "started_at", callback, claim=claim)
 
     def progress(
         self, job_id: str, attempt: str, step: int, steps: int, callback: Callback | None
@@ -128,14 +144,31 @@ class Records:
         fields = {"result": result.model_dump_json()}
         return self._enter(State.SUCCEEDED, job_id, attempt, fields, "finished_at", callback)
 
-    def fail(self, job_id: str, attempt: str, error: JobError, callback: Callback | None) -> Move:
-        """`attempt` may be '' for a job that no attempt began."""
+    def fail(
+        self,
+        job_id: str,
+        attempt: str,
+        error: JobError,
+        callback: Callback | None,
+        *,
+        leave: Sequence[State] | None = None,
+    ) -> Move:
+        """`attempt` may be '' for a job that no living attempt has."""
         fields = {"error": error.model_dump_json()}
-        return self._enter(State.FAILED, job_id, attempt, fields, "finished_at", callback)
+        return self._enter(
+            State.FAILED, job_id, attempt, fields, "finished_at", callback, leave=leave
+        )
 
-    def cancel(self, job_id: str, attempt: str, callback: Callback | None) -> Move:
+    def cancel(
+        self,
+        job_id: str,
+        attempt: str,
+        callback: Callback | None,
+        *,
+        leave: Sequence[State] | None = None,
+    ) -> Move:
         """End a job as cancelled: a running one by its `attempt`, a queued one with ''."""
-        leave = None if attempt else [State.QUEUED]
+        leave = leave or (None if attempt else [State.QUEUED])
         return self._enter(
             State.CANCELLED, job_id, attempt, {}, "finished_at", callback, leave=leave
         )
@@ -160,11 +193,12 @@ class Records:
         clock_field: str,
         callback: Callback | None,
         leave: Sequence[State] | None = None,
+        claim: tuple[str, str] = ("", ""),
     ) -> Move:
         may_leave = leave or [origin for origin, moves in MOVES.items() if state in moves]
         keep_s = self._retention_s if state in TERMINAL else 0
         happened, before, holder = self._move(
-            keys=[self._key(job_id), *self._outbox],
+            keys=[self._key(job_id), *self._outbox, claim[0]],
             args=[
                 attempt,
                 f",{','.join(may_leave)},",
@@ -172,6 +206,7 @@ class Records:
                 clock_field,
                 keep_s,
                 *_packed(callback),
+                claim[1],
                 *(part for pair in fields.items() for part in pair),
             ],
         )

@@ -1,10 +1,12 @@
 -- Move a record from one state to another, and put the callback for it into the outbox, or do nothing.
 -- KEYS 1 job record   2 outbox (sorted set by due time)   3 outbox messages (hash)
+--      4 claims of the worker that asks (hash; looked at only with ARGV 8)
 -- ARGV 1 attempt that must hold the job ('' asks for none)
 --      2 states it may leave, as ',queued,running,'        3 state it enters
 --      4 field that takes the server's time ('' for none)  5 seconds to keep it from now on (0: for good)
 --      6 callback id ('' for none)                         7 callback message JSON
---      8.. field, value, field, value …
+--      8 tag that must be among the claims ('' asks for none)
+--      9.. field, value, field, value …
 -- Returns {1 or 0, state before ('' if there is no record), attempt before}.
 local record = redis.call('HMGET', KEYS[1], 'state', 'attempt')
 local state, attempt = record[1] or '', record[2] or ''
@@ -14,11 +16,14 @@ end
 if ARGV[1] ~= '' and ARGV[1] ~= attempt then
   return {0, state, attempt}
 end
+if ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[4], ARGV[8]) == 0 then
+  return {0, state, attempt}
+end
 local clock = redis.call('TIME')
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 redis.call('HSET', KEYS[1], 'state', ARGV[3])
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], ARGV[4], now) end
-for i = 8, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+for i = 9, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
 if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], now, ARGV[6])

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from producer import Client, Job
 from shared import broker
 from shared.broker import TASK_NAME, celery_url
 from shared.embedded import EmbeddedRedis
-from shared.errors import JobCancelled, JobFailed
+from shared.errors import JobCancelled, JobFailed, UnknownJob
 from shared.jobs import JobRequest, State, pack
 from shared.queues import list_key
 from tests.support.processes import Worker, until
@@ -182,6 +183,110 @@ def test_a_prompt_that_kills_its_worker_is_given_up_after_a_set_number_of_delive
     assert failed.value.failure_code == "too_many_deliveries"
 
 
+def test_a_prompt_that_kills_its_workers_takes_no_mate_with_it(
+    start: StartWorker, producer: Client
+) -> None:
+    poison = producer.submit("this one [die]s")
+    mates = producer.submit_many([f"good {i}" for i in range(7)])
+    for _ in range(4):
+        assert start(IMAGEFLEET_LEASE_S="2").wait() != 0
+    start()
+    assert _finish(producer, mates) == {State.SUCCEEDED}
+    with pytest.raises(JobFailed, match="4 workers died"):
+        poison.result(timeout=60)
+
+
+def test_an_expired_job_ends_cancelled_even_after_a_worker_died_with_it(
+    start: StartWorker, producer: Client, redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    url = celery_url(redis_server.url)
+    with Celery(broker=url, backend=url, set_as_current=False) as app:
+        sent = app.send_task(
+            TASK_NAME,
+            kwargs=pack(JobRequest(prompt="a", num_inference_steps=50)),
+            queue=f"{namespace}.default.native",
+            expires=25,
+        )
+    expired_at = time.time() + 25
+    first = start(IMAGEFLEET_MODEL="fake:seconds=5")
+    until(lambda: _state(producer, sent.id) is State.RUNNING)
+    first.kill()
+    until(lambda: time.time() > expired_at)
+    start()
+    until(lambda: _state(producer, sent.id) is State.CANCELLED)
+
+
+def _state(producer: Client, job_id: str) -> State | None:
+    try:
+        return producer.get(job_id).status().state
+    except UnknownJob:
+        return None
+
+
+def test_a_delayed_job_survives_a_lost_connection(
+    start: StartWorker, client: redis.Redis, redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    worker = start()
+    url = celery_url(redis_server.url)
+    with Celery(broker=url, backend=url, set_as_current=False) as app:
+        sent = app.send_task(
+            TASK_NAME,
+            kwargs=pack(JobRequest(prompt="a")),
+            queue=f"{namespace}.default.native",
+            countdown=4,
+        )
+        worker.await_log("received")
+        client.client_kill_filter(_type="normal", skipme=True)
+        assert sent.get(timeout=60)["model"] == "fake"
+
+
+def test_a_shape_nobody_declared_is_refused_even_when_submitted_before_any_worker(
+    start: StartWorker, producer: Client
+) -> None:
+    jobs = [
+        producer.submit("a", height=512, width=512),
+        producer.submit("a", model="no-such-model"),
+    ]
+    start()
+    assert _finish(producer, jobs) == {State.FAILED}
+
+
+def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_nothing(
+    own_redis: EmbeddedRedis, start: StartWorker, namespace: str
+) -> None:
+    more = {"IMAGEFLEET_REDIS_URL": own_redis.url, "IMAGEFLEET_DRAIN_S": "1"}
+    first = start(IMAGEFLEET_MODEL="fake:seconds=0.5,capacity=2", **more)
+    producer = Client(own_redis.url, namespace=namespace)
+    jobs = producer.submit_many(["a", "b", "c"], num_inference_steps=20)
+    until(lambda: any(job.status().state is State.RUNNING for job in jobs))
+    own_redis.kill()
+    first.process.terminate()
+    first.wait(60)
+    own_redis.start()
+    start(**more)
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+
+
+@pytest.mark.parametrize("how", ["celery control shutdown", "a second signal"])
+def test_other_ways_to_stop_hand_back_too(
+    start: StartWorker, producer: Client, redis_server: EmbeddedRedis, how: str
+) -> None:
+    first = start(IMAGEFLEET_MODEL="fake:seconds=0.5,capacity=2", IMAGEFLEET_DRAIN_S="1")
+    jobs = producer.submit_many(["a", "b", "c"], num_inference_steps=20)
+    until(lambda: any(job.status().state is State.RUNNING for job in jobs))
+    if how == "a second signal":
+        first.process.terminate()
+        until(lambda: "Warm shutdown" in first.output())
+        first.process.terminate()
+    else:
+        with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
+            app.control.shutdown()
+    first.wait(30)
+    start()
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert {job.status().deliveries for job in jobs} == {1}
+
+
 def test_cancelled_jobs_leave_no_picture(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
@@ -197,7 +302,25 @@ def test_cancelled_jobs_leave_no_picture(
     assert not list((tmp_path / "store").rglob("*.png"))
 
 
+def _envelope(**changes: object) -> str:
+    """A message like ours, with parts that are not."""
+    whole = json.loads(broker.message("nobody", JobRequest(prompt="a"), "q"))
+    return json.dumps({**whole, **changes})
+
+
+def _body(value: object) -> str:
+    return base64.b64encode(json.dumps(value).encode()).decode()
+
+
 RUBBISH = [
+    "[" * 100_000,
+    _envelope(properties=[]),
+    _envelope(headers={"task": TASK_NAME, "id": 5}),
+    _envelope(headers={"task": TASK_NAME, "id": "x", "stamped_headers": 5}),
+    _envelope(headers={"task": TASK_NAME, "id": "x", "eta": "tomorrow"}),
+    _envelope(headers={"task": [], "id": "x"}),
+    _envelope(body=_body(None)),
+    _envelope(body=_body("text")),
     "not json",
     "{}",
     '{"body": 5, "headers": {"task": "imagefleet.render", "id": "x"}, "properties": {}}',
@@ -238,6 +361,8 @@ REFUSED = [
     (_refused({"prompt": "a", "scheduler": "unknown"}), "invalid_request"),
     (_refused({"prompt": "a", "num_inference_steps": 1000}), "invalid_request"),
     ({}, "message_rejected"),
+    ([], "message_rejected"),
+    (None, "message_rejected"),
 ]
 
 

@@ -70,6 +70,11 @@ class Claims:
         self._sweep = _script(once, "sweep")
         self._release = _script(patient, "release")
 
+    @property
+    def key(self) -> str:
+        """The hash that holds this worker's claims: tag to message."""
+        return self._prefix + self.worker
+
     def join(self) -> None:
         """Take (or take again) a lease. Nothing can be claimed without one."""
         self._renew(keys=[self._leases], args=[self.worker, self._lease_s, 1])
@@ -78,10 +83,14 @@ class Claims:
         """Keep the lease. False if it ran out and others took the messages over."""
         return bool(self._renew(keys=[self._leases], args=[self.worker, self._lease_s, 0]))
 
-    def claim(self, groups: Sequence[QueueGroup], want: int) -> list[Claimed]:
+    def claim(
+        self, groups: Sequence[QueueGroup], want: int, *, suspect_from: int = 1000
+    ) -> list[Claimed]:
         """Take up to `want` messages, all of one group, highest priority first.
 
         Inside a priority level queues take turns; which group goes first rotates call by call.
+        From its delivery `suspect_from` on a message is taken alone, and only while nothing else
+        is in hand.
 
         Raises:
             LeaseLost: join again first.
@@ -90,12 +99,12 @@ class Claims:
         if self._unsure:
             self._hand_back_strays()
         self._unsure = True
-        claimed = self._take(groups, want)
+        claimed = self._take(groups, want, suspect_from)
         self._held.update(message.tag for message in claimed)
         self._unsure = False
         return claimed
 
-    def _take(self, groups: Sequence[QueueGroup], want: int) -> list[Claimed]:
+    def _take(self, groups: Sequence[QueueGroup], want: int, suspect_from: int) -> list[Claimed]:
         self._turn += 1
         start = self._turn % len(groups)
         ordered = [*groups[start:], *groups[:start]]
@@ -115,7 +124,13 @@ class Claims:
                     self._counter,
                     *(key for key, _ in lists),
                 ],
-                args=[self.worker, want, *(place for _, place in lists)],
+                args=[
+                    self.worker,
+                    want,
+                    suspect_from,
+                    int(not self._held),
+                    *(place for _, place in lists),
+                ],
             ),
         )
         if answer is None:
@@ -137,6 +152,10 @@ class Claims:
     def hand_back(self, tag: str) -> bool:
         """Put a message back to the head of its queue, uncounted. False if no longer ours."""
         return self._let_go(tag, back=True)
+
+    def doubt(self) -> None:
+        """Redis was away, and may have come back without an ack it had confirmed."""
+        self._unsure = True
 
     def holds(self, tag: str) -> bool:
         """Whether the message is neither acknowledged nor handed back yet."""
