@@ -1,8 +1,9 @@
 """Judges pictures against their captions: `python -m tools.train_shapes.evaluate`.
 
-Goes in: a checkpoint to draw with through PyTorch diffusers, or a folder that any other
-engine filled (PNG files and a `manifest.jsonl`). Comes out: the part right of each
-attribute, and one line of JSON. Does not show how the pictures look: that is the sheet.
+Goes in: a checkpoint to draw with, through the worker's engine or through PyTorch diffusers,
+or a folder that anything else filled (PNG files and a `manifest.jsonl`). Comes out: the part
+right of each attribute, and one line of JSON. Does not show how the pictures look: that is
+the sheet.
 """
 
 from __future__ import annotations
@@ -11,14 +12,25 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Protocol
 
 from tests.support.judge import Score, judge, score
 from tools.train_shapes.captions import read_caption
 from tools.train_shapes.gallery import Exhibit, contact_sheet, read_gallery, write_gallery
 from tools.train_shapes.prompts import evaluation_prompts
+from tools.train_shapes.scenes import Picture
 
 ATTRIBUTES = ("background", "colour", "position", "size", "shape", "everything")
 _BATCH = 16
+
+
+class Pipeline(Protocol):
+    """Anything that draws prompts."""
+
+    def draw(
+        self, prompts: list[str], *, first_seed: int, guidance: float | None, steps: int | None
+    ) -> list[Picture]:
+        """One picture a prompt; None stands for the checkpoint's own default."""
 
 
 def main() -> None:
@@ -35,12 +47,9 @@ def main() -> None:
 
 
 def draw_all(options: argparse.Namespace) -> list[Exhibit]:
-    """Draws the evaluation prompts through diffusers, each from its own seed."""
-    # Imported here so that judging a folder needs no torch.
-    from tools.train_shapes.torch_pipeline import TorchPipeline
-
+    """Draws the evaluation prompts, each from its own seed."""
     prompts = evaluation_prompts(options.count, held_out=not options.trained)
-    pipeline = TorchPipeline(options.model, threads=options.threads)
+    pipeline = open_pipeline(options)
     exhibits: list[Exhibit] = []
     started = time.perf_counter()
     for first in range(0, len(prompts), _BATCH):
@@ -55,6 +64,17 @@ def draw_all(options: argparse.Namespace) -> list[Exhibit]:
     if options.out:
         write_gallery(options.out, exhibits)
     return exhibits
+
+
+def open_pipeline(options: argparse.Namespace) -> Pipeline:
+    """The engine that was asked for, imported only now: judging a folder needs neither."""
+    if options.engine:
+        from tools.train_shapes.engine_pipeline import EnginePipeline
+
+        return EnginePipeline(options.engine, batch=_BATCH, cache=options.cache)
+    from tools.train_shapes.torch_pipeline import TorchPipeline
+
+    return TorchPipeline(options.model, threads=options.threads)
 
 
 def parts_right(scores: list[Score]) -> dict[str, float]:
@@ -97,12 +117,14 @@ def parse_options() -> argparse.Namespace:
     source.add_argument(
         "--model", type=Path, help="draw with this checkpoint through PyTorch diffusers"
     )
+    source.add_argument("--engine", help="draw with this model in the worker's engine")
+    parser.add_argument("--cache", type=Path, default=Path("out/jax-cache"), help="of the engine")
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument(
         "--trained", action="store_true", help="ask for trained combinations, not held-out ones"
     )
-    parser.add_argument("--guidance", type=float, default=3.0)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--guidance", type=float)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="keep what was drawn in this folder")
     parser.add_argument("--sheet", type=Path, help="write a contact sheet here")

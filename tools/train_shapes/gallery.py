@@ -7,6 +7,7 @@ Goes in: pictures and prompts, or such a folder. Comes out: PNG files beside a
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from PIL import Image, ImageDraw
 from tools.train_shapes.scenes import Picture
 
 MANIFEST = "manifest.jsonl"
-_LABEL_HEIGHT = 22
+_LABEL_LETTERS = 25
+_LABEL_LINES = 3
+_LABEL_HEIGHT = 36
 _ZOOM = 2
 
 
@@ -53,7 +56,7 @@ def read_gallery(folder: Path) -> list[Exhibit]:
 
 
 def contact_sheet(exhibits: list[Exhibit], *, columns: int, labels: bool = True) -> Image.Image:
-    """All pictures in rows, each over its prompt on two lines."""
+    """All pictures in rows, each over its prompt."""
     side = exhibits[0].picture.shape[0] * _ZOOM
     height = side + (_LABEL_HEIGHT if labels else 0)
     rows = -(-len(exhibits) // columns)
@@ -65,8 +68,8 @@ def contact_sheet(exhibits: list[Exhibit], *, columns: int, labels: bool = True)
             Image.fromarray(exhibit.picture).resize((side, side), Image.Resampling.NEAREST), (x, y)
         )
         if labels:
-            words = exhibit.prompt.removeprefix("a ").split(" on a", 1)
+            lines = textwrap.wrap(exhibit.prompt, _LABEL_LETTERS)[:_LABEL_LINES]
             pen.multiline_text(
-                (x + 2, y + side), "\n".join(words), fill="black", font_size=9, spacing=1
+                (x + 2, y + side), "\n".join(lines), fill="black", font_size=9, spacing=1
             )
     return sheet

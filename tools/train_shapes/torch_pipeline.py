@@ -5,6 +5,7 @@ Goes in: prompts and seeds. Comes out: pictures. Knows nothing of scenes or of j
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ class TorchPipeline:
     def __init__(self, folder: Path, *, threads: int) -> None:
         torch.set_num_threads(threads)
         self._pipeline = StableDiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32)
+        self._defaults: dict[str, float] = json.loads((folder / "imagefleet.json").read_text())
         self._pipeline.set_progress_bar_config(disable=True)
 
     def draw(
@@ -27,16 +29,16 @@ class TorchPipeline:
         prompts: list[str],
         *,
         first_seed: int,
-        guidance: float,
-        steps: int,
+        guidance: float | None = None,
+        steps: int | None = None,
         negative: str = "",
     ) -> list[Picture]:
         """One picture a prompt, uint8 (64, 64, 3); seeds count up from the first."""
         pictures = self._pipeline(
             prompts,
             negative_prompt=[negative] * len(prompts),
-            guidance_scale=guidance,
-            num_inference_steps=steps,
+            guidance_scale=self._defaults["guidance_scale"] if guidance is None else guidance,
+            num_inference_steps=steps or int(self._defaults["num_inference_steps"]),
             generator=[
                 torch.Generator().manual_seed(first_seed + index) for index in range(len(prompts))
             ],
