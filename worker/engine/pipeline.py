@@ -20,10 +20,9 @@ from shared.errors import DeviceError
 from worker.engine.base import ImageSpec, ModelInfo, Pictures, Rendering, Shape
 from worker.engine.compilation import CompileCounter
 from worker.engine.mesh import Placement
+from worker.engine.requests import RequestMaker
 from worker.engine.sampling import Request, Sampler, Weights
-from worker.engine.schedulers.catalogue import EXTRA_CALLS, SCHEDULERS
 from worker.engine.schedulers.noise import NoiseSchedule
-from worker.engine.schedulers.table import COLUMNS, Table
 from worker.engine.tokenizer import ClipTokenizer
 
 log = logging.getLogger(__name__)
@@ -62,11 +61,10 @@ class DiffusionEngine:
         self._sampler = sampler
         self._weights = weights
         self._tokenizer = tokenizer
-        self._noise = noise
+        self._requests = RequestMaker(self.capacity, info, tokenizer, noise)
         self._placement = placement
         self._pixels_per_latent = pixels_per_latent
         self._programs: Mapping[Shape, Programs] = {}
-        self._tables: dict[tuple[str, int], Table] = {}
         self._compiled = CompileCounter()
         self._compiled_before_ready = 0
 
@@ -92,7 +90,7 @@ class DiffusionEngine:
             raise ValueError(f"shape {shape} is not declared (there are: {declared})")
         if not 1 <= len(specs) <= self.capacity:
             raise ValueError(f"{len(specs)} pictures; a batch takes 1 to {self.capacity}")
-        request = self._request(specs)
+        request = self._requests.of(specs)
         with device_errors():
             return _Batch(
                 self._programs[shape],
@@ -116,61 +114,18 @@ class DiffusionEngine:
         size = (shape.height // factor, shape.width // factor)
         by_slot = self._placement.by_slot
 
-        def begin(weights: Weights, request: Request) -> Any:
+        def begin_sized(weights: Weights, request: Request) -> Any:
             return self._sampler.begin(weights, request, size)
 
-        blank = jax.tree.map(lambda x: _abstract(x, by_slot), self._blank())
-        begin_ = jax.jit(begin, out_shardings=by_slot).lower(self._weights, blank).compile()
-        conditions, state = jax.tree.map(
-            lambda x: _abstract(x, by_slot), jax.eval_shape(begin, self._weights, blank)
-        )
+        begin = jax.jit(begin_sized, out_shardings=by_slot)
         step = jax.jit(self._sampler.step, out_shardings=by_slot, donate_argnums=2)
         decode = jax.jit(self._sampler.decode, out_shardings=by_slot)
+        blank = _abstract(self._requests.blank(), by_slot)
+        conditions, state = _abstract(jax.eval_shape(begin, self._weights, blank), by_slot)
         return Programs(
-            begin=begin_,
+            begin=begin.lower(self._weights, blank).compile(),
             step=step.lower(self._weights, conditions, state).compile(),
             decode=decode.lower(self._weights, state).compile(),
-        )
-
-    def _blank(self) -> Request:
-        """A batch of nothing but padding."""
-        slots, calls = self.capacity, self.info.max_num_inference_steps + EXTRA_CALLS
-        return Request(
-            tokens=np.zeros((slots, 2, self._tokenizer.length), np.int32),
-            key=np.zeros((slots, 2), np.uint32),
-            image_index=np.zeros(slots, np.uint32),
-            initial_scale=np.ones(slots, np.float32),
-            guidance=np.ones(slots, np.float32),
-            rows=np.zeros((slots, calls, COLUMNS), np.float32),
-            calls=np.zeros(slots, np.int32),
-        )
-
-    def _request(self, specs: Sequence[ImageSpec]) -> Request:
-        request = self._blank()
-        for slot, spec in enumerate(specs):
-            table = self._table(spec.scheduler, spec.num_inference_steps)
-            request.tokens[slot] = self._tokenizer([spec.negative_prompt, spec.prompt])
-            request.key[slot] = divmod(spec.seed, 2**32)
-            request.image_index[slot] = spec.image_index
-            request.initial_scale[slot] = table.initial_scale
-            request.guidance[slot] = spec.guidance_scale
-            request.rows[slot] = table.padded(request.rows.shape[1])
-            request.calls[slot] = len(table.rows)
-        return request
-
-    def _table(self, scheduler: str, steps: int) -> Table:
-        if (found := self._tables.get((scheduler, steps))) is not None:
-            return found
-        if scheduler not in self.info.schedulers:
-            raise ValueError(
-                f"scheduler {scheduler!r}; there are {', '.join(self.info.schedulers)}"
-            )
-        if not 1 <= steps <= self.info.max_num_inference_steps:
-            raise ValueError(
-                f"{steps} steps; 1 to {self.info.max_num_inference_steps} are possible"
-            )
-        return self._tables.setdefault(
-            (scheduler, steps), SCHEDULERS[scheduler](self._noise, steps)
         )
 
 
@@ -195,7 +150,10 @@ class _Batch:
         self._decoded: tuple[jax.Array, jax.Array] | None = None
 
     def __iter__(self) -> Iterator[int]:
-        """Advance to the end; decoding starts before the last step is reported."""
+        """Advance to the end; decoding starts before the last step is reported.
+
+        Once more from the start is harmless: a slot stops at its last row.
+        """
         flying: deque[jax.Array] = deque()
         with device_errors():
             for call in range(1, self._calls + 1):
@@ -237,9 +195,13 @@ class _Batch:
             array.copy_to_host_async()
 
 
-def _abstract(array: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
-        array.shape, array.dtype, sharding=sharding
+def _abstract(tree: Any, sharding: NamedSharding) -> Any:
+    """Shapes, dtypes and places of arrays, without the arrays."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            x.shape, x.dtype, sharding=sharding
+        ),
+        tree,
     )
 
 
