@@ -67,7 +67,7 @@ def install(app: Celery, host: Host) -> None:
 
     @task_revoked.connect(weak=False)
     def withdraw(request: Any, **_: Any) -> None:
-        host.withdraw(request.id, request.message.delivery_tag)
+        host.withdraw(request.id, request.properties["delivery_tag"])
 
     @worker_shutting_down.connect(weak=False)
     def stop_taking(how: str, **_: Any) -> None:

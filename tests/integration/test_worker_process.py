@@ -200,7 +200,7 @@ def test_an_expired_job_ends_cancelled_even_after_a_worker_died_with_it(
     start: StartWorker, producer: Client, redis_server: EmbeddedRedis, namespace: str
 ) -> None:
     url = celery_url(redis_server.url)
-    with Celery(broker=url, backend=url, set_as_current=False) as app:
+    with Celery(broker=url, set_as_current=False) as app:
         sent = app.send_task(
             TASK_NAME,
             kwargs=pack(JobRequest(prompt="a", num_inference_steps=50)),
