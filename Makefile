@@ -8,7 +8,7 @@ OUT    ?= out
 ORACLE := torch==2.13.0 diffusers==0.42.1 transformers==5.23.0 safetensors==0.8.0 pillow
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench parity docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench parity judge sheets train docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -48,8 +48,20 @@ bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 parity: $(VENV)/.dev ## ask PyTorch diffusers again (installs torch beside), then hold the engine to its answers
 	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
 	.venv-parity/bin/pip install -q $(ORACLE)
-	.venv-parity/bin/python tools/make_parity_fixtures.py tests/fixtures/parity
+	.venv-parity/bin/python -m tools.make_parity_fixtures tests/fixtures/parity
 	$(BIN)/python -m pytest tests/unit/engine
+
+judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from their pixels
+	$(BIN)/python -m tools.train_shapes.evaluate --fleet shapes --count 400
+
+sheets: $(VENV)/.dev ## the pictures in the README
+	$(BIN)/imagefleet demo --out $(OUT) && cp $(OUT)/contact-sheet.png docs/contact-sheet.png
+	$(BIN)/python -m tools.train_shapes.sheets docs/guidance.png
+
+train: ## train the bundled model anew, two hours on two cores (installs torch beside)
+	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
+	.venv-parity/bin/pip install -q $(ORACLE) tqdm
+	.venv-parity/bin/torchrun --standalone --nproc-per-node 2 -m tools.train_shapes.train
 
 docs: $(VENV)/.dev ## write docs/settings.md from the settings
 	$(BIN)/python -m tools.settings_page

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -48,8 +49,13 @@ def main() -> None:
 
 def draw_all(options: argparse.Namespace) -> list[Exhibit]:
     """Draws the evaluation prompts, each from its own seed."""
+    with ExitStack() as running:
+        return draw_with(open_pipeline(options, running), options)
+
+
+def draw_with(pipeline: Pipeline, options: argparse.Namespace) -> list[Exhibit]:
+    """The prompts in batches, timed."""
     prompts = evaluation_prompts(options.count, held_out=not options.trained)
-    pipeline = open_pipeline(options)
     exhibits: list[Exhibit] = []
     started = time.perf_counter()
     for first in range(0, len(prompts), _BATCH):
@@ -66,8 +72,12 @@ def draw_all(options: argparse.Namespace) -> list[Exhibit]:
     return exhibits
 
 
-def open_pipeline(options: argparse.Namespace) -> Pipeline:
-    """The engine that was asked for, imported only now: judging a folder needs neither."""
+def open_pipeline(options: argparse.Namespace, running: ExitStack) -> Pipeline:
+    """What was asked for, imported only now: judging a folder needs none of it."""
+    if options.fleet:
+        from tools.train_shapes.fleet_pipeline import FleetPipeline
+
+        return running.enter_context(FleetPipeline(options.fleet))
     if options.engine:
         from tools.train_shapes.engine_pipeline import EnginePipeline
 
@@ -118,6 +128,9 @@ def parse_options() -> argparse.Namespace:
         "--model", type=Path, help="draw with this checkpoint through PyTorch diffusers"
     )
     source.add_argument("--engine", help="draw with this model in the worker's engine")
+    source.add_argument(
+        "--fleet", help="draw with this model through client, Redis and a Celery worker"
+    )
     parser.add_argument("--cache", type=Path, default=Path("out/jax-cache"), help="of the engine")
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument(

@@ -1,0 +1,36 @@
+"""The bundled checkpoint is what its card says: small, whole, and read like any other."""
+
+import json
+from pathlib import Path
+
+import pytest
+import transformers
+
+import worker
+from worker.engine.tokenizer import ClipTokenizer
+
+FOLDER = Path(worker.__file__).parent / "bundled" / "shapes"
+PROMPTS = [
+    "a small red circle on the left on a blue background",
+    "",
+    "Zwölf  Bücher, 3 for €5! 🔴",
+    "word " * 200,
+]
+
+
+def test_it_takes_at_most_twelve_megabytes() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 12e6
+
+
+def test_its_parts_are_stable_diffusion_s() -> None:
+    index = json.loads((FOLDER / "model_index.json").read_text())
+    assert index["_class_name"] == "StableDiffusionPipeline"
+    assert index["unet"] == ["diffusers", "UNet2DConditionModel"]
+    assert index["scheduler"] == ["diffusers", "DDIMScheduler"]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_its_tokens_are_those_of_transformers(prompt: str) -> None:
+    theirs = transformers.CLIPTokenizer.from_pretrained(FOLDER / "tokenizer")
+    ids = theirs(prompt, padding="max_length", max_length=77, truncation=True)["input_ids"]
+    assert ClipTokenizer(FOLDER / "tokenizer", 77)([prompt])[0].tolist() == ids
