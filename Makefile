@@ -43,7 +43,7 @@ unit: $(VENV)/.dev ## the tests that start no server
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/queue.py
+	$(BIN)/python benchmarks/delivery.py
 
 parity: $(VENV)/.dev ## ask PyTorch diffusers again (installs torch beside), then hold the engine to its answers
 	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity

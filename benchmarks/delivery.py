@@ -1,6 +1,6 @@
 """The queue without a model: how fast jobs are accepted, how soon they start, how full batches are.
 
-`python benchmarks/queue.py` starts its own Redis (AOF, `appendfsync always`) and one worker with
+`python benchmarks/delivery.py` starts its own Redis (AOF, `appendfsync always`) and one worker with
 the fake engine. The peer is Celery's own `apply_async` on the same Redis in the same run.
 
 What it does not show: networks between hosts, several workers, real uploads.
@@ -105,7 +105,7 @@ def main() -> None:
     ).stdout.strip()
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     numbers = {figure: round(value, 3) for figure, value in figures.items()}
-    print(json.dumps({"benchmark": "queue", **numbers, "commit": commit, "hardware": machine}))
+    print(json.dumps({"benchmark": "delivery", **numbers, "commit": commit, "hardware": machine}))
 
 
 if __name__ == "__main__":
