@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from producer.client import Client, Job, outcome
-from shared.errors import ImagefleetError, UnknownJob
+from shared.errors import ImagefleetError, ResultTimeout, UnknownJob
 from shared.jobs import (
     DEFAULT_CALLBACK_EVENTS,
     CallbackEvent,
@@ -129,7 +129,10 @@ def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
 @click.option("--seed", type=int, default=0, show_default=True)
 def demo(prompts: tuple[str, ...], out: Path, model: str, **parameters: Any) -> None:
     """Run the whole system here: Redis, a worker on 8 virtual devices, callbacks, pictures."""
-    from producer.demo import run_demo
+    try:
+        from producer.demo import run_demo
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}: install imagefleet[demo]") from None
 
     given = {name: value for name, value in parameters.items() if value is not None}
     with clear_exit():
@@ -155,7 +158,7 @@ def _texts(prompts: Iterable[str]) -> Iterator[str]:
 
 def _wait(client: Client, jobs: list[Job], timeout: float | None) -> None:
     worst = 0
-    for job in client.as_completed(jobs, timeout=timeout):
+    for job in _ended(client, jobs, timeout):
         try:
             for image in outcome(job.status()).images:
                 click.echo(f"{job.id}  {image.url}")
@@ -165,6 +168,19 @@ def _wait(client: Client, jobs: list[Job], timeout: float | None) -> None:
             click.echo(f"{job.id}  {error}", err=True)
             worst = 1
     sys.exit(worst)
+
+
+def _ended(client: Client, jobs: list[Job], timeout: float | None) -> Iterator[Job]:
+    """As they end; at a timeout the ids that are left, so that one can wait again."""
+    left = [job.id for job in jobs]
+    try:
+        for job in client.as_completed(jobs, timeout=timeout):
+            left.remove(job.id)
+            yield job
+    except ResultTimeout:
+        for job_id in left:
+            click.echo(f"{job_id}  not done yet")
+        raise
 
 
 def _line(found: JobStatus) -> str:

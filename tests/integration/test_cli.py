@@ -1,0 +1,79 @@
+"""The commands as a shell runs them: output, exit codes, one line for an error."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from producer import Client
+from shared import broker
+from shared.embedded import EmbeddedRedis
+from shared.jobs import JobResult
+from shared.records import Records
+from tests.support.processes import ROOT
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(redis_server: EmbeddedRedis, namespace: str) -> Run:
+    def run(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        command, *rest = arguments
+        place = ["--redis-url", redis_server.url, "--namespace", namespace]
+        return subprocess.run(
+            [sys.executable, "-m", "producer", command, *place, *rest],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+
+    return run
+
+
+def test_submitted_jobs_can_be_asked_for_and_withdrawn(run: Run) -> None:
+    assert run("submit", "a red star", "--id", "cat-1", "--seed", "7").stdout == "cat-1\n"
+    assert run("status", "cat-1").stdout == "cat-1  queued\n"
+    assert '"seed":7' in run("status", "cat-1", "--json").stdout
+    assert run("cancel", "cat-1").stdout == "cat-1  cancelled\n"
+    waited = run("wait", "cat-1")
+    assert (waited.returncode, waited.stderr) == (1, "cat-1  job cat-1 was cancelled\n")
+
+
+def test_a_file_of_prompts_is_one_job_a_line(run: Run) -> None:
+    assert len(run("submit", "-", stdin="a\n\nb\nc\n").stdout.split()) == 3
+
+
+def test_waiting_prints_where_the_pictures_are(
+    run: Run, redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    job = Client(redis_server.url, namespace=namespace).submit("a")
+    records = Records(broker.connect(redis_server.url), namespace, 3600)
+    records.begin(job.id, "x", 1, None)
+    result = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
+    records.succeed(job.id, "x", result, None)
+    assert run("wait", job.id).returncode == 0
+
+
+def test_a_timeout_names_what_is_not_done(run: Run) -> None:
+    told = run("submit", "a", "--id", "slow", "--wait", "--timeout", "0.1")
+    assert (told.returncode, told.stdout) == (1, "slow  not done yet\n")
+    assert "wait again" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("submit", ""), "prompt='': must not be empty"),
+        (("submit", "a", "--height", "60", "--width", "64"), "height=60: must be divisible by 8"),
+        (("status", "nobody"), "no job 'nobody' here"),
+        (("cancel", "a/b"), "id='a/b'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    told = run(*arguments)
+    assert told.returncode == 1
+    assert told.stderr.startswith("imagefleet: ")
+    assert told.stderr.count("\n") == 1
+    assert sentence in told.stderr
