@@ -81,7 +81,7 @@ def _scene(words: str) -> Scene:
 
 
 def test_prompts_become_the_pictures_they_ask_for(fleet: Fleet) -> None:
-    jobs = fleet.client.submit_many(SCENES, seed=1)
+    jobs = fleet.client.submit_many(list(SCENES), seed=1)
     scores = [
         score(judge(fleet.picture(job)), _scene(words))
         for job, words in zip(jobs, SCENES.values(), strict=True)
