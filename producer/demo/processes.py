@@ -1,15 +1,14 @@
 """The demo's worker process: started with settings in its environment, gone with its parent."""
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-_PR_SET_PDEATHSIG: Final = 1
+from shared.parentage import leaves_with_parent
+
 _PATIENCE_S: Final = 8.0
 
 
@@ -30,7 +29,7 @@ class WorkerProcess:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the demo; it stops the worker itself
-                preexec_fn=_leave_with_parent if sys.platform == "linux" else None,
+                preexec_fn=leaves_with_parent(),
             )
 
     @property
@@ -57,7 +56,3 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _leave_with_parent() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
