@@ -113,10 +113,17 @@ def wait(client: Client, job_ids: tuple[str, ...], timeout: float | None) -> Non
 @click.argument("job_ids", nargs=-1, required=True)
 def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
     """Withdraw jobs: queued ones at once, running ones between two steps."""
+    unknown = None
     for job_id in job_ids:
-        state = client.cancel(job_id)
+        try:
+            state = client.cancel(job_id)
+        except UnknownJob as error:
+            unknown = error  # the others are withdrawn all the same
+            continue
         note = "running, stops between steps" if state is State.RUNNING else str(state)
         click.echo(f"{job_id}  {note}")
+    if unknown is not None:
+        raise unknown
 
 
 @main.command()

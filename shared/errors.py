@@ -39,7 +39,9 @@ class InvalidRequest(ImagefleetError):
     def __init__(self, field: str, value: object, limit: str) -> None:
         self.field, self.value, self.limit = field, value, limit
         shown = repr(value)
-        shown = shown if len(shown) <= 80 else f"{shown[:60]}… ({len(shown)} characters)"
+        if len(shown) > 80:
+            length = len(value) if isinstance(value, str) else len(shown)
+            shown = f"{shown[:60]}… ({length} characters)"
         super().__init__(f"{field}={shown}: {limit}")
 
     def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
