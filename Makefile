@@ -67,13 +67,15 @@ docs: $(VENV)/.dev ## write docs/settings.md from the settings
 	$(BIN)/python -m tools.settings_page
 
 requirements: ## pin again: newest versions that pyproject.toml allows, by hash, without addresses
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --upgrade requirements/build.in -o requirements/build.txt
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --upgrade --extra dev pyproject.toml -o requirements/dev.txt
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url -c requirements/dev.txt --extra demo pyproject.toml -o requirements/demo.txt
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url -c requirements/dev.txt --extra worker pyproject.toml -o requirements/worker.txt
+	$(PIN) --upgrade requirements/build.in -o requirements/build.txt
+	$(PIN) --upgrade --extra dev pyproject.toml -o requirements/dev.txt
+	$(PIN) -c requirements/dev.txt --extra demo pyproject.toml -o requirements/demo.txt
+	$(PIN) -c requirements/dev.txt --extra worker pyproject.toml -o requirements/worker.txt
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+PIN = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 # uv takes a fifth of pip's time; pip knows the indexes and certificates of machines set up for it.
 INSTALL = install() { VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --system-certs "$$@" \
