@@ -1,4 +1,4 @@
-"""Attempts: one worker's try at one job, from its request to its pictures.
+"""Work for the devices, and the commonest kind of it: one worker's attempt at one job.
 
 Knows the engine's words and the job's. Knows no Celery, no Redis, no JAX.
 """
@@ -23,21 +23,12 @@ Picture = NDArray[np.uint8]
 
 
 @dataclass(kw_only=True, eq=False)
-class Attempt:
-    """A job in this worker's hands. Its pictures arrive one by one, from any thread."""
+class Work:
+    """Pictures wanted together. They arrive one by one, from any thread."""
 
-    job_id: str
-    request: JobRequest
     shape: Shape
     specs: tuple[ImageSpec, ...]
-    deliveries: int
-    tag: str
-    """Of the claim it came with."""
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """What the record is compared with: a later attempt has another one."""
-    began_at: float = field(default_factory=time.time)
-    quarter: int = 0
-    """Quarter of its steps that was last called back."""
+    deliveries: int = 1
     device_s: float = 0.0
     """Seconds its pictures' batches were on the devices."""
 
@@ -68,20 +59,35 @@ class Attempt:
         return self._done.done()
 
 
+@dataclass(kw_only=True, eq=False)
+class Attempt(Work):
+    """A job in this worker's hands."""
+
+    job_id: str
+    request: JobRequest
+    tag: str
+    """Of the claim it came with."""
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """What the record is compared with: a later attempt has another one."""
+    began_at: float = field(default_factory=time.time)
+    quarter: int = 0
+    """Quarter of its steps that was last called back."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Slot:
     """One picture's place in a device batch."""
 
-    attempt: Attempt
+    work: Work
     index: int
 
     @property
     def spec(self) -> ImageSpec:
-        return self.attempt.specs[self.index]
+        return self.work.specs[self.index]
 
 
-def slots_of(attempt: Attempt) -> list[Slot]:
-    return [Slot(attempt=attempt, index=index) for index in range(len(attempt.specs))]
+def slots_of(work: Work) -> list[Slot]:
+    return [Slot(work=work, index=index) for index in range(len(work.specs))]
 
 
 def offer_of(info: ModelInfo) -> Offer:
@@ -123,6 +129,11 @@ def plan_attempt(
     )
 
 
+def work_in(batch: Iterable[Slot]) -> list[Work]:
+    """The work that has a slot in `batch`, each once, in order."""
+    return list(dict.fromkeys(slot.work for slot in batch))
+
+
 def attempts_in(batch: Iterable[Slot]) -> list[Attempt]:
-    """The attempts that have a slot in `batch`, each once, in order."""
-    return list(dict.fromkeys(slot.attempt for slot in batch))
+    """The jobs' attempts that have a slot in `batch`, each once, in order."""
+    return [work for work in work_in(batch) if isinstance(work, Attempt)]

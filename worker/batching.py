@@ -17,21 +17,21 @@ def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list
     A job that already took several workers down gets a batch to itself, so that it takes no mates
     with it if it does so again.
     """
-    live = deque(slot for slot in waiting if not slot.attempt.ended)
+    live = deque(slot for slot in waiting if not slot.work.ended)
     waiting.clear()
     if not live:
         return []
-    head = live[0].attempt
+    head = live[0].work
     alone = _suspect(live[0], max_deliveries)
     batch: list[Slot] = []
     for slot in live:
         if alone:
-            fits = slot.attempt is head
+            fits = slot.work is head
         else:
-            fits = slot.attempt.shape == head.shape and not _suspect(slot, max_deliveries)
+            fits = slot.work.shape == head.shape and not _suspect(slot, max_deliveries)
         (batch if fits and len(batch) < capacity else waiting).append(slot)
     return batch
 
 
 def _suspect(slot: Slot, max_deliveries: int) -> bool:
-    return slot.attempt.deliveries >= suspect_from(max_deliveries)
+    return slot.work.deliveries >= suspect_from(max_deliveries)

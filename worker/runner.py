@@ -1,7 +1,7 @@
 """The device loop: one batch after the other, as long as there is work.
 
 Goes in: batches of slots, asked for at the moment the devices are free. Comes out: pictures,
-delivered to their attempts. Fetching a batch's pixels overlaps the next batch. No Celery, no JAX.
+delivered to the work they belong to. Fetching a batch's pixels overlaps the next batch. No Celery, no JAX.
 """
 
 import logging
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from shared.errors import DeviceError, ImagefleetError
-from worker.attempts import Slot, attempts_in
+from worker.attempts import Slot, work_in
 from worker.engine.base import Engine, Rendering
 from worker.vital import vital_thread
 
@@ -81,23 +81,31 @@ class Runner:
         except Exception as error:  # whatever it was, the batch must end and the loop go on
             self._land(batch, error)
             return
+        if all(slot.work.ended for slot in batch):
+            self._land(batch, None)
+            return
         fetched = self._fetcher.submit(self._fetch, batch, rendering, started)
         fetched.add_done_callback(lambda future: self._land(batch, future.exception()))
 
     def _denoise(self, batch: Sequence[Slot]) -> Rendering:
-        rendering = self._engine.render([slot.spec for slot in batch], batch[0].attempt.shape)
+        rendering = self._engine.render([slot.spec for slot in batch], batch[0].work.shape)
         self._report(batch, 0)
+        dropped: set[int] = set()
         for step in rendering:
+            ended = {at for at, slot in enumerate(batch) if slot.work.ended}
+            if ended - dropped:
+                rendering.drop(sorted(ended - dropped))
+                dropped |= ended
             self._report(batch, step)
         return rendering
 
     def _fetch(self, batch: Sequence[Slot], rendering: Rendering, started: float) -> None:
         pictures = rendering.pictures()
         spent = time.monotonic() - started
-        for attempt in attempts_in(batch):
-            attempt.device_s += spent
+        for work in work_in(batch):
+            work.device_s += spent
         for slot, picture in zip(batch, pictures, strict=True):
-            slot.attempt.deliver(slot.index, picture)
+            slot.work.deliver(slot.index, picture)
 
     def _take_off(self) -> None:
         with self._changed:
@@ -116,12 +124,12 @@ class Runner:
 
     def _isolate(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Halve a failed batch until the culprit is alone; its mates go on without it."""
-        attempts = attempts_in(batch)
-        if len(attempts) > 1:
-            first = set(attempts[: len(attempts) // 2])
-            self._halves.append([slot for slot in batch if slot.attempt in first])
-            self._halves.append([slot for slot in batch if slot.attempt not in first])
+        mates = work_in(batch)
+        if len(mates) > 1:
+            first = set(mates[: len(mates) // 2])
+            self._halves.append([slot for slot in batch if slot.work in first])
+            self._halves.append([slot for slot in batch if slot.work not in first])
             return
         if not isinstance(error, ImagefleetError):
             error = DeviceError(f"{type(error).__name__}: {error}")
-        attempts[0].abandon(error)
+        mates[0].abandon(error)

@@ -19,7 +19,7 @@ def _waiting(*attempts: Attempt) -> deque[Slot]:
 
 
 def _names(batch: list[Slot]) -> list[str]:
-    return [slot.attempt.job_id for slot in batch]
+    return [slot.work.job_id for slot in batch]
 
 
 def test_a_batch_takes_what_arrived_first_up_to_its_capacity() -> None:

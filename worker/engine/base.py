@@ -70,6 +70,11 @@ class Rendering(Protocol):
     def __iter__(self) -> Iterator[int]:
         """Advance the batch, yielding the number of denoising steps done, until all are."""
 
+    def drop(self, slots: Sequence[int]) -> None:
+        """Paint these positions no further; between steps, from the thread that iterates. The
+        others go on as if nothing had happened; when none is left the iteration ends at once. What
+        `pictures` holds in a dropped position means nothing."""
+
     def pictures(self) -> Pictures:
         """Wait for the devices; uint8 `[n, height, width, 3]`, RGB, in the order of the specs."""
 

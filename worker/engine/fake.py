@@ -122,6 +122,10 @@ class _FakeBatch:
         self._specs, self._shape = specs, shape
         self._seconds, self._released = seconds, released
         self._finished = False
+        self._dropped: set[int] = set()
+
+    def drop(self, slots: Sequence[int]) -> None:
+        self._dropped.update(slots)
 
     def __iter__(self) -> Iterator[int]:
         for spec in self._specs:
@@ -131,9 +135,11 @@ class _FakeBatch:
                 os.kill(os.getpid(), signal.SIGKILL)
             if HANG in spec.prompt:
                 self._released.wait()
-        for step in range(max(spec.num_inference_steps for spec in self._specs)):
+        step = 0
+        while step < self._steps_wanted():
             time.sleep(self._seconds)
-            yield step + 1
+            step += 1
+            yield step
         self._finished = True
 
     def pictures(self) -> Pictures:
@@ -141,6 +147,10 @@ class _FakeBatch:
             for _ in self:
                 pass
         return np.stack([_picture(spec, self._shape) for spec in self._specs])
+
+    def _steps_wanted(self) -> int:
+        live = (spec for at, spec in enumerate(self._specs) if at not in self._dropped)
+        return max((spec.num_inference_steps for spec in live), default=0)
 
 
 def _picture(spec: ImageSpec, shape: Shape) -> Pictures:

@@ -145,6 +145,7 @@ class _Batch:
         self._weights = weights
         self._specs = specs
         self._calls = calls
+        self._live = set(range(len(specs)))
         self._steps = max(spec.num_inference_steps for spec in specs)
         self._conditions, self._state = programs.begin(weights, request)
         self._decoded: tuple[jax.Array, jax.Array] | None = None
@@ -164,10 +165,16 @@ class _Batch:
                 if len(flying) > _AHEAD:
                     flying.popleft().block_until_ready()
                     yield min(call - _AHEAD, self._steps)
+                if not self._live:
+                    return
             self._decode()
             for call in range(self._calls - len(flying) + 1, self._calls + 1):
                 flying.popleft().block_until_ready()
                 yield min(call, self._steps)
+
+    def drop(self, slots: Sequence[int]) -> None:
+        """The batch ends when every slot was dropped."""
+        self._live -= set(slots)
 
     def pictures(self) -> Pictures:
         """Wait for the devices.

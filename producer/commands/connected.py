@@ -1,0 +1,38 @@
+"""What every command that talks to the fleet shares: a client, and our errors in one line.
+
+Exit code 1 for an error of ours, 2 (click's) for a wrong command line.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import click
+
+from producer.client import Client
+from shared.errors import ImagefleetError
+
+
+def connected(command: Callable[..., None]) -> click.Command:
+    """Give the command a client, and say our errors in one line."""
+
+    @click.command(name=command.__name__.replace("_", "-"), help=command.__doc__)
+    @click.option("--redis-url", help="[IMAGEFLEET_REDIS_URL]")
+    @click.option("--namespace", help="[IMAGEFLEET_NAMESPACE]")
+    @wraps(command)
+    def door(redis_url: str | None, namespace: str | None, **arguments: Any) -> None:
+        with clear_exit():
+            command(Client(redis_url, namespace=namespace), **arguments)
+
+    return door
+
+
+@contextmanager
+def clear_exit() -> Iterator[None]:
+    try:
+        yield
+    except ImagefleetError as error:
+        click.echo(f"imagefleet: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,147 @@
+"""Submit, watch, wait, withdraw: every command parses, calls the client, prints."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from producer.client import Client, Job, outcome
+from producer.commands.connected import connected
+from shared.errors import ImagefleetError, ResultTimeout, UnknownJob
+from shared.jobs import (
+    DEFAULT_CALLBACK_EVENTS,
+    CallbackEvent,
+    ImageFormat,
+    JobStatus,
+    State,
+)
+
+
+@connected
+@click.argument("prompts", nargs=-1, required=True)
+@click.option("--id", "job_id", help="Your own id; with it a resend is the same job.")
+@click.option("--negative-prompt", default="")
+@click.option("--height", type=int)
+@click.option("--width", type=int)
+@click.option("--num-inference-steps", type=int)
+@click.option("--guidance-scale", type=float)
+@click.option("--num-images-per-prompt", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, help="Default: drawn at random, and recorded.")
+@click.option("--scheduler")
+@click.option("--model")
+@click.option("--format", type=click.Choice([f.value for f in ImageFormat]), default="png")
+@click.option("--priority", type=int, default=3, show_default=True, help="0 (first) to 9.")
+@click.option("--callback-url")
+@click.option(
+    "--callback-event",
+    "callback_events",
+    multiple=True,
+    type=click.Choice([event.value for event in CallbackEvent]),
+    default=[event.value for event in DEFAULT_CALLBACK_EVENTS],
+    show_default=True,
+)
+@click.option("--wait/--no-wait", default=False, help="Wait and print where the pictures are.")
+@click.option("--timeout", type=float, help="Seconds to wait at most.")
+def submit(
+    client: Client,
+    prompts: tuple[str, ...],
+    job_id: str | None,
+    wait: bool,
+    timeout: float | None,
+    **parameters: Any,
+) -> None:
+    """Queue PROMPTS. `-` reads one prompt a line from standard input. Prints the job ids."""
+    given = {name: value for name, value in parameters.items() if value is not None}
+    texts = list(_texts(prompts))
+    if job_id is not None:
+        if len(texts) != 1:
+            raise click.UsageError("--id names one job, so give one prompt")
+        given["id"] = job_id
+    jobs = client.submit_many(texts, **given)
+    if wait:
+        _wait(client, jobs, timeout)
+    else:
+        for job in jobs:
+            click.echo(job.id)
+
+
+@connected
+@click.argument("job_ids", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Whole records, one JSON object a line.")
+def status(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
+    """Where jobs stand."""
+    for found in client.statuses(job_ids):
+        click.echo(found.model_dump_json() if as_json else _line(found))
+
+
+@connected
+@click.argument("job_ids", nargs=-1, required=True)
+@click.option("--timeout", type=float, help="Seconds to wait at most.")
+def wait(client: Client, job_ids: tuple[str, ...], timeout: float | None) -> None:
+    """Wait until jobs end; print where their pictures are. Exit code 1 if any did not succeed."""
+    _wait(client, [client.get(job_id) for job_id in job_ids], timeout)
+
+
+@connected
+@click.argument("job_ids", nargs=-1, required=True)
+def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
+    """Withdraw jobs: queued ones at once, running ones between two steps."""
+    unknown = None
+    for job_id in job_ids:
+        try:
+            state = client.cancel(job_id)
+        except UnknownJob as error:
+            unknown = error  # the others are withdrawn all the same
+            continue
+        note = "running, stops between steps" if state is State.RUNNING else str(state)
+        click.echo(f"{job_id}  {note}")
+    if unknown is not None:
+        raise unknown
+
+
+def _texts(prompts: Iterable[str]) -> Iterator[str]:
+    for prompt in prompts:
+        if prompt == "-":
+            yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
+        else:
+            yield prompt
+
+
+def _wait(client: Client, jobs: list[Job], timeout: float | None) -> None:
+    worst = 0
+    for job in _ended(client, jobs, timeout):
+        try:
+            for image in outcome(job.status()).images:
+                click.echo(f"{job.id}  {image.url}")
+        except UnknownJob:
+            raise
+        except ImagefleetError as error:
+            click.echo(f"{job.id}  {error}", err=True)
+            worst = 1
+    sys.exit(worst)
+
+
+def _ended(client: Client, jobs: list[Job], timeout: float | None) -> Iterator[Job]:
+    """As they end; at a timeout the ids that are left, so that one can wait again."""
+    left = [job.id for job in jobs]
+    try:
+        for job in client.as_completed(jobs, timeout=timeout):
+            left.remove(job.id)
+            yield job
+    except ResultTimeout:
+        for job_id in left:
+            click.echo(f"{job_id}  not done yet")
+        raise
+
+
+def _line(found: JobStatus) -> str:
+    parts = [found.id, str(found.state)]
+    if found.state is State.RUNNING and found.steps:
+        parts.append(f"step {found.step}/{found.steps}")
+    if found.result is not None:
+        parts += [image.url for image in found.result.images]
+    if found.error is not None:
+        parts.append(json.dumps(found.error.message))
+    return "  ".join(parts)
