@@ -7,13 +7,14 @@ Axes: b slots, h w latent size, c latent channels, n tokens, d text width.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from worker.engine.models.unet import UNet
 from worker.engine.schedulers import table
 from worker.engine.schedulers.table import LAGS
 
@@ -48,8 +49,8 @@ class Request(NamedTuple):
 class Conditions(NamedTuple):
     """What stays the same over all steps."""
 
-    text: jax.Array
-    """`[b, 2, n, d]` in the networks' dtype."""
+    text: Any
+    """The text as each layer of the UNet attends to it, a tree of `[b, 2, n, c]`."""
     guidance: jax.Array
     rows: jax.Array
     calls: jax.Array
@@ -104,7 +105,8 @@ class Sampler:
         slots, pair, length = request.tokens.shape
         encode = nnx.merge(self.text, weights.text)
         text = encode(request.tokens.reshape(slots * pair, length))
-        text = text.astype(self.dtype).reshape(slots, pair, length, -1)
+        read = self._denoiser(weights).read(text.astype(self.dtype))
+        text = jax.tree.map(lambda x: x.reshape(slots, pair, *x.shape[1:]), read)
         size = (*latent_size, self.latent_channels)
         noise = initial_noise(request.key, request.image_index, size)
         conditions = Conditions(text, request.guidance, request.rows, request.calls)
@@ -134,12 +136,15 @@ class Sampler:
     ) -> jax.Array:
         """The guided output of the UNet, float32 `[b, h, w, c]`."""
         slots = latents.shape[0]
-        denoise = nnx.merge(self.unet, weights.unet)
+        denoise = self._denoiser(weights)
         twice = jnp.repeat(latents.astype(self.dtype), 2, axis=0)  # [b * 2, h, w, c]
-        context = conditions.text.reshape(slots * 2, *conditions.text.shape[2:])
-        outputs = denoise(twice, jnp.repeat(timestep, 2), context)
+        text = jax.tree.map(lambda x: x.reshape(slots * 2, *x.shape[2:]), conditions.text)
+        outputs = denoise(twice, jnp.repeat(timestep, 2), text)
         outputs = outputs.astype(jnp.float32).reshape(slots, 2, *latents.shape[1:])
         return guided(outputs, conditions.guidance)
+
+    def _denoiser(self, weights: Weights) -> UNet:
+        return cast(UNet, nnx.merge(self.unet, weights.unet))
 
     def decode(self, weights: Weights, state: State) -> tuple[jax.Array, jax.Array]:
         """uint8 pictures `[b, H, W, 3]`, and whether each is made of finite numbers `[b]`."""

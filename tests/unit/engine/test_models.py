@@ -30,17 +30,19 @@ def test_the_unet_and_each_of_its_blocks_give_the_same_maps(oracle: Oracle) -> N
 
     def every_block(weights: Any, maps: dict[str, jax.Array]) -> dict[str, jax.Array]:
         unet: UNet = nnx.merge(oracle.sampler.unet, weights)
-        found = {"unet.out": unet(maps["unet.latents"], times, context)}
-        for level in range(len(unet.down_blocks)):
+        texts, levels = unet.read(context), len(unet.down_blocks)
+        found = {"unet.out": unet(maps["unet.latents"], times, texts)}
+        for level in range(levels):
             name = f"down_blocks.{level}"
             time = oracle.answers[f"{name}.time"]
-            outs = unet.down_blocks[level](maps[f"{name}.x"], time, context)
+            outs = unet.down_blocks[level](maps[f"{name}.x"], time, texts[level])
             found |= {f"{name}.out.{index}": out for index, out in enumerate(outs)}
             name = f"up_blocks.{level}"
             skips = [maps[key] for key in sorted(maps) if key.startswith(f"{name}.skip.")]
-            out = unet.up_blocks[level](maps[f"{name}.x"], skips, time, context)
+            out = unet.up_blocks[level](maps[f"{name}.x"], skips, time, texts[levels + 1 + level])
             found[f"{name}.out.0"] = out
-        out = unet.mid_block(maps["mid_block.x"], oracle.answers["mid_block.time"], context)
+        time = oracle.answers["mid_block.time"]
+        out = unet.mid_block(maps["mid_block.x"], time, texts[levels])
         return found | {"mid_block.out.0": out}
 
     ours = jax.jit(every_block)(oracle.weights.unet, inputs)

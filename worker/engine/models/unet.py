@@ -5,8 +5,9 @@ prediction (noise, v or sample: the scheduler knows which). Feature maps are `[b
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +154,13 @@ class TimeEmbedding(nnx.Module):
         return self.linear_2(jax.nn.silu(self.linear_1(x)))
 
 
+class KeyValue(NamedTuple):
+    """What a layer attends to, projected: each `[b, n, c]`."""
+
+    key: jax.Array
+    value: jax.Array
+
+
 class Attention(nnx.Module):
     """Of the pixels to themselves, or to the text."""
 
@@ -163,9 +171,12 @@ class Attention(nnx.Module):
         self.to_v = linear(context_width, width, use_bias=False)
         self.to_out = linear(width, width)
 
-    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
-        q, k, v = self.to_q(x), self.to_k(context), self.to_v(context)
-        return self.to_out(attention(q, k, v, heads=self.heads))
+    def read(self, context: jax.Array) -> KeyValue:
+        """Project `context [b, n, d]`. The text stays the same over all steps: once is enough."""
+        return KeyValue(self.to_k(context), self.to_v(context))
+
+    def __call__(self, x: jax.Array, read: KeyValue) -> jax.Array:
+        return self.to_out(attention(self.to_q(x), read.key, read.value, heads=self.heads))
 
 
 class FeedForward(nnx.Module):
@@ -191,12 +202,16 @@ class TransformerBlock(nnx.Module):
         self.norm3 = layer_norm(width, 1e-5)
         self.ff = FeedForward(width)
 
-    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
-        """`x [b, h*w, c]`, `context [b, n, d]`."""
+    def __call__(self, x: jax.Array, text: KeyValue) -> jax.Array:
+        """`x [b, h*w, c]`, `text` as `attn2` reads it."""
         normed = self.norm1(x)
-        x += self.attn1(normed, normed)
-        x += self.attn2(self.norm2(x), context)
+        x += self.attn1(normed, self.attn1.read(normed))
+        x += self.attn2(self.norm2(x), text)
         return x + self.ff(self.norm3(x))
+
+
+Texts = Sequence[Sequence[KeyValue]]
+"""The text as every transformer of a block attends to it."""
 
 
 class Transformer(nnx.Module):
@@ -213,12 +228,16 @@ class Transformer(nnx.Module):
         )
         self.proj_out = linear(width, width)
 
-    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
-        """`x [b, h, w, c]`, `context [b, n, d]`."""
+    def read(self, text: jax.Array) -> list[KeyValue]:
+        """`text [b, n, d]` as each block attends to it."""
+        return [block.attn2.read(text) for block in self.transformer_blocks]
+
+    def __call__(self, x: jax.Array, text: Sequence[KeyValue]) -> jax.Array:
+        """`x [b, h, w, c]`, `text` from `read`."""
         batch, _, _, channels = x.shape
         hidden = self.proj_in(self.norm(x).reshape(batch, -1, channels))  # [b, h*w, c]
-        for block in self.transformer_blocks:
-            hidden = block(hidden, context)
+        for block, read in zip(self.transformer_blocks, text, strict=True):
+            hidden = block(hidden, read)
         return x + self.proj_out(hidden).reshape(x.shape)
 
 
@@ -255,13 +274,13 @@ class DownBlock(nnx.Module):
         is_last = level == len(channels) - 1
         self.downsampler = None if is_last else Downsample(width)
 
-    def __call__(self, x: jax.Array, time: jax.Array, context: jax.Array) -> list[jax.Array]:
-        """The output of every layer; the last one is the block's."""
+    def __call__(self, x: jax.Array, time: jax.Array, text: Texts) -> list[jax.Array]:
+        """The output of every layer; the last one is the block's. A text for each attention."""
         outputs = []
         for index, resnet in enumerate(self.resnets):
             x = resnet(x, time)
             if self.attentions:
-                x = self.attentions[index](x, context)
+                x = self.attentions[index](x, text[index])
             outputs.append(x)
         if self.downsampler is not None:
             outputs.append(self.downsampler(x))
@@ -277,9 +296,9 @@ class MidBlock(nnx.Module):
         self.resnets = nnx.List(_resnet(config, width, width) for _ in range(2))
         self.attentions = nnx.List([Transformer(config, level)])
 
-    def __call__(self, x: jax.Array, time: jax.Array, context: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, time: jax.Array, text: Texts) -> jax.Array:
         x = self.resnets[0](x, time)
-        x = self.attentions[0](x, context)
+        x = self.attentions[0](x, text[0])
         return self.resnets[1](x, time)
 
 
@@ -301,13 +320,13 @@ class UpBlock(nnx.Module):
         self.upsampler = None if level == 0 else Upsample(width)
 
     def __call__(
-        self, x: jax.Array, skips: list[jax.Array], time: jax.Array, context: jax.Array
+        self, x: jax.Array, skips: list[jax.Array], time: jax.Array, text: Texts
     ) -> jax.Array:
         """Takes its skips from the end of `skips`, and removes them there."""
         for index, resnet in enumerate(self.resnets):
             x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time)
             if self.attentions:
-                x = self.attentions[index](x, context)
+                x = self.attentions[index](x, text[index])
         return x if self.upsampler is None else self.upsampler(x)
 
 
@@ -326,8 +345,16 @@ class UNet(nnx.Module):
         self.conv_norm_out = group_norm(width, config.norm_num_groups, config.norm_eps)
         self.conv_out = conv(width, config.out_channels)
 
-    def __call__(self, latents: jax.Array, timesteps: jax.Array, context: jax.Array) -> jax.Array:
-        """`latents [b, h, w, c]`, `timesteps [b]` float32, `context [b, n, d]`; computes in the
+    def read(self, text: jax.Array) -> list[Texts]:
+        """The text encoder's `[b, n, d]` as every attention uses it, block by block."""
+        blocks: list[DownBlock | MidBlock | UpBlock] = [*self.down_blocks, self.mid_block]
+        blocks += self.up_blocks
+        return [[attention.read(text) for attention in block.attentions] for block in blocks]
+
+    def __call__(
+        self, latents: jax.Array, timesteps: jax.Array, text: Sequence[Texts]
+    ) -> jax.Array:
+        """`latents [b, h, w, c]`, `timesteps [b]` float32, `text` from `read`; computes in the
         dtype of `latents` and returns the prediction `[b, h, w, out_channels]`."""
         sinusoids = timestep_embedding(
             timesteps,
@@ -338,9 +365,10 @@ class UNet(nnx.Module):
         time = self.time_embedding(sinusoids.astype(latents.dtype))
         x = self.conv_in(latents)
         skips = [x]
+        texts = iter(text)
         for down in self.down_blocks:
-            skips += down(skips[-1], time, context)
-        x = self.mid_block(skips[-1], time, context)
+            skips += down(skips[-1], time, next(texts))
+        x = self.mid_block(skips[-1], time, next(texts))
         for up in self.up_blocks:
-            x = up(x, skips, time, context)
+            x = up(x, skips, time, next(texts))
         return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
