@@ -23,7 +23,7 @@ from worker.engine.mesh import Placement
 from worker.engine.requests import RequestMaker
 from worker.engine.sampling import Request, Sampler, Weights
 from worker.engine.schedulers.noise import NoiseSchedule
-from worker.engine.tokenizer import ClipTokenizer
+from worker.engine.tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class DiffusionEngine:
         info: ModelInfo,
         sampler: Sampler,
         weights: Weights,
-        tokenizer: ClipTokenizer,
+        tokenizer: PromptTokenizer,
         noise: NoiseSchedule,
         placement: Placement,
         per_device_batch: int,

@@ -13,14 +13,14 @@ from worker.engine.sampling import Request
 from worker.engine.schedulers.catalogue import EXTRA_CALLS, SCHEDULERS
 from worker.engine.schedulers.noise import NoiseSchedule
 from worker.engine.schedulers.table import COLUMNS, Table
-from worker.engine.tokenizer import ClipTokenizer
+from worker.engine.tokenizer import PromptTokenizer
 
 
 class RequestMaker:
     """Knows the model's tokenizer and samplers; keeps the tables it has made."""
 
     def __init__(
-        self, slots: int, info: ModelInfo, tokenizer: ClipTokenizer, noise: NoiseSchedule
+        self, slots: int, info: ModelInfo, tokenizer: PromptTokenizer, noise: NoiseSchedule
     ) -> None:
         self._slots = slots
         self._info = info
@@ -32,7 +32,7 @@ class RequestMaker:
         """A batch of nothing but padding."""
         slots, calls = self._slots, self._info.max_num_inference_steps + EXTRA_CALLS
         return Request(
-            tokens=np.zeros((slots, 2, self._tokenizer.length), np.int32),
+            tokens=np.zeros((slots, 2, *self._tokenizer.shape), np.int32),
             key=np.zeros((slots, 2), np.uint32),
             image_index=np.zeros(slots, np.uint32),
             initial_scale=np.ones(slots, np.float32),

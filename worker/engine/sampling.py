@@ -15,14 +15,15 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from worker.engine.models.unet import UNet
+from worker.engine.prompts import PromptEncoder, States
 from worker.engine.schedulers import table
 from worker.engine.schedulers.table import LAGS
 
 
 class Weights(NamedTuple):
-    """The states of the three networks."""
+    """The states of the networks."""
 
-    text: nnx.State[Any, Any]
+    text: States
     unet: nnx.State[Any, Any]
     vae: nnx.State[Any, Any]
 
@@ -31,7 +32,7 @@ class Request(NamedTuple):
     """What a batch is to become. Numpy on the host, then split between devices by slot."""
 
     tokens: Any
-    """int32 `[b, 2, n]`: the negative prompt, the prompt."""
+    """int32 `[b, 2, e, n]`: the negative prompt, the prompt; for each text encoder its own."""
     key: Any
     """uint32 `[b, 2]`: the seed's high and low half, which is threefry's key."""
     image_index: Any
@@ -89,24 +90,27 @@ def guided(outputs: jax.Array, guidance: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class Sampler:
-    """The three networks' structure; their weights are arguments."""
+    """The networks' structure; their weights are arguments."""
 
-    text: nnx.GraphDef[nnx.Module]
+    prompts: PromptEncoder
     unet: nnx.GraphDef[nnx.Module]
     vae: nnx.GraphDef[nnx.Module]
     latent_channels: int
     scaling_factor: float
+    pixels_per_latent: int
     dtype: DTypeLike
 
     def begin(
         self, weights: Weights, request: Request, latent_size: tuple[int, int]
     ) -> tuple[Conditions, State]:
         """Encode the prompts, draw the noise."""
-        slots, pair, length = request.tokens.shape
-        encode = nnx.merge(self.text, weights.text)
-        text = encode(request.tokens.reshape(slots * pair, length))
-        read = self._denoiser(weights).read(text.astype(self.dtype))
-        text = jax.tree.map(lambda x: x.reshape(slots, pair, *x.shape[1:]), read)
+        slots = request.tokens.shape[0]
+        prompt = self.prompts(weights.text, request.tokens)
+        hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
+        height, width = (side * self.pixels_per_latent for side in latent_size)
+        # The picture whole, from its corner: the defaults of diffusers.
+        time_ids = (height, width, 0, 0, height, width)
+        text = self._denoiser(weights).read(hidden, pooled, time_ids)
         size = (*latent_size, self.latent_channels)
         noise = initial_noise(request.key, request.image_index, size)
         conditions = Conditions(text, request.guidance, request.rows, request.calls)

@@ -4,12 +4,10 @@ Goes in: a folder in diffusers' layout. Comes out: a `DiffusionEngine` with the 
 yet compiled. Everything that can be wrong with a checkpoint is said here.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -18,77 +16,22 @@ from flax import nnx
 from shared.errors import CheckpointError, ConfigurationError
 from worker.engine.base import ModelInfo, Shape
 from worker.engine.checkpoint import TensorFiles, digest, read_json
+from worker.engine.family import Configs
 from worker.engine.mesh import Placement
-from worker.engine.models.clip_text import ClipText, ClipTextConfig
-from worker.engine.models.unet import UNet, UNetConfig
-from worker.engine.models.vae import VaeConfig, VaeDecoder, VaeEncoder
+from worker.engine.models.clip_text import ClipText
+from worker.engine.models.unet import UNet
+from worker.engine.models.vae import VaeDecoder, VaeEncoder
 from worker.engine.pipeline import DiffusionEngine
+from worker.engine.prompts import PromptEncoder
 from worker.engine.sampling import Sampler, Weights
 from worker.engine.schedulers import catalogue
-from worker.engine.schedulers.noise import NoiseSchedule
-from worker.engine.tokenizer import ClipTokenizer
+from worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 from worker.engine.weights import Plan, require_complete
 
-log = logging.getLogger(__name__)
-
-_FAMILY: Final = "StableDiffusionPipeline"
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-
-
-@dataclass(frozen=True)
-class Configs:
-    """The JSON of a checkpoint, checked one by one and against each other."""
-
-    text: ClipTextConfig
-    unet: UNetConfig
-    vae: VaeConfig
-    noise: NoiseSchedule
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """
-        Raises:
-            CheckpointError: a file is missing, of another family, or does not fit the others.
-        """
-        index = read_json(folder / "model_index.json")
-        if (family := index.get("_class_name")) != _FAMILY:
-            raise CheckpointError(f"the checkpoint is a {family}; this engine runs {_FAMILY}")
-        if index.get("safety_checker", [None])[0] is not None:
-            log.warning("the checkpoint's safety checker is not run by this engine yet")
-        configs = cls(
-            ClipTextConfig.from_json(read_json(folder / "text_encoder" / "config.json")),
-            UNetConfig.from_json(read_json(folder / "unet" / "config.json")),
-            VaeConfig.from_json(read_json(folder / "vae" / "config.json")),
-            NoiseSchedule.from_json(read_json(folder / "scheduler" / "scheduler_config.json")),
-        )
-        configs._require_fit()
-        return configs
-
-    def _require_fit(self) -> None:
-        latent, text = self.vae.latent_channels, self.text.hidden_size
-        for what, one, other in (
-            ("UNet in_channels, autoencoder latent_channels", self.unet.in_channels, latent),
-            ("UNet out_channels, autoencoder latent_channels", self.unet.out_channels, latent),
-            ("UNet cross_attention_dim, text hidden_size", self.unet.cross_attention_dim, text),
-        ):
-            if one != other:
-                raise CheckpointError(
-                    f"the parts of this checkpoint do not fit: {what} are {one} and {other}"
-                )
-
-    @property
-    def granularity(self) -> int:
-        """Picture sizes are multiples of this."""
-        return self.vae.downsampling * self.unet.downsampling
-
-    @property
-    def native(self) -> Shape:
-        """The size the model was trained at."""
-        side = self.unet.sample_size * self.vae.downsampling
-        return Shape(height=side, width=side)
 
 
 def load_stable_diffusion(
@@ -109,7 +52,7 @@ def load_stable_diffusion(
     configs = Configs.read(folder)
     _require_divisible(shapes, configs)
     number = _dtype(dtype, placement.platform)
-    tokenizer = ClipTokenizer(folder / "tokenizer", configs.text.max_position_embeddings)
+    tokenizers = load_tokenizers(folder, configs)
     sampler, weights = load_networks(folder, configs, placement, number)
     return DiffusionEngine(
         info=_info(
@@ -117,7 +60,7 @@ def load_stable_diffusion(
         ),
         sampler=sampler,
         weights=weights,
-        tokenizer=tokenizer,
+        tokenizer=PromptTokenizer(tokenizers),
         noise=configs.noise,
         placement=placement,
         per_device_batch=per_device_batch,
@@ -133,23 +76,45 @@ def load_networks(
     Raises:
         CheckpointError: weights that do not fit, all of them at once.
     """
-    text, unet = abstract(ClipText, configs.text), abstract(UNet, configs.unet)
+    texts = [abstract(ClipText, config) for config in configs.texts]
+    unet = abstract(UNet, configs.unet)
     vae, unneeded = abstract(VaeDecoder, configs.vae), abstract(VaeEncoder, configs.vae)
     plans = (
-        Plan("text_encoder", text, TensorFiles(folder / "text_encoder")),
+        *(
+            Plan(name, text, TensorFiles(folder / name))
+            for name, text in zip(configs.family.text_encoders, texts, strict=True)
+        ),
         Plan("unet", unet, TensorFiles(folder / "unet")),
         Plan("vae", vae, TensorFiles(folder / "vae"), left=[unneeded]),
     )
     require_complete(plans)
     sampler = Sampler(
-        text=nnx.graphdef(text),
+        prompts=PromptEncoder(
+            networks=tuple(nnx.graphdef(text) for text in texts),
+            end_token=load_tokenizers(folder, configs)[0].end,
+            empty_is_zero=configs.empty_is_zero,
+        ),
         unet=nnx.graphdef(unet),
         vae=nnx.graphdef(vae),
         latent_channels=configs.vae.latent_channels,
         scaling_factor=configs.vae.scaling_factor,
+        pixels_per_latent=configs.vae.downsampling,
         dtype=dtype,
     )
-    return sampler, Weights(*(plan.load(dtype, placement.copy) for plan in plans))
+    *text_weights, unet_weights, vae_weights = (plan.load(dtype, placement.copy) for plan in plans)
+    return sampler, Weights(tuple(text_weights), unet_weights, vae_weights)
+
+
+def load_tokenizers(folder: Path, configs: Configs) -> list[ClipTokenizer]:
+    """One for each text encoder.
+
+    Raises:
+        CheckpointError: files that are missing, or of another kind of tokenizer.
+    """
+    return [
+        ClipTokenizer(folder / name, config.max_position_embeddings)
+        for name, config in zip(configs.family.tokenizers, configs.texts, strict=True)
+    ]
 
 
 def abstract(network: Callable[..., nnx.Module], config: object) -> nnx.Module:

@@ -22,6 +22,24 @@ _WORDS: Final = (
 )
 
 
+class PromptTokenizer:
+    """A prompt for every text encoder of a model, each by its own tokenizer."""
+
+    def __init__(self, tokenizers: Sequence["ClipTokenizer"]) -> None:
+        """All of one length."""
+        self._tokenizers = tokenizers
+        self.shape = (len(tokenizers), tokenizers[0].length)
+        """Encoders, tokens of a prompt."""
+
+    def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
+        """`[len(prompts), *shape]`."""
+        return np.stack([tokenizer(prompts) for tokenizer in self._tokenizers], axis=1)
+
+    def truncated(self, prompt: str) -> bool:
+        """Whether the end of this prompt is cut off."""
+        return any(tokenizer.truncated(prompt) for tokenizer in self._tokenizers)
+
+
 class ClipTokenizer:
     """Start, words, end, padding; cut at `length` with the end kept."""
 
@@ -36,7 +54,7 @@ class ClipTokenizer:
         """
         self.length = length
         self._tokenizer = _read(folder)
-        self._start, self._end = self._id(_START), self._id(_END)
+        self._start, self.end = self._id(_START), self._id(_END)
         self._pad = self._id(_pad_token(folder))
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
@@ -44,7 +62,7 @@ class ClipTokenizer:
         ids = np.full((len(prompts), self.length), self._pad, np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
             words = self._words(prompt)[: self.length - 2]
-            tokens = [self._start, *words, self._end]
+            tokens = [self._start, *words, self.end]
             row[: len(tokens)] = tokens
         return ids
 

@@ -24,11 +24,14 @@ Put = Callable[[NDArray[Any]], jax.Array]
 
 LEAVES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
+_CLIP_TEXT: Final[Names] = (
+    (r"^(token|position)_embedding\b", r"embeddings.\1_embedding"),
+    (r"^layers\b", "encoder.layers"),
+)
+
 OUR_NAMES: Final[Mapping[str, Names]] = {
-    "text_encoder": (
-        (r"^(token|position)_embedding\b", r"embeddings.\1_embedding"),
-        (r"^layers\b", "encoder.layers"),
-    ),
+    "text_encoder": _CLIP_TEXT,
+    "text_encoder_2": _CLIP_TEXT,
     "unet": (
         (r"\b(up|down)sampler\b", r"\1samplers.0"),
         (r"\bto_out\b", "to_out.0"),
@@ -44,6 +47,7 @@ OUR_NAMES: Final[Mapping[str, Names]] = {
 
 OLD_NAMES: Final[Mapping[str, Names]] = {
     "text_encoder": ((r"^text_model\.", ""),),
+    "text_encoder_2": ((r"^text_model\.", ""),),
     "unet": (),
     "vae": (
         (r"\battentions\.0\.query\b", "attentions.0.to_q"),
@@ -56,6 +60,7 @@ OLD_NAMES: Final[Mapping[str, Names]] = {
 
 BUFFERS: Final[Mapping[str, frozenset[str]]] = {
     "text_encoder": frozenset({"embeddings.position_ids"}),  # 0, 1, 2, …, in older files
+    "text_encoder_2": frozenset({"embeddings.position_ids"}),
     "unet": frozenset(),
     "vae": frozenset(),
 }
@@ -106,7 +111,7 @@ class Plan:
     ) -> None:
         """
         Args:
-            network: The folder's name: `text_encoder`, `unet` or `vae`.
+            network: The folder's name, as in the tables above.
             model: The abstract network to fill.
             files: The checkpoint's tensors.
             left: Parts of the same file that are known and not needed.

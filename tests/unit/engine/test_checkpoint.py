@@ -74,9 +74,16 @@ def test_a_broken_config_is_named(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "change", "named"),
     [
-        ("model_index.json", {"_class_name": "StableDiffusionXLPipeline"}, "XLPipeline"),
-        ("unet/config.json", {"addition_embed_type": "text_time"}, "addition_embed_type"),
+        ("model_index.json", {"_class_name": "FluxPipeline"}, "is a FluxPipeline"),
+        ("model_index.json", {"_class_name": "StableDiffusionXLPipeline"}, "without its text_e"),
+        ("unet/config.json", {"addition_embed_type": "text_time"}, "addition_time_embed_dim is m"),
         ("unet/config.json", {"down_block_types": ["DownBlock2D"]}, "1 entries for 2 levels"),
+        ("unet/config.json", {"addition_embed_type": "image"}, "addition_embed_type='image'"),
+        ("unet/config.json", {"only_cross_attention": True}, "only_cross_attention=True"),
+        ("unet/config.json", {"num_attention_heads": 3}, "num_attention_heads="),
+        ("unet/config.json", {"transformer_layers_per_block": [[1, 2], 1]}, r"\[1, 2\] is not"),
+        ("unet/config.json", {"cross_attention_dim": "wide"}, "cross_attention_dim='wide' is not"),
+        ("unet/config.json", {"norm_num_groups": 7}, "norm_num_groups=7 does not divide"),
         ("unet/config.json", {"in_channels": 9}, "UNet in_channels"),
         ("unet/config.json", {"cross_attention_dim": 99}, "cross_attention_dim"),
         ("vae/config.json", {"shift_factor": 0.1}, "shift_factor"),

@@ -14,14 +14,14 @@ from worker.engine.base import Engine, ImageSpec, Pictures, Shape
 from worker.engine.pipeline import DiffusionEngine
 from worker.engine.sampling import Request
 from worker.engine.schedulers.catalogue import SCHEDULERS
-from worker.engine.tokenizer import ClipTokenizer
+from worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 
 NATIVE: Final = Shape(height=32, width=32)
 WarmEngine = Callable[[int, int], Engine]
 
 
 def test_whole_pictures_are_those_of_diffusers(oracle: Oracle) -> None:
-    tokenizer = ClipTokenizer(oracle.folder / "tokenizer", 77)
+    tokenizer = PromptTokenizer([ClipTokenizer(oracle.folder / "tokenizer", 77)])
     tokens = np.stack([tokenizer(["", PROMPTS[0]]), tokenizer(["blue", PROMPTS[1]])])
     begin = jax.jit(lambda weights, request: oracle.sampler.begin(weights, request, (8, 8)))
     step, decode = jax.jit(oracle.sampler.step), jax.jit(oracle.sampler.decode)

@@ -1,36 +1,26 @@
-"""CLIP's text encoder (Radford et al. 2021), as Stable Diffusion 1.x uses it.
+"""CLIP's text encoder (Radford et al. 2021): Stable Diffusion 1.x's, 2.x's and both of SDXL's.
 
-Goes in: token ids. Comes out: the last hidden state of every token, after the final norm. Knows no
-text: the tokenizer is `worker.engine.tokenizer`.
+Goes in: token ids. Comes out: hidden states of every token, and the prompt's as a whole. Knows no
+text: the tokenizer is `worker.engine.tokenizer`. Which states a UNet reads is said in
+`worker.engine.prompts`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from worker.engine.attention import attention
 from worker.engine.models.blocks import embedding, layer_norm, linear
+from worker.engine.models.clip import ACTIVATIONS, EncoderLayer
 from worker.engine.models.config import ConfigReader, Json
 
-
-def quick_gelu(x: jax.Array) -> jax.Array:
-    """CLIP's own approximation of GELU."""
-    return x * jax.nn.sigmoid(1.702 * x)
-
-
-def gelu(x: jax.Array) -> jax.Array:
-    """GELU by the error function, as torch's default."""
-    return jax.nn.gelu(x, approximate=False)
-
-
-ACTIVATIONS: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
-    "quick_gelu": quick_gelu,
-    "gelu": gelu,
-}
+_PLAIN: Final = ["CLIPTextModel"]
+_PROJECTING: Final = ["CLIPTextModelWithProjection"]
+_HIGHEST: Final = 2
+"""The `eos_token_id` of configs older than transformers 4.31. It is wrong, and means: the end is
+the token with the highest id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +35,9 @@ class ClipTextConfig:
     max_position_embeddings: int
     hidden_act: str
     layer_norm_eps: float
+    eos_token_id: int
+    projection_dim: int | None
+    """Width of the pooled state; None: the encoder has no projection."""
 
     @classmethod
     def from_json(cls, config: Json) -> Self:
@@ -54,11 +47,11 @@ class ClipTextConfig:
         """
         fields = ConfigReader("text encoder", config)
         fields.choice("model_type", "clip_text_model", ("clip_text_model",))
-        fields.choice("architectures", ["CLIPTextModel"], (["CLIPTextModel"],))
+        kind = fields.choice("architectures", _PLAIN, (_PLAIN, _PROJECTING))
+        width = fields.get("projection_dim", 512)
         fields.ignored(
             *("attention_dropout", "dropout", "initializer_factor", "initializer_range", "dtype"),
-            *("torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "projection_dim"),
-            "transformers_version",
+            *("torch_dtype", "bos_token_id", "pad_token_id", "transformers_version"),
         )
         read = cls(
             vocab_size=fields.get("vocab_size", 49408),
@@ -69,68 +62,52 @@ class ClipTextConfig:
             max_position_embeddings=fields.get("max_position_embeddings", 77),
             hidden_act=fields.choice("hidden_act", "quick_gelu", tuple(ACTIVATIONS)),
             layer_norm_eps=fields.get("layer_norm_eps", 1e-5),
+            eos_token_id=fields.get("eos_token_id", 49407),
+            projection_dim=width if kind == _PROJECTING else None,
         )
         fields.finish()
         return read
 
 
-class SelfAttention(nnx.Module):
-    """CLIPAttention: causal."""
+class TextStates(NamedTuple):
+    """What the encoder makes of tokens `[b, n]`."""
 
-    def __init__(self, width: int, heads: int) -> None:
-        self.heads = heads
-        self.q_proj = linear(width, width)
-        self.k_proj = linear(width, width)
-        self.v_proj = linear(width, width)
-        self.out_proj = linear(width, width)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        return self.out_proj(attention(q, k, v, heads=self.heads, causal=True))
-
-
-class Mlp(nnx.Module):
-    """CLIPMLP."""
-
-    def __init__(self, width: int, inner: int, activation: str) -> None:
-        self.activation = activation
-        self.fc1 = linear(width, inner)
-        self.fc2 = linear(inner, width)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.fc2(ACTIVATIONS[self.activation](self.fc1(x)))
-
-
-class EncoderLayer(nnx.Module):
-    """CLIPEncoderLayer: norms come first."""
-
-    def __init__(self, config: ClipTextConfig) -> None:
-        width, epsilon = config.hidden_size, config.layer_norm_eps
-        self.layer_norm1 = layer_norm(width, epsilon)
-        self.self_attn = SelfAttention(width, config.num_attention_heads)
-        self.layer_norm2 = layer_norm(width, epsilon)
-        self.mlp = Mlp(width, config.intermediate_size, config.hidden_act)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x += self.self_attn(self.layer_norm1(x))
-        return x + self.mlp(self.layer_norm2(x))
+    last: jax.Array
+    """`[b, n, hidden_size]`, after the final norm."""
+    penultimate: jax.Array
+    """`[b, n, hidden_size]`, before the last layer, not normed."""
+    pooled: jax.Array | None
+    """`[b, projection_dim]`: the last state of the first end token, projected."""
 
 
 class ClipText(nnx.Module):
-    """CLIPTextModel without its pooled output."""
+    """CLIPTextModel and CLIPTextModelWithProjection."""
 
     def __init__(self, config: ClipTextConfig) -> None:
-        width = config.hidden_size
+        width, projected = config.hidden_size, config.projection_dim
+        self.config = config
         self.token_embedding = embedding(config.vocab_size, width)
         self.position_embedding = embedding(config.max_position_embeddings, width)
-        self.layers = nnx.List(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nnx.List(
+            EncoderLayer(config, causal=True) for _ in range(config.num_hidden_layers)
+        )
         self.final_layer_norm = layer_norm(width, config.layer_norm_eps)
+        self.text_projection = linear(width, projected, use_bias=False) if projected else None
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """`tokens [b, n]` int32 to `[b, n, hidden_size]`."""
+    def __call__(self, tokens: jax.Array) -> TextStates:
+        """`tokens [b, n]`, int32."""
         x = self.token_embedding(tokens)
         x += self.position_embedding(jnp.arange(tokens.shape[1]))
+        penultimate = x
         for layer in self.layers:
-            x = layer(x)
-        normed: jax.Array = self.final_layer_norm(x)
-        return normed
+            penultimate, x = x, layer(x)
+        last = self.final_layer_norm(x)
+        return TextStates(last, penultimate, self._pooled(last, tokens))
+
+    def _pooled(self, last: jax.Array, tokens: jax.Array) -> jax.Array | None:
+        if self.text_projection is None:
+            return None
+        end = self.config.eos_token_id
+        marks = tokens if end == _HIGHEST else (tokens == end).astype(jnp.int32)
+        at = jnp.argmax(marks, axis=1)
+        return self.text_projection(jnp.take_along_axis(last, at[:, None, None], axis=1)[:, 0])

@@ -58,13 +58,41 @@ class ConfigReader:
         """Fields that say nothing about inference."""
         self._read.update(names)
 
-    def per_level(self, name: str, default: object, levels: int) -> tuple[Any, ...]:
-        """A field given once, or once for each resolution level."""
+    def count(self, name: str, default: object = _MISSING) -> int:
+        """A field that is a whole number of at least 1. If it is not, a fault, and 1 goes on."""
+        return self._counted(name, self.get(name, default))
+
+    def counts(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """A field that is a list of counts."""
+        values = self.get(name, default)
+        if not isinstance(values, list | tuple) or not values:
+            self.fault(f"{name}={values!r} is not a list of whole numbers")
+            return (1,)
+        return tuple(self._counted(name, value) for value in values)
+
+    def per_level(self, name: str, default: object, levels: int) -> tuple[int, ...]:
+        """A count given once, or once for each resolution level."""
         value = self.get(name, default)
         values = tuple(value) if isinstance(value, list | tuple) else (value,) * levels
         if len(values) != levels:
             self.fault(f"{name} has {len(values)} entries for {levels} levels")
-        return values
+        return tuple(self._counted(name, value) for value in values)
+
+    def divisor(self, name: str, default: int, *, of: tuple[int, ...]) -> int:
+        """A count that divides every one of `of`."""
+        value = self.count(name, default)
+        if any(number % value for number in of):
+            self.fault(f"{name}={value} does not divide all of {list(of)}")
+        return value
+
+    def _counted(self, name: str, value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+        if value is None:
+            self.fault(f"{name} is missing")
+        elif value is not _MISSING:  # which was said already
+            self.fault(f"{name}={value!r} is not a whole number of at least 1")
+        return 1
 
     def finish(self) -> None:
         """

@@ -1,7 +1,8 @@
-"""The denoiser: UNet2DConditionModel of Stable Diffusion 1.x (Rombach et al. 2022).
+"""The denoiser: UNet2DConditionModel of Stable Diffusion 1.x, 2.x (Rombach et al. 2022) and SDXL
+(Podell et al. 2023).
 
-Goes in: noisy latents, a timestep per latent, the text's hidden states. Comes out: the model's
-prediction (noise, v or sample: the scheduler knows which). Feature maps are `[b, h, w, c]`.
+Goes in: noisy latents, a timestep per latent, the prompt as the text encoders leave it. Comes out:
+the model's prediction (noise, v or sample: the scheduler knows which). Maps are `[b, h, w, c]`.
 """
 
 import math
@@ -24,6 +25,9 @@ _ATTENDING: Final = {
     "CrossAttnUpBlock2D": True,
 }
 
+_TIME_IDS: Final = 6
+"""Numbers that SDXL tells the UNet of a picture: see `UNet.read`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class UNetConfig:
@@ -37,9 +41,11 @@ class UNetConfig:
     down_attends: tuple[bool, ...]
     up_attends: tuple[bool, ...]
     """In the order of the file: the coarsest first."""
+    mid_attends: bool
     transformer_layers: tuple[int, ...]
     heads: tuple[int, ...]
     cross_attention_dim: int
+    added: "AddedConfig | None"
     norm_num_groups: int
     norm_eps: float
     flip_sin_to_cos: bool
@@ -52,22 +58,23 @@ class UNetConfig:
             CheckpointError: fields that are missing or ask for another network.
         """
         fields = ConfigReader("UNet", config)
-        channels = tuple(fields.get("block_out_channels", (320, 640, 1280, 1280)))
+        channels = fields.counts("block_out_channels", (320, 640, 1280, 1280))
         levels = len(channels)
         _refuse_other_families(fields)
         read = cls(
-            sample_size=fields.get("sample_size", 64),
-            in_channels=fields.get("in_channels", 4),
-            out_channels=fields.get("out_channels", 4),
+            sample_size=fields.count("sample_size", 64),
+            in_channels=fields.count("in_channels", 4),
+            out_channels=fields.count("out_channels", 4),
             block_out_channels=channels,
             layers_per_block=fields.per_level("layers_per_block", 2, levels),
             down_attends=_attends(fields, "down_block_types", levels),
             up_attends=_attends(fields, "up_block_types", levels),
+            mid_attends=_mid_attends(fields),
             transformer_layers=fields.per_level("transformer_layers_per_block", 1, levels),
-            # Named "head_dim" and yet the number of heads, in every config of SD 1.x and later.
-            heads=fields.per_level("attention_head_dim", 8, levels),
-            cross_attention_dim=fields.get("cross_attention_dim", 1280),
-            norm_num_groups=fields.get("norm_num_groups", 32),
+            heads=_heads(fields, channels),
+            cross_attention_dim=fields.count("cross_attention_dim", 1280),
+            added=AddedConfig.read(fields),
+            norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),
             norm_eps=fields.get("norm_eps", 1e-5),
             flip_sin_to_cos=fields.choice("flip_sin_to_cos", True, (True, False)),
             freq_shift=fields.get("freq_shift", 0),
@@ -81,6 +88,34 @@ class UNetConfig:
         return 1 << (len(self.block_out_channels) - 1)
 
 
+@dataclass(frozen=True)
+class AddedConfig:
+    """SDXL's second embedding beside the timestep's: the prompt as a whole, and the picture's size,
+    crop and target size."""
+
+    pooled: int
+    """Width of the prompt's pooled state."""
+    sinusoids: int
+    """Width of the embedding of each of the six numbers."""
+
+    @classmethod
+    def read(cls, fields: ConfigReader) -> Self | None:
+        """None for a family without it."""
+        kind = fields.choice("addition_embed_type", None, (None, "text_time"))
+        names = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
+        if kind is None:
+            fields.ignored(*names)
+            return None
+        sinusoids, width = (fields.count(name) for name in names)
+        if (pooled := width - _TIME_IDS * sinusoids) < 1:
+            fields.fault(f"{names[1]}={width} has no room for {_TIME_IDS} x {names[0]}={sinusoids}")
+        return cls(pooled, sinusoids)
+
+    @property
+    def width(self) -> int:
+        return self.pooled + _TIME_IDS * self.sinusoids
+
+
 def _attends(fields: ConfigReader, name: str, levels: int) -> tuple[bool, ...]:
     side = "Down" if name.startswith("down") else "Up"
     for block in (kinds := fields.get(name)):
@@ -90,10 +125,30 @@ def _attends(fields: ConfigReader, name: str, levels: int) -> tuple[bool, ...]:
     return tuple(_ATTENDING.get(block, False) for block in kinds)
 
 
+def _mid_attends(fields: ConfigReader) -> bool:
+    kinds = {"UNetMidBlock2DCrossAttn": True, "UNetMidBlock2D": False}
+    return bool(kinds.get(fields.choice("mid_block_type", next(iter(kinds)), tuple(kinds))))
+
+
+def _heads(fields: ConfigReader, channels: tuple[int, ...]) -> tuple[int, ...]:
+    """Heads per level. `attention_head_dim` is their number in every published config, against its
+    name; where `num_attention_heads` is given too, it is what it says."""
+    levels = len(channels)
+    if fields.get("num_attention_heads", None) is None:
+        return fields.per_level("attention_head_dim", 8, levels)
+    heads = fields.per_level("num_attention_heads", None, levels)
+    widths = fields.per_level("attention_head_dim", 8, levels)
+    if channels != tuple(count * width for count, width in zip(heads, widths, strict=False)):
+        fields.fault(
+            f"num_attention_heads={list(heads)} x attention_head_dim={list(widths)} "
+            f"are not block_out_channels={list(channels)}"
+        )
+    return heads
+
+
 def _refuse_other_families(fields: ConfigReader) -> None:
     fields.fixed(
         act_fn="silu",
-        addition_embed_type=None,
         attention_type="default",
         center_input_sample=False,
         class_embed_type=None,
@@ -107,8 +162,6 @@ def _refuse_other_families(fields: ConfigReader) -> None:
         encoder_hid_dim_type=None,
         mid_block_only_cross_attention=None,
         mid_block_scale_factor=1,
-        mid_block_type="UNetMidBlock2DCrossAttn",
-        num_attention_heads=None,
         num_class_embeds=None,
         only_cross_attention=False,
         resnet_out_scale_factor=1.0,
@@ -124,12 +177,7 @@ def _refuse_other_families(fields: ConfigReader) -> None:
     # Linear or convolutional projections are the same product over channels-last maps, and
     # attention scores are float32 in any case.
     fields.ignored("use_linear_projection", "upcast_attention", "dropout")
-    # Parameters of the embeddings refused above.
-    fields.ignored(
-        "addition_embed_type_num_heads",
-        "addition_time_embed_dim",
-        "projection_class_embeddings_input_dim",
-    )
+    fields.ignored("addition_embed_type_num_heads")  # of an embedding refused above
 
 
 def timestep_embedding(
@@ -288,18 +336,20 @@ class DownBlock(nnx.Module):
 
 
 class MidBlock(nnx.Module):
-    """UNetMidBlock2DCrossAttn."""
+    """UNetMidBlock2DCrossAttn and UNetMidBlock2D."""
 
     def __init__(self, config: UNetConfig) -> None:
         level = len(config.block_out_channels) - 1
         width = config.block_out_channels[level]
-        self.resnets = nnx.List(_resnet(config, width, width) for _ in range(2))
-        self.attentions = nnx.List([Transformer(config, level)])
+        attending = int(config.mid_attends)
+        self.resnets = nnx.List(_resnet(config, width, width) for _ in range(1 + attending))
+        self.attentions = nnx.List(Transformer(config, level) for _ in range(attending))
 
     def __call__(self, x: jax.Array, time: jax.Array, text: Texts) -> jax.Array:
         x = self.resnets[0](x, time)
-        x = self.attentions[0](x, text[0])
-        return self.resnets[1](x, time)
+        for index, attend in enumerate(self.attentions):
+            x = self.resnets[index + 1](attend(x, text[index]), time)
+        return x
 
 
 class UpBlock(nnx.Module):
@@ -330,6 +380,15 @@ class UpBlock(nnx.Module):
         return x if self.upsampler is None else self.upsampler(x)
 
 
+class Reading(NamedTuple):
+    """What the UNet took from a prompt."""
+
+    texts: Sequence[Texts]
+    """For each block: down, mid, up."""
+    added: jax.Array | None
+    """`[…, e]`, onto the timestep's embedding; None where the config has no `added`."""
+
+
 class UNet(nnx.Module):
     """UNet2DConditionModel."""
 
@@ -339,36 +398,59 @@ class UNet(nnx.Module):
         levels = range(len(config.block_out_channels))
         self.conv_in = conv(config.in_channels, width)
         self.time_embedding = TimeEmbedding(width, 4 * width)
+        added = config.added
+        self.add_embedding = TimeEmbedding(added.width, 4 * width) if added else None
         self.down_blocks = nnx.List(DownBlock(config, level) for level in levels)
         self.mid_block = MidBlock(config)
         self.up_blocks = nnx.List(UpBlock(config, index) for index in levels)
         self.conv_norm_out = group_norm(width, config.norm_num_groups, config.norm_eps)
         self.conv_out = conv(width, config.out_channels)
 
-    def read(self, text: jax.Array) -> list[Texts]:
-        """The text encoder's `[b, n, d]` as every attention uses it, block by block."""
+    def read(
+        self,
+        hidden: jax.Array,
+        pooled: jax.Array | None = None,
+        time_ids: Sequence[float] = (),
+    ) -> Reading:
+        """What the UNet takes from a prompt, once for all steps.
+
+        Args:
+            hidden: The text encoders' states `[…, n, d]`.
+            pooled: The prompt as a whole `[…, p]`, where the config has `added`.
+            time_ids: Then also the picture's height and width, the top and left of its crop, and
+                the height and width wanted; in pixels (Podell et al. 2023, section 2.2).
+        """
         blocks: list[DownBlock | MidBlock | UpBlock] = [*self.down_blocks, self.mid_block]
         blocks += self.up_blocks
-        return [[attention.read(text) for attention in block.attentions] for block in blocks]
+        texts = [[attention.read(hidden) for attention in block.attentions] for block in blocks]
+        if self.add_embedding is None or self.config.added is None or pooled is None:
+            return Reading(texts, None)
+        numbers = self._sinusoids(jnp.array(time_ids, jnp.float32), self.config.added.sinusoids)
+        numbers = jnp.broadcast_to(numbers.reshape(-1), (*pooled.shape[:-1], numbers.size))
+        both = jnp.concatenate([pooled, numbers.astype(pooled.dtype)], axis=-1)
+        return Reading(texts, self.add_embedding(both))
 
-    def __call__(
-        self, latents: jax.Array, timesteps: jax.Array, text: Sequence[Texts]
-    ) -> jax.Array:
-        """`latents [b, h, w, c]`, `timesteps [b]` float32, `text` from `read`; computes in the
+    def __call__(self, latents: jax.Array, timesteps: jax.Array, prompt: Reading) -> jax.Array:
+        """`latents [b, h, w, c]`, `timesteps [b]` float32, `prompt` from `read`; computes in the
         dtype of `latents` and returns the prediction `[b, h, w, out_channels]`."""
-        sinusoids = timestep_embedding(
-            timesteps,
-            self.config.block_out_channels[0],
-            flip_sin_to_cos=self.config.flip_sin_to_cos,
-            freq_shift=self.config.freq_shift,
-        )
+        sinusoids = self._sinusoids(timesteps, self.config.block_out_channels[0])
         time = self.time_embedding(sinusoids.astype(latents.dtype))
+        if prompt.added is not None:
+            time += prompt.added
         x = self.conv_in(latents)
         skips = [x]
-        texts = iter(text)
+        texts = iter(prompt.texts)
         for down in self.down_blocks:
             skips += down(skips[-1], time, next(texts))
         x = self.mid_block(skips[-1], time, next(texts))
         for up in self.up_blocks:
             x = up(x, skips, time, next(texts))
         return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
+
+    def _sinusoids(self, numbers: jax.Array, width: int) -> jax.Array:
+        return timestep_embedding(
+            numbers,
+            width,
+            flip_sin_to_cos=self.config.flip_sin_to_cos,
+            freq_shift=self.config.freq_shift,
+        )

@@ -1,0 +1,115 @@
+"""Which checkpoints this engine runs, and what their JSON says.
+
+Goes in: a folder in diffusers' layout. Comes out: the configs of its networks, checked one by one
+and against each other. Reads no weights.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from shared.errors import CheckpointError
+from worker.engine.base import Shape
+from worker.engine.checkpoint import read_json
+from worker.engine.models.clip_text import ClipTextConfig
+from worker.engine.models.unet import UNetConfig
+from worker.engine.models.vae import VaeConfig
+from worker.engine.schedulers.noise import NoiseSchedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A kind of pipeline, by the folders of its parts."""
+
+    text_encoders: tuple[str, ...]
+    tokenizers: tuple[str, ...]
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "StableDiffusionPipeline": Family(
+        text_encoders=("text_encoder",),
+        tokenizers=("tokenizer",),
+    ),
+    "StableDiffusionXLPipeline": Family(
+        text_encoders=("text_encoder", "text_encoder_2"),
+        tokenizers=("tokenizer", "tokenizer_2"),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configs:
+    """The JSON of a checkpoint."""
+
+    family: Family
+    texts: tuple[ClipTextConfig, ...]
+    unet: UNetConfig
+    vae: VaeConfig
+    noise: NoiseSchedule
+    empty_is_zero: bool
+    """`force_zeros_for_empty_prompt`."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """
+        Raises:
+            CheckpointError: a file is missing, of another family, or does not fit the others.
+        """
+        index = read_json(folder / "model_index.json")
+        family = _family(index)
+        configs = cls(
+            family=family,
+            texts=tuple(
+                ClipTextConfig.from_json(read_json(folder / name / "config.json"))
+                for name in family.text_encoders
+            ),
+            unet=UNetConfig.from_json(read_json(folder / "unet" / "config.json")),
+            vae=VaeConfig.from_json(read_json(folder / "vae" / "config.json")),
+            noise=NoiseSchedule.from_json(
+                read_json(folder / "scheduler" / "scheduler_config.json")
+            ),
+            empty_is_zero=bool(index.get("force_zeros_for_empty_prompt", False)),
+        )
+        configs._require_fit()
+        return configs
+
+    def _require_fit(self) -> None:
+        latent, text = self.vae.latent_channels, sum(text.hidden_size for text in self.texts)
+        lengths = {config.max_position_embeddings for config in self.texts}
+        added = self.unet.added
+        pooled = self.texts[-1].projection_dim if len(self.texts) > 1 else None
+        for what, one, other in (
+            ("UNet in_channels, autoencoder latent_channels", self.unet.in_channels, latent),
+            ("UNet out_channels, autoencoder latent_channels", self.unet.out_channels, latent),
+            ("UNet cross_attention_dim, text hidden_size", self.unet.cross_attention_dim, text),
+            ("UNet pooled text, text projection_dim", added and added.pooled, pooled),
+            ("text max_position_embeddings", min(lengths), max(lengths)),
+        ):
+            if one != other:
+                raise CheckpointError(
+                    f"the parts of this checkpoint do not fit: {what} are {one} and {other}"
+                )
+
+    @property
+    def granularity(self) -> int:
+        """Picture sizes are multiples of this."""
+        return self.vae.downsampling * self.unet.downsampling
+
+    @property
+    def native(self) -> Shape:
+        """The size the model was trained at."""
+        side = self.unet.sample_size * self.vae.downsampling
+        return Shape(height=side, width=side)
+
+
+def _family(index: Mapping[str, Any]) -> Family:
+    name = str(index.get("_class_name"))
+    if (family := FAMILIES.get(name)) is None:
+        raise CheckpointError(
+            f"the checkpoint is a {name}; this engine runs {' and '.join(FAMILIES)}"
+        )
+    for part in (*family.text_encoders, *family.tokenizers, "unet", "vae", "scheduler"):
+        if not (index.get(part) or [None])[0]:
+            raise CheckpointError(f"the checkpoint is a {name} without its {part}")
+    return family

@@ -1,0 +1,87 @@
+"""The transformer that CLIP's text and image encoders share (Radford et al. 2021).
+
+Goes in: embedded tokens or patches. Comes out: the same, attended. Knows neither words nor pixels.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import jax
+from flax import nnx
+
+from worker.engine.attention import attention
+from worker.engine.models.blocks import layer_norm, linear
+
+
+def quick_gelu(x: jax.Array) -> jax.Array:
+    """CLIP's own approximation of GELU."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """GELU by the error function, as torch's default."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+ACTIVATIONS: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
+    "quick_gelu": quick_gelu,
+    "gelu": gelu,
+}
+
+
+class LayerConfig(Protocol):
+    """What a layer wants to know of its encoder's config."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def hidden_act(self) -> str: ...
+    @property
+    def layer_norm_eps(self) -> float: ...
+
+
+class SelfAttention(nnx.Module):
+    """CLIPAttention."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        self.heads, self.causal = heads, causal
+        self.q_proj = linear(width, width)
+        self.k_proj = linear(width, width)
+        self.v_proj = linear(width, width)
+        self.out_proj = linear(width, width)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        return self.out_proj(attention(q, k, v, heads=self.heads, causal=self.causal))
+
+
+class Mlp(nnx.Module):
+    """CLIPMLP."""
+
+    def __init__(self, width: int, inner: int, activation: str) -> None:
+        self.activation = activation
+        self.fc1 = linear(width, inner)
+        self.fc2 = linear(inner, width)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.fc2(ACTIVATIONS[self.activation](self.fc1(x)))
+
+
+class EncoderLayer(nnx.Module):
+    """CLIPEncoderLayer: norms come first."""
+
+    def __init__(self, config: LayerConfig, *, causal: bool) -> None:
+        width, epsilon = config.hidden_size, config.layer_norm_eps
+        self.layer_norm1 = layer_norm(width, epsilon)
+        self.self_attn = SelfAttention(width, config.num_attention_heads, causal)
+        self.layer_norm2 = layer_norm(width, epsilon)
+        self.mlp = Mlp(width, config.intermediate_size, config.hidden_act)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`x [b, n, c]`, and so the result."""
+        x += self.self_attn(self.layer_norm1(x))
+        return x + self.mlp(self.layer_norm2(x))
