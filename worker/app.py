@@ -11,7 +11,8 @@ from celery import Celery
 from shared.broker import celery_url
 from shared.errors import ConfigurationError
 from shared.queues import queue_name
-from worker.bootsteps import EX_CONFIG, install
+from worker.bootsteps import install
+from worker.exits import Exit
 from worker.host import Host
 from worker.settings import WorkerSettings
 from worker.tasks import add_render_task
@@ -48,4 +49,4 @@ try:
     app = create_app(WorkerSettings.load())
 except ConfigurationError as error:
     print(f"imagefleet-worker: {error}", file=sys.stderr)
-    sys.exit(EX_CONFIG)
+    sys.exit(Exit.MISCONFIGURED)

@@ -11,10 +11,8 @@ from celery.worker.components import Pool
 from celery.worker.consumer.tasks import Tasks
 
 from shared.errors import ConfigurationError, ImagefleetError
+from worker.exits import Exit
 from worker.host import Host
-
-EX_CONFIG = 78
-"""sysexits.h: something was found in an unconfigured or misconfigured state."""
 
 
 def install(app: Celery, host: Host) -> None:
@@ -35,7 +33,7 @@ def install(app: Celery, host: Host) -> None:
             except ImagefleetError as error:
                 # Celery has put a logger in the place of sys.stderr.
                 print(f"imagefleet-worker: {error}", file=sys.__stderr__, flush=True)
-                os._exit(EX_CONFIG)  # half-started device runtimes do not always let go
+                os._exit(Exit.MISCONFIGURED)  # half-started device runtimes do not always let go
 
         def stop(self, worker: Any) -> None:
             host.drain()

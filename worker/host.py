@@ -28,6 +28,7 @@ from worker.deadletters import DeadLetters
 from worker.delivery import start_delivery
 from worker.engine.base import Engine, ModelInfo
 from worker.engine.load import load_engine
+from worker.exits import Exit
 from worker.finish import Finisher
 from worker.intake import Intake
 from worker.keeper import Keeper
@@ -37,8 +38,6 @@ from worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-EX_TEMPFAIL: Final = 75
-"""sysexits.h: try again later; somebody else will."""
 _DRAIN_GRACE_S: Final = 10.0
 
 
@@ -198,11 +197,11 @@ class Host:
         try:
             log.warning("quitting: %d jobs handed back", self._claims.leave())
         finally:
-            os._exit(EX_TEMPFAIL)
+            os._exit(Exit.HURRIED)
 
     def _leave_anyway_after(self, seconds: float) -> None:
         """Redis may be away, or a pool thread may hang: the lease does the rest."""
-        timer = threading.Timer(seconds, os._exit, [EX_TEMPFAIL])
+        timer = threading.Timer(seconds, os._exit, [Exit.HURRIED])
         timer.daemon = True
         timer.start()
 

@@ -5,12 +5,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Final
+
+from worker.exits import Exit
 
 log = logging.getLogger(__name__)
-
-EX_SOFTWARE: Final = 70
-"""sysexits.h: an internal error."""
 
 
 def vital_thread(target: Callable[[], None], name: str) -> threading.Thread:
@@ -23,6 +21,6 @@ def vital_thread(target: Callable[[], None], name: str) -> threading.Thread:
         except BaseException:
             log.critical("the %s thread died; so does this worker", name, exc_info=True)
             logging.shutdown()
-            os._exit(EX_SOFTWARE)
+            os._exit(Exit.BROKEN)
 
     return threading.Thread(target=run, name=name, daemon=True)
