@@ -13,6 +13,8 @@
     ├── TooManyDeliveries     a job took its worker down again and again
     ├── LeaseLost             another attempt owns the job now
     ├── BrokerUnavailable     Redis cannot be reached, or refuses us
+    ├── QueueFull             as many jobs wait as are allowed to
+    │   └── TenantLimit       of this tenant
     ├── StorageUnavailable    the object store cannot be reached, or fails for now
     ├── StorageDenied         the object store answered and will not let us
     └── DeviceError           the accelerator failed on a batch
@@ -29,6 +31,8 @@ class ImagefleetError(Exception):
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
+    most_retries: ClassVar[int | None] = None
+    """Fewer than the fleet allows, where trying on is no use."""
 
 
 class InvalidRequest(ImagefleetError):
@@ -123,6 +127,19 @@ class BrokerUnavailable(ImagefleetError, ConnectionError):
     retryable = True
 
 
+class QueueFull(ImagefleetError):
+    """As many jobs wait as the fleet's operators allow. Nothing was accepted; later it may be."""
+
+    code = "queue_full"
+    retryable = True
+
+
+class TenantLimit(QueueFull):
+    """As many jobs of this tenant wait as it may have waiting."""
+
+    code = "tenant_limit"
+
+
 class StorageUnavailable(ImagefleetError, ConnectionError):
     """The object store is unreachable or failing; the same put may succeed later."""
 
@@ -137,7 +154,9 @@ class StorageDenied(ImagefleetError):
 
 
 class DeviceError(ImagefleetError):
-    """The accelerator or its runtime failed on a batch."""
+    """The accelerator or its runtime failed on a batch, and the job's prompt is to blame: the
+    same devices paint a known picture well. Tried once more, with luck elsewhere."""
 
     code = "device_error"
     retryable = True
+    most_retries = 1

@@ -88,7 +88,7 @@ class Record(BaseModel):
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}$")]
-"""Of a model or a scheduler; part of queue names."""
+"""Of a model, a scheduler or a tenant; part of queue names."""
 
 
 class JobRequest(Record):
@@ -115,6 +115,8 @@ class JobRequest(Record):
     format: ImageFormat = ImageFormat.PNG
     priority: Annotated[int, Field(ge=0, le=9)] = 3
     """Celery's on Redis: 0 is served first, 9 last; steps of three share a level."""
+    tenant: Name | None = None
+    """On whose behalf: tenants of one priority level take turns."""
     callback_url: str | None = None
     callback_events: tuple[CallbackEvent, ...] = DEFAULT_CALLBACK_EVENTS
 
@@ -224,6 +226,10 @@ class JobStatus(Record):
     step: int = 0
     steps: int = 0
     deliveries: int = 0
+    retries: int = 0
+    """Attempts that failed for a reason that may pass."""
+    retry_at: float | None = None
+    """When it goes back to its queue, while it waits for that."""
     result: JobResult | None = None
     error: JobError | None = None
 

@@ -1,4 +1,4 @@
-"""Queue names. One queue a compile key, so that a claim never has to open a message.
+"""Queue names. One queue a compile key and tenant, so that a claim never has to open a message.
 
 A compile key is what must be equal for pictures to share one device program: model and shape.
 Priority levels are separate Redis lists with the suffix kombu gives them, so every Celery tool
@@ -13,19 +13,42 @@ PRIORITY_STEPS = (0, 3, 6, 9)
 """kombu's default `priority_steps`; 0 is served first."""
 _SEPARATOR = "\x06\x16"
 """kombu's default `sep` between queue and priority."""
+_TENANT = "@"
+"""Stands in no model, shape or tenant name."""
 
 
-def queue_name(namespace: str, model: str | None, height: int | None, width: int | None) -> str:
-    """`imagefleet.default.native`, `imagefleet.shapes.64x64`"""
+def queue_name(
+    namespace: str,
+    model: str | None,
+    height: int | None,
+    width: int | None,
+    tenant: str | None = None,
+) -> str:
+    """`imagefleet.default.native`, `imagefleet.shapes.64x64`, `imagefleet.shapes.64x64@gold`"""
     shape = NATIVE_SHAPE if height is None or width is None else f"{height}x{width}"
-    return f"{namespace}.{model or DEFAULT_MODEL}.{shape}"
+    name = f"{namespace}.{model or DEFAULT_MODEL}.{shape}"
+    return name if tenant is None else f"{name}{_TENANT}{tenant}"
 
 
-def queue_of(namespace: str, request: JobRequest | None) -> str:
-    """The queue of a job's compile key; without a request the one that every worker reads."""
-    if request is None:
-        return queue_name(namespace, None, None, None)
-    return queue_name(namespace, request.model, request.height, request.width)
+def queue_of(namespace: str, request: JobRequest, *, sorted_by_key: bool = True) -> str:
+    """The queue of a job's compile key and tenant; not `sorted_by_key` one every worker reads."""
+    if not sorted_by_key:
+        return queue_name(namespace, None, None, None, request.tenant)
+    return queue_name(namespace, request.model, request.height, request.width, request.tenant)
+
+
+def without_tenant(queue: str) -> str:
+    """The queue of the same compile key for jobs of nobody in particular."""
+    return queue.partition(_TENANT)[0]
+
+
+def tenant_of(queue: str) -> str | None:
+    return queue.partition(_TENANT)[2] or None
+
+
+def known_queues_key(namespace: str) -> str:
+    """The set of queues that hold, or may hold, messages; see queue.lua."""
+    return f"{namespace}:queues"
 
 
 def list_key(queue: str, priority: int) -> str:

@@ -6,11 +6,17 @@ else was first. Knows nothing of Celery, devices or storage. Time is the Redis s
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from shared import broker
-from shared.errors import InvalidRequest, LeaseLost, UnknownJob
+from shared.errors import (
+    InvalidRequest,
+    JobCancelled,
+    LeaseLost,
+    QueueFull,
+    TenantLimit,
+    UnknownJob,
+)
 from shared.events import Callback
 from shared.jobs import (
     MOVES,
@@ -21,13 +27,25 @@ from shared.jobs import (
     JobStatus,
     State,
 )
-from shared.queues import list_key, queue_of
+from shared.queues import known_queues_key, list_key, queue_of
+from shared.scripts import script
+from shared.tenants import EVERYBODY, limits_key
 
 if TYPE_CHECKING:
     from redis import Redis
-    from redis.commands.core import Script
 
-_NUMBERS: Final = ("submitted_at", "started_at", "finished_at", "step", "steps", "deliveries")
+_NUMBERS: Final = (
+    "submitted_at",
+    "started_at",
+    "finished_at",
+    "retry_at",
+    "step",
+    "steps",
+    "deliveries",
+    "retries",
+)
+_BROUGHT_BACK: Final = 100
+"""Jobs put aside that one call brings back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,34 +65,40 @@ class Records:
         self._namespace = namespace
         self._retention_s = retention_s
         self._outbox = [f"{namespace}:outbox", f"{namespace}:outbox:messages"]
-        self._submit = _script(client, "submit")
-        self._move = _script(client, "move")
-        self._progress = _script(client, "progress")
-        self._cancel = _script(client, "cancel")
+        self._submit = script(client, __package__, "submit")
+        self._move = script(client, __package__, "move")
+        self._progress = script(client, __package__, "progress")
+        self._cancel = script(client, __package__, "cancel")
+        self._later = f"{namespace}:later"
+        self._retry = script(client, __package__, "retry")
+        self._bring_back = script(client, __package__, "bring_back")
 
     def submit(
         self, jobs: Iterable[tuple[str, JobRequest]], *, sorted_by_key: bool = True
     ) -> list[bool]:
-        """Accept jobs, in one round trip. True where the id is new, False where it stood already.
+        """Accept jobs, all or none, in one call. True where the id is new, False where it stood.
 
-        Each goes to the queue of its compile key; with `sorted_by_key` false (nobody knows yet
-        which there are) to the one that every worker reads.
+        Each goes to the queue of its compile key and tenant; with `sorted_by_key` false (nobody
+        knows yet which keys there are) to the one that every worker reads.
 
         Raises:
-            InvalidRequest: an id stands already with other parameters.
+            InvalidRequest: an id stands already with other parameters; the others were accepted.
+            QueueFull: so many may not wait.
         """
         jobs = list(jobs)
-        with self._redis.pipeline(transaction=False) as pipe:
-            for job_id, request in jobs:
-                queue = queue_of(self._namespace, request if sorted_by_key else None)
-                keys = [self._key(job_id), list_key(queue, request.priority)]
-                text = broker.message(job_id, request, queue)
-                self._submit(keys=keys, args=[request.model_dump_json(), text], client=pipe)
-            answers = pipe.execute()
-        for (job_id, request), answer in zip(jobs, answers, strict=True):
-            if not answer[0]:
-                _same_request(job_id, request, JobRequest.model_validate_json(answer[1]))
-        return [bool(answer[0]) for answer in answers]
+        keys = [known_queues_key(self._namespace), limits_key(self._namespace)]
+        args: list[str] = []
+        for job_id, request in jobs:
+            queue = queue_of(self._namespace, request, sorted_by_key=sorted_by_key)
+            keys += [self._key(job_id), list_key(queue, request.priority)]
+            args += [request.model_dump_json(), broker.message(job_id, request, queue)]
+        outcome, *answer = cast(list[Any], self._submit(keys=keys, args=args))
+        if outcome != "accepted":
+            raise _full(outcome, *answer)
+        for (job_id, request), before in zip(jobs, answer[0], strict=True):
+            if before:
+                _same_request(job_id, request, JobRequest.model_validate_json(before))
+        return [not before for before in answer[0]]
 
     def adopt(self, job_id: str, request: JobRequest) -> None:
         """Make the record of a job that came as a plain Celery message, if it has none."""
@@ -123,7 +147,12 @@ class Records:
         `claim` (claims hash, tag) must still stand: a worker that lost its lease on the way here
         would otherwise take the job from the one that has its message.
         """
-        fields: dict[str, str | int] = {"attempt": attempt, "deliveries": deliveries, "step": 0}
+        fields: dict[str, str | int] = {
+            "attempt": attempt,
+            "deliveries": deliveries,
+            "step": 0,
+            "retry_at": "",
+        }
         return self._enter(State.RUNNING, job_id, "", fields, "started_at", callback, claim=claim)
 
     def progress(
@@ -138,10 +167,24 @@ class Records:
             raise LeaseLost(f"job {job_id}: another attempt holds it, or it has ended")
         return bool(answer)
 
+    def holds(self, job_id: str, attempt: str) -> bool:
+        """Whether the job is still this attempt's."""
+        found = self._redis.hmget(self._key(job_id), ["state", "attempt"])
+        return cast(list[str | None], found) == [State.RUNNING.value, attempt]
+
     def succeed(
-        self, job_id: str, attempt: str, result: JobResult, callback: Callback | None
+        self,
+        job_id: str,
+        attempt: str,
+        result: JobResult,
+        callback: Callback | None,
+        *,
+        steps: int = 0,
     ) -> Move:
-        fields = {"result": result.model_dump_json()}
+        """`steps`: how many it took. The last report of its progress may never have been made."""
+        fields: dict[str, str | int] = {"result": result.model_dump_json()}
+        if steps:
+            fields |= {"step": steps, "steps": steps}
         return self._enter(State.SUCCEEDED, job_id, attempt, fields, "finished_at", callback)
 
     def fail(
@@ -175,7 +218,25 @@ class Records:
 
     def requeue(self, job_id: str, attempt: str) -> Move:
         """The attempt gives the job back before it is done."""
-        return self._enter(State.QUEUED, job_id, attempt, {"attempt": "", "step": 0}, "", None)
+        fields = {"attempt": "", "step": 0, "started_at": ""}
+        return self._enter(State.QUEUED, job_id, attempt, fields, "", None)
+
+    def retry(self, job_id: str, attempt: str, claim: tuple[str, str], pause_s: float) -> bool:
+        """The attempt failed: put the job aside for `pause_s`, its message with it, and count that
+        in `retries`. `claim` is (claims hash, tag).
+
+        Returns False, with nothing changed, if the job or the message is no longer the attempt's.
+        Raises JobCancelled if the producer asked for that meanwhile.
+        """
+        keys = [self._key(job_id), claim[0], self._later]
+        answer = self._retry(keys=keys, args=[attempt, claim[1], pause_s])
+        if answer == -1:
+            raise JobCancelled(f"job {job_id} was cancelled")
+        return bool(answer)
+
+    def bring_back(self) -> int:
+        """Put what was put aside and is due back to the head of its queue. How many."""
+        return cast(int, self._bring_back(keys=[self._later], args=[_BROUGHT_BACK]))
 
     def ask_to_cancel(self, job_id: str) -> State:
         """Mark a running job for cancelling between steps. Raises UnknownJob."""
@@ -218,12 +279,16 @@ class Records:
         return f"{self._namespace}:job:{job_id}"
 
 
-def _script(client: "Redis", name: str) -> "Script":
-    return client.register_script(files(__package__).joinpath(f"{name}.lua").read_text())
-
-
 def _packed(callback: Callback | None) -> tuple[str, str]:
     return ("", "") if callback is None else (callback.id, callback.message)
+
+
+def _full(whose: str, limit: str, waiting: int, more: int) -> QueueFull:
+    if whose == EVERYBODY:
+        kind, subject = QueueFull, "the queue is full"
+    else:
+        kind, subject = TenantLimit, f"tenant {whose!r} has enough jobs waiting"
+    return kind(f"{subject}: {waiting} wait, {more} more would pass the limit of {limit}; later")
 
 
 def _same_request(job_id: str, new: JobRequest, old: JobRequest) -> None:

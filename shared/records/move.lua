@@ -6,7 +6,7 @@
 --      4 field that takes the server's time ('' for none)  5 seconds to keep it from now on (0: for good)
 --      6 callback id ('' for none)                         7 callback message JSON
 --      8 tag that must be among the claims ('' asks for none)
---      9.. field, value, field, value …
+--      9.. field, value, field, value …; an empty value removes the field
 -- Returns {1 or 0, state before ('' if there is no record), attempt before}.
 local record = redis.call('HMGET', KEYS[1], 'state', 'attempt')
 local state, attempt = record[1] or '', record[2] or ''
@@ -23,7 +23,13 @@ local clock = redis.call('TIME')
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 redis.call('HSET', KEYS[1], 'state', ARGV[3])
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], ARGV[4], now) end
-for i = 9, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+for i = 9, #ARGV, 2 do
+  if ARGV[i + 1] == '' then
+    redis.call('HDEL', KEYS[1], ARGV[i])
+  else
+    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  end
+end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
 if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], now, ARGV[6])

@@ -27,6 +27,8 @@ def test_only_what_may_pass_by_itself_is_retryable() -> None:
     retryable = {error.code for error in _tree() if error.retryable}
     assert retryable == {
         "broker_unavailable",
+        "queue_full",
+        "tenant_limit",
         "storage_unavailable",
         "device_error",
         "result_timeout",

@@ -6,16 +6,19 @@ message: renewing it is one command however many jobs are in flight, and a job m
 it likes. Knows nothing of jobs: a message is an opaque string in an ordinary Celery queue.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Final, cast
 
 import redis
-from redis.commands.core import Script
 
 from shared.errors import LeaseLost
-from shared.queues import PRIORITY_STEPS, list_key
+from shared.queues import known_queues_key
+from shared.scripts import script
+from shared.tenants import weights_key
+
+_NO_LIMIT: Final = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +67,13 @@ class Claims:
         self._leases = f"{namespace}:leases"
         self._deliveries = f"{namespace}:deliveries"
         self._counter = f"{namespace}:claims-made"
-        self._turn = 0
-        self._claim = _script(once, "claim")
-        self._renew = _script(once, "renew")
-        self._sweep = _script(once, "sweep")
-        self._release = _script(patient, "release")
+        self._known_queues = known_queues_key(namespace)
+        self._weights = weights_key(namespace)
+        self._turns: object = {}
+        self._claim = script(once, __package__, "claim")
+        self._renew = script(once, __package__, "renew")
+        self._sweep = script(once, __package__, "sweep")
+        self._release = script(patient, __package__, "release")
 
     @property
     def key(self) -> str:
@@ -84,13 +89,25 @@ class Claims:
         return bool(self._renew(keys=[self._leases], args=[self.worker, self._lease_s, 0]))
 
     def claim(
-        self, groups: Sequence[QueueGroup], want: int, *, suspect_from: int = 1000
+        self,
+        groups: Sequence[QueueGroup],
+        want: int,
+        *,
+        most: int = _NO_LIMIT,
+        suspect_from: int = _NO_LIMIT,
     ) -> list[Claimed]:
-        """Take up to `want` messages, all of one group, highest priority first.
+        """Take messages until they hold `want` pictures, all of one group, highest priority first.
 
-        Inside a priority level queues take turns; which group goes first rotates call by call.
+        Inside a priority level tenants take turns by their weights, the groups of a tenant and the
+        queues of a group evenly; whose turn it is, this object remembers from call to call. A
+        message is taken whole: the last one may bring more pictures than were wanted.
         From its delivery `suspect_from` on a message is taken alone, and only while nothing else
         is in hand.
+
+        Args:
+            groups: where to look; queues of tenants beside them are found by themselves.
+            want: pictures, at least 1.
+            most: messages.
 
         Raises:
             LeaseLost: join again first.
@@ -99,21 +116,21 @@ class Claims:
         if self._unsure:
             self._hand_back_strays()
         self._unsure = True
-        claimed = self._take(groups, want, suspect_from)
+        ask = {
+            "worker": self.worker,
+            "groups": {queue: group.name for group in groups for queue in group.queues},
+            "pictures": want,
+            "messages": most,
+            "suspect": suspect_from,
+            "idle": not self._held,
+            "turns": self._turns,
+        }
+        claimed = self._take(ask)
         self._held.update(message.tag for message in claimed)
         self._unsure = False
         return claimed
 
-    def _take(self, groups: Sequence[QueueGroup], want: int, suspect_from: int) -> list[Claimed]:
-        self._turn += 1
-        start = self._turn % len(groups)
-        ordered = [*groups[start:], *groups[:start]]
-        lists = [
-            (list_key(queue, level), f"{level}:{group.name}")
-            for level in PRIORITY_STEPS
-            for group in ordered
-            for queue in group.queues
-        ]
+    def _take(self, ask: dict[str, Any]) -> list[Claimed]:
         answer = cast(
             list[Any] | None,
             self._claim(
@@ -122,22 +139,19 @@ class Claims:
                     self._leases,
                     self._deliveries,
                     self._counter,
-                    *(key for key, _ in lists),
+                    self._known_queues,
+                    self._weights,
                 ],
-                args=[
-                    self.worker,
-                    want,
-                    suspect_from,
-                    int(not self._held),
-                    *(place for _, place in lists),
-                ],
+                args=[json.dumps(ask)],
             ),
         )
         if answer is None:
             raise LeaseLost(f"the lease of {self.worker} ran out")
+        turns, taken = answer
+        self._turns = json.loads(turns)
         return [
             Claimed(tag=tag, list_key=key, message=message, deliveries=deliveries)
-            for tag, key, message, deliveries in answer
+            for tag, key, message, deliveries in taken
         ]
 
     def _hand_back_strays(self) -> None:
@@ -152,6 +166,18 @@ class Claims:
     def hand_back(self, tag: str) -> bool:
         """Put a message back to the head of its queue, uncounted. False if no longer ours."""
         return self._let_go(tag, back=True)
+
+    def give_up(self, tag: str) -> bool:
+        """As `hand_back`, but count a delivery, as if this worker had died with it."""
+        return self._let_go(tag, back=True, counted=True)
+
+    def find(self, tag: str) -> tuple[str, str] | None:
+        """Queue list and message of a claim; None if it is no longer ours."""
+        entry = cast(str | None, self._redis.hget(self.key, tag))
+        if entry is None:
+            return None
+        list_key, _, message = entry.partition("\0")
+        return list_key, message
 
     def doubt(self) -> None:
         """Redis was away, and may have come back without an ack it had confirmed."""
@@ -169,9 +195,9 @@ class Claims:
         """Put back the messages of workers whose lease ran out: (worker, messages) each."""
         return self._swept("", 1)
 
-    def _let_go(self, tag: str, *, back: bool) -> bool:
+    def _let_go(self, tag: str, *, back: bool, counted: bool = False) -> bool:
         keys = [self._prefix + self.worker, self._deliveries]
-        ours = bool(self._release(keys=keys, args=[tag, int(back)]))
+        ours = bool(self._release(keys=keys, args=[tag, int(back), int(counted)]))
         self._held.discard(tag)
         return ours
 
@@ -180,7 +206,3 @@ class Claims:
             keys=[self._leases, self._deliveries], args=[self._prefix, worker, count]
         )
         return [(name, messages) for name, messages in cast(list[Any], answer)]
-
-
-def _script(client: redis.Redis, name: str) -> Script:
-    return client.register_script(files(__package__).joinpath(f"{name}.lua").read_text())

@@ -17,7 +17,7 @@ for _, worker in ipairs(dead) do
   for _, entry in ipairs(entries) do
     local cut = string.find(entry[2], '\0', 1, true)
     local message = string.sub(entry[2], cut + 1)
-    redis.call('RPUSH', string.sub(entry[2], 1, cut - 1), message)
+    put_back(string.sub(entry[2], 1, cut - 1), message)
     if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[2], redis.sha1hex(message), ARGV[3]) end
   end
   redis.call('DEL', ARGV[1] .. worker)

@@ -1,0 +1,17 @@
+-- Put a running job aside until it is tried again: record, claim and message in one step.
+-- KEYS 1 job record   2 claims of the worker that asks (hash: tag -> list \0 message)
+--      3 what is put aside (sorted set: list \0 message by due time)
+-- ARGV 1 attempt that must hold the job   2 tag that must be among the claims   3 pause, seconds
+-- Returns 1, 0 if another has the job or its message, -1 if the producer asked to cancel.
+local record = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested')
+local entry = redis.call('HGET', KEYS[2], ARGV[2])
+if record[1] ~= 'running' or record[2] ~= ARGV[1] or not entry then return 0 end
+if record[3] then return -1 end
+local clock = redis.call('TIME')
+local due = string.format('%.6f', clock[1] + clock[2] / 1e6 + ARGV[3])
+redis.call('ZADD', KEYS[3], due, entry)
+redis.call('HDEL', KEYS[2], ARGV[2])
+redis.call('HINCRBY', KEYS[1], 'retries', 1)
+redis.call('HSET', KEYS[1], 'state', 'queued', 'retry_at', due, 'step', '0')
+redis.call('HDEL', KEYS[1], 'attempt', 'started_at')
+return 1
