@@ -1,12 +1,12 @@
 """Writes tests/fixtures/parity: tiny checkpoints and what PyTorch diffusers makes of them.
 
     python -m venv torchenv && torchenv/bin/pip install torch diffusers transformers safetensors
-    torchenv/bin/python -m tools.make_parity_fixtures tests/fixtures/parity
+    torchenv/bin/python -m tools.make_parity_fixtures tests/fixtures/parity [part…]
 
-Goes in: nothing but seeds. Comes out: two whole checkpoints (`older`, spelt like files of 2022, and
-`newer`, like today's), each with `expected.safetensors`; `samplers.safetensors`; and the names and
-shapes of Stable Diffusion 1.4. The tests that read them need no torch. Made with torch 2.13.0,
-diffusers 0.42.1 and transformers 5.23.0.
+Goes in: nothing but seeds. Comes out: whole checkpoints (`older`, spelt like files of 2022,
+`newer`, like today's, and `xl`), each with `expected.safetensors`; `samplers.safetensors`; and the
+names and shapes of Stable Diffusion 1.4. The tests that read them need no torch. Made with torch
+2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
@@ -28,21 +28,53 @@ from tools.parity.checkpoints import (
 )
 from tools.parity.full_size import full_size
 from tools.parity.samplers import sampler_runs
+from tools.parity.xl import expected_of_xl, write_xl
+
+END = "<|endoftext|>"
 
 
-def main(target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    older = write_checkpoint(target / "older", older_unet(), "quick_gelu", pndm_config(), 1)
-    spell_like_2022(target / "older")
-    newer = write_checkpoint(target / "newer", newer_unet(), "gelu", ddim_config(), 2)
-    spell_like_today(target / "newer")
-    for folder, pipeline in ((target / "older", older), (target / "newer", newer)):
-        save_file(expected(pipeline), folder / "expected.safetensors")
-    save_file(sampler_runs(), target / "samplers.safetensors")
-    (target / "sd14.json").write_text(json.dumps(full_size(), indent=1) + "\n", encoding="utf-8")
+def older(target: Path) -> None:
+    pipeline = write_checkpoint(target, older_unet(), "quick_gelu", pndm_config(), END, 1)
+    spell_like_2022(target)
+    save_file(expected(pipeline), target / "expected.safetensors")
+
+
+def newer(target: Path) -> None:
+    pipeline = write_checkpoint(target, newer_unet(), "gelu", ddim_config(), "!", 2)
+    spell_like_today(target)
+    save_file(expected(pipeline), target / "expected.safetensors")
+
+
+def xl(target: Path) -> None:
+    save_file(expected_of_xl(write_xl(target)), target / "expected.safetensors")
+
+
+def samplers(target: Path) -> None:
+    save_file(sampler_runs(), target)
+
+
+def sd14(target: Path) -> None:
+    target.write_text(json.dumps(full_size(), indent=1) + "\n", encoding="utf-8")
+
+
+PARTS = {
+    "older": older,
+    "newer": newer,
+    "xl": xl,
+    "samplers.safetensors": samplers,
+    "sd14.json": sd14,
+}
+
+
+def main(target: Path, parts: list[str]) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in parts or PARTS:
+        if (target / name).is_dir():
+            shutil.rmtree(target / name)
+        PARTS[name](target / name)
     total = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     print(f"{target}: {total / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

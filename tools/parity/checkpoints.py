@@ -1,4 +1,4 @@
-"""The two tiny checkpoints: random, and spelt like files of 2022 and like today's.
+"""Tiny checkpoints of Stable Diffusion 1 and 2: random, and spelt like files of 2022 and of today.
 
 Goes in: a folder. Comes out: a diffusers checkpoint there, in half precision, and the pipeline
 whose weights are what the files hold. Knows nothing of what is asked of them.
@@ -12,6 +12,7 @@ import torch
 from diffusers import (
     AutoencoderKL,
     DDIMScheduler,
+    DiffusionPipeline,
     PNDMScheduler,
     StableDiffusionPipeline,
     UNet2DConditionModel,
@@ -41,7 +42,7 @@ def older_unet() -> UNet2DConditionModel:
 
 
 def newer_unet() -> UNet2DConditionModel:
-    """Everything the older one does not have."""
+    """Everything the older one does not have: Stable Diffusion 2's arrangement and more."""
     return UNet2DConditionModel(
         sample_size=SIZE,
         block_out_channels=(8, 16, 16),
@@ -81,10 +82,11 @@ def write_checkpoint(
     unet: UNet2DConditionModel,
     activation: str,
     scheduler: PNDMScheduler | DDIMScheduler,
+    pad: str,
     seed: int,
 ) -> StableDiffusionPipeline:
     """A pipeline whose weights are what its half-precision files hold."""
-    tokenizer = make_tokenizer(folder / "tokenizer")
+    tokenizer = make_tokenizer(folder / "tokenizer", pad)
     text = CLIPTextModel(
         CLIPTextConfig(
             vocab_size=len(tokenizer),
@@ -108,9 +110,7 @@ def write_checkpoint(
     half = torch.float16 if seed == 1 else torch.bfloat16
     for network in (text, unet, vae):
         randomise(network, generator, half)
-    # A random denoiser does not denoise; a loud one also makes rounding errors grow with each step.
-    loud = unet.conv_out.weight.data
-    loud.copy_((loud / 8).to(half).float())
+    hush(unet, half)
     pipeline = StableDiffusionPipeline(
         vae=vae.eval(),
         text_encoder=text.eval(),
@@ -121,11 +121,16 @@ def write_checkpoint(
         feature_extractor=None,
         requires_safety_checker=False,
     )
+    save(pipeline, folder, half)
+    return pipeline
+
+
+def save(pipeline: DiffusionPipeline, folder: Path, half: torch.dtype) -> None:
+    """With weights of half precision."""
     pipeline.save_pretrained(folder)
     for file in folder.glob("*/*.safetensors"):
         rewrite(file, lambda key, tensor: {key: tensor.to(half)})
     pipeline.set_progress_bar_config(disable=True)
-    return pipeline
 
 
 def randomise(network: torch.nn.Module, generator: torch.Generator, half: torch.dtype) -> None:
@@ -141,7 +146,13 @@ def randomise(network: torch.nn.Module, generator: torch.Generator, half: torch.
             weight.copy_(weight.to(half).float())
 
 
-def make_tokenizer(folder: Path) -> CLIPTokenizer:
+def hush(unet: UNet2DConditionModel, half: torch.dtype) -> None:
+    """A random denoiser does not denoise; a loud one makes rounding errors grow by the step."""
+    loud = unet.conv_out.weight.data
+    loud.copy_((loud / 8).to(half).float())
+
+
+def make_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
     """CLIP's byte-level BPE with a handful of words, as vocab.json and merges.txt."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
@@ -159,7 +170,7 @@ def make_tokenizer(folder: Path) -> CLIPTokenizer:
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     lines = ["#version: 0.2", *(" ".join(merge) for merge in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=77)
+    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=77, pad_token=pad)
 
 
 def rewrite(file: Path, change: Callable[[str, torch.Tensor], Tensors]) -> None:

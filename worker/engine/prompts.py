@@ -32,7 +32,6 @@ class PromptEncoder:
     """The encoders' structure; their weights are arguments."""
 
     networks: tuple[nnx.GraphDef[ClipText], ...]
-    end_token: int
     empty_is_zero: bool
     """Whether a negative prompt without words is zeros instead of what the encoders make of it:
     `force_zeros_for_empty_prompt` of SDXL."""
@@ -47,19 +46,22 @@ class PromptEncoder:
         ]
         # One encoder: Stable Diffusion 1 and 2 read its last states. Two: SDXL reads the
         # last but one of both, side by side (Podell et al. 2023, section 2.1).
-        hidden, pooled = states[0].last, states[-1].pooled
+        prompt = Prompt(states[0].last, None)
         if len(states) > 1:
-            hidden = jnp.concatenate([state.penultimate for state in states], axis=-1)
-        prompt = (hidden, pooled if len(states) > 1 else None)
-        prompt = Prompt(*jax.tree.map(lambda x: x.reshape(slots, pair, *x.shape[1:]), prompt))
-        return self._silenced(prompt, tokens) if self.empty_is_zero else prompt
+            sides = [state.penultimate for state in states]
+            prompt = Prompt(jnp.concatenate(sides, axis=-1), states[-1].pooled)
+        by_slot = jax.tree.map(lambda x: x.reshape(slots, pair, *x.shape[1:]), tuple(prompt))
+        if self.empty_is_zero:
+            by_slot = _silenced(by_slot, states[-1].end.reshape(slots, pair) == 1)
+        return Prompt(*by_slot)
 
-    def _silenced(self, prompt: Prompt, tokens: jax.Array) -> Prompt:
-        wordless = tokens[:, :, 0, 1] == self.end_token  # the start, and at once the end
-        negative = jnp.arange(tokens.shape[1]) < tokens.shape[1] - 1  # the prompt is the last
-        silent = wordless & negative  # [b, 2]
 
-        def silence(x: jax.Array) -> jax.Array:
-            return jnp.where(silent.reshape(*silent.shape, *[1] * (x.ndim - 2)), 0, x)
+def _silenced(prompt: tuple[jax.Array | None, ...], wordless: jax.Array) -> Any:
+    """Zeros for negative prompts without words; `wordless [b, 2]`."""
+    negative = jnp.arange(wordless.shape[1]) < wordless.shape[1] - 1  # the prompt is the last
+    silent = wordless & negative
 
-        return Prompt(*jax.tree.map(silence, tuple(prompt)))
+    def silence(x: jax.Array) -> jax.Array:
+        return jnp.where(silent.reshape(*silent.shape, *[1] * (x.ndim - 2)), 0, x)
+
+    return jax.tree.map(silence, prompt)

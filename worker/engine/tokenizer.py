@@ -53,16 +53,16 @@ class ClipTokenizer:
             CheckpointError: the files are missing or broken.
         """
         self.length = length
-        self._tokenizer = _read(folder)
-        self._start, self.end = self._id(_START), self._id(_END)
-        self._pad = self._id(_pad_token(folder))
+        pad = _pad_token(folder)
+        self._tokenizer = _read(folder, {_START, _END, pad})
+        self._start, self._end, self._pad = self._id(_START), self._id(_END), self._id(pad)
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
         """`[len(prompts), length]`."""
         ids = np.full((len(prompts), self.length), self._pad, np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
             words = self._words(prompt)[: self.length - 2]
-            tokens = [self._start, *words, self.end]
+            tokens = [self._start, *words, self._end]
             row[: len(tokens)] = tokens
         return ids
 
@@ -81,7 +81,7 @@ class ClipTokenizer:
         return number
 
 
-def _read(folder: Path) -> Tokenizer:
+def _read(folder: Path, special: set[str]) -> Tokenizer:
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     if vocabulary.is_file() and merges.is_file():
         words = models.BPE.read_file(str(vocabulary), str(merges))
@@ -96,7 +96,9 @@ def _read(folder: Path) -> Tokenizer:
             unk_token=_END,
         )
     )
-    tokenizer.add_special_tokens([_START, _END])
+    # A special token stands for itself wherever it is written. Stable Diffusion 2 and SDXL pad with
+    # "!", and so read a prompt's own exclamation marks as padding: as in transformers.
+    tokenizer.add_special_tokens(sorted(special))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
@@ -119,6 +121,12 @@ def _from_fast_file(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def _pad_token(folder: Path) -> str:
-    path = folder / "tokenizer_config.json"
-    token = read_json(path).get("pad_token", _END) if path.is_file() else _END
+    """As transformers finds it: the older special_tokens_map.json wins over a config of its age."""
+    config, older = (
+        read_json(path) if (path := folder / name).is_file() else {}
+        for name in ("tokenizer_config.json", "special_tokens_map.json")
+    )
+    token = config.get("pad_token", _END)
+    if "added_tokens_decoder" not in config:
+        token = older.get("pad_token", token)
     return str(token["content"] if isinstance(token, dict) else token)

@@ -11,9 +11,9 @@ from worker.engine.base import Engine
 from worker.engine.load import load_engine
 
 
-@pytest.fixture(scope="session", params=["older", "newer"])
+@pytest.fixture(scope="session", params=["older", "newer", "xl"])
 def oracle(request: pytest.FixtureRequest) -> Oracle:
-    """Files as of 2022, and as of today."""
+    """Stable Diffusion 1 in files as of 2022, 2 in files as of today, and SDXL."""
     return Oracle.read(request.param)
 
 

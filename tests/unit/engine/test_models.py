@@ -1,5 +1,6 @@
 """The networks are PyTorch diffusers' networks: same weights, same inputs, same outputs."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import jax
@@ -7,30 +8,44 @@ import numpy as np
 from flax import nnx
 
 from tests.unit.engine.parity import Oracle, worst
-from worker.engine.checkpoint import TensorFiles
-from worker.engine.models.unet import UNet
-from worker.engine.models.vae import VaeEncoder
+from worker.engine.models.clip_text import ClipText
+from worker.engine.models.unet import UNet, UNetConfig
 from worker.engine.stable_diffusion import abstract
-from worker.engine.weights import Plan
 
 TIGHT: Final = 5e-6
 """Measured: text 5e-7, UNet 2e-6, its blocks 2e-6, autoencoder 1e-6. Promised: 1e-4."""
 
 
-def test_the_text_encoder_gives_the_same_hidden_states(oracle: Oracle) -> None:
-    ours = jax.jit(
-        lambda weights, tokens: nnx.merge(oracle.sampler.prompts.networks[0], weights)(tokens)
-    )(oracle.weights.text[0], oracle.answers["tokens"])
-    assert worst(ours.last, oracle.answers["text"]) < TIGHT
+def test_the_text_encoders_give_the_same_states(oracle: Oracle) -> None:
+    tokens = oracle.answers["tokens"][:, None]  # no negative prompts
+    ours = jax.jit(oracle.sampler.prompts)(oracle.weights.text, tokens)
+    assert worst(ours.hidden[:, 0], oracle.answers["text"]) < TIGHT
+    if (pooled := oracle.answers.get("text.pooled")) is None:
+        assert ours.pooled is None
+    else:
+        assert ours.pooled is not None
+        assert worst(ours.pooled[:, 0], pooled) < TIGHT
+
+
+def test_the_end_of_a_prompt_is_found_by_its_id_as_well_as_by_its_height() -> None:
+    xl = Oracle.read("xl")
+    tokens, (_, network) = xl.answers["tokens"][:, 1], xl.sampler.prompts.networks
+    config = nnx.merge(network, xl.weights.text[1]).config
+    known = replace(config, eos_token_id=int(tokens.max()))
+    by_id = nnx.merge(nnx.graphdef(abstract(ClipText, known)), xl.weights.text[1])(tokens)
+    assert worst(by_id.pooled, xl.answers["text.pooled"]) < TIGHT
 
 
 def test_the_unet_and_each_of_its_blocks_give_the_same_maps(oracle: Oracle) -> None:
     inputs = {key: _nhwc(value) for key, value in oracle.answers.items() if value.ndim == 4}
     times, context = oracle.answers["unet.times"], oracle.answers["text"][:2]
+    added: tuple[Any, ...] = ()
+    if "text.pooled" in oracle.answers:
+        added = (oracle.answers["text.pooled"][:2], oracle.answers["unet.time_ids"][0])
 
     def every_block(weights: Any, maps: dict[str, jax.Array]) -> dict[str, jax.Array]:
         unet: UNet = nnx.merge(oracle.sampler.unet, weights)
-        read = unet.read(context)
+        read = unet.read(context, *added)
         texts, levels = read.texts, len(unet.down_blocks)
         found = {"unet.out": unet(maps["unet.latents"], times, read)}
         for level in range(levels):
@@ -54,21 +69,31 @@ def test_the_unet_and_each_of_its_blocks_give_the_same_maps(oracle: Oracle) -> N
 
 
 def test_the_decoder_gives_the_same_pixels(oracle: Oracle) -> None:
-    ours = jax.jit(lambda weights, latents: nnx.merge(oracle.sampler.vae, weights)(latents))(
+    ours = jax.jit(lambda weights, latents: nnx.merge(oracle.sampler.vae, weights).decode(latents))(
         oracle.weights.vae, oracle.image("unet.latents")
     )
     assert worst(ours, oracle.image("vae.pixels")) < TIGHT
 
 
 def test_the_encoder_gives_the_same_latents(oracle: Oracle) -> None:
-    encoder = abstract(VaeEncoder, oracle.configs.vae)
-    files = TensorFiles(oracle.folder / "vae")
-    weights = Plan("vae", encoder, files).load(np.dtype(np.float32), jax.numpy.asarray)
     mean, log_variance = jax.jit(
-        lambda weights, pixels: nnx.merge(nnx.graphdef(encoder), weights)(pixels)
-    )(weights, oracle.image("vae.in"))
+        lambda weights, pixels: nnx.merge(oracle.sampler.vae, weights).encode(pixels)
+    )(oracle.weights.vae, oracle.image("vae.in"))
     assert worst(mean, oracle.image("vae.mean")) < TIGHT
     assert worst(log_variance, oracle.image("vae.logvar")) < TIGHT
+
+
+def test_heads_may_be_given_under_their_own_name() -> None:
+    """diffusers will not build such a config, so there is nothing but the other name to hold to."""
+    json = {
+        "block_out_channels": [8, 16],
+        "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
+        "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"],
+        "norm_num_groups": 4,
+    }
+    by_count = UNetConfig.from_json(json | {"attention_head_dim": [2, 4]})
+    by_both = {"num_attention_heads": [2, 4], "attention_head_dim": 4}
+    assert UNetConfig.from_json(json | by_both) == by_count
 
 
 def _nhwc(array: Any) -> Any:

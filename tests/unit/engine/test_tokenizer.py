@@ -1,17 +1,20 @@
 """Prompts become the ids that transformers' CLIPTokenizer makes of them."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shared.errors import CheckpointError
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
+from worker.engine.stable_diffusion import load_tokenizer
 from worker.engine.tokenizer import ClipTokenizer
 
 
 def test_ids_are_those_of_transformers(oracle: Oracle) -> None:
-    tokenizer = ClipTokenizer(oracle.folder / "tokenizer", 77)
+    tokenizer = load_tokenizer(oracle.folder, oracle.configs)
     ids = tokenizer(PROMPTS)
     assert ids.dtype == np.int32
     np.testing.assert_array_equal(ids, oracle.answers["tokens"])
@@ -34,3 +37,25 @@ def test_another_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
     with pytest.raises(CheckpointError, match="not BPE"):
         ClipTokenizer(tmp_path, 77)
+
+
+@pytest.mark.parametrize(
+    ("config", "older", "padding"),
+    [
+        ({}, {}, "<|endoftext|>"),
+        ({"pad_token": {"content": "!"}}, {}, "!"),
+        ({"pad_token": "<|endoftext|>"}, {"pad_token": "!"}, "!"),
+        ({"pad_token": "!", "added_tokens_decoder": {}}, {"pad_token": "<|endoftext|>"}, "!"),
+    ],
+)
+def test_the_padding_is_the_one_transformers_finds(
+    checkpoint: Path, config: dict[str, Any], older: dict[str, Any], padding: str
+) -> None:
+    folder = checkpoint / "tokenizer"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "special_tokens_map.json").write_text(json.dumps(older))
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    ids = ClipTokenizer(folder, 77)(["red!", "red"])
+    assert set(ids[:, 5:].flat) == {vocabulary[padding]}
+    # A prompt's own "!" is the padding's where that is "!", as in transformers.
+    assert ids[0, 2] == vocabulary["!" if padding == "!" else "!</w>"]

@@ -76,8 +76,10 @@ class TextStates(NamedTuple):
     """`[b, n, hidden_size]`, after the final norm."""
     penultimate: jax.Array
     """`[b, n, hidden_size]`, before the last layer, not normed."""
+    end: jax.Array
+    """int32 `[b]`: where the first end token stands. At 1 there are no words."""
     pooled: jax.Array | None
-    """`[b, projection_dim]`: the last state of the first end token, projected."""
+    """`[b, projection_dim]`: the last state of that token, projected."""
 
 
 class ClipText(nnx.Module):
@@ -101,13 +103,13 @@ class ClipText(nnx.Module):
         penultimate = x
         for layer in self.layers:
             penultimate, x = x, layer(x)
-        last = self.final_layer_norm(x)
-        return TextStates(last, penultimate, self._pooled(last, tokens))
+        last, end = self.final_layer_norm(x), self._end(tokens)
+        pooled = None
+        if self.text_projection is not None:
+            of_end = jnp.take_along_axis(last, end[:, None, None], axis=1)[:, 0]  # [b, hidden]
+            pooled = self.text_projection(of_end)
+        return TextStates(last, penultimate, end, pooled)
 
-    def _pooled(self, last: jax.Array, tokens: jax.Array) -> jax.Array | None:
-        if self.text_projection is None:
-            return None
+    def _end(self, tokens: jax.Array) -> jax.Array:
         end = self.config.eos_token_id
-        marks = tokens if end == _HIGHEST else (tokens == end).astype(jnp.int32)
-        at = jnp.argmax(marks, axis=1)
-        return self.text_projection(jnp.take_along_axis(last, at[:, None, None], axis=1)[:, 0])
+        return jnp.argmax(tokens if end == _HIGHEST else tokens == end, axis=1)

@@ -1,0 +1,121 @@
+"""A tiny checkpoint of Stable Diffusion XL, and what PyTorch makes of it.
+
+Goes in: a folder. Comes out: a random checkpoint there, in half precision, and named tensors:
+inputs and outputs of every part.
+"""
+
+from pathlib import Path
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    EulerDiscreteScheduler,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from tools.parity.answers import coded, denoised, paint, tokenize
+from tools.parity.checkpoints import SIZE, Tensors, hush, make_tokenizer, randomise, save
+
+POOLED, SINUSOIDS = 12, 8
+HALF = torch.float16
+
+
+def unet() -> UNet2DConditionModel:
+    """SDXL-base's arrangement, a level and a depth smaller in every number."""
+    return UNet2DConditionModel(
+        sample_size=SIZE,
+        block_out_channels=(8, 16, 16),
+        layers_per_block=2,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        norm_num_groups=4,
+        cross_attention_dim=40,
+        attention_head_dim=(1, 2, 4),
+        transformer_layers_per_block=(1, 2, 3),
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=SINUSOIDS,
+        projection_class_embeddings_input_dim=POOLED + 6 * SINUSOIDS,
+    )
+
+
+def text_config(width: int, activation: str, words: int) -> CLIPTextConfig:
+    return CLIPTextConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        hidden_act=activation,
+        projection_dim=POOLED,
+        # What SDXL's files say: it is older than the config, and means the highest id.
+        eos_token_id=2,
+    )
+
+
+def euler_config() -> EulerDiscreteScheduler:
+    """SDXL-base's."""
+    return EulerDiscreteScheduler(
+        beta_start=0.00085,
+        beta_end=0.012,
+        beta_schedule="scaled_linear",
+        timestep_spacing="leading",
+        steps_offset=1,
+    )
+
+
+def write_xl(folder: Path) -> StableDiffusionXLPipeline:
+    """A pipeline whose weights are what its half-precision files hold."""
+    tokenizer = make_tokenizer(folder / "tokenizer", "<|endoftext|>")
+    other = make_tokenizer(folder / "tokenizer_2", "!")
+    pipeline = StableDiffusionXLPipeline(
+        vae=AutoencoderKL(
+            down_block_types=("DownEncoderBlock2D",) * 3,
+            up_block_types=("UpDecoderBlock2D",) * 3,
+            block_out_channels=(8, 8, 16),
+            layers_per_block=1,
+            norm_num_groups=4,
+            scaling_factor=0.13025,
+            force_upcast=True,
+            sample_size=4 * SIZE,
+        ),
+        text_encoder=CLIPTextModel(text_config(16, "quick_gelu", len(tokenizer))),
+        text_encoder_2=CLIPTextModelWithProjection(text_config(24, "gelu", len(other))),
+        tokenizer=tokenizer,
+        tokenizer_2=other,
+        unet=unet(),
+        scheduler=euler_config(),
+        force_zeros_for_empty_prompt=True,
+        add_watermarker=False,
+    )
+    generator = torch.Generator().manual_seed(4)
+    for name in ("text_encoder", "text_encoder_2", "unet", "vae"):
+        randomise(getattr(pipeline, name).eval(), generator, HALF)
+    hush(pipeline.unet, HALF)
+    save(pipeline, folder, HALF)
+    return pipeline
+
+
+@torch.no_grad()
+def expected_of_xl(pipeline: StableDiffusionXLPipeline) -> Tensors:
+    """Inputs and outputs of every network, every block of the UNet, and whole pictures."""
+    tokens = [tokenize(pipeline.tokenizer), tokenize(pipeline.tokenizer_2)]
+    one = pipeline.text_encoder(tokens[0], output_hidden_states=True)
+    two = pipeline.text_encoder_2(tokens[1], output_hidden_states=True)
+    text = torch.cat([one.hidden_states[-2], two.hidden_states[-2]], dim=-1)
+    side = float(4 * SIZE)
+    time_ids = torch.tensor([[side, side / 2, 0.0, 4.0, side, side]] * 2)
+    found = {
+        "tokens": torch.stack(tokens, dim=1).int(),
+        "text": text,
+        "text.pooled": two.text_embeds,
+        "unet.time_ids": time_ids,
+    }
+    added = {"text_embeds": two.text_embeds[:2], "time_ids": time_ids}
+    found |= denoised(pipeline.unet, text[:2], added_cond_kwargs=added)
+    found |= coded(pipeline.vae, found["unet.latents"])
+    found["pictures"] = paint(pipeline, found["unet.latents"])
+    found["pictures.unsaid"] = paint(pipeline, found["unet.latents"], negatives=None)
+    return {key: tensor.clone().contiguous() for key, tensor in found.items()}
