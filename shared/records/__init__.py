@@ -57,6 +57,18 @@ class Move:
     attempt: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """A new attempt at a job. Its claim (claims hash, tag) must still stand: a worker that lost its
+    lease on the way here would otherwise take the job from the one that has its message."""
+
+    job_id: str
+    attempt: str
+    deliveries: int
+    callback: Callback | None
+    claim: tuple[str, str] = ("", "")
+
+
 class Records:
     """The records of one namespace. Safe to share between threads."""
 
@@ -142,18 +154,28 @@ class Records:
         callback: Callback | None,
         claim: tuple[str, str] = ("", ""),
     ) -> Move:
-        """A new attempt takes the job, unless it has ended.
+        """A new attempt takes the job, unless it has ended. See `Beginning`."""
+        beginning = Beginning(
+            job_id=job_id, attempt=attempt, deliveries=deliveries, callback=callback, claim=claim
+        )
+        [move] = self.begin_all([beginning])
+        return move
 
-        `claim` (claims hash, tag) must still stand: a worker that lost its lease on the way here
-        would otherwise take the job from the one that has its message.
-        """
-        fields: dict[str, str | int] = {
-            "attempt": attempt,
-            "deliveries": deliveries,
-            "step": 0,
-            "retry_at": "",
-        }
-        return self._enter(State.RUNNING, job_id, "", fields, "started_at", callback, claim=claim)
+    def begin_all(self, beginnings: Sequence[Beginning]) -> list[Move]:
+        """`begin` for the jobs of a whole claim, together."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for each in beginnings:
+                fields: dict[str, str | int] = {
+                    "attempt": each.attempt,
+                    "deliveries": each.deliveries,
+                    "step": 0,
+                    "retry_at": "",
+                }
+                keys, args = self._entering(
+                    State.RUNNING, each.job_id, "", fields, "started_at", each.callback, each.claim
+                )
+                self._move(keys=keys, args=args, client=pipe)
+            return [_moved(answer) for answer in pipe.execute()]
 
     def progress(
         self, job_id: str, attempt: str, step: int, steps: int, callback: Callback | None
@@ -218,7 +240,7 @@ class Records:
 
     def requeue(self, job_id: str, attempt: str) -> Move:
         """The attempt gives the job back before it is done."""
-        fields = {"attempt": "", "step": 0, "started_at": ""}
+        fields: dict[str, str | int] = {"attempt": "", "step": 0, "started_at": ""}
         return self._enter(State.QUEUED, job_id, attempt, fields, "", None)
 
     def retry(self, job_id: str, attempt: str, claim: tuple[str, str], pause_s: float) -> bool:
@@ -254,29 +276,45 @@ class Records:
         clock_field: str,
         callback: Callback | None,
         leave: Sequence[State] | None = None,
-        claim: tuple[str, str] = ("", ""),
     ) -> Move:
+        keys, args = self._entering(
+            state, job_id, attempt, fields, clock_field, callback, leave=leave
+        )
+        return _moved(self._move(keys=keys, args=args))
+
+    def _entering(
+        self,
+        state: State,
+        job_id: str,
+        attempt: str,
+        fields: Mapping[str, str | int],
+        clock_field: str,
+        callback: Callback | None,
+        claim: tuple[str, str] = ("", ""),
+        leave: Sequence[State] | None = None,
+    ) -> tuple[list[str], list[str | int]]:
+        """The keys and arguments of move.lua."""
         may_leave = leave or [origin for origin, moves in MOVES.items() if state in moves]
         keep_s = self._retention_s if state in TERMINAL else 0
-        happened, before, holder = self._move(
-            keys=[self._key(job_id), *self._outbox, claim[0]],
-            args=[
-                attempt,
-                f",{','.join(may_leave)},",
-                state.value,
-                clock_field,
-                keep_s,
-                *_packed(callback),
-                claim[1],
-                *(part for pair in fields.items() for part in pair),
-            ],
-        )
-        return Move(
-            happened=bool(happened), state=State(before) if before else None, attempt=holder
-        )
+        keys = [self._key(job_id), *self._outbox, claim[0]]
+        return keys, [
+            attempt,
+            f",{','.join(may_leave)},",
+            state.value,
+            clock_field,
+            keep_s,
+            *_packed(callback),
+            claim[1],
+            *(part for pair in fields.items() for part in pair),
+        ]
 
     def _key(self, job_id: str) -> str:
         return f"{self._namespace}:job:{job_id}"
+
+
+def _moved(answer: Any) -> Move:
+    happened, before, holder = answer
+    return Move(happened=bool(happened), state=State(before) if before else None, attempt=holder)
 
 
 def _packed(callback: Callback | None) -> tuple[str, str]:
