@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import Celery, bootsteps
 from celery.concurrency.thread import TaskPool
-from celery.signals import task_revoked, worker_shutting_down
+from celery.signals import worker_shutting_down
 from celery.worker.components import Pool
 from celery.worker.consumer.tasks import Tasks
 
@@ -62,10 +62,6 @@ def install(app: Celery, host: Host) -> None:
 
         def stop(self, consumer: Any) -> None:
             host.intake.detach()
-
-    @task_revoked.connect(weak=False)
-    def withdraw(request: Any, **_: Any) -> None:
-        host.withdraw(request.id, request.properties["delivery_tag"])
 
     @worker_shutting_down.connect(weak=False)
     def stop_taking(how: str, **_: Any) -> None:

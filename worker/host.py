@@ -16,25 +16,28 @@ from typing import Final
 from shared import broker
 from shared.broker import UNTIL_IT_IS_BACK
 from shared.catalogue import Catalogue
+from shared.deadletters import DeadLetters
 from shared.errors import ImagefleetError, JobCancelled, JobFailed, LeaseLost
 from shared.events import callback
 from shared.jobs import CallbackEvent, JobResult, State
-from shared.queues import queue_name
+from shared.queues import queue_name, without_tenant
 from shared.records import Records
 from shared.storage import open_store
-from worker.attempts import Attempt, offer_of
+from worker.attempts import Attempt, Slot, attempts_in, offer_of
 from worker.claims import Claims, QueueGroup
-from worker.deadletters import DeadLetters
 from worker.delivery import start_delivery
 from worker.engine.base import Engine, ModelInfo
 from worker.engine.load import load_engine
 from worker.exits import Exit
 from worker.finish import Finisher
+from worker.health import Health
 from worker.intake import Intake
 from worker.keeper import Keeper
 from worker.progress import ProgressReporter
+from worker.retries import Retries
 from worker.runner import Runner
 from worker.settings import WorkerSettings
+from worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +97,19 @@ class Host:
         self._finisher = Finisher(
             store, self._records, self.engine, self.name, settings.storage_patience_s
         )
+        self._retries = Retries(self._records, self._claims, dead, settings.max_retries)
         self._reporter = ProgressReporter(self._records)
         self._runner = Runner(
-            self.engine, self.intake.next_batch, self._reporter.report, settings.poll_s
+            self.engine,
+            self.intake.next_batch,
+            self._reporter.report,
+            settings.poll_s,
+            Health(self.engine, settings.quarantine_s),
+            self._give_up,
         )
-        self._keeper = Keeper(self._claims, settings.lease_s)
+        self._watchdog = Watchdog(self._runner.beats, self._leave_hung_devices, settings.watchdog_s)
+        impatient = Records(once, settings.namespace, settings.retention_s)
+        self._keeper = Keeper(self._claims, impatient, settings.lease_s, self._abandon_all)
         Catalogue(patient, settings.namespace).announce(offer_of(self.engine.info))
         log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(self.engine))
 
@@ -108,6 +119,7 @@ class Host:
             self._keeper.start()
             self._reporter.start()
             self._runner.start()
+            self._watchdog.start()
             self._running = True
 
     def groups(self, queues: Sequence[str] | None) -> list[QueueGroup]:
@@ -125,7 +137,7 @@ class Host:
         }
         grouped: dict[str, list[str]] = {}
         for queue in keys if queues is None else queues:
-            grouped.setdefault(keys.get(queue, queue), []).append(queue)
+            grouped.setdefault(keys.get(without_tenant(queue), queue), []).append(queue)
         return [QueueGroup(name=name, queues=tuple(found)) for name, found in grouped.items()]
 
     def perform(self, job_id: str, tag: str) -> JobResult:
@@ -186,6 +198,7 @@ class Host:
         while any(self._claims.holds(each.tag) for each in begun) and time.monotonic() < deadline:
             time.sleep(0.02)  # until Celery has stored the result and acknowledged
         handed_back += self._hand_back(self.intake.unfinished())
+        self._watchdog.stop()
         self._keeper.stop()
         handed_back += self._claims.leave()
         log.info("drained: %d jobs handed back", handed_back)
@@ -199,38 +212,73 @@ class Host:
         finally:
             os._exit(Exit.HURRIED)
 
-    def _leave_anyway_after(self, seconds: float) -> None:
+    def _give_up(self, batch: Sequence[Slot]) -> None:
+        """Sick devices had `batch`. That counts as a delivery, like a worker that died, so that a
+        prompt which does it to them is bounded. What only waited goes back uncounted."""
+        hurt = attempts_in(batch)
+        self._hand_back([each for each in self.intake.put_down() if each not in hurt])
+        self._hand_back(hurt, counted=True)
+
+    def _leave_hung_devices(self) -> None:
+        """As `_give_up`, and end the process: nothing else frees a hung device."""
+        self._leave_anyway_after(_DRAIN_GRACE_S, Exit.HUNG)
+        self._runner.stop()
+        hung = attempts_in(self._runner.on_devices())
+        self._hand_back([each for each in self.intake.unfinished() if each not in hung])
+        self._hand_back(hung, counted=True)
+        self._claims.leave()
+        logging.shutdown()
+        os._exit(Exit.HUNG)
+
+    def _abandon_all(self) -> None:
+        """The lease ran out: every job begun here is another worker's now. Devices drop it."""
+        for attempt in self.intake.unfinished():
+            attempt.abandon(LeaseLost(f"job {attempt.job_id}: the lease ran out"))
+
+    def _leave_anyway_after(self, seconds: float, code: Exit = Exit.HURRIED) -> None:
         """Redis may be away, or a pool thread may hang: the lease does the rest."""
-        timer = threading.Timer(seconds, os._exit, [Exit.HURRIED])
+        timer = threading.Timer(seconds, os._exit, [code])
         timer.daemon = True
         timer.start()
 
-    def _hand_back(self, attempts: Sequence[Attempt]) -> int:
+    def _hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
         """Record, message, and then whoever waits: Celery acknowledges what was given up, and must
         find the claim gone. The oldest last: it ends nearest the head of its queue."""
+        let_go = self._claims.give_up if counted else self._claims.hand_back
         for attempt in reversed(attempts):
             self._records.requeue(attempt.job_id, attempt.token)
-            self._claims.hand_back(attempt.tag)
+            let_go(attempt.tag)
             attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
         return len(attempts)
 
     def _finish(self, attempt: Attempt) -> JobResult:
-        submitted_at = self._records.get(attempt.job_id).submitted_at
+        status = self._records.get(attempt.job_id)
         try:
-            return self._finisher.finish(attempt, submitted_at)
+            return self._finisher.finish(attempt, status.submitted_at)
         except LeaseLost:
             raise
         except JobCancelled:
             self._finisher.cancel(attempt)
             raise
         except ImagefleetError as error:
-            self._finisher.fail(attempt, error)
+            self._fail(attempt, error, status.retries)
             raise
         except Exception as error:
             log.exception("job %s failed in a way nobody thought of", attempt.job_id)
             failure = ImagefleetError(f"{type(error).__name__}: {error}")
-            self._finisher.fail(attempt, failure)
+            self._fail(attempt, failure, status.retries)
             raise failure from error
+
+    def _fail(self, attempt: Attempt, error: ImagefleetError, retries: int) -> None:
+        """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
+        try:
+            again = self._retries.again(attempt, error, retries)
+        except JobCancelled:
+            self._finisher.cancel(attempt)
+            raise
+        if again:
+            raise LeaseLost(f"job {attempt.job_id} is tried again later") from error
+        self._finisher.fail(attempt, error)
 
     def _ended_before(self, job_id: str) -> JobResult:
         status = self._records.get(job_id)

@@ -2,8 +2,8 @@
 
 Celery stays the owner of a request's life: it decodes, checks revoked, expired and ETA, traces,
 stores results, follows chains and acknowledges. Only two things are ours: when messages are taken
-(`next_batch`, at the moment the devices are free) and what happens between "received" and "sent to
-the pool" (`accept`: its pictures are put into a device batch).
+(`next_batch`, at the moment the devices are free, or shortly before: `report`) and what happens
+between "received" and "sent to the pool" (`accept`: its pictures are put into a device batch).
 
 Everything here is known by the tag of its claim, never by the job's id: the same job may be here
 twice.
@@ -16,6 +16,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any, Final
 
 import redis
@@ -23,16 +25,17 @@ from celery.worker.request import Request
 from kombu.message import Message
 
 from shared.admission import admit
+from shared.deadletters import DeadLetter, DeadLetters
 from shared.errors import ImagefleetError, LeaseLost, MessageRejected, TooManyDeliveries
 from shared.events import callback
 from shared.jobs import TERMINAL, CallbackEvent, JobError, State, check_job_id, unpack
 from shared.queues import DEFAULT_MODEL
-from shared.records import Records
+from shared.records import Beginning, Move, Records
 from worker.attempts import Attempt, Slot, attempts_in, offer_of, plan_attempt, slots_of
-from worker.batching import next_batch, suspect_from
+from worker.batching import Linger, next_batch, suspect_from
 from worker.claims import Claimed, Claims, QueueGroup
-from worker.deadletters import DeadLetters
 from worker.engine.base import Engine
+from worker.foresight import Foresight
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class ClaimedMessage(Message):
 
 
 class Intake:
-    """`next_batch` belongs to the device thread; the rest may be called from anywhere."""
+    """`next_batch` and `report` belong to the device thread; the rest may be called from anywhere."""
 
     def __init__(
         self,
@@ -60,8 +63,13 @@ class Intake:
         *,
         max_deliveries: int,
         max_in_hand: int,
+        linger_s: float = 0.0,
     ) -> None:
-        """`max_in_hand`: jobs between claim and acknowledgement, each of which holds a thread."""
+        """
+        Args:
+            max_in_hand: jobs between claim and acknowledgement, each of which holds a thread.
+            linger_s: how long a batch that is not full waits for more of its compile key.
+        """
         self._claims = claims
         self._records = records
         self._dead = dead
@@ -71,6 +79,10 @@ class Intake:
         self._capacity = engine.capacity
         self._max_deliveries = max_deliveries
         self._max_in_hand = max_in_hand
+        self._linger = Linger(linger_s, engine.capacity)
+        self._foresight = Foresight()
+        self._ahead: Future[None] | None = None
+        self._helper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
         self._groups: Sequence[QueueGroup] = ()
         self._strategies: dict[str, Any] = {}
         self._pass_on: PassOn = lambda request: None
@@ -101,22 +113,35 @@ class Intake:
 
     def next_batch(self) -> list[Slot]:
         """What the devices do next: up to a full batch of one compile key, or nothing."""
+        if self._ahead is not None:
+            self._ahead.result()
+            self._ahead = None
         with self._lock:
-            if self._closed:
-                return []
-            try:
+            if len(self._waiting) < self._capacity:
                 self._take_in()
-            except LeaseLost:
-                time.sleep(_BREATH_S)  # the keeper joins again
-            except redis.RedisError as error:
-                log.warning("Redis did not give work: %s", error)
-                time.sleep(_BREATH_S)
+            if self._closed or self._linger.goes_on(self._waiting):
+                return []
             return next_batch(self._waiting, self._capacity, self._max_deliveries)
+
+    def report(self, batch: Sequence[Slot], step: int) -> None:
+        """The devices have done `step` steps of `batch`. Shortly before its end the next one is
+        claimed, so that the devices need not wait for that: one batch ahead, and no more."""
+        if self._ahead is None and self._foresight.ends_soon(batch, step):
+            self._ahead = self._helper.submit(self._look_ahead)
+
+    def _look_ahead(self) -> None:
+        with self._lock:
+            self._take_in()
 
     def close(self) -> list[Attempt]:
         """Take nothing more. The attempts of which no picture has reached a device."""
         with self._lock:
             self._closed = True
+        return self.put_down()
+
+    def put_down(self) -> list[Attempt]:
+        """Forget, and return, the attempts of which no picture has reached a device."""
+        with self._lock:
             waiting = attempts_in(self._waiting)
             self._waiting.clear()
         return waiting
@@ -135,20 +160,39 @@ class Intake:
 
     def _take_in(self) -> None:
         """Claim, receive, begin. What raises stays where it is, and is looked at again."""
+        if self._closed:
+            return
+        try:
+            with self._foresight.of_a_claim():
+                self._claim()
+            while self._claimed:
+                self._receive(self._claimed[0])
+                self._claimed.popleft()
+            if self._requests:
+                requests = list(self._requests)  # Celery's timer adds to it meanwhile
+                self._begin(requests)
+                for _ in requests:
+                    self._requests.popleft()
+        except LeaseLost:
+            time.sleep(_BREATH_S)  # the keeper joins again
+        except redis.RedisError as error:
+            log.warning("Redis did not give work: %s", error)
+            time.sleep(_BREATH_S)
+
+    def _claim(self) -> None:
         room = self._max_in_hand - len(self._outcomes)
-        in_hand = self.unfinished()
-        if any(each.deliveries >= suspect_from(self._max_deliveries) for each in in_hand):
+        suspects = suspect_from(self._max_deliveries)
+        if any(each.deliveries >= suspects for each in self.unfinished()):
             room = 0  # it has this worker to itself
-        want = min(room, self._capacity - len(self._waiting))
-        if want > 0:
-            suspects = suspect_from(self._max_deliveries)
-            self._claimed += self._claims.claim(self._groups, want, suspect_from=suspects)
-        while self._claimed:
-            self._receive(self._claimed[0])
-            self._claimed.popleft()
-        while self._requests:
-            self._begin(self._requests[0])
-            self._requests.popleft()
+        want = self._capacity - len(self._waiting)
+        if room > 0 and want > 0:
+            groups = self._groups_that_fit()
+            self._claimed += self._claims.claim(groups, want, most=room, suspect_from=suspects)
+
+    def _groups_that_fit(self) -> Sequence[QueueGroup]:
+        """Those that can share a batch with what waits already."""
+        shapes = {str(slot.work.shape) for slot in islice(self._waiting, 1)}
+        return [each for each in self._groups if each.name in shapes] or self._groups
 
     def _receive(self, claimed: Claimed) -> None:
         """Give a claimed message to Celery, or to the dead letters if nobody can read it."""
@@ -170,59 +214,61 @@ class Intake:
         if not self._claims.holds(claimed.tag):
             self._scheduled.discard(claimed.tag)
 
-    def _begin(self, request: Request) -> None:
-        """Start the attempt or refuse it; then Celery's pool runs the task."""
-        claimed: Claimed = request.message.claimed
-        try:
-            if request.revoked() or not self._admit(request, claimed):
-                return
-        except redis.RedisError:
-            raise
-        except Exception as error:
-            log.exception("job %s", request.id)
-            self._bury(claimed, f"cannot be begun: {type(error).__name__}: {error}")
-            return
-        self._pass_on(request)
+    def _begin(self, requests: Sequence[Request]) -> None:
+        """Start the attempts or refuse them; then Celery's pool runs the tasks."""
+        planned = []
+        for request in requests:
+            claimed: Claimed = request.message.claimed
+            try:
+                if not request.revoked():
+                    planned.append((request, self._plan(request, claimed)))
+            except ImagefleetError as error:
+                log.warning("job %s refused: %s", request.id, error.code)
+                self._fail(request.id, error, claimed.deliveries)
+                self._outcomes[claimed.tag] = error
+                self._pass_on(request)
+            except redis.RedisError:
+                raise
+            except Exception as error:
+                log.exception("job %s", request.id)
+                self._bury(claimed, f"cannot be begun: {type(error).__name__}: {error}")
+        moves = self._records.begin_all([self._beginning(attempt) for _, attempt in planned])
+        for (request, attempt), move in zip(planned, moves, strict=True):
+            self._settle(request, attempt, move)
 
-    def _admit(self, request: Request, claimed: Claimed) -> bool:
-        """False if the message turned out to be somebody else's by now."""
-        try:
-            attempt = self._attempt(request, claimed)
-        except LeaseLost:
-            self._claims.hand_back(claimed.tag)
-            return False
-        except ImagefleetError as error:
-            log.warning("job %s refused: %s", request.id, error.code)
-            self._fail(request.id, error, claimed.deliveries)
-            self._outcomes[claimed.tag] = error
-        else:
-            if attempt is not None:
-                self._outcomes[claimed.tag] = attempt
-                self._waiting.extend(slots_of(attempt))
-        return True
-
-    def _attempt(self, request: Request, claimed: Claimed) -> Attempt | None:
-        """None if the job has ended already. Raises LeaseLost if the claim is gone."""
+    def _plan(self, request: Request, claimed: Claimed) -> Attempt:
+        """Raises ImagefleetError if it is refused."""
         asked = unpack(request.request_dict["kwargs"])
         admit(asked, self._offers)
         if claimed.deliveries > self._max_deliveries:
             raise TooManyDeliveries(
                 f"{self._max_deliveries} workers died with this job; it is not tried again"
             )
-        attempt = plan_attempt(
+        return plan_attempt(
             request.id, asked, self._info, deliveries=claimed.deliveries, tag=claimed.tag
         )
-        event = callback(CallbackEvent.STARTED, request.id, asked)
-        claim = (self._claims.key, claimed.tag)
-        for _ in range(2):
-            move = self._records.begin(request.id, attempt.token, claimed.deliveries, event, claim)
-            if move.happened:
-                return attempt
-            if move.state is None:
-                self._records.adopt(request.id, asked)
-        if move.state in TERMINAL:
-            return None
-        raise LeaseLost(f"job {request.id} is no longer this worker's")
+
+    def _beginning(self, attempt: Attempt) -> Beginning:
+        return Beginning(
+            job_id=attempt.job_id,
+            attempt=attempt.token,
+            deliveries=attempt.deliveries,
+            callback=callback(CallbackEvent.STARTED, attempt.job_id, attempt.request),
+            claim=(self._claims.key, attempt.tag),
+        )
+
+    def _settle(self, request: Request, attempt: Attempt, move: Move) -> None:
+        """The attempt has begun, unless its job has ended or is somebody else's."""
+        if move.state is None:  # it came as a plain Celery message
+            self._records.adopt(attempt.job_id, attempt.request)
+            [move] = self._records.begin_all([self._beginning(attempt)])
+        if move.happened:
+            self._outcomes[attempt.tag] = attempt
+            self._waiting.extend(slots_of(attempt))
+        elif move.state not in TERMINAL:
+            self._claims.hand_back(attempt.tag)
+            return
+        self._pass_on(request)
 
     def _fail(self, job_id: str, error: ImagefleetError, deliveries: int) -> None:
         """Record a failure before any attempt. A first delivery cannot end a running job: that one
@@ -242,10 +288,20 @@ class Intake:
 
     def _bury(self, claimed: Claimed, reason: str) -> None:
         log.error("message on %r goes to the dead letters: %s", claimed.list_key, reason)
-        job_id = self._dead.bury(claimed.list_key, claimed.message, reason)
-        if job_id is not None:
-            self._fail(job_id, MessageRejected(reason), claimed.deliveries)
+        error = MessageRejected(reason)
+        letter = self._keep(claimed, error)
+        if letter.job_id is not None:
+            self._fail(letter.job_id, error, claimed.deliveries)
         self._claims.ack(claimed.tag)
+
+    def _keep(self, claimed: Claimed, error: ImagefleetError) -> DeadLetter:
+        return self._dead.bury(
+            claimed.list_key,
+            claimed.message,
+            code=error.code,
+            reason=str(error),
+            deliveries=claimed.deliveries,
+        )
 
 
 def _message(claimed: Claimed) -> ClaimedMessage:

@@ -1,4 +1,4 @@
-"""Keep this process's lease alive, and put back what dead workers left.
+"""Keep this process's lease alive, and put back what dead workers left and what is due again.
 
 One thread with nothing else to do, so that no batch, upload or drain can make a living worker look
 dead.
@@ -7,10 +7,12 @@ dead.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import redis
 
+from shared.records import Records
 from worker.claims import Claims
 from worker.vital import vital_thread
 
@@ -22,8 +24,13 @@ _RENEWALS_A_LEASE: Final = 4
 class Keeper:
     """Starts with the first lease, ends with `stop`."""
 
-    def __init__(self, claims: Claims, lease_s: float) -> None:
+    def __init__(
+        self, claims: Claims, records: Records, lease_s: float, on_lost: Callable[[], None]
+    ) -> None:
+        """`on_lost` is told when the lease ran out, before there is another."""
         self._claims = claims
+        self._records = records
+        self._on_lost = on_lost
         self._pause_s = lease_s / _RENEWALS_A_LEASE
         self._stopped = threading.Event()
         self._sweep_from = 0.0
@@ -51,7 +58,9 @@ class Keeper:
     def _tend(self) -> None:
         if not self._claims.renew():
             log.error("the lease ran out while this host stood still; its jobs went elsewhere")
+            self._on_lost()
             self._claims.join()
         if time.monotonic() >= self._sweep_from:
             for worker, messages in self._claims.sweep():
                 log.warning("worker %s is dead: %d jobs back in the queue", worker, messages)
+        self._records.bring_back()

@@ -1,7 +1,8 @@
 """The device loop: one batch after the other, as long as there is work.
 
 Goes in: batches of slots, asked for at the moment the devices are free. Comes out: pictures,
-delivered to the work they belong to. Fetching a batch's pixels overlaps the next batch. No Celery, no JAX.
+delivered to the work they belong to. Fetching a batch's pixels overlaps the next batch. When a
+batch fails, the devices are asked first and its prompts second. No Celery, no JAX.
 """
 
 import logging
@@ -15,6 +16,7 @@ from typing import Final
 from shared.errors import DeviceError, ImagefleetError
 from worker.attempts import Slot, work_in
 from worker.engine.base import Engine, Rendering
+from worker.health import Health
 from worker.vital import vital_thread
 
 log = logging.getLogger(__name__)
@@ -35,14 +37,22 @@ class Runner:
         next_batch: Callable[[], Sequence[Slot]],
         report: Report,
         poll_s: float,
+        health: Health,
+        give_up: Callable[[Sequence[Slot]], None],
     ) -> None:
+        """`give_up` takes over what sick devices had in hand, and all that waits for them."""
         self._engine = engine
         self._next_batch = next_batch
         self._report = report
         self._poll_s = poll_s
         self._stopping = threading.Event()
+        self._health = health
+        self._give_up = give_up
         self._halves: deque[Sequence[Slot]] = deque()
-        self._flying = 0
+        self._failed: deque[tuple[Sequence[Slot], BaseException]] = deque()
+        self._flying: list[Sequence[Slot]] = []
+        self._examining = False
+        self._beat = 0
         self._changed = threading.Condition()
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
         self._thread = vital_thread(self._loop, "devices")
@@ -65,11 +75,23 @@ class Runner:
             )
         return landed and not self._thread.is_alive()
 
+    def beats(self) -> int | None:
+        """Counts signs of life of the devices; None while they have nothing to do."""
+        return self._beat if self._flying or self._examining else None
+
+    def on_devices(self) -> list[Slot]:
+        """Between the first step and the last pixel."""
+        with self._changed:
+            return [slot for batch in self._flying for slot in batch]
+
     def _loop(self) -> None:
-        while self._halves or not self._stopping.is_set():
+        while self._failed or self._halves or not self._stopping.is_set():
+            if self._failed:
+                self._examine(*self._failed.popleft())
+                continue
             batch = self._halves.popleft() if self._halves else self._next_batch()
             if batch:
-                self._take_off()
+                self._take_off(batch)
                 self._run(batch)
             else:
                 self._stopping.wait(self._poll_s)
@@ -97,6 +119,7 @@ class Runner:
                 rendering.drop(sorted(ended - dropped))
                 dropped |= ended
             self._report(batch, step)
+            self._beat += 1
         return rendering
 
     def _fetch(self, batch: Sequence[Slot], rendering: Rendering, started: float) -> None:
@@ -107,20 +130,37 @@ class Runner:
         for slot, picture in zip(batch, pictures, strict=True):
             slot.work.deliver(slot.index, picture)
 
-    def _take_off(self) -> None:
+    def _take_off(self, batch: Sequence[Slot]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._flying < _IN_FLIGHT)
-            self._flying += 1
+            self._changed.wait_for(lambda: len(self._flying) < _IN_FLIGHT)
+            self._flying.append(batch)
+            self._beat += 1
 
     def _land(self, batch: Sequence[Slot], error: BaseException | None) -> None:
+        if error is not None:
+            log.error("a batch of %d pictures failed: %s", len(batch), error, exc_info=error)
+            self._failed.append((batch, error))
+        with self._changed:
+            self._flying.remove(batch)
+            self._beat += 1
+            self._changed.notify_all()
+
+    def _examine(self, batch: Sequence[Slot], error: BaseException) -> None:
+        """Whose fault was it? Sick devices get nothing more until they have recovered."""
+        if _blames_the_job(error) or self._well():
+            self._isolate(batch, error)
+            return
+        self._give_up(batch)
+        for work in work_in(batch):
+            work.abandon(DeviceError(str(error)))
+        self._health.recover(self._stopping)
+
+    def _well(self) -> bool:
+        self._examining = True
         try:
-            if error is not None:
-                log.error("a batch of %d pictures failed: %s", len(batch), error, exc_info=error)
-                self._isolate(batch, error)
+            return self._health.well()
         finally:
-            with self._changed:
-                self._flying -= 1
-                self._changed.notify_all()
+            self._examining = False
 
     def _isolate(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Halve a failed batch until the culprit is alone; its mates go on without it."""
@@ -133,3 +173,7 @@ class Runner:
         if not isinstance(error, ImagefleetError):
             error = DeviceError(f"{type(error).__name__}: {error}")
         mates[0].abandon(error)
+
+
+def _blames_the_job(error: BaseException) -> bool:
+    return isinstance(error, ImagefleetError) and not isinstance(error, DeviceError)

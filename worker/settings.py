@@ -83,6 +83,26 @@ class WorkerSettings(Settings):
         description="A job whose workers died this often fails. In its last two tries it "
         "runs alone.",
     )
+    max_retries: int = Field(
+        default=3,
+        ge=0,
+        description="How often a job is tried again after a failure that may pass. After a "
+        "`device_error` once at most.",
+    )
+    watchdog_s: float = Field(
+        default=300.0,
+        ge=1,
+        le=86400,
+        description="Devices that make no step for so long hang: the worker hands its jobs back "
+        "and ends. Longer than your slowest step.",
+    )
+    quarantine_s: float = Field(
+        default=600.0,
+        ge=0,
+        le=86400,
+        description="How long devices that fail a known picture may recover before the worker "
+        "ends. Meanwhile it takes no work.",
+    )
     webhook_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),
         description="Standard Webhooks secrets, `whsec_…`; each signs, so old ones can be "

@@ -4,6 +4,7 @@ from typing import Any
 
 from celery import Celery, Task
 from celery.exceptions import Ignore
+from celery.worker.request import Request
 
 from shared.broker import TASK_NAME
 from shared.errors import JobCancelled, LeaseLost
@@ -13,7 +14,13 @@ from worker.host import Host
 def add_render_task(app: Celery, host: Host) -> None:
     """Register `imagefleet.render` on `app`."""
 
-    @app.task(name=TASK_NAME, bind=True, acks_late=True, resultrepr_maxsize=64)
+    @app.task(
+        name=TASK_NAME,
+        bind=True,
+        acks_late=True,
+        resultrepr_maxsize=64,
+        Request=withdrawing(host),
+    )
     def render(self: Task, **_: Any) -> dict[str, Any]:
         job_id, tag = self.request.id, self.request.properties["delivery_tag"]
         try:
@@ -23,3 +30,16 @@ def add_render_task(app: Celery, host: Host) -> None:
             raise Ignore from error
         except LeaseLost as error:
             raise Ignore from error
+
+
+def withdrawing(host: Host) -> type[Request]:
+    """Celery's request, except that a revoked or expired job's record ends before its message is
+    acknowledged. Celery does it the other way round, and a worker killed in between would leave a
+    record that nobody ends."""
+
+    class WithdrawingRequest(Request):
+        def _announce_revoked(self, *how: Any) -> None:
+            host.withdraw(self.id, self.message.delivery_tag)
+            super()._announce_revoked(*how)
+
+    return WithdrawingRequest

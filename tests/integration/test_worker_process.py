@@ -15,6 +15,7 @@ from celery.result import AsyncResult
 from producer import Client, Job
 from shared import broker
 from shared.broker import TASK_NAME, celery_url
+from shared.deadletters import DeadLetters
 from shared.embedded import EmbeddedRedis
 from shared.errors import JobCancelled, JobFailed, UnknownJob
 from shared.jobs import JobRequest, State, pack
@@ -343,9 +344,9 @@ def test_rubbish_on_the_queue_is_kept_with_a_reason_and_the_worker_goes_on(
     job = producer.submit("a good one behind them")
     start()
     assert _finish(producer, [job]) == {State.SUCCEEDED}
-    letters = [json.loads(letter) for letter in client.lrange(f"{namespace}:dead", 0, -1)]
+    letters = DeadLetters(client, namespace).read()
     assert len(letters) == len(RUBBISH) + 1
-    assert all(letter["reason"] for letter in letters)
+    assert all(letter.reason for letter in letters)
     until(lambda: _nothing_left(client, namespace))
 
 

@@ -29,7 +29,9 @@ def _run(engine: RecordingEngine, batches: list[list[Slot]]) -> list[int]:
         empty.set()
         return []
 
-    runner = Runner(engine, next_batch, lambda _, step: reported.append(step), 0.001)
+    health, given_up = Health(engine, 0), []
+    report = lambda _, step: reported.append(step)
+    runner = Runner(engine, next_batch, report, 0.001, health, given_up.extend)
     runner.start()
     assert empty.wait(10)
     runner.stop()
