@@ -1,6 +1,8 @@
-"""Which waiting pictures share the next device batch."""
+"""Which waiting pictures share the next device batch, and whether it should wait for more."""
 
+import time
 from collections import deque
+from collections.abc import Collection
 
 from worker.attempts import Slot
 
@@ -35,3 +37,25 @@ def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list
 
 def _suspect(slot: Slot, max_deliveries: int) -> bool:
     return slot.work.deliveries >= suspect_from(max_deliveries)
+
+
+class Linger:
+    """Keeps a batch that is not full back for some time. A full one never waits."""
+
+    def __init__(self, seconds: float, capacity: int) -> None:
+        self._seconds = seconds
+        self._capacity = capacity
+        self._until: float | None = None
+
+    def goes_on(self, waiting: Collection[Slot]) -> bool:
+        """Whether `waiting` should stay where it is for now."""
+        if not waiting or len(waiting) >= self._capacity:
+            self._until = None
+            return False
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._seconds
+        if now < self._until:
+            return True
+        self._until = None
+        return False

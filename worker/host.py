@@ -71,6 +71,7 @@ class Host:
             settings.model,
             shapes=settings.declared_shapes(),
             per_device_batch=settings.per_device_batch,
+            mesh=settings.mesh,
             devices=settings.devices,
             dtype=settings.dtype,
             cache_dir=settings.cache_dir,
@@ -93,6 +94,7 @@ class Host:
             self.engine,
             max_deliveries=settings.max_deliveries,
             max_in_hand=settings.post_threads,
+            linger_s=settings.linger_s,
         )
         self._finisher = Finisher(
             store, self._records, self.engine, self.name, settings.storage_patience_s
@@ -102,7 +104,7 @@ class Host:
         self._runner = Runner(
             self.engine,
             self.intake.next_batch,
-            self._reporter.report,
+            self._report,
             settings.poll_s,
             Health(self.engine, settings.quarantine_s),
             self._give_up,
@@ -240,6 +242,10 @@ class Host:
         timer = threading.Timer(seconds, os._exit, [code])
         timer.daemon = True
         timer.start()
+
+    def _report(self, batch: Sequence[Slot], step: int) -> None:
+        self._reporter.report(batch, step)
+        self.intake.report(batch, step)
 
     def _hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
         """Record, message, and then whoever waits: Celery acknowledges what was given up, and must

@@ -52,7 +52,7 @@ class ClaimedMessage(Message):
 
 
 class Intake:
-    """`next_batch` and `report` belong to the device thread; the rest may be called from anywhere."""
+    """`next_batch` and `report` are the device thread's; the rest may be called from anywhere."""
 
     def __init__(
         self,
@@ -141,6 +141,8 @@ class Intake:
 
     def put_down(self) -> list[Attempt]:
         """Forget, and return, the attempts of which no picture has reached a device."""
+        if self._ahead is not None:
+            self._ahead.result()
         with self._lock:
             waiting = attempts_in(self._waiting)
             self._waiting.clear()
@@ -162,17 +164,15 @@ class Intake:
         """Claim, receive, begin. What raises stays where it is, and is looked at again."""
         if self._closed:
             return
+        began = time.monotonic()
         try:
-            with self._foresight.of_a_claim():
-                self._claim()
+            self._claim()
             while self._claimed:
                 self._receive(self._claimed[0])
                 self._claimed.popleft()
             if self._requests:
-                requests = list(self._requests)  # Celery's timer adds to it meanwhile
-                self._begin(requests)
-                for _ in requests:
-                    self._requests.popleft()
+                self._begin(list(self._requests))
+                self._foresight.prepared(time.monotonic() - began)
         except LeaseLost:
             time.sleep(_BREATH_S)  # the keeper joins again
         except redis.RedisError as error:
@@ -216,37 +216,49 @@ class Intake:
 
     def _begin(self, requests: Sequence[Request]) -> None:
         """Start the attempts or refuse them; then Celery's pool runs the tasks."""
-        planned = []
-        for request in requests:
-            claimed: Claimed = request.message.claimed
-            try:
-                if not request.revoked():
-                    planned.append((request, self._plan(request, claimed)))
-            except ImagefleetError as error:
-                log.warning("job %s refused: %s", request.id, error.code)
-                self._fail(request.id, error, claimed.deliveries)
-                self._outcomes[claimed.tag] = error
-                self._pass_on(request)
-            except redis.RedisError:
-                raise
-            except Exception as error:
-                log.exception("job %s", request.id)
-                self._bury(claimed, f"cannot be begun: {type(error).__name__}: {error}")
-        moves = self._records.begin_all([self._beginning(attempt) for _, attempt in planned])
-        for (request, attempt), move in zip(planned, moves, strict=True):
-            self._settle(request, attempt, move)
+        plans = [self._plan(request) for request in requests]
+        attempts = [plan for plan in plans if isinstance(plan, Attempt)]
+        beginnings = [self._beginning(attempt) for attempt in attempts]
+        moves = iter(self._records.begin_all(beginnings))
+        for request, plan in zip(requests, plans, strict=True):
+            if isinstance(plan, Attempt):
+                self._settle(request, plan, next(moves))
+            elif plan is not None:
+                self._refuse(request, plan)
+            self._requests.popleft()
 
-    def _plan(self, request: Request, claimed: Claimed) -> Attempt:
-        """Raises ImagefleetError if it is refused."""
-        asked = unpack(request.request_dict["kwargs"])
-        admit(asked, self._offers)
-        if claimed.deliveries > self._max_deliveries:
-            raise TooManyDeliveries(
-                f"{self._max_deliveries} workers died with this job; it is not tried again"
+    def _plan(self, request: Request) -> Attempt | Exception | None:
+        """What it comes to: an attempt, why there can be none, or nothing if it was revoked."""
+        claimed: Claimed = request.message.claimed
+        try:
+            if request.revoked():
+                return None
+            asked = unpack(request.request_dict["kwargs"])
+            admit(asked, self._offers)
+            if claimed.deliveries > self._max_deliveries:
+                raise TooManyDeliveries(
+                    f"{self._max_deliveries} workers died with this job; it is not tried again"
+                )
+            return plan_attempt(
+                request.id, asked, self._info, deliveries=claimed.deliveries, tag=claimed.tag
             )
-        return plan_attempt(
-            request.id, asked, self._info, deliveries=claimed.deliveries, tag=claimed.tag
-        )
+        except redis.RedisError:
+            raise
+        except Exception as error:
+            return error
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        claimed: Claimed = request.message.claimed
+        if not isinstance(error, ImagefleetError):
+            log.error("job %s", request.id, exc_info=error)
+            self._bury(claimed, f"cannot be begun: {type(error).__name__}: {error}")
+            return
+        log.warning("job %s refused: %s", request.id, error.code)
+        if isinstance(error, TooManyDeliveries):
+            self._keep(claimed, error)
+        self._fail(request.id, error, claimed.deliveries)
+        self._outcomes[claimed.tag] = error
+        self._pass_on(request)
 
     def _beginning(self, attempt: Attempt) -> Beginning:
         return Beginning(

@@ -26,6 +26,11 @@ class WorkerSettings(Settings):
         description="Declared picture sizes, `512x512,768x512` (height x width), the default "
         "first. All are compiled before ready. Empty: the model's native size.",
     )
+    mesh: str | None = Field(
+        default=None,
+        description="`data=4,model=2`: 4 copies of the weights, each shared by 2 devices, for a "
+        "model too large for one. Default: a copy on every device.",
+    )
     devices: int | None = Field(
         default=None,
         ge=1,
@@ -33,7 +38,11 @@ class WorkerSettings(Settings):
         "Default: all there are, 8 virtual ones on CPU.",
     )
     per_device_batch: int = Field(
-        default=1, ge=1, le=256, description="Pictures a device paints at a time."
+        default=1,
+        ge=1,
+        le=256,
+        description="Pictures that a device, or the devices that share a copy of the weights, paint "
+        "at a time.",
     )
     dtype: str | None = Field(
         default=None,
@@ -58,12 +67,20 @@ class WorkerSettings(Settings):
         description="How long an upload is retried before its job fails.",
     )
     post_threads: int = Field(
-        default=128,
+        default=512,
         ge=2,
-        description="Celery pool threads: jobs waiting for devices, encoding or uploading.",
+        description="Celery pool threads, made when needed: jobs waiting for devices, encoding or "
+        "uploading. Three full batches should fit.",
     )
     poll_s: float = Field(
         default=0.02, gt=0, le=5, description="How often free devices ask for work."
+    )
+    linger_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="How long a batch that is not full waits for more jobs of its size. A full one "
+        "never waits.",
     )
     lease_s: float = Field(
         default=20.0,
