@@ -12,15 +12,14 @@ import json
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final, cast
 
 from shared.errors import UnknownJob
 from shared.jobs import JOB_ID, Record, State
+from shared.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
-    from redis.commands.core import Script
 
 _KEPT: Final = 10_000
 
@@ -50,8 +49,8 @@ class DeadLetters:
         self._redis = client
         self._namespace = namespace
         self._keys = [f"{namespace}:dead", f"{namespace}:dead:letters"]
-        self._bury = _script(client, "bury")
-        self._redrive = _script(client, "redrive")
+        self._bury = script(client, __package__, "bury")
+        self._redrive = script(client, __package__, "redrive")
 
     def bury(
         self, list_key: str, message: str, *, code: str, reason: str, deliveries: int
@@ -121,7 +120,3 @@ def _job_id(message: str) -> str | None:
         job_id = json.loads(message)["headers"]["id"]
         return job_id if JOB_ID.fullmatch(job_id) else None
     return None
-
-
-def _script(client: "Redis", name: str) -> "Script":
-    return client.register_script(files(__package__).joinpath(f"{name}.lua").read_text())

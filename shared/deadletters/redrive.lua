@@ -15,7 +15,7 @@ elseif redis.call('EXISTS', KEYS[3]) == 1 then
   return state
 end
 redis.call('HDEL', KEYS[4], redis.sha1hex(ARGV[2]))
-redis.call('LPUSH', KEYS[5], ARGV[2])
+put_back(KEYS[5], ARGV[2])
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('HDEL', KEYS[2], ARGV[1])
 return state

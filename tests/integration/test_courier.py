@@ -14,13 +14,13 @@ from redis import Redis
 from shared import broker
 from shared.embedded import EmbeddedRedis
 from shared.errors import ConfigurationError
+from shared.outbox import Outbox
+from shared.outbox.messages import Message, Verdict
 from shared.webhooks import new_secret, webhook_id
 from tests.support.receiver import Receiver, answers
 from worker.delivery import start_delivery
 from worker.delivery.addresses import AllowList
 from worker.delivery.courier import Courier
-from worker.delivery.messages import Message
-from worker.delivery.outbox import Outbox
 from worker.delivery.sender import Sender
 from worker.settings import WorkerSettings
 
@@ -76,7 +76,7 @@ def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(outbox: Out
     assert all(delivery.verified for delivery in receiver.deliveries)
     ids = {delivery.headers["webhook-id"] for delivery in receiver.deliveries}
     assert ids == {webhook_id("cat-1.succeeded")}
-    assert [entry["status"] for entry in outbox.tries()] == [204, 404, 302, 500]
+    assert [entry.status for entry in outbox.tries("cat-1")] == [204, 404, 302, 500]
 
 
 def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outbox) -> None:
@@ -105,7 +105,10 @@ def test_an_address_that_is_not_allowed_is_given_up_at_once(outbox: Outbox) -> N
         outbox.add(_message(receiver.url))
         _until(lambda: len(outbox.given_up()) == 1)
     assert receiver.deliveries == []
-    assert outbox.tries()[0]["verdict"] == "refused"
+    [entry] = outbox.entries(failed=True)
+    assert entry.last is not None
+    assert entry.last.verdict is Verdict.REFUSED
+    assert "loopback" in entry.last.reason
 
 
 def test_what_a_dead_sender_held_is_sent_by_another(outbox: Outbox) -> None:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from redis import Redis
@@ -10,10 +11,9 @@ from redis import Redis
 from shared import events
 from shared.errors import UnknownJob
 from shared.jobs import CallbackEvent, JobError, JobRequest
+from shared.outbox import Outbox
+from shared.outbox.messages import Message, Outcome, Standing, Verdict
 from shared.records import Records
-from worker.delivery.messages import Message
-from worker.delivery.outbox import Outbox
-from worker.delivery.sender import Outcome, Verdict
 
 DELIVERED = Outcome(verdict=Verdict.DELIVERED, status=204)
 FAILED = Outcome(verdict=Verdict.RETRY, status=503, reason="Service Unavailable")
@@ -139,10 +139,37 @@ def test_the_log_tells_the_latest_tries_first(outbox: Outbox) -> None:
     outbox.add(_message())
     outbox.retry(_message(), 0, FAILED)
     outbox.done(_message(), DELIVERED)
-    latest, first = outbox.tries()
-    assert (latest["verdict"], latest["status"]) == ("delivered", 204)
-    assert (first["verdict"], first["reason"]) == ("retry", "Service Unavailable")
-    assert (first["id"], first["job_id"], first["url"]) == ("a", "job-a", _message().url)
+    latest, first = outbox.tries("job-a")
+    assert (latest.verdict, latest.status) == (Verdict.DELIVERED, 204)
+    assert (first.verdict, first.reason) == (Verdict.RETRY, "Service Unavailable")
+    assert (first.id, first.url) == ("a", _message().url)
+
+
+def test_the_log_of_a_job_is_bounded_and_expires(client: Redis, namespace: str) -> None:
+    outbox = Outbox(client, namespace, retention_s=100)
+    for _ in range(60):
+        outbox.retry(_message(), 0, FAILED)
+    assert len(outbox.tries("job-a")) == 50
+    assert 0 < client.ttl(f"{namespace}:outbox:log:job-a") <= 100
+
+
+def test_an_operator_sees_what_waits_what_was_given_up_and_why(outbox: Outbox) -> None:
+    refused = Outcome(verdict=Verdict.REFUSED, reason="hooks.example is 10.0.0.1: private")
+    for name in "abc":
+        outbox.add(_message(f"job-{name}.failed"))
+    given_up, delivered = _message("job-a.failed"), _message("job-b.failed")
+    outbox.give_up(replace(given_up, attempts=1), refused)
+    outbox.done(replace(delivered, attempts=1), DELIVERED)
+    standings = [(entry.id, entry.standing) for entry in outbox.entries()]
+    assert standings == [
+        ("job-a.failed", Standing.GIVEN_UP),
+        ("job-c.failed", Standing.WAITING),
+    ]
+    [entry] = outbox.entries(failed=True)
+    assert entry.last is not None
+    assert entry.last.reason == "hooks.example is 10.0.0.1: private"
+    [own] = outbox.entries_of("job-job-b.failed")
+    assert (own.id, own.standing) == ("job-b.failed", Standing.DELIVERED)
 
 
 def test_a_receiver_has_eight_places_and_keeps_its_turn(outbox: Outbox) -> None:

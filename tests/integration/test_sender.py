@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from shared.outbox.messages import Message, Verdict
 from shared.webhooks import new_secret
 from tests.support.certificates import make_certificate
 from tests.support.receiver import Manner, Receiver, answers
 from worker.delivery.addresses import AllowList
-from worker.delivery.messages import Message
-from worker.delivery.sender import Sender, Verdict
+from worker.delivery.sender import Sender
 
 SECRET = new_secret()
 HERE = AllowList.parse(["127.0.0.0/8", "::1"])

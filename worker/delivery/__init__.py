@@ -3,10 +3,10 @@
 import logging
 from typing import TYPE_CHECKING
 
+from shared.outbox import Outbox
 from shared.webhooks import check_secrets
 from worker.delivery.addresses import AllowList
 from worker.delivery.courier import Courier
-from worker.delivery.outbox import Outbox
 from worker.delivery.sender import Sender
 from worker.settings import WorkerSettings
 
@@ -27,6 +27,6 @@ def start_delivery(client: "Redis", settings: WorkerSettings) -> Courier:
     if not secrets:
         log.warning("IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks are sent without a signature")
     sender = Sender(secrets, AllowList.parse(settings.callback_allow))
-    courier = Courier(Outbox(client, settings.namespace), sender)
+    courier = Courier(Outbox(client, settings.namespace, settings.retention_s), sender)
     courier.start()
     return courier

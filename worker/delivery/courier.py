@@ -14,10 +14,9 @@ from typing import Final, Protocol
 
 import redis
 
-from worker.delivery.messages import Message
-from worker.delivery.outbox import Outbox
+from shared.outbox import Outbox
+from shared.outbox.messages import Message, Outcome, Verdict
 from worker.delivery.schedule import PAUSES, pause_after
-from worker.delivery.sender import Outcome, Verdict
 
 log = logging.getLogger(__name__)
 

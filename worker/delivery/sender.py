@@ -13,41 +13,20 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from importlib.metadata import version
 from typing import Final
 
 from shared.errors import CallbackRefused
+from shared.outbox.messages import Message, Outcome, Verdict
 from shared.webhooks import sign
 from worker.delivery.addresses import AllowList, Endpoint, vet
-from worker.delivery.messages import Message
 
 _LONGEST_ANSWER: Final = 64 * 1024
 _LONGEST_REASON: Final = 200
 """Characters of what the other side says that reach our logs."""
 _CONNECT_S: Final = 5.0
-
-
-class Verdict(StrEnum):
-    """What a try came to."""
-
-    DELIVERED = "delivered"  # a 2xx
-    RETRY = "retry"  # anything that may pass
-    GONE = "gone"  # 410: the receiver wants no more
-    REFUSED = "refused"  # we do not send there
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Verdict, HTTP status if there was an answer, and why in a few words."""
-
-    verdict: Verdict
-    status: int | None = None
-    reason: str = ""
-    retry_after_s: float = 0.0
-    """How long the receiver asked us to wait."""
 
 
 class Sender:
@@ -61,7 +40,11 @@ class Sender:
         self._agent = f"imagefleet/{version('imagefleet')}"
 
     def send(self, message: Message) -> Outcome:
-        deadline = time.monotonic() + self._total_s
+        started = time.monotonic()
+        outcome = self._try(message, started + self._total_s)
+        return replace(outcome, ms=round(1000 * (time.monotonic() - started)))
+
+    def _try(self, message: Message, deadline: float) -> Outcome:
         try:
             endpoint = vet(message.url, self._allow)
             with _connected(endpoint, deadline) as raw:

@@ -4,60 +4,62 @@
     <namespace>:outbox:messages   hash: id to `Message` as JSON
     <namespace>:outbox:given-up   sorted set: id by the time we stopped trying; message still there
     <namespace>:outbox:gone:<url> exists while a receiver that answered 410 is left alone
-    <namespace>:outbox:log        list: what came of the latest tries, newest first
+    <namespace>:outbox:log:<job>  list: what came of the job's latest tries, newest first
 
 A script that changes a job's state queues the callback for it in the same step with
 `ZADD outbox <now> <id>` and `HSET outbox:messages <id> <JSON>`, and nothing else; see add.lua.
 """
 
-import json
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from importlib.resources import files
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from shared.errors import MessageRejected, UnknownJob
-from worker.delivery.messages import Message
-from worker.delivery.sender import Outcome
+from shared.outbox.messages import Entry, Message, Outcome, Standing, Try, Verdict
+from shared.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
     from redis.client import Pipeline
-    from redis.commands.core import Script
 
 log = logging.getLogger(__name__)
 
 NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 
-_LOGGED: Final = 1_000
+_LOGGED: Final = 50
+"""Tries a job; the schedule has twelve for each of its events."""
 _GIVEN_UP_KEPT: Final = 10_000
 _PLACES: Final = 8
 """Of a receiver, a worker."""
 _LOOKED_AT: Final = 200
 """Due messages a claim looks at when receivers are crowded."""
 _STEP_BACK_S: Final = 5.0
-_GONE_S: Final = 7 * 24 * 3600
+_WEEK_S: Final = 7 * 24 * 3600
+_GONE_S: Final = _WEEK_S
 """How long a receiver that answered 410 is left alone."""
 
 
 class Outbox:
     """One namespace's outbox. The client must decode responses. Safe to share between threads."""
 
-    def __init__(self, client: "Redis", namespace: str) -> None:
+    def __init__(self, client: "Redis", namespace: str, retention_s: int = _WEEK_S) -> None:
+        """`retention_s`: how long the log of a job's tries is kept after the latest."""
         self._redis = client
+        self._retention_s = retention_s
         self._due = f"{namespace}:outbox"
         self._messages = f"{namespace}:outbox:messages"
         self._given_up = f"{namespace}:outbox:given-up"
         self._gone = f"{namespace}:outbox:gone:"
-        self._log = f"{namespace}:outbox:log"
-        self._add = _script(client, "add")
-        self._claim = _script(client, "claim")
-        self._postpone = _script(client, "postpone")
-        self._stop = _script(client, "give_up")
-        self._replay = _script(client, "replay")
+        self._log = f"{namespace}:outbox:log:"
+        self._add = script(client, __package__, "add")
+        self._claim = script(client, __package__, "claim")
+        self._postpone = script(client, __package__, "postpone")
+        self._stop = script(client, __package__, "give_up")
+        self._replay = script(client, __package__, "replay")
 
     def add(self, message: Message, pipeline: "Pipeline | None" = None) -> None:
         """Owe `message`, due now; within `pipeline` if one is given."""
@@ -142,10 +144,58 @@ class Outbox:
         count: Any = self._redis.zcard(self._due)
         return int(count)
 
-    def tries(self, limit: int = 100) -> list[dict[str, Any]]:
-        """The latest tries: id, job_id, url, attempt, verdict, status, reason, at (Unix time)."""
-        entries: Any = self._redis.lrange(self._log, 0, limit - 1)
-        return [json.loads(entry) for entry in entries]
+    def tries(self, job_id: str) -> list[Try]:
+        """The latest of a job's callbacks, newest first."""
+        lines = cast(list[str], self._redis.lrange(self._log + job_id, 0, -1))
+        return [Try.model_validate_json(line) for line in lines]
+
+    def entries(self, *, failed: bool = False, limit: int = 100) -> list[Entry]:
+        """What was given up, latest first, then what waits, the longest due first."""
+        stopped: Any = self._redis.zrevrange(self._given_up, 0, limit - 1, withscores=True)
+        due: Any = [] if failed else self._redis.zrange(self._due, 0, limit - 1, withscores=True)
+        found = self._entries(stopped, Standing.GIVEN_UP) + self._entries(due, Standing.WAITING)
+        return found[:limit]
+
+    def entries_of(self, job_id: str) -> list[Entry]:
+        """A job's callbacks, those among them that were delivered lately."""
+        own = [key for key, _ in self._redis.hscan_iter(self._messages, match=f"{job_id}.*")]
+        found = []
+        for key, standing in ((self._given_up, Standing.GIVEN_UP), (self._due, Standing.WAITING)):
+            scores: Any = [(each, self._redis.zscore(key, each)) for each in own]
+            found += self._entries([pair for pair in scores if pair[1] is not None], standing)
+        return [entry for entry in found if entry.job_id == job_id] + [
+            Entry(
+                id=each.id,
+                job_id=job_id,
+                standing=Standing.DELIVERED,
+                at=each.at,
+                url=each.url,
+                attempts=each.attempt,
+                last=each,
+            )
+            for each in self.tries(job_id)
+            if each.verdict is Verdict.DELIVERED
+        ]
+
+    def _entries(self, scored: list[tuple[str, float]], standing: Standing) -> list[Entry]:
+        texts: Any = self._redis.hmget(self._messages, [key for key, _ in scored]) if scored else []
+        found = []
+        for (_, at), text in zip(scored, texts, strict=True):
+            with suppress(MessageRejected):  # the courier puts rubbish aside and says so
+                message = Message.parse(text or "")
+                tries = (each for each in self.tries(message.job_id) if each.id == message.id)
+                last = next(tries, None)
+                entry = Entry(
+                    id=message.id,
+                    job_id=message.job_id,
+                    standing=standing,
+                    at=at,
+                    url=message.url,
+                    attempts=message.attempts if last is None else last.attempt,
+                    last=last,
+                )
+                found.append(entry)
+        return found
 
     def _parsed(self, found: dict[str, str]) -> Iterator[Message]:
         for message_id, text in found.items():
@@ -163,19 +213,17 @@ class Outbox:
         )
 
     def _note(self, pipe: "Pipeline", message: Message, outcome: Outcome) -> None:
-        entry = {
-            "id": message.id,
-            "job_id": message.job_id,
-            "url": message.url,
-            "attempt": message.attempts,
-            "verdict": outcome.verdict.value,
-            "status": outcome.status,
-            "reason": outcome.reason,
-            "at": round(time.time(), 3),
-        }
-        pipe.lpush(self._log, json.dumps(entry))
-        pipe.ltrim(self._log, 0, _LOGGED - 1)
-
-
-def _script(client: "Redis", name: str) -> "Script":
-    return client.register_script(files(__package__).joinpath(f"{name}.lua").read_text())
+        line = Try(
+            id=message.id,
+            url=message.url,
+            attempt=message.attempts,
+            verdict=outcome.verdict,
+            status=outcome.status,
+            reason=outcome.reason,
+            ms=outcome.ms,
+            at=round(time.time(), 3),
+        )
+        key = self._log + message.job_id
+        pipe.lpush(key, line.model_dump_json())
+        pipe.ltrim(key, 0, _LOGGED - 1)
+        pipe.expire(key, self._retention_s)

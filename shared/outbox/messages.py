@@ -1,0 +1,104 @@
+"""What waits in the outbox, ready to be signed and sent, and what came of its tries."""
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Self
+from urllib.parse import urlsplit
+
+from shared.errors import MessageRejected
+from shared.jobs import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """The JSON object in `<namespace>:outbox:messages`. Whoever writes it writes these fields."""
+
+    id: str
+    """Of the event: the same for every try, and for the same event told twice."""
+    job_id: str
+    url: str
+    body: str
+    """Exactly what is signed and posted."""
+    attempts: int = 0
+    """Tries so far."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises MessageRejected."""
+        try:
+            fields = json.loads(text)
+            message = cls(
+                **{name: str(fields[name]) for name in ("id", "job_id", "url", "body")},
+                attempts=int(fields.get("attempts", 0)),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise MessageRejected(f"outbox holds no message but {text[:80]!r}: {error}") from None
+        return message
+
+    @property
+    def receiver(self) -> str:
+        """Host and port as in the URL: what shares a fate."""
+        return urlsplit(self.url).netloc
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Verdict(StrEnum):
+    """What a try came to."""
+
+    DELIVERED = "delivered"  # a 2xx
+    RETRY = "retry"  # anything that may pass
+    GONE = "gone"  # 410: the receiver wants no more
+    REFUSED = "refused"  # we do not send there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Verdict, HTTP status if there was an answer, and why in a few words."""
+
+    verdict: Verdict
+    status: int | None = None
+    reason: str = ""
+    retry_after_s: float = 0.0
+    """How long the receiver asked us to wait."""
+    ms: int = 0
+    """How long the try took."""
+
+
+class Try(Record):
+    """One line of a job's delivery log."""
+
+    id: str
+    """Of the message."""
+    url: str
+    attempt: int
+    verdict: Verdict
+    status: int | None
+    reason: str
+    ms: int
+    at: float
+    """Unix seconds"""
+
+
+class Standing(StrEnum):
+    """Where a callback stands."""
+
+    WAITING = "waiting"  # for its next try
+    GIVEN_UP = "given up"  # refused, gone, or tried for three days
+    DELIVERED = "delivered"
+
+
+class Entry(Record):
+    """A callback as an operator sees it."""
+
+    id: str
+    job_id: str
+    standing: Standing
+    at: float
+    """Unix seconds: when it is due, was given up or was delivered."""
+    url: str
+    attempts: int
+    last: Try | None
+    """None before the first try, and after `retention_s`."""
