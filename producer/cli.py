@@ -2,7 +2,7 @@
 
 import click
 
-from producer.commands import demo, jobs
+from producer.commands import dead, demo, jobs, webhooks
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -11,5 +11,13 @@ def main() -> None:
     """Turn very many prompts into pictures on a fleet of TPU hosts."""
 
 
-for command in (jobs.submit, jobs.status, jobs.wait, jobs.cancel, demo.demo):
+for command in (
+    jobs.submit,
+    jobs.status,
+    jobs.wait,
+    jobs.cancel,
+    dead.dead,
+    webhooks.webhooks,
+    demo.demo,
+):
     main.add_command(command)

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 from shared import broker
 from shared.admission import admit
 from shared.catalogue import Catalogue
+from shared.deadletters import DeadLetters
 from shared.errors import InvalidRequest, JobCancelled, JobFailed, ResultTimeout, UnknownJob
 from shared.events import callback
 from shared.jobs import (
@@ -31,6 +32,7 @@ from shared.jobs import (
     check_job_id,
     new_job_id,
 )
+from shared.outbox import Outbox
 from shared.records import Records
 from shared.settings import Settings
 
@@ -60,6 +62,12 @@ class Client:
         self._redis = broker.connect(self._url)
         self._records = Records(self._redis, self.settings.namespace, self.settings.retention_s)
         self._catalogue = Catalogue(self._redis, self.settings.namespace)
+        self.dead_letters: Final = DeadLetters(self._redis, self.settings.namespace)
+        """What the fleet gave up."""
+        self.outbox: Final = Outbox(
+            self._redis, self.settings.namespace, self.settings.retention_s
+        )
+        """Callbacks owed."""
 
     def __enter__(self) -> Self:
         return self

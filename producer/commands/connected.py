@@ -6,12 +6,14 @@ Exit code 1 for an error of ours, 2 (click's) for a wrong command line.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 
 import click
 
 from producer.client import Client
+from shared import broker
 from shared.errors import ImagefleetError
 
 
@@ -24,9 +26,16 @@ def connected(command: Callable[..., None]) -> click.Command:
     @wraps(command)
     def door(redis_url: str | None, namespace: str | None, **arguments: Any) -> None:
         with clear_exit():
-            command(Client(redis_url, namespace=namespace), **arguments)
+            client = Client(redis_url, namespace=namespace)
+            with broker.clear_errors(client.settings.redis_url.get_secret_value()):
+                command(client, **arguments)
 
     return door
+
+
+def moment(at: float) -> str:
+    """Unix seconds as a person reads them."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 @contextmanager

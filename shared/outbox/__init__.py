@@ -122,12 +122,18 @@ class Outbox:
         return [Message.parse(text) for text in texts if text is not None]
 
     def replay(self, message_id: str) -> None:
-        """Start anew with a given-up message. Raises UnknownJob if there is none of that id."""
+        """Start anew with a given-up message, and let its receiver be sent to again.
+
+        Raises:
+            UnknownJob: there is none of that id.
+            MessageRejected: it was given up because it is none.
+        """
         text: Any = self._redis.hget(self._messages, message_id)
-        fresh = text and replace(Message.parse(text), attempts=0).dump()
+        message = text and replace(Message.parse(text), attempts=0)
         keys = [self._due, self._messages, self._given_up]
-        if not fresh or not self._replay(keys=keys, args=[message_id, fresh]):
+        if not message or not self._replay(keys=keys, args=[message_id, message.dump()]):
             raise UnknownJob(f"no given-up callback {message_id!r}: delivered, waiting, or dropped")
+        self.enable(message.url)
 
     def disable(self, url: str) -> None:
         """Leave this receiver alone for a week."""
