@@ -4,9 +4,9 @@
     torchenv/bin/python -m tools.make_parity_fixtures tests/fixtures/parity [part…]
 
 Goes in: nothing but seeds. Comes out: whole checkpoints (`older`, spelt like files of 2022,
-`newer`, like today's, and `xl`), each with `expected.safetensors`; `samplers.safetensors`; and the
-names and shapes of Stable Diffusion 1.4. The tests that read them need no torch. Made with torch
-2.13.0, diffusers 0.42.1 and transformers 5.23.0.
+`newer`, like today's, and `xl`) and a checker (`safety`), each with `expected.safetensors`;
+`samplers.safetensors`; and the names and shapes of published models. The tests that read them need
+no torch. Made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
@@ -27,6 +27,7 @@ from tools.parity.checkpoints import (
     write_checkpoint,
 )
 from tools.parity.full_size import full_size
+from tools.parity.safety import write_safety
 from tools.parity.samplers import sampler_runs
 from tools.parity.xl import expected_of_xl, write_xl
 
@@ -49,11 +50,15 @@ def xl(target: Path) -> None:
     save_file(expected_of_xl(write_xl(target)), target / "expected.safetensors")
 
 
+def safety(target: Path) -> None:
+    save_file(write_safety(target), target / "expected.safetensors")
+
+
 def samplers(target: Path) -> None:
     save_file(sampler_runs(), target)
 
 
-def sd14(target: Path) -> None:
+def published(target: Path) -> None:
     target.write_text(json.dumps(full_size(), indent=1) + "\n", encoding="utf-8")
 
 
@@ -61,8 +66,9 @@ PARTS = {
     "older": older,
     "newer": newer,
     "xl": xl,
+    "safety": safety,
     "samplers.safetensors": samplers,
-    "sd14.json": sd14,
+    "full_size.json": published,
 }
 
 

@@ -1,56 +1,45 @@
-"""The names and shapes of Stable Diffusion 1.4's weights, without its weights.
+"""The names and shapes of published models' weights, without their weights.
 
 Goes in: nothing. Comes out: configs, parameter counts and digests, as JSON.
 """
 
 import hashlib
+from collections.abc import Callable, Mapping
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
-from transformers import CLIPTextConfig, CLIPTextModel
+from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
+from transformers import CLIPConfig, CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-SD14 = {
-    "text_encoder": {
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-    },
-    "unet": {
-        "attention_head_dim": 8,
-        "cross_attention_dim": 768,
-        "down_block_types": [*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"],
-        "sample_size": 64,
-        "up_block_types": ["UpBlock2D", *["CrossAttnUpBlock2D"] * 3],
-    },
-    "vae": {
-        "block_out_channels": [128, 256, 512, 512],
-        "down_block_types": ["DownEncoderBlock2D"] * 4,
-        "layers_per_block": 2,
-        "sample_size": 512,
-        "up_block_types": ["UpDecoderBlock2D"] * 4,
-    },
+from tools.parity.published import PUBLISHED
+
+NETWORKS: Mapping[str, Callable[..., torch.nn.Module]] = {
+    "text_encoder": lambda **config: CLIPTextModel(CLIPTextConfig(**config)),
+    "text_encoder_2": lambda **config: CLIPTextModelWithProjection(CLIPTextConfig(**config)),
+    "unet": UNet2DConditionModel,
+    "vae": AutoencoderKL,
+    "safety_checker": lambda **config: StableDiffusionSafetyChecker(CLIPConfig(**config)),
 }
 
 
-def full_size() -> dict[str, dict[str, object]]:
-    """Of Stable Diffusion 1.4: the configs, and a digest of every weight's name and shape."""
+def full_size() -> dict[str, dict[str, dict[str, object]]]:
+    """For each model and network: its config, and a digest of every weight's name and shape."""
     with torch.device("meta"):
-        networks = {
-            "text_encoder": CLIPTextModel(CLIPTextConfig(**SD14["text_encoder"])),
-            "unet": UNet2DConditionModel(**SD14["unet"]),
-            "vae": AutoencoderKL(**SD14["vae"]),
+        return {
+            model: {name: _described(name, config) for name, config in networks.items()}
+            for model, networks in PUBLISHED.items()
         }
-    found: dict[str, dict[str, object]] = {}
-    for name, network in networks.items():
-        weights = {key.removeprefix("text_model."): w for key, w in network.named_parameters()}
-        lines = [f"{key} {_without_1x1(weights[key])}" for key in sorted(weights)]
-        found[name] = {
-            "config": SD14[name],
-            "parameters": sum(weight.numel() for weight in weights.values()),
-            "sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
-        }
-    return found
+
+
+def _described(name: str, config: dict[str, object]) -> dict[str, object]:
+    network = NETWORKS[name](**config)
+    weights = {key.removeprefix("text_model."): w for key, w in network.named_parameters()}
+    lines = sorted(f"{key} {_without_1x1(weight)}" for key, weight in weights.items())
+    return {
+        "config": config,
+        "parameters": sum(weight.numel() for weight in weights.values()),
+        "sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+    }
 
 
 def _without_1x1(weight: torch.Tensor) -> list[int]:

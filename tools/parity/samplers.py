@@ -3,14 +3,24 @@
 Goes in: nothing. Comes out: the samples after every call of the model, by case.
 """
 
+import contextlib
 import itertools
+from collections.abc import Iterator
+from unittest.mock import patch
 
 import torch
 from diffusers import (
     DDIMScheduler,
     DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    LCMScheduler,
     PNDMScheduler,
+)
+from diffusers.schedulers import (
+    scheduling_dpmsolver_multistep,
+    scheduling_euler_ancestral_discrete,
+    scheduling_lcm,
 )
 
 from tools.parity.checkpoints import Tensors
@@ -21,6 +31,42 @@ SAMPLERS = {
     "euler": EulerDiscreteScheduler,
     "dpmsolver++": DPMSolverMultistepScheduler,
 }
+"""Those that draw no noise of their own: whole pictures are compared with these."""
+ALL = SAMPLERS | {
+    "euler_ancestral": EulerAncestralDiscreteScheduler,
+    "dpmsolver++_karras": DPMSolverMultistepScheduler,
+    "lcm": LCMScheduler,
+}
+DRAWING = (scheduling_dpmsolver_multistep, scheduling_euler_ancestral_discrete, scheduling_lcm)
+"""Modules whose noise is replaced by ours."""
+
+SD = {
+    "beta_schedule": "scaled_linear",
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "steps_offset": 1,
+    "set_alpha_to_one": False,
+}
+SIGMA_MIN = {**SD, "final_sigmas_type": "sigma_min"}
+SDE = {**SD, "algorithm_type": "sde-dpmsolver++"}
+CONFIGS = {
+    "sd": SD,
+    "linear": {},
+    "zero": {"rescale_betas_zero_snr": True},
+    "cosine": {"beta_schedule": "squaredcos_cap_v2"},
+    "clipped_cosine": {"beta_schedule": "squaredcos_cap_v2", "lambda_min_clipped": -3.0},
+    "clip": {**SD, "clip_sample": True, "clip_sample_range": 0.8},
+    "karras": {**SD, "use_karras_sigmas": True},
+    "karras_cosine": {"beta_schedule": "squaredcos_cap_v2", "use_karras_sigmas": True},
+    "sigma_min": SIGMA_MIN,
+    "not_lower_at_last": {**SIGMA_MIN, "lower_order_final": False},
+    "euler_at_last": {**SIGMA_MIN, "lower_order_final": False, "euler_at_final": True},
+    "first_order": {**SD, "solver_order": 1},
+    "heun": {**SD, "solver_type": "heun"},
+    "sde": SDE,
+    "sde_heun": {**SDE, "solver_type": "heun"},
+}
+"""Of the scheduler, by the name used in cases; the test has the same."""
 
 
 def model(x: torch.Tensor, timestep: float) -> torch.Tensor:
@@ -28,49 +74,74 @@ def model(x: torch.Tensor, timestep: float) -> torch.Tensor:
     return torch.tanh(0.7 * x + 0.3 * torch.roll(x, 1, -1)) * (0.5 + timestep / 1000)
 
 
-def sampler_runs() -> Tensors:
-    """`sampler|prediction|spacing|steps|betas` to the samples after every call of the model."""
-    start = torch.randn(1, 4, 4, 4, generator=torch.Generator().manual_seed(3))
-    runs = {"start": start}
+def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
+    """Sampler, prediction, spacing, steps, steps skipped because of a picture, config."""
     spacings, predictions = ("leading", "trailing", "linspace"), ("epsilon", "v_prediction")
-    for case in itertools.product(SAMPLERS, predictions, spacings, (1, 2, 3, 8), ("sd",)):
-        runs["|".join(map(str, case))] = run(*case, start)
+    yield from itertools.product(ALL, predictions, spacings, (1, 2, 3, 8), (0,), ("sd",))
+    yield from itertools.product(ALL, ("epsilon",), spacings, (8,), (1, 3, 7), ("sd",))
+    predicting_samples = [name for name in ALL if name not in ("pndm", "euler_ancestral")]
+    yield from itertools.product(predicting_samples, ("sample",), spacings, (5,), (0,), ("sd",))
     for prediction, steps in itertools.product(("sample", "v_prediction"), (5, 50)):
-        case = ("ddim", prediction, "trailing", steps, "linear")
-        runs["|".join(map(str, case))] = run(*case, start)
-    for name in ("ddim", "euler", "dpmsolver++"):
-        case = (name, "v_prediction", "trailing", 7, "zero")
-        runs["|".join(map(str, case))] = run(*case, start)
-    case = ("ddim", "epsilon", "leading", 10, "cosine")
-    runs["|".join(map(str, case))] = run(*case, start)
-    return runs
+        yield "ddim", prediction, "trailing", steps, 0, "linear"
+    for name in [name for name in ALL if name != "pndm"]:
+        yield name, "v_prediction", "trailing", 7, 0, "zero"
+    for name in ALL:
+        yield name, "v_prediction", "leading", 10, 0, "cosine"
+    for name in ("ddim", "lcm"):
+        yield from itertools.product((name,), predictions, ("leading",), (6,), (0,), ("clip",))
+    dpm = ("clipped_cosine", "not_lower_at_last", "euler_at_last")
+    dpm += ("first_order", "heun", "sde", "sde_heun")
+    yield from itertools.product(("dpmsolver++",), ("epsilon",), spacings, (6, 16), (0,), dpm)
+    # With epsilon its first clean sample is noise 20,000 times enlarged, and so is float32's error.
+    yield "dpmsolver++", "v_prediction", "leading", 6, 0, "karras_cosine"
+    both = ("karras", "sigma_min")
+    yield from itertools.product(
+        ("euler", "dpmsolver++"), predictions, spacings, (6,), (0, 2), both
+    )
+    yield "lcm", "epsilon", "leading", 4, 0, "linear"
 
 
-BETAS = {
-    "sd": {
-        "beta_schedule": "scaled_linear",
-        "beta_start": 0.00085,
-        "beta_end": 0.012,
-        "steps_offset": 1,
-        "set_alpha_to_one": False,
-    },
-    "linear": {},
-    "zero": {"rescale_betas_zero_snr": True},
-    "cosine": {"beta_schedule": "squaredcos_cap_v2"},
-}
+def sampler_runs() -> Tensors:
+    """Every case, joined by `|`, to the samples after every call of the model; and what went in:
+    the noise at the start, at every step, and the clean sample of cases that skip steps."""
+    generator = torch.Generator().manual_seed(3)
+    start = torch.randn(1, 4, 4, 4, generator=generator)
+    clean = torch.randn(1, 4, 4, 4, generator=generator)
+    fresh = torch.randn(51, 1, 4, 4, 4, generator=generator)
+    runs = {"|".join(map(str, case)): run(*case, start, clean, fresh) for case in cases()}
+    return runs | {"start": start, "clean": clean, "fresh": fresh}
 
 
 def run(
-    name: str, prediction: str, spacing: str, steps: int, betas: str, start: torch.Tensor
+    name: str,
+    prediction: str,
+    spacing: str,
+    steps: int,
+    skipped: int,
+    config: str,
+    start: torch.Tensor,
+    clean: torch.Tensor,
+    fresh: torch.Tensor,
 ) -> torch.Tensor:
     """Samples as the model sees them, `[calls, 1, 4, 4, 4]`; the last as the decoder does."""
-    config = {"prediction_type": prediction, "timestep_spacing": spacing, "clip_sample": False}
-    config |= {"skip_prk_steps": True, **BETAS[betas]}
-    scheduler = SAMPLERS[name].from_config(config)
+    settings = {"prediction_type": prediction, "timestep_spacing": spacing, "clip_sample": False}
+    settings |= {"skip_prk_steps": True, **CONFIGS[config]}
+    settings |= {"use_karras_sigmas": True} if name.endswith("karras") else {}
+    scheduler = ALL[name].from_config(settings)
     scheduler.set_timesteps(steps)
-    x, seen = start * scheduler.init_noise_sigma, []
-    for timestep in scheduler.timesteps:
-        scaled = scheduler.scale_model_input(x, timestep)
-        seen.append(scaled)
-        x = scheduler.step(model(scaled, float(timestep)), timestep, x).prev_sample
+    timesteps, x = scheduler.timesteps[skipped:], start * scheduler.init_noise_sigma
+    if hasattr(scheduler, "set_begin_index"):  # or it stumbles over timesteps that come twice
+        scheduler.set_begin_index(skipped)
+    if skipped:
+        x = scheduler.add_noise(clean, start, timesteps[:1])
+    seen, noises = [], iter(fresh)
+    with contextlib.ExitStack() as patches:
+        for module in DRAWING:
+            patches.enter_context(
+                patch.object(module, "randn_tensor", lambda *_, **__: next(noises))
+            )
+        for timestep in timesteps:
+            scaled = scheduler.scale_model_input(x, timestep)
+            seen.append(scaled)
+            x = scheduler.step(model(scaled, float(timestep)), timestep, x).prev_sample
     return torch.stack([*seen[1:], x])

@@ -16,8 +16,10 @@ from shared.errors import CheckpointError
 from tests.unit.engine.parity import FOLDER
 from worker.engine.mesh import Placement
 from worker.engine.models.clip_text import ClipText, ClipTextConfig
+from worker.engine.models.config import Json
+from worker.engine.models.safety import SafetyChecker, SafetyConfig
 from worker.engine.models.unet import UNet, UNetConfig
-from worker.engine.models.vae import VaeConfig, VaeDecoder, VaeEncoder
+from worker.engine.models.vae import Vae, VaeConfig
 from worker.engine.stable_diffusion import Configs, abstract, load_networks
 from worker.engine.weights import entries
 
@@ -57,13 +59,14 @@ def test_every_missing_unused_and_misshapen_key_of_every_network_is_in_one_error
     ]
 
 
-def test_a_checkpoint_without_the_encoder_still_paints(checkpoint: Path) -> None:
+def test_half_an_autoencoder_is_not_enough(checkpoint: Path) -> None:
     def strip(tensors: Tensors) -> None:
         for key in [key for key in tensors if key.startswith(("encoder.", "quant_conv."))]:
             del tensors[key]
 
     _change(checkpoint / VAE, strip)
-    _load(checkpoint)
+    with pytest.raises(CheckpointError, match=r"missing vae: encoder\.conv_in\.bias"):
+        _load(checkpoint)
 
 
 def test_a_foreign_key_beside_the_encoder_is_unused(checkpoint: Path) -> None:
@@ -79,20 +82,25 @@ def test_a_config_that_makes_another_network_is_caught_by_its_weights(checkpoint
         _load(checkpoint)
 
 
+def _network(name: str, config: Json) -> Any:
+    if name.startswith("text_encoder"):
+        return abstract(ClipText, ClipTextConfig.from_json(config))
+    if name == "safety_checker":
+        return abstract(SafetyChecker, SafetyConfig.from_json(config, {}))
+    if name == "unet":
+        return abstract(UNet, UNetConfig.from_json(config))
+    return abstract(Vae, VaeConfig.from_json(config))
+
+
+PUBLISHED = json.loads((FOLDER / "full_size.json").read_text())
+
+
 @pytest.mark.parametrize(
-    ("network", "config_type", "parts"),
-    [
-        ("text_encoder", ClipTextConfig, [ClipText]),
-        ("unet", UNetConfig, [UNet]),
-        ("vae", VaeConfig, [VaeDecoder, VaeEncoder]),
-    ],
+    ("model", "network"), [(model, name) for model in PUBLISHED for name in PUBLISHED[model]]
 )
-def test_we_know_every_weight_of_stable_diffusion_1_4(
-    network: str, config_type: Any, parts: list[Any]
-) -> None:
-    expected = json.loads((FOLDER / "sd14.json").read_text())[network]
-    config = config_type.from_json(expected["config"])
-    found = [entry for part in parts for entry in entries(network, abstract(part, config))]
+def test_we_know_every_weight_of_the_published_models(model: str, network: str) -> None:
+    expected = PUBLISHED[model][network]
+    found = entries(network, _network(network, expected["config"]))
     assert sum(math.prod(entry.shape) for entry in found) == expected["parameters"]
     lines = sorted(f"{entry.key} {list(entry.stored_shapes[0])}" for entry in found)
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == expected["sha256"]

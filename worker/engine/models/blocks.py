@@ -41,16 +41,19 @@ def conv(
     channels_in: int,
     channels_out: int,
     *,
+    kernel: int = 3,
     stride: int = 1,
     border: tuple[int, int] = (1, 1),
+    use_bias: bool = True,
 ) -> nnx.Conv:
-    """A 3x3 convolution; `border` is what it adds before and after, along each axis."""
+    """A square convolution; `border` is what it adds before and after, along each axis."""
     return nnx.Conv(
         channels_in,
         channels_out,
-        (3, 3),
+        (kernel, kernel),
         strides=stride,
         padding=(border, border),
+        use_bias=use_bias,
         kernel_init=_UNSET,
         rngs=_no_keys(),
     )

@@ -1,0 +1,86 @@
+"""The safety checker's verdicts are those of diffusers."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.numpy import load_file
+
+from shared.errors import CheckpointError
+from tests.unit.engine.parity import FOLDER, worst
+from worker.engine.checkpoint import TensorFiles, read_json
+from worker.engine.mesh import Placement
+from worker.engine.models.safety import PictureConfig, SafetyChecker, SafetyConfig, prepared
+from worker.engine.stable_diffusion import abstract
+from worker.engine.weights import Plan, require_complete
+
+SAFETY = FOLDER / "safety"
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, NDArray[Any]]:
+    return dict(load_file(SAFETY / "expected.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def checker() -> SafetyChecker:
+    config = SafetyConfig.from_json(
+        read_json(SAFETY / "safety_checker" / "config.json"),
+        read_json(SAFETY / "feature_extractor" / "preprocessor_config.json"),
+    )
+    network = abstract(SafetyChecker, config)
+    plan = Plan("safety_checker", network, TensorFiles(SAFETY / "safety_checker"))
+    require_complete([plan])
+    weights = plan.load(np.dtype(np.float32), Placement.of(1))
+    made: SafetyChecker = nnx.merge(nnx.graphdef(network), weights)
+    return made
+
+
+def test_pictures_are_read_as_diffusers_reads_them(
+    checker: SafetyChecker, answers: dict[str, NDArray[Any]]
+) -> None:
+    ours = checker.embed(np.moveaxis(answers["prepared"], 1, -1))
+    assert worst(ours, answers["embeds"]) < 5e-6
+
+
+def test_the_verdicts_are_those_of_diffusers(
+    checker: SafetyChecker, answers: dict[str, NDArray[Any]]
+) -> None:
+    """Of eight pictures one is flagged for a concept, one because special care lowers the bar; a
+    third, as near to its concept as the second, is not."""
+    verdicts = jax.jit(checker)(answers["pictures"])
+    assert sorted(answers["flagged"]) == [False] * 6 + [True] * 2
+    np.testing.assert_array_equal(verdicts, answers["flagged"])
+
+
+@pytest.mark.parametrize(("height", "width"), [(512, 512), (512, 768), (64, 64), (224, 300)])
+def test_pictures_are_sized_as_pillow_sizes_them(height: int, width: int) -> None:
+    picture = np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8)
+    config = PictureConfig(shortest_edge=224, crop=224, mean=(0, 0, 0), deviation=(1, 1, 1))
+    rows, columns = (int(224 * side / min(height, width)) for side in (height, width))
+    sized = Image.fromarray(picture).resize((columns, rows), Image.Resampling.BICUBIC)
+    top, left = (rows - 224) // 2, (columns - 224) // 2
+    theirs = np.asarray(sized)[top : top + 224, left : left + 224].astype(int)
+    ours = np.asarray(prepared(picture[None], config))[0] * 255
+    assert np.abs(ours - theirs).max() <= 1.001
+
+
+@pytest.mark.parametrize(
+    ("config", "preprocessor", "named"),
+    [
+        ({"projection_dim": "wide"}, {}, "projection_dim='wide'"),
+        ({"vision_config": {"hidden_act": "relu"}}, {}, "hidden_act='relu'"),
+        ({}, {"size": {"longest_edge": 224}}, "size={'longest_edge': 224}"),
+        ({}, {"resample": 2}, r"resample=2 \(implemented: 3\)"),
+        ({}, {"crop_size": 112}, r"image_size=224 \(the feature extractor makes 112\)"),
+    ],
+)
+def test_another_checker_is_refused_by_field(
+    config: dict[str, Any], preprocessor: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        SafetyConfig.from_json(config, preprocessor)
