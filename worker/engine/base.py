@@ -4,7 +4,7 @@ Goes in: `ImageSpec`s, at most `capacity` of them, all of one `Shape`. Comes out
 An engine does not know of jobs, queues, records or storage.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,20 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Original:
+    """A picture to start from, in the size of the one to make."""
+
+    pixels: Pictures = field(repr=False, compare=False)
+    """`[height, width, 3]`, RGB."""
+    repaint: NDArray[np.bool_] | None = field(default=None, repr=False, compare=False)
+    """`[height, width]`: where to paint; elsewhere the picture is kept. None: everywhere."""
+    strength: float
+    """How much of the way to paint anew, above 0 to 1: diffusers' word."""
+    digest: str
+    """`sha256:…` of the pixels and the mask, which stands for them where specs are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageSpec:
     """One picture to make, in diffusers' words. Everything it depends on and nothing else."""
 
@@ -44,6 +58,14 @@ class ImageSpec:
     num_inference_steps: int
     guidance_scale: float
     scheduler: str = "ddim"
+    original: Original | None = None
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps it takes: from a picture, `strength` of `num_inference_steps`."""
+        if self.original is None:
+            return self.num_inference_steps
+        return min(int(self.num_inference_steps * self.original.strength), self.num_inference_steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +96,10 @@ class Rendering(Protocol):
         """Paint these positions no further; between steps, from the thread that iterates. The
         others go on as if nothing had happened; when none is left the iteration ends at once. What
         `pictures` holds in a dropped position means nothing."""
+
+    def previews(self) -> Callable[[], Pictures]:
+        """Between steps, from the thread that iterates: start to draw what there is by now, small
+        and rough, uint8 `[n, h, w, 3]`. What is returned waits for it, in any thread."""
 
     def pictures(self) -> Pictures:
         """Wait for the devices; uint8 `[n, height, width, 3]`, RGB, in the order of the specs."""

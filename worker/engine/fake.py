@@ -9,7 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,7 @@ class FakeEngine:
         capacity: int = 8,
         shapes: Sequence[Shape] | None = None,
         max_num_inference_steps: int = 100,
+        sick: Path | None = None,
     ) -> None:
         """
         Args:
@@ -44,6 +46,7 @@ class FakeEngine:
             capacity: Pictures per batch.
             shapes: Declared ones; 64x64 by default.
             max_num_inference_steps: As announced.
+            sick: While this file is there, every batch breaks, as on a dying device.
         """
         self.capacity = capacity
         self.info = ModelInfo(
@@ -58,6 +61,7 @@ class FakeEngine:
         )
         self._seconds = seconds
         self._released = threading.Event()
+        self._sick = sick
 
     @classmethod
     def parse(
@@ -74,6 +78,7 @@ class FakeEngine:
             seconds, capacity = float(given.pop("seconds", 0)), int(given.pop("capacity", 8))
         except ValueError as error:
             raise ConfigurationError(f"model {model!r}: {error}") from error
+        sick = given.pop("sick", None)
         if given or seconds < 0 or capacity < 1:
             raise ConfigurationError(
                 f"model {model!r}: write fake:seconds=0.05,capacity=8 (seconds >= 0, capacity >= 1)"
@@ -83,6 +88,7 @@ class FakeEngine:
             capacity=capacity,
             shapes=shapes,
             max_num_inference_steps=max_num_inference_steps,
+            sick=None if sick is None else Path(sick),
         )
 
     def warm(self) -> None:
@@ -93,7 +99,10 @@ class FakeEngine:
 
         Raises:
             ValueError: no specs, too many, or an undeclared shape.
+            DeviceError: sick.
         """
+        if self._sick is not None and self._sick.exists():
+            raise DeviceError("told to be sick")
         if shape not in self.info.shapes:
             raise ValueError(f"shape {shape} is not declared")
         if not 1 <= len(specs) <= self.capacity:
@@ -142,15 +151,22 @@ class _FakeBatch:
             yield step
         self._finished = True
 
+    def previews(self) -> Callable[[], Pictures]:
+        small = self._drawn()[:, ::8, ::8]
+        return lambda: small
+
     def pictures(self) -> Pictures:
         if not self._finished:
             for _ in self:
                 pass
+        return self._drawn()
+
+    def _drawn(self) -> Pictures:
         return np.stack([_picture(spec, self._shape) for spec in self._specs])
 
     def _steps_wanted(self) -> int:
         live = (spec for at, spec in enumerate(self._specs) if at not in self._dropped)
-        return max((spec.num_inference_steps for spec in live), default=0)
+        return max((spec.steps for spec in live), default=0)
 
 
 def _picture(spec: ImageSpec, shape: Shape) -> Pictures:

@@ -1,15 +1,16 @@
 """From `ImageSpec`s to the arrays of a batch.
 
 Goes in: specs, as many as there are slots or fewer. Comes out: a `Request` of full size on the
-host. Slots left over are padding, which no row of a table ever moves.
+host, and the pictures to start from. Slots left over are padding, which no row of a table ever
+moves.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from worker.engine.base import ImageSpec, ModelInfo
-from worker.engine.sampling import Request
+from worker.engine.base import ImageSpec, ModelInfo, Shape
+from worker.engine.sampling import Given, Originals, Request, Sampler
 from worker.engine.schedulers.catalogue import EXTRA_CALLS, SCHEDULERS
 from worker.engine.schedulers.noise import NoiseSchedule
 from worker.engine.schedulers.table import COLUMNS, Table
@@ -20,22 +21,28 @@ class RequestMaker:
     """Knows the model's tokenizer and samplers; keeps the tables it has made."""
 
     def __init__(
-        self, slots: int, info: ModelInfo, tokenizer: PromptTokenizer, noise: NoiseSchedule
+        self,
+        slots: int,
+        info: ModelInfo,
+        sampler: Sampler,
+        tokenizer: PromptTokenizer,
+        noise: NoiseSchedule,
     ) -> None:
         self._slots = slots
         self._info = info
+        self._sampler = sampler
         self._tokenizer = tokenizer
         self._noise = noise
-        self._tables: dict[tuple[str, int], Table] = {}
+        self._tables: dict[tuple[str, int, int], Table] = {}
 
-    def blank(self) -> Request:
+    def blank(self, *, guided: bool = True) -> Request:
         """A batch of nothing but padding."""
         slots, calls = self._slots, self._info.max_num_inference_steps + EXTRA_CALLS
         return Request(
-            tokens=np.zeros((slots, 2, *self._tokenizer.shape), np.int32),
+            tokens=np.zeros((slots, 1 + guided, *self._tokenizer.shape), np.int32),
             key=np.zeros((slots, 2), np.uint32),
             image_index=np.zeros(slots, np.uint32),
-            initial_scale=np.ones(slots, np.float32),
+            start=np.zeros((slots, 2), np.float32),
             guidance=np.ones(slots, np.float32),
             rows=np.zeros((slots, calls, COLUMNS), np.float32),
             calls=np.zeros(slots, np.int32),
@@ -46,20 +53,62 @@ class RequestMaker:
         Raises:
             ValueError: a scheduler this model does not have, or a step count out of range.
         """
-        request = self.blank()
+        guided = any(spec.guidance_scale > 1 for spec in specs)
+        request = self.blank(guided=guided)
         for slot, spec in enumerate(specs):
-            table = self._table(spec.scheduler, spec.num_inference_steps)
-            request.tokens[slot] = self._tokenizer([spec.negative_prompt, spec.prompt])
+            table = self._table(spec)
+            prompts = [spec.negative_prompt, spec.prompt] if guided else [spec.prompt]
+            request.tokens[slot] = self._tokenizer(prompts)
             request.key[slot] = divmod(spec.seed, 2**32)
             request.image_index[slot] = spec.image_index
-            request.initial_scale[slot] = table.initial_scale
+            request.start[slot] = _start(spec, table)
             request.guidance[slot] = spec.guidance_scale
             request.rows[slot] = table.padded(request.rows.shape[1])
             request.calls[slot] = len(table.rows)
         return request
 
-    def _table(self, scheduler: str, steps: int) -> Table:
-        if (found := self._tables.get((scheduler, steps))) is not None:
+    def blank_originals(self, shape: Shape) -> Originals:
+        """No picture in any slot."""
+        slots, given = self._slots, self.nothing_given(shape)
+        return Originals(
+            pixels=np.zeros((slots, shape.height, shape.width, 3), np.uint8),
+            repaint=given.repaint,
+            key=np.zeros((slots, 2), np.uint32),
+            image_index=np.zeros(slots, np.uint32),
+        )
+
+    def nothing_given(self, shape: Shape) -> Given:
+        """What the slots of a batch have that starts from noise alone."""
+        factor, channels = self._sampler.pixels_per_latent, self._sampler.latent_channels
+        size = (self._slots, shape.height // factor, shape.width // factor)
+        return Given(np.zeros((*size, channels), np.float32), np.ones((*size, 1), np.bool_))
+
+    def originals(self, specs: Sequence[ImageSpec], shape: Shape) -> Originals | None:
+        """The pictures to start from; None if no slot has one.
+
+        Raises:
+            ValueError: one of another size.
+        """
+        if all(spec.original is None for spec in specs):
+            return None
+        originals, factor = self.blank_originals(shape), self._sampler.pixels_per_latent
+        for slot, spec in enumerate(specs):
+            if (original := spec.original) is not None:
+                if original.pixels.shape != (shape.height, shape.width, 3):
+                    raise ValueError(
+                        f"an original of {original.pixels.shape}; the shape is {shape}"
+                    )
+                originals.pixels[slot] = original.pixels
+                if original.repaint is not None:  # of each square its first pixel, as torch does
+                    originals.repaint[slot] = original.repaint[::factor, ::factor, None]
+                originals.key[slot] = divmod(spec.seed, 2**32)
+                originals.image_index[slot] = spec.image_index
+        return originals
+
+    def _table(self, spec: ImageSpec) -> Table:
+        scheduler, steps = spec.scheduler, spec.num_inference_steps
+        skipped = steps - spec.steps
+        if (found := self._tables.get((scheduler, steps, skipped))) is not None:
             return found
         if scheduler not in self._info.schedulers:
             there = ", ".join(self._info.schedulers)
@@ -67,5 +116,17 @@ class RequestMaker:
         longest = self._info.max_num_inference_steps
         if not 1 <= steps <= longest:
             raise ValueError(f"{steps} steps; 1 to {longest} are possible")
-        made = SCHEDULERS[scheduler](self._noise, steps)
-        return self._tables.setdefault((scheduler, steps), made)
+        if skipped == steps:
+            strength = spec.original.strength if spec.original else 1.0
+            raise ValueError(f"strength {strength} leaves none of {steps} steps")
+        made = SCHEDULERS[scheduler](self._noise, steps, skipped)
+        return self._tables.setdefault((scheduler, steps, skipped), made)
+
+
+def _start(spec: ImageSpec, table: Table) -> tuple[float, float]:
+    """Parts of the picture and of the noise in the first latents. All that is to be painted at full
+    strength forgets the picture, but only under a mask: so it is in diffusers."""
+    original = spec.original
+    if original is None or (original.repaint is not None and original.strength == 1):
+        return 0.0, table.initial_scale
+    return table.start

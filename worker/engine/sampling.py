@@ -1,12 +1,15 @@
-"""Text to image as three pure functions: begin a batch, one denoising step, decode.
+"""Text, and pictures to start from, to pictures, in pure functions: encode, begin a batch, one
+denoising step, preview, decode.
 
 Goes in: weights, and arrays whose leading axis is the slot. Comes out: arrays of slots. Slots never
 mix, so a picture depends on its own slot's inputs only. Knows no devices and no loop.
 
-Axes: b slots, h w latent size, c latent channels, n tokens, d text width.
+Axes: b slots, h w latent size, H W pixels, c latent channels, n tokens, p prompts: the negative one
+and the prompt, or the prompt alone where no slot wants guidance.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -15,6 +18,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from worker.engine.models.unet import UNet
+from worker.engine.models.vae import Vae
 from worker.engine.prompts import PromptEncoder, States
 from worker.engine.schedulers import table
 from worker.engine.schedulers.table import LAGS
@@ -32,13 +36,13 @@ class Request(NamedTuple):
     """What a batch is to become. Numpy on the host, then split between devices by slot."""
 
     tokens: Any
-    """int32 `[b, 2, e, n]`: the negative prompt, the prompt; for each text encoder its own."""
+    """int32 `[b, p, e, n]`; for each of e text encoders its own."""
     key: Any
     """uint32 `[b, 2]`: the seed's high and low half, which is threefry's key."""
     image_index: Any
     """uint32 `[b]`."""
-    initial_scale: Any
-    """float32 `[b]`."""
+    start: Any
+    """float32 `[b, 2]`: the given picture's part in the first latents, and the noise's."""
     guidance: Any
     """float32 `[b]`."""
     rows: Any
@@ -47,14 +51,40 @@ class Request(NamedTuple):
     """int32 `[b]`: rows that count. None in a slot that is only padding."""
 
 
+class Originals(NamedTuple):
+    """Pictures to start from, of the slots that have one."""
+
+    pixels: Any
+    """uint8 `[b, H, W, 3]`."""
+    repaint: Any
+    """bool `[b, h, w, 1]`: where to paint. Elsewhere the picture is kept."""
+    key: Any
+    """As in `Request`."""
+    image_index: Any
+
+
+class Given(NamedTuple):
+    """The same, encoded. Zeros and True in a slot without a picture."""
+
+    latents: Any
+    """float32 `[b, h, w, c]`."""
+    repaint: Any
+    """bool `[b, h, w, 1]`."""
+
+
 class Conditions(NamedTuple):
     """What stays the same over all steps."""
 
     text: Any
-    """The text as each layer of the UNet attends to it, a tree of `[b, 2, n, c]`."""
+    """The text as each layer of the UNet attends to it, a tree of `[b, p, n, c]`."""
     guidance: jax.Array
     rows: jax.Array
     calls: jax.Array
+    given: Given
+    noise: jax.Array
+    """float32 `[b, h, w, c]`: what the slot began with, and what its kept parts are mixed with."""
+    step_key: jax.Array
+    """uint32 `[b, 2]`: for the noise that some samplers add at each step."""
 
 
 class State(NamedTuple):
@@ -68,14 +98,32 @@ class State(NamedTuple):
     """int32 `[b]`: the row each slot is at."""
 
 
-def initial_noise(key: jax.Array, image_index: jax.Array, size: tuple[int, int, int]) -> jax.Array:
-    """float32 `[b, h, w, c]`, each slot from `fold_in(key(seed), image_index)`."""
+class Draw(IntEnum):
+    """What noise is for. Each use has keys of its own, `fold_in(key(seed), use + image_index)`: an
+    image index is far below the distance between uses."""
 
-    def of_one(key: jax.Array, index: jax.Array) -> jax.Array:
-        image_key = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), index)
-        return jax.random.normal(image_key, size, jnp.float32)
+    START = 0
+    STEPS = 1 << 16
+    ENCODING = 2 << 16
 
-    return jax.vmap(of_one)(key, image_index)
+
+def fold(key: jax.Array, number: jax.Array) -> jax.Array:
+    """Threefry keys `uint32 [b, 2]`, each folded with its `number [b]`."""
+
+    def of_one(key: jax.Array, number: jax.Array) -> jax.Array:
+        return jax.random.key_data(jax.random.fold_in(_wrapped(key), number))
+
+    return jax.vmap(of_one)(key, number)
+
+
+def normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
+    """float32 `[b, *size]` from keys `uint32 [b, 2]`."""
+    return jax.vmap(lambda key: jax.random.normal(_wrapped(key), size, jnp.float32))(key)
+
+
+def _wrapped(key: jax.Array) -> jax.Array:
+    wrapped: jax.Array = jax.random.wrap_key_data(key, impl="threefry2x32")
+    return wrapped
 
 
 def guided(outputs: jax.Array, guidance: jax.Array) -> jax.Array:
@@ -100,22 +148,37 @@ class Sampler:
     pixels_per_latent: int
     dtype: DTypeLike
 
-    def begin(
-        self, weights: Weights, request: Request, latent_size: tuple[int, int]
-    ) -> tuple[Conditions, State]:
-        """Encode the prompts, draw the noise."""
-        slots = request.tokens.shape[0]
+    def encode(self, weights: Weights, originals: Originals) -> Given:
+        """Draw latents of the pictures, as diffusers does; one picture can be many latents."""
+        pixels = originals.pixels.astype(jnp.float32) / 127.5 - 1
+        mean, log_variance = self._autoencoder(weights).encode(pixels.astype(self.dtype))
+        mean, deviation = mean.astype(jnp.float32), jnp.exp(log_variance.astype(jnp.float32) / 2)
+        key = fold(originals.key, Draw.ENCODING + originals.image_index)
+        latents = mean + deviation * normal(key, mean.shape[1:])
+        return Given(latents * self.scaling_factor, originals.repaint)
+
+    def begin(self, weights: Weights, request: Request, given: Given) -> tuple[Conditions, State]:
+        """Encode the prompts, draw the noise and mix it with what is given."""
+        slots, *size = given.latents.shape
         prompt = self.prompts(weights.text, request.tokens)
         hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
-        height, width = (side * self.pixels_per_latent for side in latent_size)
+        height, width = (side * self.pixels_per_latent for side in size[:2])
         # The picture whole, from its corner: the defaults of diffusers.
         time_ids = (height, width, 0, 0, height, width)
         text = self._denoiser(weights).read(hidden, pooled, time_ids)
-        size = (*latent_size, self.latent_channels)
-        noise = initial_noise(request.key, request.image_index, size)
-        conditions = Conditions(text, request.guidance, request.rows, request.calls)
+        noise = normal(fold(request.key, Draw.START + request.image_index), tuple(size))
+        start = request.start[:, :, None, None, None]
+        conditions = Conditions(
+            text=text,
+            guidance=request.guidance,
+            rows=request.rows,
+            calls=request.calls,
+            given=given,
+            noise=noise,
+            step_key=fold(request.key, Draw.STEPS + request.image_index),
+        )
         return conditions, State(
-            latents=noise * request.initial_scale[:, None, None, None],
+            latents=start[:, 0] * given.latents + start[:, 1] * noise,
             history=jnp.zeros((slots, LAGS - 1, *size), jnp.float32),
             position=jnp.zeros(slots, jnp.int32),
         )
@@ -126,7 +189,10 @@ class Sampler:
         """One row of every slot that has rows left; also the rows each has done, int32 `[b]`."""
         row = table.row_at(conditions.rows, state.position)
         output = self._predict(weights, conditions, state.latents, table.timestep(row))
-        moved = table.step(state.latents, output, state.history, row)
+        fresh = normal(fold(conditions.step_key, state.position), state.latents.shape[1:])
+        painted, history = table.step(state.latents, output, state.history, fresh, row)
+        kept = table.arriving(row, conditions.given.latents, conditions.noise)
+        moved = (jnp.where(conditions.given.repaint, painted, kept), history)
         going = state.position < conditions.calls
         latents, history = (
             jnp.where(going.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -139,21 +205,29 @@ class Sampler:
         self, weights: Weights, conditions: Conditions, latents: jax.Array, timestep: jax.Array
     ) -> jax.Array:
         """The guided output of the UNet, float32 `[b, h, w, c]`."""
-        slots = latents.shape[0]
+        slots, prompts = jax.tree.leaves(conditions.text)[0].shape[:2]
         denoise = self._denoiser(weights)
-        twice = jnp.repeat(latents.astype(self.dtype), 2, axis=0)  # [b * 2, h, w, c]
-        text = jax.tree.map(lambda x: x.reshape(slots * 2, *x.shape[2:]), conditions.text)
-        outputs = denoise(twice, jnp.repeat(timestep, 2), text)
-        outputs = outputs.astype(jnp.float32).reshape(slots, 2, *latents.shape[1:])
-        return guided(outputs, conditions.guidance)
+        inputs = jnp.repeat(latents.astype(self.dtype), prompts, axis=0)  # [b * p, h, w, c]
+        text = jax.tree.map(lambda x: x.reshape(slots * prompts, *x.shape[2:]), conditions.text)
+        outputs = denoise(inputs, jnp.repeat(timestep, prompts), text)
+        outputs = outputs.astype(jnp.float32).reshape(slots, prompts, *latents.shape[1:])
+        return outputs[:, 0] if prompts == 1 else guided(outputs, conditions.guidance)
 
     def _denoiser(self, weights: Weights) -> UNet:
         return cast(UNet, nnx.merge(self.unet, weights.unet))
 
+    def _autoencoder(self, weights: Weights) -> Vae:
+        return cast(Vae, nnx.merge(self.vae, weights.vae))
+
+    def preview(self, state: State, colours: jax.Array) -> jax.Array:
+        """uint8 `[b, h, w, 3]`: latents as colours, by `colours [c + 1, 3]`."""
+        pixels = state.latents @ colours[:-1] + colours[-1]
+        return jnp.round(jnp.clip(pixels, 0, 1) * 255).astype(jnp.uint8)
+
     def decode(self, weights: Weights, state: State) -> tuple[jax.Array, jax.Array]:
         """uint8 pictures `[b, H, W, 3]`, and whether each is made of finite numbers `[b]`."""
-        decoder = nnx.merge(self.vae, weights.vae)
-        pixels = decoder((state.latents / self.scaling_factor).astype(self.dtype))
+        latents = (state.latents / self.scaling_factor).astype(self.dtype)
+        pixels = self._autoencoder(weights).decode(latents)
         pixels = pixels.astype(jnp.float32)
         pictures = jnp.round(jnp.clip(pixels / 2 + 0.5, 0, 1) * 255).astype(jnp.uint8)
         return pictures, jnp.isfinite(pixels).all(axis=(1, 2, 3))

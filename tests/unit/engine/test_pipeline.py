@@ -12,7 +12,7 @@ from shared.errors import DeviceError
 from tests.unit.engine.parity import PROMPTS, Oracle
 from worker.engine.base import Engine, ImageSpec, Pictures, Shape
 from worker.engine.pipeline import DiffusionEngine
-from worker.engine.sampling import Request
+from worker.engine.sampling import Given, Request
 from worker.engine.schedulers.catalogue import SCHEDULERS
 from worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 
@@ -20,23 +20,26 @@ NATIVE: Final = Shape(height=32, width=32)
 WarmEngine = Callable[[int, int], Engine]
 
 
+@pytest.mark.parametrize("oracle", ["older", "newer"], indirect=True)
 def test_whole_pictures_are_those_of_diffusers(oracle: Oracle) -> None:
     tokenizer = PromptTokenizer([ClipTokenizer(oracle.folder / "tokenizer", 77)])
     tokens = np.stack([tokenizer(["", PROMPTS[0]]), tokenizer(["blue", PROMPTS[1]])])
-    begin = jax.jit(lambda weights, request: oracle.sampler.begin(weights, request, (8, 8)))
-    step, decode = jax.jit(oracle.sampler.step), jax.jit(oracle.sampler.decode)
-    for name, scheduler in SCHEDULERS.items():
-        made = scheduler(oracle.configs.noise, 6)
+    sampler, given = oracle.sampler, Given(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
+    begin, step, decode = (jax.jit(each) for each in (sampler.begin, sampler.step, sampler.decode))
+    painted = [name for name in SCHEDULERS if f"pictures.{name}" in oracle.answers]
+    assert len(painted) == 4
+    for name in painted:
+        made = SCHEDULERS[name](oracle.configs.noise, 6, 0)
         request = Request(
             tokens=tokens,
             key=np.zeros((2, 2), np.uint32),
             image_index=np.zeros(2, np.uint32),
-            initial_scale=np.ones(2, np.float32),
+            start=np.ones((2, 2), np.float32),
             guidance=np.full(2, 3, np.float32),
             rows=np.stack([made.padded(7)] * 2),
             calls=np.full(2, len(made.rows), np.int32),
         )
-        conditions, state = begin(oracle.weights, request)
+        conditions, state = begin(oracle.weights, request, given)
         noise = oracle.image("unet.latents") * np.float32(made.initial_scale)
         state = state._replace(latents=noise)
         for _ in range(7):
@@ -160,6 +163,6 @@ def test_an_error_of_the_runtime_becomes_ours(warm_engine: WarmEngine) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nlong trace")
 
     rendering = engine.render(_specs(1), NATIVE)
-    rendering._programs = replace(rendering._programs, step=out_of_memory)  # type: ignore[attr-defined]
+    rendering._loop = replace(rendering._loop, step=out_of_memory)  # type: ignore[attr-defined]
     with pytest.raises(DeviceError, match=r"RESOURCE_EXHAUSTED: out of memory$"):
         rendering.pictures()

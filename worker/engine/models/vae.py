@@ -192,28 +192,22 @@ def _quant(channels: int, wanted: bool) -> nnx.Linear | None:
     return linear(channels, channels) if wanted else None
 
 
-class VaeDecoder(nnx.Module):
-    """The half of AutoencoderKL that text-to-image needs."""
+class Vae(nnx.Module):
+    """AutoencoderKL."""
 
     def __init__(self, config: VaeConfig) -> None:
+        self.encoder = Encoder(config)
+        self.quant_conv = _quant(2 * config.latent_channels, config.use_quant_conv)
         self.post_quant_conv = _quant(config.latent_channels, config.use_post_quant_conv)
         self.decoder = Decoder(config)
 
-    def __call__(self, latents: jax.Array) -> jax.Array:
+    def decode(self, latents: jax.Array) -> jax.Array:
         """Unscaled latents `[b, h, w, latent_channels]` to pixels `[b, fh, fw, 3]`, about -1..1."""
         return self.decoder(
             latents if self.post_quant_conv is None else self.post_quant_conv(latents)
         )
 
-
-class VaeEncoder(nnx.Module):
-    """The other half, for image-to-image. Text-to-image knows its weights and leaves them."""
-
-    def __init__(self, config: VaeConfig) -> None:
-        self.encoder = Encoder(config)
-        self.quant_conv = _quant(2 * config.latent_channels, config.use_quant_conv)
-
-    def __call__(self, pixels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def encode(self, pixels: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Pixels `[b, fh, fw, 3]` to mean and log-variance `[b, h, w, latent_channels]`."""
         moments = self.encoder(pixels)
         moments = moments if self.quant_conv is None else self.quant_conv(moments)

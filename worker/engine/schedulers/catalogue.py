@@ -4,21 +4,30 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from worker.engine.schedulers.ddim import ddim
-from worker.engine.schedulers.dpmsolver import dpmsolver
-from worker.engine.schedulers.euler import euler
+from worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
+from worker.engine.schedulers.euler import euler, euler_ancestral
+from worker.engine.schedulers.lcm import lcm
 from worker.engine.schedulers.noise import NoiseSchedule
 from worker.engine.schedulers.pndm import pndm
 from worker.engine.schedulers.table import Table
 
-SCHEDULERS: Final[Mapping[str, Callable[[NoiseSchedule, int], Table]]] = {
+Scheduler = Callable[[NoiseSchedule, int, int], Table]
+"""From a noise schedule, a step count and how many steps to skip at the start."""
+
+SCHEDULERS: Final[Mapping[str, Scheduler]] = {
     "ddim": ddim,
     "euler": euler,
+    "euler_ancestral": euler_ancestral,
     "dpmsolver++": dpmsolver,
+    "dpmsolver++_karras": dpmsolver_karras,
     "pndm": pndm,
+    "lcm": lcm,
 }
 
 _NAMES: Final = {
+    "EulerAncestralDiscreteScheduler": "euler_ancestral",
     "EulerDiscreteScheduler": "euler",
+    "LCMScheduler": "lcm",
     "DPMSolverMultistepScheduler": "dpmsolver++",
     "PNDMScheduler": "pndm",
 }
@@ -29,7 +38,9 @@ EXTRA_CALLS: Final = 1
 
 def available(noise: NoiseSchedule) -> tuple[str, ...]:
     """Samplers that can run this model."""
-    unfit = {"pndm"} if noise.prediction_type == "sample" else set()
+    unfit: set[str] = set()
+    if noise.prediction_type == "sample":
+        unfit |= {"pndm", "euler_ancestral"}  # not defined for it, in diffusers either
     if noise.rescale_betas_zero_snr:
         unfit.add("pndm")  # divides by the signal left, which is none
     return tuple(name for name in SCHEDULERS if name not in unfit)

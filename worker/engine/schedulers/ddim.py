@@ -1,19 +1,32 @@
 """DDIM (Song et al. 2021) without added noise, as diffusers' DDIMScheduler at eta 0."""
 
-from worker.engine.schedulers.noise import CLEAN, Level, NoiseSchedule, moved
+from worker.engine.schedulers.levels import CLEAN, Level, clean_sample, direction
+from worker.engine.schedulers.noise import NoiseSchedule
 from worker.engine.schedulers.table import Table, row, table
 
 
-def ddim(noise: NoiseSchedule, steps: int) -> Table:
-    """`steps` calls of the model."""
+def ddim(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+    """`steps` calls of the model, less the `skipped` first ones; h is the clean sample."""
     kept = noise.alphas_cumprod
     to_one = noise.set_alpha_to_one is None or noise.set_alpha_to_one
     final = CLEAN if to_one else Level.of(kept[0])
     stride = noise.num_train_timesteps // steps
+    visited = noise.timesteps(steps, default_spacing="leading")[skipped:]
+    levels = [Level.of(kept[timestep]) for timestep in visited]
     rows = []
-    for timestep in noise.timesteps(steps, default_spacing="leading"):
+    for timestep, level in zip(visited, levels, strict=True):
         before = timestep - stride
         end = Level.of(kept[before]) if before >= 0 else final
-        keep, lag = moved(noise.prediction_type, Level.of(kept[timestep]), end)
-        rows.append(row(timestep, keep=keep, lags=(lag,)))
-    return table(rows)
+        # Clipping changes the clean sample only, not the noise that goes with it.
+        eps = direction(noise.prediction_type, level)
+        rows.append(
+            row(
+                timestep,
+                to_h=clean_sample(noise.prediction_type, level),
+                bound=noise.clip_bound,
+                keep=end.sigma * eps.sample_part,
+                direct=end.sigma * eps.output_part,
+                lags=(end.alpha,),
+            )
+        )
+    return table(rows, levels)

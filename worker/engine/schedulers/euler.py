@@ -1,4 +1,5 @@
-"""Euler's method (Karras et al. 2022, algorithm 2 without churn), as EulerDiscreteScheduler.
+"""Euler and Euler ancestral (Karras et al. 2022, algorithm 2, without churn), as diffusers'
+EulerDiscreteScheduler and EulerAncestralDiscreteScheduler.
 
 diffusers keeps samples at x0 + sigma eps and divides before the model; we keep what the model sees.
 There, a step of Euler is a step of DDIM between interpolated noise levels.
@@ -6,36 +7,57 @@ There, a step of Euler is a step of DDIM between interpolated noise levels.
 
 import numpy as np
 
-from worker.engine.schedulers.noise import CLEAN, Floats, Level, NoiseSchedule, moved
+from worker.engine.schedulers.levels import (
+    CLEAN,
+    Level,
+    karras_ratios,
+    moved,
+    noise_ratios,
+    ratios_at,
+    timesteps_of,
+)
+from worker.engine.schedulers.noise import Floats, NoiseSchedule
 from worker.engine.schedulers.table import Table, row, table
 
 
-def euler(noise: NoiseSchedule, steps: int) -> Table:
-    """`steps` calls of the model."""
-    spacing = noise.timestep_spacing or "linspace"
-    if spacing == "linspace":  # fractions of a timestep, here and nowhere else
-        timesteps = np.linspace(0, noise.num_train_timesteps - 1, steps, dtype=np.float32)[::-1]
-    else:
-        timesteps = noise.timesteps(steps, spacing).astype(np.float32)
-    ratios = np.interp(timesteps, np.arange(noise.num_train_timesteps), noise_ratios(noise))
-    levels = [level_of(ratio) for ratio in ratios] + [CLEAN]
+def euler(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+    """`steps` calls of the model, less the `skipped` first ones."""
+    timesteps = _timesteps(noise, steps)
+    ratios = ratios_at(noise, timesteps)
+    if noise.use_karras_sigmas:
+        ratios = karras_ratios(ratios[0], ratios[-1], steps)
+        timesteps = timesteps_of(noise, ratios)
+    levels = [Level.of_ratio(ratio) for ratio in ratios]
+    # Noise that is left at the end comes on top of the whole sample, as diffusers keeps it.
+    last = CLEAN if noise.final_sigmas_type == "zero" else Level(1.0, noise_ratios(noise)[0])
     rows = []
-    for timestep, start, end in zip(timesteps, levels[:-1], levels[1:], strict=True):
+    for timestep, start, end in zip(timesteps, levels, [*levels[1:], last], strict=True):
         keep, lag = moved(noise.prediction_type, start, end)
         rows.append(row(float(timestep), keep=keep, lags=(lag,)))
-    # With leading steps diffusers starts from noise alone, otherwise from what the level holds.
-    return table(rows, 1.0 if spacing == "leading" else levels[0].sigma)
+    return table(rows[skipped:], levels[skipped:], _initial_scale(noise, levels[0]))
 
 
-def noise_ratios(noise: NoiseSchedule) -> Floats:
-    """sigma / alpha at each training timestep."""
-    kept = noise.alphas_cumprod.copy()
-    if noise.rescale_betas_zero_snr:
-        kept[-1] = 2**-24  # as diffusers does, or the ratio would be infinite
-    return np.asarray(((1 - kept) / kept) ** 0.5, np.float64)
+def euler_ancestral(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+    """`steps` calls of the model, less the `skipped` first ones, with fresh noise after each."""
+    timesteps = _timesteps(noise, steps)
+    levels = [Level.of_ratio(ratio) for ratio in ratios_at(noise, timesteps)]
+    rows = []
+    for timestep, start, end in zip(timesteps, levels, [*levels[1:], CLEAN], strict=True):
+        up = end.ratio * (1 - (end.ratio / start.ratio) ** 2) ** 0.5
+        down = (end.ratio**2 - up**2) ** 0.5
+        keep, lag = moved(noise.prediction_type, start, Level(end.alpha, end.alpha * down))
+        rows.append(row(float(timestep), keep=keep, lags=(lag,), fresh=end.alpha * up))
+    return table(rows[skipped:], levels[skipped:], _initial_scale(noise, levels[0]))
 
 
-def level_of(ratio: float) -> Level:
-    """From sigma / alpha."""
-    alpha = 1 / (float(ratio) ** 2 + 1) ** 0.5
-    return Level(alpha, float(ratio) * alpha)
+def _timesteps(noise: NoiseSchedule, steps: int) -> Floats:
+    spacing = noise.timestep_spacing or "linspace"
+    if spacing == "linspace":  # fractions of a timestep, here and nowhere else
+        last = noise.num_train_timesteps - 1
+        return np.linspace(0, last, steps, dtype=np.float32)[::-1].astype(np.float64)
+    return noise.timesteps(steps, spacing).astype(np.float64)
+
+
+def _initial_scale(noise: NoiseSchedule, first: Level) -> float:
+    """With leading steps diffusers starts from noise alone, otherwise from what the level holds."""
+    return 1.0 if noise.timestep_spacing == "leading" else first.sigma

@@ -1,15 +1,14 @@
 """The noise schedule a model was trained with, and what follows from it for every sampler.
 
 Goes in: `scheduler/scheduler_config.json`. Comes out: the signal left at each training timestep,
-the timesteps to visit, and the linear maps between samples and the model's output. Plain numpy.
-
-Throughout, a noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1.
+the timesteps to visit, and the choices the checkpoint makes for single samplers. Plain numpy.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +27,56 @@ _FAMILY: Final = (
     "EulerAncestralDiscreteScheduler",
     "EulerDiscreteScheduler",
     "HeunDiscreteScheduler",
+    "LCMScheduler",
     "LMSDiscreteScheduler",
     "PNDMScheduler",
     "UniPCMultistepScheduler",
 )
 """Schedulers of diffusers that read the same betas: a model made for one runs with the others."""
+_DPM: Final = "DPMSolverMultistepScheduler"
+_LCM_BETAS: Final = ("scaled_linear", 0.00085, 0.012)
+"""What that class assumes where its file is silent; the others assume linear betas."""
 _CLIPPING: Final = ("DDIMScheduler", "DDPMScheduler")
 """Of these, the ones that clip unless told not to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpmOptions:
+    """What a DPMSolverMultistepScheduler's own file may choose; others get its defaults."""
+
+    solver_order: int = 2
+    solver_type: str = "midpoint"
+    stochastic: bool = False
+    lower_order_final: bool = True
+    euler_at_final: bool = False
+    lambda_min_clipped: float = -math.inf
+
+    @classmethod
+    def read(cls, fields: ConfigReader) -> Self:
+        kinds = ("dpmsolver++", "sde-dpmsolver++")
+        return cls(
+            solver_order=fields.choice("solver_order", 2, (1, 2)),
+            solver_type=fields.choice("solver_type", "midpoint", ("midpoint", "heun")),
+            stochastic=fields.choice("algorithm_type", kinds[0], kinds) == kinds[1],
+            lower_order_final=fields.get("lower_order_final", True),
+            euler_at_final=fields.get("euler_at_final", False),
+            lambda_min_clipped=float(fields.get("lambda_min_clipped", -math.inf)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LcmOptions:
+    """How a latent consistency model was distilled."""
+
+    original_inference_steps: int = 50
+    timestep_scaling: float = 10.0
+
+    @classmethod
+    def read(cls, fields: ConfigReader) -> Self:
+        return cls(
+            original_inference_steps=fields.get("original_inference_steps", 50),
+            timestep_scaling=fields.get("timestep_scaling", 10.0),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +94,14 @@ class NoiseSchedule:
     steps_offset: int
     set_alpha_to_one: bool | None
     rescale_betas_zero_snr: bool
+    clip_bound: float
+    """Largest value of a predicted clean sample (DDIM, LCM). Infinite: no clipping."""
+    use_karras_sigmas: bool
+    """Euler and DPM-Solver++ place their levels as Karras et al. 2022 do."""
+    final_sigmas_type: str
+    """Euler and DPM-Solver++ end without noise (`zero`) or at the least of training."""
+    dpm: DpmOptions
+    lcm: LcmOptions
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> Self:
@@ -61,31 +111,41 @@ class NoiseSchedule:
         """
         fields = ConfigReader("scheduler", config)
         name = fields.choice("_class_name", "DDIMScheduler", _FAMILY)
-        fields.choice("clip_sample", name in _CLIPPING, (False,))
         fields.choice("skip_prk_steps", True, (True,))
         fields.fixed(
             thresholding=False,
-            use_karras_sigmas=False,
             use_exponential_sigmas=False,
             use_beta_sigmas=False,
             use_lu_lambdas=False,
             use_flow_sigmas=False,
             variance_type=None,
+            timestep_type="discrete",
+            interpolation_type="linear",
+            sigma_min=None,
+            sigma_max=None,
         )
         fields.ignored(*config)  # settings of one sampler; ours have their own
         betas = fields.get("trained_betas", None)
+        curve, first, last = _LCM_BETAS if name == "LCMScheduler" else ("linear", 1e-4, 0.02)
+        clips = fields.choice("clip_sample", name in _CLIPPING, (True, False))
+        bound = fields.get("clip_sample_range", 1.0)
         schedule = cls(
             class_name=name,
             num_train_timesteps=fields.get("num_train_timesteps", 1000),
-            beta_schedule=fields.choice("beta_schedule", "linear", tuple(_BETAS)),
-            beta_start=fields.get("beta_start", 1e-4),
-            beta_end=fields.get("beta_end", 0.02),
+            beta_schedule=fields.choice("beta_schedule", curve, tuple(_BETAS)),
+            beta_start=fields.get("beta_start", first),
+            beta_end=fields.get("beta_end", last),
             trained_betas=None if betas is None else tuple(betas),
             prediction_type=fields.choice("prediction_type", "epsilon", PREDICTIONS),
             timestep_spacing=fields.choice("timestep_spacing", None, (None, *SPACINGS)),
             steps_offset=fields.get("steps_offset", 0),
             set_alpha_to_one=fields.get("set_alpha_to_one", None),
             rescale_betas_zero_snr=fields.get("rescale_betas_zero_snr", False),
+            clip_bound=bound if clips else math.inf,
+            use_karras_sigmas=bool(fields.get("use_karras_sigmas", False)),
+            final_sigmas_type=fields.choice("final_sigmas_type", "zero", ("zero", "sigma_min")),
+            dpm=DpmOptions.read(fields) if name == _DPM else DpmOptions(),
+            lcm=LcmOptions.read(fields),
         )
         fields.finish()
         if schedule.rescale_betas_zero_snr and schedule.prediction_type == "epsilon":
@@ -144,54 +204,3 @@ _BETAS: Final[Mapping[str, Callable[[float, float, int], NDArray[Any]]]] = {
     "scaled_linear": _scaled_linear,
     "squaredcos_cap_v2": _squared_cosine,
 }
-
-
-class Level(NamedTuple):
-    """How noisy a sample is."""
-
-    alpha: float
-    sigma: float
-
-    @classmethod
-    def of(cls, kept: float) -> "Level":
-        """From the share of variance left, `alphas_cumprod[t]`."""
-        return cls(float(kept) ** 0.5, (1 - float(kept)) ** 0.5)
-
-
-CLEAN: Final = Level(1.0, 0.0)
-
-
-class Mix(NamedTuple):
-    """A quantity as sample_part * x + output_part * m, with m the model's output."""
-
-    sample_part: float
-    output_part: float
-
-
-def clean_sample(prediction: str, level: Level) -> Mix:
-    """The x0 that a model's output stands for."""
-    alpha, sigma = level
-    if prediction == "epsilon":
-        return Mix(1 / alpha, -sigma / alpha)
-    if prediction == "v_prediction":
-        return Mix(alpha, -sigma)
-    return Mix(0.0, 1.0)
-
-
-def noise(prediction: str, level: Level) -> Mix:
-    """The eps that a model's output stands for."""
-    alpha, sigma = level
-    if prediction == "epsilon":
-        return Mix(0.0, 1.0)
-    if prediction == "v_prediction":
-        return Mix(sigma, alpha)
-    return Mix(1 / sigma, -alpha / sigma)
-
-
-def moved(prediction: str, start: Level, end: Level) -> Mix:
-    """The sample at `end` along the straight line of DDIM (Song et al. 2021, equation 12)."""
-    x0, eps = clean_sample(prediction, start), noise(prediction, start)
-    return Mix(
-        end.alpha * x0.sample_part + end.sigma * eps.sample_part,
-        end.alpha * x0.output_part + end.sigma * eps.output_part,
-    )

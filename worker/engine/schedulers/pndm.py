@@ -7,7 +7,8 @@ no copy of it is kept.
 
 from typing import Final
 
-from worker.engine.schedulers.noise import CLEAN, Level, NoiseSchedule
+from worker.engine.schedulers.levels import CLEAN, Level
+from worker.engine.schedulers.noise import NoiseSchedule
 from worker.engine.schedulers.table import Table, row, table
 
 _WEIGHTS: Final = (
@@ -22,14 +23,19 @@ _WEIGHTS: Final = (
 later ones."""
 
 
-def pndm(noise: NoiseSchedule, steps: int) -> Table:
-    """`steps + 1` calls of the model (1 for a single step)."""
+def pndm(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+    """`steps + 1` calls of the model (1 for a single step), less the `skipped` first ones.
+
+    Whatever comes first, the second call starts where the first did and ends at its own timestep,
+    in diffusers too: a picture to start from is then one level noisier than the model is told.
+    """
     stride = noise.num_train_timesteps // steps
     visited = [int(t) for t in noise.timesteps(steps, default_spacing="leading")]
+    visited = [*visited[:2], *visited[1:]][skipped:]
     calls = [(t, t, t - stride) for t in visited]
-    if steps > 1:
+    if len(calls) > 1:
         second = visited[1]
-        calls.insert(1, (second, second + stride, second))
+        calls[1] = (second, second + stride, second)
     rows: list[list[float]] = []
     for index, (timestep, start, end) in enumerate(calls):
         weights = _WEIGHTS[min(index, len(_WEIGHTS) - 1)]
@@ -40,7 +46,7 @@ def pndm(noise: NoiseSchedule, steps: int) -> Table:
             lags[1] -= keep * first_gain / first_keep
             keep /= first_keep
         rows.append(row(timestep, keep=keep, lags=tuple(lags)))
-    return table(rows)
+    return table(rows, [_level(noise, timestep) for timestep in visited])
 
 
 def _level(noise: NoiseSchedule, timestep: int) -> Level:

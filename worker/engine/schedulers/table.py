@@ -2,13 +2,17 @@
 
 A row holds a timestep and the coefficients of
 
-    h   = P x + Q m                      m: the model's output at that timestep
-    x'  = A x + B0 h + B1 h' + … + B4 h''''     h', h'', …: the h of earlier rows
+    h   = P x + Q m, no larger than a bound      m: the model's output at that timestep
+    x'  = A x + D m + B0 h + B1 h' + … + B4 h'''' + S z
+                                                 h', h'', …: the h of earlier rows; z: fresh noise
 
 so that any sampler, step count and guidance in any slot share one executable. A row is one call of
-the model: PNDM has one more than steps.
+the model: PNDM has one more than steps. It also holds the level of noise it arrives at, which is
+where inpainting puts back what is to be kept.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,20 +21,35 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from worker.engine.schedulers.levels import CLEAN, Level
+
 LAGS: Final = 5
 """h of this row and of four earlier ones: PNDM's fourth row reaches back over one it skips."""
-COLUMNS: Final = 4 + LAGS
-_TIMESTEP, _SAMPLE_TO_H, _OUTPUT_TO_H, _KEEP, _LAG0 = range(5)
+COLUMNS: Final = 9 + LAGS
+(
+    _TIMESTEP,
+    _SAMPLE_TO_H,
+    _OUTPUT_TO_H,
+    BOUND,
+    _KEEP,
+    _DIRECT,
+    FRESH,
+    _ARRIVING_ALPHA,
+    _ARRIVING_SIGMA,
+    _LAG0,
+) = range(10)
 
 
 @dataclass(frozen=True)
 class Table:
-    """One sampler at one step count."""
+    """One sampler at one step count, from one step on."""
 
     rows: NDArray[np.float32]
     """`[calls, COLUMNS]`."""
+    start: Level
+    """The noise of the first row: what a picture to start from is mixed with."""
     initial_scale: float = 1.0
-    """Standard deviation of the noise it starts from."""
+    """Standard deviation of the noise it starts from when there is no picture."""
 
     def padded(self, length: int) -> NDArray[np.float32]:
         """`[length, COLUMNS]`; the added rows are never reached."""
@@ -43,14 +62,23 @@ def row(
     keep: float,
     lags: tuple[float, ...],
     to_h: tuple[float, float] = (0.0, 1.0),
+    bound: float = math.inf,
+    direct: float = 0.0,
+    fresh: float = 0.0,
 ) -> list[float]:
-    """One row: A, the B's, and (P, Q). By default h is the model's output itself."""
-    return [timestep, *to_h, keep, *lags, *[0.0] * (LAGS - len(lags))]
+    """One row: A, the B's, (P, Q), the bound of h, D and S. By default h is the model's output.
+
+    `table` adds the level it arrives at.
+    """
+    past = [*lags, *[0.0] * (LAGS - len(lags))]
+    return [timestep, *to_h, bound, keep, direct, fresh, *CLEAN, *past]
 
 
-def table(rows: list[list[float]], initial_scale: float = 1.0) -> Table:
-    """Rows to a table."""
-    return Table(np.array(rows, np.float32).reshape(-1, COLUMNS), initial_scale)
+def table(rows: list[list[float]], levels: Sequence[Level], initial_scale: float = 1.0) -> Table:
+    """Rows to a table; `levels` are those at which the rows begin."""
+    made = np.array(rows, np.float32).reshape(-1, COLUMNS)
+    made[:, _ARRIVING_ALPHA : _ARRIVING_SIGMA + 1] = [*levels[1:], CLEAN]
+    return Table(made, levels[0], initial_scale)
 
 
 def row_at(rows: jax.Array, position: jax.Array) -> jax.Array:
@@ -67,8 +95,14 @@ def timestep(row: jax.Array) -> jax.Array:
     return row[:, _TIMESTEP]
 
 
+def arriving(row: jax.Array, clean: jax.Array, noise: jax.Array) -> jax.Array:
+    """`clean` with as much of `noise` (both `[b, h, w, c]`) as is left after this row."""
+    column = row[:, :, None, None, None]
+    return column[:, _ARRIVING_ALPHA] * clean + column[:, _ARRIVING_SIGMA] * noise
+
+
 def step(
-    x: jax.Array, output: jax.Array, history: jax.Array, row: jax.Array
+    x: jax.Array, output: jax.Array, history: jax.Array, fresh: jax.Array, row: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Apply a row to each slot, in float32.
 
@@ -76,14 +110,16 @@ def step(
         x: Samples `[b, h, w, c]`.
         output: The model's, of the same shape.
         history: Earlier h, the latest first, `[b, LAGS - 1, h, w, c]`.
+        fresh: Noise that no other step sees, of the shape of `x`.
         row: `[b, COLUMNS]`.
 
     Returns:
         The next samples and the next history.
     """
     column = row[:, :, None, None, None]  # [b, COLUMNS, 1, 1, 1]
-    h = column[:, _SAMPLE_TO_H] * x + column[:, _OUTPUT_TO_H] * output
+    bound = column[:, BOUND]
+    h = jnp.clip(column[:, _SAMPLE_TO_H] * x + column[:, _OUTPUT_TO_H] * output, -bound, bound)
     recent = jnp.concatenate([h[:, None], history], axis=1)  # [b, LAGS, h, w, c]
+    moved = column[:, _KEEP] * x + column[:, _DIRECT] * output + column[:, FRESH] * fresh
     # Not an einsum: on accelerators its products would be rounded to bfloat16.
-    moved = column[:, _KEEP] * x + jnp.sum(column[:, _LAG0:] * recent, axis=1)
-    return moved, recent[:, :-1]
+    return moved + jnp.sum(column[:, _LAG0:] * recent, axis=1), recent[:, :-1]
