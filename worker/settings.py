@@ -41,8 +41,8 @@ class WorkerSettings(Settings):
         default=1,
         ge=1,
         le=256,
-        description="Pictures that a device, or the devices that share a copy of the weights, paint "
-        "at a time.",
+        description="Pictures that a device, or the devices that share a copy of the weights, "
+        "paint at a time.",
     )
     dtype: str | None = Field(
         default=None,

@@ -107,9 +107,9 @@ class TensorFiles:
                     f"{path} is truncated or damaged ({error}); download it again"
                 ) from error
 
-    def read(self, key: str) -> NDArray[Any]:
-        """One tensor, in the file's own dtype."""
-        tensor: NDArray[Any] = self._files[key].get_tensor(key)
+    def part(self, key: str, index: tuple[slice, ...]) -> NDArray[Any]:
+        """Part of a tensor, in the file's own dtype; nothing else of it is read."""
+        tensor: NDArray[Any] = self._files[key].get_slice(key)[index]
         return tensor
 
 

@@ -12,6 +12,7 @@ def load_engine(
     *,
     shapes: Sequence[Shape] | None = None,
     per_device_batch: int = 1,
+    mesh: str | None = None,
     devices: int | None = None,
     dtype: str | None = None,
     cache_dir: Path,
@@ -24,6 +25,8 @@ def load_engine(
             `fake[:seconds=0.05,capacity=8]`.
         shapes: Picture sizes to compile, the default first. None: the model's native size.
         per_device_batch: Pictures a device paints at a time.
+        mesh: `data=4,model=2`: so many copies of the weights, each on so many devices. None: a copy
+            on every device.
         devices: How many local devices to use; on CPU so many virtual ones are made. None: all,
             8 virtual ones on CPU.
         dtype: `float32` or `bfloat16`. None: bfloat16 on accelerators, float32 on CPU.
@@ -38,16 +41,18 @@ def load_engine(
         return FakeEngine.parse(
             model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
         )
-    from worker.engine import checkpoint, compilation, mesh, stable_diffusion
+    from worker.engine import checkpoint, compilation, stable_diffusion
+    from worker.engine.mesh import Layout, Placement, start_backend
 
+    layout = Layout.read(mesh, devices)
     folder = checkpoint.find_checkpoint(model)
-    mesh.start_backend(devices)
+    start_backend(layout.devices)
     compilation.use_cache(cache_dir)
     return stable_diffusion.load_stable_diffusion(
         folder,
         name=checkpoint.announced_name(model, folder),
         shapes=tuple(shapes or ()),
-        placement=mesh.Placement.of(devices),
+        placement=Placement.of(layout.devices, layout.model),
         per_device_batch=per_device_batch,
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,

@@ -1,27 +1,62 @@
 """Which devices, and what lies where on them.
 
-Goes in: how many devices to use. Comes out: a mesh and the two placements everything has: weights
-on every device, slots split between devices.
+Goes in: how many devices to use, and how many of them hold one copy of the weights. Comes out: a
+mesh and where everything lies on it: slots split along `data`, weights along `model`.
 """
 
 import os
+import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from shared.errors import ConfigurationError
 
 T = TypeVar("T")
+Index = tuple[slice, ...]
 
 DATA: Final = "data"
-"""Axis of slots. A second axis, for weights too large for one device, will stand beside it."""
+"""Axis of slots: along it a batch is split and the weights are repeated."""
+MODEL: Final = "model"
+"""Axis of weights: along it they are split and a batch is repeated."""
 VIRTUAL_CPU_DEVICES: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How many devices, and how they are arranged. What is not known yet is left to the host."""
+
+    devices: int | None
+    """None: all there are."""
+    model: int = 1
+    """Devices that share one copy of the weights."""
+
+    @classmethod
+    def read(cls, mesh: str | None, devices: int | None) -> Self:
+        """`"data=4,model=2"`, or a number of devices with a copy each.
+
+        Raises:
+            ConfigurationError: not a mesh, or one that needs another number of devices.
+        """
+        if mesh is None:
+            return cls(devices=devices)
+        found = re.fullmatch(rf"{DATA}=([1-9]\d*)(?:,{MODEL}=([1-9]\d*))?", mesh.replace(" ", ""))
+        if found is None:
+            raise ConfigurationError(f"mesh={mesh!r}: write data=8, or data=4,model=2")
+        data, model = int(found[1]), int(found[2] or 1)
+        if devices not in (None, data * model):
+            raise ConfigurationError(
+                f"mesh={mesh!r} takes {data * model} devices, but devices={devices}"
+            )
+        return cls(devices=data * model, model=model)
 
 
 def start_backend(devices: int | None) -> None:
@@ -45,8 +80,8 @@ class Placement:
     mesh: Mesh
 
     @classmethod
-    def of(cls, devices: int | None) -> "Placement":
-        """The first `devices` local ones; all of them by default.
+    def of(cls, devices: int | None, model: int = 1) -> "Placement":
+        """The first `devices` local ones, all of them by default; neighbours share the weights.
 
         Raises:
             ConfigurationError: there are fewer.
@@ -55,24 +90,63 @@ class Placement:
         wanted = len(there) if devices is None else devices
         if not 1 <= wanted <= len(there):
             raise ConfigurationError(
-                f"devices={devices}: this host has {len(there)} {there[0].platform} devices"
+                f"{wanted} devices are asked for: this host has {len(there)} "
+                f"{there[0].platform} devices"
             )
-        return cls(Mesh(np.array(there[:wanted]), (DATA,)))
+        if wanted % model:
+            raise ConfigurationError(f"{wanted} devices cannot share weights by {model}")
+        return cls(Mesh(np.array(there[:wanted]).reshape(-1, model), (DATA, MODEL)))
 
     @property
     def platform(self) -> str:
         """`cpu`, `gpu` or `tpu`."""
         return str(self.mesh.devices.flat[0].platform)
 
+    @property
+    def data(self) -> int:
+        """Parts that a batch is split into."""
+        return int(self.mesh.shape[DATA])
+
+    @property
+    def model(self) -> int:
+        """Parts that the weights are split into."""
+        return int(self.mesh.shape[MODEL])
+
     @cached_property
     def everywhere(self) -> NamedSharding:
         """The whole array on every device."""
-        return NamedSharding(self.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+        return self._sharding()
 
     @cached_property
     def by_slot(self) -> NamedSharding:
-        """The leading axis split between the devices."""
-        return NamedSharding(self.mesh, PartitionSpec(DATA))  # type: ignore[no-untyped-call]
+        """The leading axis split along `data`."""
+        return self._sharding(DATA)
+
+    def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
+        """Where a weight lies: matrices and kernels split along `model` by output, the last axis,
+        else by input; vectors, a thousandth of a network, and what does not divide everywhere.
+
+        Split by output, every number is still the sum that one device would make.
+        """
+        if self.model > 1 and len(shape) > 1:
+            if shape[-1] % self.model == 0:
+                return self._sharding(*[None] * (len(shape) - 1), MODEL)
+            if shape[-2] % self.model == 0:
+                return self._sharding(*[None] * (len(shape) - 2), MODEL)
+        return self.everywhere
+
+    def place_weight(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Index], NDArray[Any]]
+    ) -> jax.Array:
+        """Read, cast and place a weight in its parts, each of them once."""
+        parts: dict[str, NDArray[Any]] = {}
+
+        def part(index: Index | None) -> NDArray[Any]:
+            if (name := str(index)) not in parts:
+                parts[name] = read(index or ()).astype(dtype, copy=False)
+            return parts[name]
+
+        return jax.make_array_from_callback(shape, self.of_weight(shape), part)
 
     def copy(self, array: ArrayLike) -> jax.Array:
         """Place on every device."""
@@ -83,3 +157,6 @@ class Placement:
         """Place slots, in order, on the devices: of one array, or of every array in a tree."""
         placed: T = jax.device_put(tree, self.by_slot)
         return placed
+
+    def _sharding(self, *axes: str | None) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]

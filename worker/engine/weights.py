@@ -6,21 +6,21 @@ the exceptions. A key that is missing, unused or misshapen stops everything.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-import jax
 import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
 from shared.errors import CheckpointError
 from worker.engine.checkpoint import TensorFiles
+from worker.engine.mesh import Index, Placement
 
 Names = Sequence[tuple[str, str]]
 Weights = nnx.State[Any, Any]
-Put = Callable[[NDArray[Any]], jax.Array]
 
 LEAVES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
@@ -42,6 +42,7 @@ OUR_NAMES: Final[Mapping[str, Names]] = {
         (r"\b(up|down)sampler\b", r"\1samplers.0"),
         (r"\bto_out\b", "to_out.0"),
     ),
+    "safety_checker": ((r"\bvision_model\.layers\b", "vision_model.encoder.layers"),),
 }
 """(pattern in our path, the checkpoint's spelling)."""
 
@@ -55,6 +56,7 @@ OLD_NAMES: Final[Mapping[str, Names]] = {
         (r"\battentions\.0\.value\b", "attentions.0.to_v"),
         (r"\battentions\.0\.proj_attn\b", "attentions.0.to_out.0"),
     ),
+    "safety_checker": ((r"^vision_model\.vision_model\.", "vision_model."),),
 }
 """(pattern in a key of an older file, today's spelling)."""
 
@@ -63,6 +65,7 @@ BUFFERS: Final[Mapping[str, frozenset[str]]] = {
     "text_encoder_2": frozenset({"embeddings.position_ids"}),
     "unet": frozenset(),
     "vae": frozenset(),
+    "safety_checker": frozenset({"vision_model.embeddings.position_ids"}),
 }
 """Keys that hold no weight."""
 
@@ -85,12 +88,18 @@ class Entry:
             return ((channels_out, channels_in, height, width),)
         return (self.shape[::-1], (*self.shape[::-1], 1, 1))
 
-    def from_stored(self, tensor: NDArray[Any]) -> NDArray[Any]:
-        """Torch's layout to flax's: kernels are input x output, convolutions h x w x in x out."""
+    def read(self, files: TensorFiles, key: str, index: Index) -> NDArray[Any]:
+        """A part of it, from torch's layout: our kernels are input x output, and convolutions
+        h x w x in x out. Only this part is read."""
         if self.path[-1] != "kernel":
-            return tensor
-        ours = tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
-        return ours.reshape(self.shape)
+            return files.part(key, index)
+        if len(self.shape) == 4:
+            height, width, channels_in, channels_out = index
+            stored = files.part(key, (channels_out, channels_in, height, width))
+            return stored.transpose(2, 3, 1, 0)
+        whole = (slice(None),) * (len(files.shapes[key]) - 2)  # of a 1x1 convolution
+        stored = files.part(key, (*index[::-1], *whole))
+        return stored.reshape(stored.shape[:2]).T
 
 
 def entries(network: str, model: nnx.Module) -> list[Entry]:
@@ -98,29 +107,25 @@ def entries(network: str, model: nnx.Module) -> list[Entry]:
     found = []
     for path, variable in nnx.to_flat_state(nnx.state(model)):
         *parts, leaf = (str(part) for part in path)
-        name = _rewrite(".".join(parts), OUR_NAMES[network])
-        found.append(Entry(path, f"{name}.{LEAVES[leaf]}", tuple(variable.get_value().shape)))
+        key = _rewrite(".".join([*parts, LEAVES.get(leaf, leaf)]), OUR_NAMES[network])
+        found.append(Entry(path, key, tuple(variable.get_value().shape)))
     return found
 
 
 class Plan:
     """Which key fills which parameter of one network; says what does not fit."""
 
-    def __init__(
-        self, network: str, model: nnx.Module, files: TensorFiles, left: Iterable[nnx.Module] = ()
-    ) -> None:
+    def __init__(self, network: str, model: nnx.Module, files: TensorFiles) -> None:
         """
         Args:
             network: The folder's name, as in the tables above.
             model: The abstract network to fill.
             files: The checkpoint's tensors.
-            left: Parts of the same file that are known and not needed.
         """
         self._network, self._files = network, files
         self._entries = entries(network, model)
         self._spelling = {_rewrite(key, OLD_NAMES[network]): key for key in files.shapes}
         known = {entry.key for entry in self._entries} | BUFFERS[network]
-        known |= {entry.key for part in left for entry in entries(network, part)}
         self._unused = sorted(self._spelling.keys() - known)
 
     def faults(self) -> list[str]:
@@ -138,13 +143,13 @@ class Plan:
                     )
         return lines
 
-    def load(self, dtype: np.dtype[Any], put: Put) -> Weights:
-        """Read, cast and place every parameter, one after the other."""
+    def load(self, dtype: np.dtype[Any], placement: Placement) -> Weights:
+        """Read, cast and place every parameter, one after the other, each in the parts that the
+        devices take: the host never holds more than the parts of one."""
         flat = []
         for entry in self._entries:
-            tensor = self._files.read(self._spelling[entry.key])
-            ours = entry.from_stored(tensor).astype(dtype, copy=False)
-            flat.append((entry.path, nnx.Param(put(ours))))
+            read = partial(entry.read, self._files, self._spelling[entry.key])
+            flat.append((entry.path, nnx.Param(placement.place_weight(entry.shape, dtype, read))))
         return nnx.from_flat_state(flat)
 
 
