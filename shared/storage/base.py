@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from shared.errors import InvalidRequest, StorageDenied, StorageUnavailable
 
@@ -39,6 +39,9 @@ class ObjectStore(Protocol):
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         """Store `data` whole or not at all, over what was there."""
+
+    def put_file(self, key: str, source: BinaryIO, content_type: str) -> StoredObject:
+        """As `put`, of a file too large to hold: all of it, from its beginning."""
 
     def get(self, key: str) -> bytes:
         """Raises KeyError if there is no such object."""
@@ -72,6 +75,15 @@ def stored(root: str, key: str, data: bytes) -> StoredObject:
     return StoredObject(
         key=key, url=root + key, sha256=hashlib.sha256(data).hexdigest(), size=len(data)
     )
+
+
+def stored_file(root: str, key: str, source: BinaryIO) -> StoredObject:
+    """As `stored`; leaves `source` at its beginning."""
+    source.seek(0)
+    sha256 = hashlib.file_digest(source, "sha256").hexdigest()
+    size = source.tell()
+    source.seek(0)
+    return StoredObject(key=key, url=root + key, sha256=sha256, size=size)
 
 
 def prove(store: ObjectStore) -> None:

@@ -5,16 +5,19 @@ A reader sees the old object or the new one, never a part, also after a power cu
 """
 
 import errno
+import io
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from shared.errors import StorageDenied, StorageUnavailable
-from shared.storage.base import StoredObject, check_key, prove, stored
+from shared.storage.base import StoredObject, check_key, prove, stored, stored_file
 
+_CHUNK_BYTES: Final = 1 << 20
 _WHY_DENIED: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -37,19 +40,27 @@ class FolderStore:
         self.url = f"{self._root.as_uri()}/"
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
+        self._put(key, io.BytesIO(data))
+        return stored(self.url, key, data)
+
+    def put_file(self, key: str, source: BinaryIO, content_type: str) -> StoredObject:
+        done = stored_file(self.url, key, source)
+        self._put(key, source)
+        return done
+
+    def _put(self, key: str, source: BinaryIO) -> None:
         path = self._path(key)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with _clear_errors(f"cannot store {path}"):
             _make_folder(path.parent)
             try:
-                _write_through(temporary, data)
+                _write_through(temporary, source)
                 temporary.replace(path)
             except BaseException:
                 with suppress(OSError):
                     temporary.unlink()
                 raise
             _sync_folder(path.parent)
-        return stored(self.url, key, data)
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
@@ -98,9 +109,9 @@ def _make_folder(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
 
-def _write_through(path: Path, data: bytes) -> None:
+def _write_through(path: Path, source: BinaryIO) -> None:
     with path.open("xb") as file:
-        file.write(data)
+        shutil.copyfileobj(source, file, _CHUNK_BYTES)
         file.flush()
         os.fsync(file.fileno())
 

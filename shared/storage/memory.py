@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from shared.storage.base import StoredObject, check_key, prove, stored
 
@@ -19,6 +20,10 @@ class MemoryStore:
         with self._lock:
             self._objects[check_key(key)] = bytes(data)
         return stored(self.url, key, data)
+
+    def put_file(self, key: str, source: BinaryIO, content_type: str) -> StoredObject:
+        source.seek(0)
+        return self.put(key, source.read(), content_type)
 
     def get(self, key: str) -> bytes:
         return self._objects[check_key(key)]

@@ -8,7 +8,7 @@ compares with what arrived.
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import boto3
 from botocore.config import Config
@@ -23,7 +23,7 @@ from botocore.exceptions import (
 )
 
 from shared.errors import ConfigurationError, StorageDenied, StorageUnavailable
-from shared.storage.base import StoredObject, check_key, prove, stored
+from shared.storage.base import StoredObject, check_key, prove, stored, stored_file
 
 _MISSING: Final = frozenset({"NoSuchKey", "404"})
 _PASSING: Final = frozenset(
@@ -64,14 +64,22 @@ class S3Store:
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         done = stored(self.url, key, data)
-        with self._clear_errors(f"put {key}"):
+        self._put(done, data, content_type)
+        return done
+
+    def put_file(self, key: str, source: BinaryIO, content_type: str) -> StoredObject:
+        done = stored_file(self.url, key, source)
+        self._put(done, source, content_type)
+        return done
+
+    def _put(self, done: StoredObject, body: bytes | BinaryIO, content_type: str) -> None:
+        with self._clear_errors(f"put {done.key}"):
             self._client.put_object(
-                **self._at(key),
-                Body=data,
+                **self._at(done.key),
+                Body=body,
                 ContentType=content_type,
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(done.sha256)).decode(),
             )
-        return done
 
     def get(self, key: str) -> bytes:
         with self._clear_errors(f"get {key}"):

@@ -47,6 +47,19 @@ def test_what_was_put_comes_back(store: ObjectStore) -> None:
     assert stored.size == len(data)
 
 
+def test_a_file_is_stored_whole_wherever_its_reader_stood(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    data = bytes(range(256)) * 9_000
+    (tmp_path / "large").write_bytes(data)
+    with (tmp_path / "large").open("rb") as file:
+        file.seek(100)
+        done = store.put_file(KEY, file, "application/x-tar")
+    assert store.get(KEY) == data
+    assert (done.key, done.url, done.size) == (KEY, store.url + KEY, len(data))
+    assert done.sha256 == hashlib.sha256(data).hexdigest()
+
+
 def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
     store.put(KEY, b"", "image/png")
     assert store.get(KEY) == b""

@@ -1,0 +1,65 @@
+"""Samples as a tar archive in the order webdataset reads: picture, `json`, `txt`, sample by sample.
+
+The same samples give the same bytes, on every host and at every time.
+https://github.com/webdataset/webdataset, "The WebDataset Format"
+"""
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any, Final
+
+from worker.bulk.samples import Sample, canonical_json
+
+_MODE: Final = 0o644
+
+
+def write_tar(samples: Iterable[Sample], file: IO[bytes]) -> None:
+    """Append the archive of `samples` to `file`."""
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for sample in samples:
+            for name, data in members(sample):
+                archive.addfile(_member(name, len(data)), io.BytesIO(data))
+
+
+def read_tar(file: IO[bytes]) -> Iterator[Sample]:
+    """The samples of an archive that `write_tar` made, in its order.
+
+    Raises:
+        tarfile.TarError, KeyError, ValueError: it is none, or damaged.
+    """
+    found: dict[str, bytes] = {}
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        for member in archive:
+            key, _, suffix = member.name.rpartition(".")
+            content = archive.extractfile(member)
+            if content is None:
+                raise ValueError(f"{member.name} is not a file")
+            found[suffix] = content.read()
+            if suffix == "txt":  # the last of its sample
+                yield _sample(key, found)
+                found = {}
+    if found:
+        raise ValueError("the archive ends inside a sample")
+
+
+def members(sample: Sample) -> list[tuple[str, bytes]]:
+    """Name and content of the files that make up a sample."""
+    return [
+        (f"{sample.key}.{sample.extension}", sample.image),
+        (f"{sample.key}.json", canonical_json(sample.document)),
+        (f"{sample.key}.txt", sample.text),
+    ]
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.mtime = size, _MODE, 0
+    return info
+
+
+def _sample(key: str, found: Mapping[str, bytes]) -> Sample:
+    document: dict[str, Any] = json.loads(found["json"])
+    [extension] = found.keys() - {"json", "txt"}
+    return Sample(key=key, image=found[extension], extension=extension, document=document)
