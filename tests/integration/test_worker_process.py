@@ -3,7 +3,6 @@
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +19,7 @@ from shared.embedded import EmbeddedRedis
 from shared.errors import JobCancelled, JobFailed, UnknownJob
 from shared.jobs import JobRequest, State, pack
 from shared.queues import list_key
-from tests.support.processes import Worker, until
-
-StartWorker = Callable[..., Worker]
-
-
-@pytest.fixture
-def settings(redis_server: EmbeddedRedis, namespace: str, tmp_path: Path) -> dict[str, str]:
-    return {
-        "IMAGEFLEET_REDIS_URL": redis_server.url,
-        "IMAGEFLEET_NAMESPACE": namespace,
-        "IMAGEFLEET_MODEL": "fake:seconds=0.02,capacity=8",
-        "IMAGEFLEET_STORAGE_URL": f"file://{tmp_path}/store",
-        "IMAGEFLEET_LEASE_S": "2",
-    }
-
-
-@pytest.fixture
-def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
-    started: list[Worker] = []
-
-    def start(*command: str, **more: str) -> Worker:
-        worker = Worker(tmp_path, {**settings, **more}, command or ("-m", "worker"))
-        started.append(worker)
-        return worker
-
-    yield start
-    for worker in started:
-        worker.kill()
-
-
-@pytest.fixture
-def producer(redis_server: EmbeddedRedis, namespace: str) -> Client:
-    return Client(redis_server.url, namespace=namespace)
+from tests.support.processes import StartWorker, until
 
 
 def _finish(producer: Client, jobs: list[Job], timeout: float = 60) -> set[State]:

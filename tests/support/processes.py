@@ -58,6 +58,10 @@ class Worker:
         assert text in self.output(), self.output()[-3000:]
 
 
+StartWorker = Callable[..., Worker]
+"""`start(*command, **settings)`: a worker process that ends with its test."""
+
+
 def until(found: Callable[[], T], timeout_s: float = 30) -> T:
     """Poll until `found` returns something true, and return that. Fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from shared.errors import DeviceError
+from shared.errors import DeviceError, InvalidRequest
 from shared.jobs import JobRequest
 from tests.support.engines import INFO, RecordingEngine
 from worker.attempts import Attempt, Slot, plan_attempt, slots_of
 from worker.engine.base import ImageSpec
+from worker.health import Health
 from worker.runner import Runner
 
 
@@ -17,9 +18,32 @@ def _attempt(name: str, seed: int) -> Attempt:
     return plan_attempt(name, JobRequest.parse({"prompt": name, "seed": seed}), INFO)
 
 
-def _run(engine: RecordingEngine, batches: list[list[Slot]]) -> list[int]:
+class AlwaysWell(Health):
+    def well(self) -> bool:
+        return True
+
+
+class SickAtFirst(Health):
+    """Recovers when asked to."""
+
+    recovered = False
+
+    def well(self) -> bool:
+        return self.recovered
+
+    def recover(self, stopping: threading.Event) -> None:
+        self.recovered = True
+
+
+def _run(
+    engine: RecordingEngine,
+    batches: list[list[Slot]],
+    health: Health | None = None,
+    given_up: list[Sequence[Slot]] | None = None,
+) -> list[int]:
     """Run `batches` to their end; the steps reported."""
     reported: list[int] = []
+    given_up = [] if given_up is None else given_up
     queue = list(batches)
     empty = threading.Event()
 
@@ -29,9 +53,14 @@ def _run(engine: RecordingEngine, batches: list[list[Slot]]) -> list[int]:
         empty.set()
         return []
 
-    health, given_up = Health(engine, 0), []
-    report = lambda _, step: reported.append(step)
-    runner = Runner(engine, next_batch, report, 0.001, health, given_up.extend)
+    runner = Runner(
+        engine,
+        next_batch,
+        lambda _, step: reported.append(step),
+        0.001,
+        health or AlwaysWell(engine, 0),
+        given_up.append,
+    )
     runner.start()
     assert empty.wait(10)
     runner.stop()
@@ -76,3 +105,36 @@ def test_the_loop_goes_on_after_a_batch_that_failed_whole() -> None:
     assert good.pictures()[0].max() == 2
     with pytest.raises(DeviceError):
         bad.pictures()
+
+
+def test_sick_devices_blame_no_prompt_and_give_the_batch_up_whole() -> None:
+    def fail_first(specs: Sequence[ImageSpec]) -> None:
+        if specs[0].prompt == "a":
+            raise RuntimeError("the device is lost")
+
+    hurt, mate, later = _attempt("a", 1), _attempt("b", 2), _attempt("c", 3)
+    engine, given_up = RecordingEngine(8, fail_first), []
+    batch = _slots(hurt, mate)
+    _run(engine, [batch, _slots(later)], SickAtFirst(engine, 0), given_up)
+    assert given_up == [batch]
+    assert [len(batch) for batch in engine.batches] == [2, 1]
+    assert later.pictures()[0].max() == 3
+
+
+def test_an_error_about_the_job_does_not_ask_the_devices() -> None:
+    def refuse(specs: Sequence[ImageSpec]) -> None:
+        raise InvalidRequest("image", "x", "cannot be read")
+
+    refused = _attempt("a", 1)
+    engine = RecordingEngine(8, refuse)
+    _run(engine, [_slots(refused)], SickAtFirst(engine, 0))
+    with pytest.raises(InvalidRequest):
+        refused.pictures()
+
+
+def test_the_known_picture_runs_on_the_engine_and_tells_its_failure() -> None:
+    def fail(specs: Sequence[ImageSpec]) -> None:
+        raise RuntimeError("the device is lost")
+
+    assert Health(RecordingEngine(8, lambda _: None), 0).well()
+    assert not Health(RecordingEngine(8, fail), 0).well()
