@@ -22,11 +22,14 @@ from producer import Client, Job
 from shared.broker import TASK_NAME, celery_url
 from shared.embedded import EmbeddedRedis
 from shared.jobs import JobRequest, pack
+from worker.engine.base import ImageSpec
+from worker.engine.fake import FakeEngine
 
 ROOT = Path(__file__).parents[1]
 JOBS = 2_000
 IDLE_JOBS = 50
 BATCH_S = 0.05
+STEPS = 4
 CAPACITY = 8
 
 
@@ -51,7 +54,7 @@ def accept_rates(server: EmbeddedRedis) -> dict[str, float]:
 
 def worker_figures(server: EmbeddedRedis, folder: Path) -> dict[str, float]:
     """Latency of an idle worker, and pictures a second against what its devices could do."""
-    step_s = BATCH_S / 4
+    step_s = BATCH_S / STEPS
     environment = {
         **os.environ,
         "IMAGEFLEET_REDIS_URL": server.url,
@@ -66,20 +69,42 @@ def worker_figures(server: EmbeddedRedis, folder: Path) -> dict[str, float]:
         client = Client(server.url)
         client.submit("wake up").result(timeout=60)
         waits = [_waited(client.submit("one")) for _ in range(IDLE_JOBS)]
-        jobs = client.submit_many([f"p {number}" for number in range(JOBS // 4)])
+        used = _cpu_s(worker.pid)
+        jobs = client.submit_many([f"p {number}" for number in range(JOBS)])
         for _ in client.as_completed(jobs, timeout=300):
             pass
         found = client.statuses(job.id for job in jobs)
+        used = _cpu_s(worker.pid) - used
     finally:
         worker.terminate()
         worker.wait()
     begun = min(status.started_at or 0 for status in found)
     ended = max(status.finished_at or 0 for status in found)
+    rate = len(jobs) / (ended - begun)
     return {
         "idle_submit_to_start_ms_p50": 1e3 * statistics.median(waits),
         "idle_submit_to_start_ms_max": 1e3 * max(waits),
-        "share_of_fake_device_rate": len(jobs) / (ended - begun) / (CAPACITY / BATCH_S),
+        "pictures_per_s": rate,
+        "share_of_bare_device_loop": rate / _bare_rate(step_s),
+        "worker_cpu_ms_a_job": 1e3 * used / len(jobs),
     }
+
+
+def _bare_rate(step_s: float) -> float:
+    """Pictures a second of the same engine with nothing around it, on this machine now."""
+    engine = FakeEngine(seconds=step_s, capacity=CAPACITY)
+    spec = ImageSpec(prompt="p", num_inference_steps=STEPS, guidance_scale=7.5)
+
+    def paint() -> None:
+        for _ in engine.render([spec] * CAPACITY, engine.info.shapes[0]):
+            pass
+
+    return _rate(40 * CAPACITY, lambda: [paint() for _ in range(40)])
+
+
+def _cpu_s(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _waited(job: Job) -> float:
