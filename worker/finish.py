@@ -98,7 +98,7 @@ class Finisher:
         timings["encode"] += time.monotonic() - started
         started = time.monotonic()
         key = image_key(attempt.job_id, index, encoded.extension)
-        stored = self._put(key, encoded.data, encoded.content_type)
+        stored = self._put(attempt, key, encoded.data, encoded.content_type)
         timings["upload"] += time.monotonic() - started
         document = sidecar(
             described,
@@ -108,7 +108,7 @@ class Finisher:
             timings=timings,
             created_at=datetime.now(UTC),
         )
-        self._put(metadata_key(attempt.job_id, index), document, "application/json")
+        self._put(attempt, metadata_key(attempt.job_id, index), document, "application/json")
         return ImageResult(
             index=index,
             key=stored.key,
@@ -121,10 +121,14 @@ class Finisher:
             format=file_format,
         )
 
-    def _put(self, key: str, data: bytes, content_type: str) -> StoredObject:
-        return _patiently(
-            lambda: self._store.put(key, data, content_type), self._patience_s, f"upload of {key}"
-        )
+    def _put(self, attempt: Attempt, key: str, data: bytes, content_type: str) -> StoredObject:
+        def put() -> StoredObject:
+            if not self._records.holds(attempt.job_id, attempt.token):
+                # A host that stood still: on other hardware its bytes may differ from those stored.
+                raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
+            return self._store.put(key, data, content_type)
+
+        return _patiently(put, self._patience_s, f"upload of {key}")
 
     def _record(self, attempt: Attempt, result: JobResult) -> None:
         event = callback(CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result)

@@ -5,7 +5,7 @@ import json
 import pytest
 import redis
 
-from shared.errors import InvalidRequest, LeaseLost, UnknownJob
+from shared.errors import InvalidRequest, JobCancelled, LeaseLost, UnknownJob
 from shared.events import callback
 from shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
 from shared.queues import list_key
@@ -131,3 +131,75 @@ def test_an_unknown_job_says_so(records: Records) -> None:
     with pytest.raises(UnknownJob):
         records.ask_to_cancel("nobody")
     assert not records.begin("nobody", "a", 1, None).happened
+
+
+def test_a_handed_back_job_forgets_that_it_had_started(records: Records) -> None:
+    _submit(records)
+    records.begin("j", "a", 1, None)
+    assert records.get("j").started_at
+    assert records.requeue("j", "a").happened
+    status = records.get("j")
+    assert (status.state, status.started_at, status.step) == (State.QUEUED, None, 0)
+    assert not records.holds("j", "a")
+
+
+def _claimed(client: redis.Redis, namespace: str, records: Records) -> tuple[str, str]:
+    """The job `j` begun by attempt `a`, its message in a claims hash."""
+    _submit(records)
+    queue = list_key(f"{namespace}.default.native", 3)
+    claims = f"{namespace}:claims:w"
+    client.hset(claims, "7", f"{queue}\0{client.rpop(queue)}")
+    records.begin("j", "a", 1, None, (claims, "7"))
+    return claims, "7"
+
+
+def test_a_retry_moves_record_claim_and_message_together(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    claim = _claimed(client, namespace, records)
+    assert records.retry("j", "a", claim, 3600)
+    status = records.get("j")
+    assert (status.state, status.retries, status.started_at) == (State.QUEUED, 1, None)
+    assert status.retry_at is not None
+    assert status.retry_at > status.submitted_at + 3500
+    assert not client.exists(claim[0])
+    assert client.zcard(f"{namespace}:later") == 1
+    assert records.bring_back() == 0
+    assert not records.retry("j", "a", claim, 0)
+    assert records.get("j").retries == 1
+
+
+def test_what_is_due_comes_back_to_the_head_of_its_queue(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    claim = _claimed(client, namespace, records)
+    _submit(records, "behind")
+    records.retry("j", "a", claim, 0)
+    assert records.bring_back() == 1
+    assert records.bring_back() == 0
+    queue = list_key(f"{namespace}.default.native", 3)
+    ids = [json.loads(message)["headers"]["id"] for message in client.lrange(queue, 0, -1)]
+    assert ids == ["behind", "j"]  # popped from the right
+    assert records.begin("j", "b", 1, None).happened
+    assert records.get("j").retry_at is None
+
+
+def test_only_who_holds_the_job_and_its_message_can_put_it_aside(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    claims, tag = _claimed(client, namespace, records)
+    assert not records.retry("j", "a stranger", (claims, tag), 0)
+    assert not records.retry("j", "a", (claims, "8"), 0)
+    assert records.get("j").state is State.RUNNING
+    assert client.hexists(claims, tag)
+    assert not client.exists(f"{namespace}:later")
+
+
+def test_a_job_somebody_wants_cancelled_is_not_tried_again(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    claim = _claimed(client, namespace, records)
+    records.ask_to_cancel("j")
+    with pytest.raises(JobCancelled):
+        records.retry("j", "a", claim, 0)
+    assert records.cancel("j", "a", None).happened

@@ -1,0 +1,111 @@
+"""Dead letters on a real Redis: kept whole, found by letter or job, redriven once."""
+
+import pytest
+import redis
+
+from shared.deadletters import DeadLetter, DeadLetters
+from shared.errors import UnknownJob
+from shared.jobs import JobError, JobRequest, State
+from shared.queues import list_key
+from shared.records import Records
+
+
+@pytest.fixture
+def letters(client: redis.Redis, namespace: str) -> DeadLetters:
+    return DeadLetters(client, namespace)
+
+
+def _bury(letters: DeadLetters, message: str, queue: str = "queue") -> DeadLetter:
+    return letters.bury(queue, message, code="message_rejected", reason="why", deliveries=1)
+
+
+@pytest.mark.parametrize(
+    ("message", "job_id"),
+    [
+        ('{"headers": {"id": "j1"}}', "j1"),
+        ('{"headers": {"id": "\\ud800"}}', None),
+        ('{"headers": {"id": 5}}', None),
+        ('{"headers": null}', None),
+        ("[" * 100_000, None),
+        ("[]", None),
+        ("not json", None),
+    ],
+)
+def test_a_letter_is_kept_whole(letters: DeadLetters, message: str, job_id: str | None) -> None:
+    assert _bury(letters, message).job_id == job_id
+    [letter] = letters.read()
+    assert (letter.list_key, letter.message, letter.reason) == ("queue", message, "why")
+
+
+def test_the_same_message_buried_twice_is_one_letter(letters: DeadLetters) -> None:
+    assert _bury(letters, "a").id == _bury(letters, "a").id
+    _bury(letters, "b")
+    assert {letter.message for letter in letters.read()} == {"a", "b"}
+
+
+def test_letters_are_found_by_their_own_id_and_by_their_job_s(letters: DeadLetters) -> None:
+    letter = _bury(letters, '{"headers": {"id": "j1"}}')
+    assert letters.find([letter.id, "j1"]) == [letter]
+    with pytest.raises(UnknownJob, match="'j2'"):
+        letters.find(["j1", "j2"])
+
+
+def test_the_oldest_make_room(
+    letters: DeadLetters, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.deadletters._KEPT", 2)
+    for at, message in enumerate("abc"):
+        letter = _bury(letters, message)
+        client.zadd(f"{namespace}:dead", {letter.id: at})
+    _bury(letters, "d")
+    assert client.hlen(f"{namespace}:dead:letters") == 2
+    assert {letter.message for letter in letters.read()} == {"c", "d"}
+
+
+def _failed(records: Records, client: redis.Redis, queue: str) -> str:
+    records.submit([("j", JobRequest(prompt="a"))])
+    message = client.rpop(queue)
+    records.fail("j", "", JobError(code="x", message="y"), None)
+    assert isinstance(message, str)
+    return message
+
+
+def test_redriving_queues_a_failed_job_with_fresh_counts(
+    letters: DeadLetters, client: redis.Redis, namespace: str
+) -> None:
+    records, queue = Records(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
+    message = _failed(records, client, queue)
+    letter = _bury(letters, message, queue)
+    assert letters.redrive(letter) is State.QUEUED
+    assert client.lrange(queue, 0, -1) == [message]
+    status = records.get("j")
+    assert (status.state, status.error, status.finished_at) == (State.QUEUED, None, None)
+    assert client.ttl(f"{namespace}:job:j") == -1
+    with pytest.raises(UnknownJob):
+        letters.redrive(letter)
+    assert client.llen(queue) == 1
+
+
+def test_a_job_that_ended_well_is_not_revived(
+    letters: DeadLetters, client: redis.Redis, namespace: str
+) -> None:
+    records, queue = Records(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
+    records.submit([("j", JobRequest(prompt="a"))])
+    letter = _bury(letters, str(client.rpop(queue)), queue)
+    records.cancel("j", "", None)
+    assert letters.redrive(letter) is State.CANCELLED
+    assert client.llen(queue) == 0
+    assert letters.read() == [letter]
+
+
+def test_a_message_without_a_record_goes_back_as_it_came(
+    letters: DeadLetters, client: redis.Redis, namespace: str
+) -> None:
+    letter = _bury(letters, "rubbish", f"{namespace}.q")
+    assert letters.redrive(letter) is State.QUEUED
+    assert client.lrange(f"{namespace}.q", 0, -1) == ["rubbish"]
+
+
+def test_a_dropped_letter_is_gone(letters: DeadLetters) -> None:
+    letters.drop(_bury(letters, "a"))
+    assert letters.read() == []
