@@ -121,20 +121,30 @@ def lose_first_answer(upstream: str) -> Misdeed:
     """Carry every request to `upstream`, but hang up on the first instead of answering it."""
 
     def misdeed(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-        connection = HTTPConnection(upstream.removeprefix("http://"), timeout=5)
-        connection.request(door.command, door.path, body, dict(door.headers.items()))
-        with connection.getresponse() as answer:
-            text = answer.read()
-        connection.close()
+        status, text = carry(upstream, door, body)
         if number == 1:
             door.close_connection = True
-            return
-        door.send_response(answer.status)
-        door.send_header("content-length", str(len(text)))
-        door.end_headers()
-        door.wfile.write(text)
+        else:
+            reply(door, status, text)
 
     return misdeed
+
+
+def carry(upstream: str, door: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+    """Have the request done by the server at `upstream`. Its status and its answer's body."""
+    connection = HTTPConnection(upstream.removeprefix("http://"), timeout=30)
+    connection.request(door.command, door.path, body, dict(door.headers.items()))
+    with connection.getresponse() as answer:
+        text = answer.read()
+    connection.close()
+    return answer.status, text
+
+
+def reply(door: BaseHTTPRequestHandler, status: int, text: bytes) -> None:
+    door.send_response(status)
+    door.send_header("content-length", str(len(text)))
+    door.end_headers()
+    door.wfile.write(text)
 
 
 def accept(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:

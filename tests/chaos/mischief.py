@@ -1,0 +1,85 @@
+"""Everything that is done to the fleet while it works, at random, from a seed.
+
+Runs in the main thread: a Redis started from another one would end with that thread.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import redis
+
+from shared import broker
+from shared.embedded import EmbeddedRedis
+from tests.chaos.fleet import Fleet
+
+KILL_EVERY_S: Final = 2.0
+_FREEZE_EVERY_S: Final = 15.0
+_TERMINATE_EVERY_S: Final = 11.0
+_DISCONNECT_EVERY_S: Final = 9.0
+_CRASH_EVERY_S: Final = 40.0
+_TICK_S: Final = 0.05
+
+
+class Mischief:
+    """`play` until the time is over. `counts` tells what was done."""
+
+    def __init__(self, fleet: Fleet, server: EmbeddedRedis, seed: int, lease_s: float) -> None:
+        self._fleet, self._server, self._lease_s = fleet, server, lease_s
+        self._rng = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self._deeds: list[tuple[float, Callable[[], None]]] = [
+            (KILL_EVERY_S, self._kill),
+            (_FREEZE_EVERY_S, self._freeze),
+            (_TERMINATE_EVERY_S, self._terminate),
+            (_DISCONNECT_EVERY_S, self._disconnect),
+            (_CRASH_EVERY_S, self._crash),
+        ]
+
+    def play(self, seconds: float, meanwhile: Callable[[], None]) -> None:
+        """For `seconds`; `meanwhile` is called at every turn."""
+        began = time.monotonic()
+        due = [began + self._pause(every_s) for every_s, _ in self._deeds]
+        while time.monotonic() < began + seconds:
+            for number, (every_s, deed) in enumerate(self._deeds):
+                if time.monotonic() >= due[number]:
+                    deed()
+                    due[number] += self._pause(every_s)
+            self._fleet.fill()
+            meanwhile()
+            time.sleep(_TICK_S)
+
+    def _pause(self, every_s: float) -> float:
+        return every_s * self._rng.uniform(0.5, 1.5)
+
+    def _kill(self) -> None:
+        self._rng.choice(self._fleet.workers).kill()
+        self.counts["kill -9 of a worker"] += 1
+
+    def _freeze(self) -> None:
+        """For longer than its lease."""
+        if awake := self._fleet.awake():
+            seconds = self._lease_s * self._rng.uniform(1.5, 3.0)
+            self._fleet.freeze(self._rng.choice(awake), seconds)
+            self.counts["SIGSTOP beyond the lease, SIGCONT"] += 1
+
+    def _terminate(self) -> None:
+        if awake := self._fleet.awake():
+            self._rng.choice(awake).terminate()
+            self.counts["SIGTERM with 1 s to drain"] += 1
+
+    def _disconnect(self) -> None:
+        """Every connection of a client, blocked in a command or not."""
+        with broker.connect(self._server.url) as client, suppress(redis.RedisError):
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        self.counts["CLIENT KILL TYPE normal"] += 1
+
+    def _crash(self) -> None:
+        """Redis dies and comes back from its append-only file."""
+        self._server.kill()
+        time.sleep(self._rng.uniform(0.1, 2.0))
+        self._server.start()
+        self.counts["kill -9 of Redis, restarted from its AOF"] += 1

@@ -1,0 +1,329 @@
+"""One run: servers, workers, producers, mischief, peace, audit.
+
+Goes in: a `Plan`. Comes out: a `Ledger`. The order of things is that of `run`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import redis
+
+from shared import broker
+from shared.embedded import EmbeddedRedis
+from shared.jobs import TERMINAL, JobStatus, State
+from shared.parentage import leaves_with_parent
+from shared.records import Records
+from shared.storage import open_store
+from tests.chaos.fleet import Fleet, our_worker
+from tests.chaos.ledger import (
+    Ledger,
+    audit_callbacks,
+    audit_keys,
+    audit_records,
+    audit_tenants,
+    end_of,
+)
+from tests.chaos.mailbox import Mailbox
+from tests.chaos.mischief import Mischief
+from tests.chaos.orders import SIZES, Order, Producer, draw, write
+from tests.chaos.pictures import audit_pictures
+
+ROOT: Final = Path(__file__).parents[2]
+NAMESPACE: Final = "chaos"
+_IMPORTS: Final = (
+    "boto3",
+    "celery.bin.celery",
+    "celery.bin.worker",
+    "celery.concurrency.thread",
+    "celery.worker.consumer",
+    "celery.worker.strategy",
+    "kombu.transport.redis",
+    "shared.storage.s3",
+    "worker.bootsteps",
+    "worker.cli",
+    "worker.tasks",
+)
+_LOOK_EVERY_S: Final = 1.0
+_CHUNK: Final = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much, how long, and from which seed everything is drawn."""
+
+    seed: int
+    jobs: int = 5_200
+    seconds: float = 480.0
+    """Of mischief. Then everything left is finished in peace."""
+    peace_s: float = 300.0
+    """Longest time for that."""
+    workers: int = 4
+    killers: int = 12
+    lease_s: float = 3.0
+    model: str = "fake:seconds=0.05,capacity=8"
+
+
+def run(plan: Plan, folder: Path) -> Ledger:
+    """Raises AssertionError if a server or a producer fails; the fleet's faults are counted."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedRedis(folder / "redis"))
+        bucket = stack.enter_context(Bucket(plan.seed, folder / "bucket.log"))
+        mailbox = stack.enter_context(Mailbox(plan.seed))
+        orders = draw(
+            plan.seed,
+            jobs=plan.jobs,
+            seconds=0.9 * plan.seconds,
+            killers=plan.killers,
+            callback_url=mailbox.url,
+        )
+        environment = _environment(plan, server, bucket, mailbox)
+        producers = stack.enter_context(Producers(orders, environment, folder))
+        fleet = stack.enter_context(
+            Fleet(
+                folder / "workers",
+                environment,
+                size=plan.workers,
+                main=our_worker,
+                imports=_IMPORTS,
+            )
+        )
+        watch = Watch(server, [order.id for order in orders])
+        mischief = Mischief(fleet, server, plan.seed, plan.lease_s)
+        mischief.play(plan.seconds, watch.look)
+        mailbox.calm = True
+        bucket.calm()
+        fleet.thaw_all()
+        make_peace(plan, server, fleet, producers, watch)
+        codes = fleet.stop()
+        found = watch.read_all()
+        ledger = Ledger(title=f"{plan.jobs:,} jobs, {plan.seconds:.0f} s of chaos")
+        _note_mischief(ledger, plan, mischief, fleet, bucket.faults(), codes)
+        audit_records(ledger, orders, producers.accepted(), found, watch.first_ends)
+        with _environ(bucket.environment):
+            store = open_store(bucket.honest_url)
+        audit_pictures(ledger, {order.id: order for order in orders}, found, store)
+        audit_callbacks(ledger, orders, found, mailbox)
+        audit_tenants(ledger, orders, found)
+        failed = [job_id for job_id, status in found.items() if status.state is State.FAILED]
+        audit_keys(ledger, watch.client, NAMESPACE, failed)
+    ledger.note("time", "all in all, seconds", round(time.monotonic() - began))
+    return ledger
+
+
+def make_peace(
+    plan: Plan, server: EmbeddedRedis, fleet: Fleet, producers: "Producers", watch: "Watch"
+) -> None:
+    """Let the producers and the fleet come to their end, without disturbing them further."""
+    deadline = time.monotonic() + plan.peace_s
+    hurried = False
+    while time.monotonic() < deadline:
+        fleet.fill()
+        watch.look()
+        if producers.done() and not watch.open:
+            if not hurried:
+                bring_callbacks_forward(watch.client)
+            hurried = True
+            if nothing_under_way(watch.client):
+                return
+        time.sleep(0.1)
+
+
+def bring_callbacks_forward(client: redis.Redis) -> None:
+    """Their schedule is three days long; nobody wants to wait for it here."""
+    owed = client.zrange(f"{NAMESPACE}:outbox", 0, -1)
+    if owed:
+        client.zadd(f"{NAMESPACE}:outbox", dict.fromkeys(owed, 0.0), xx=True)
+
+
+def nothing_under_way(client: redis.Redis) -> bool:
+    names = ("outbox", "later", "deliveries", "queues")
+    keys = [f"{NAMESPACE}:{name}" for name in names]
+    claims = next(client.scan_iter(f"{NAMESPACE}:claims:*", count=10_000), None)
+    return not client.exists(*keys) and claims is None
+
+
+class Watch:
+    """Looks at the records from outside, and remembers each job's end as it was at first."""
+
+    def __init__(self, server: EmbeddedRedis, ids: Sequence[str]) -> None:
+        self.client = broker.connect(server.url)
+        self.open = list(ids)
+        self.first_ends: dict[str, str] = {}
+        self._ids = list(ids)
+        self._records = Records(self.client, NAMESPACE, 3600)
+        self._looked_at = 0.0
+
+    def look(self) -> None:
+        if time.monotonic() < self._looked_at + _LOOK_EVERY_S:
+            return
+        with suppress(redis.RedisError):
+            states = zip(self.open, self._records.states(self.open), strict=True)
+            ended = [job_id for job_id, state in states if state in TERMINAL]
+            for status in self._records.read(ended):
+                assert status is not None
+                self.first_ends[status.id] = end_of(status)
+            self.open = [job_id for job_id in self.open if job_id not in self.first_ends]
+        self._looked_at = time.monotonic()
+
+    def read_all(self) -> dict[str, JobStatus]:
+        """Every record there is, whether anybody ordered it or not."""
+        prefix = f"{NAMESPACE}:job:"
+        ids = [key.removeprefix(prefix) for key in self.client.scan_iter(f"{prefix}*", count=1000)]
+        found: dict[str, JobStatus] = {}
+        for at in range(0, len(ids), _CHUNK):
+            for status in self._records.read(ids[at : at + _CHUNK]):
+                assert status is not None
+                found[status.id] = status
+        return found
+
+
+class Producers:
+    """One process for each kind of producer."""
+
+    def __init__(
+        self, orders: Sequence[Order], environment: Mapping[str, str], folder: Path
+    ) -> None:
+        path = folder / "orders.jsonl"
+        write(orders, path)
+        self._journals = {kind: folder / f"accepted by {kind}" for kind in Producer}
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.producers", kind.value, path, journal],
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                preexec_fn=leaves_with_parent(),
+            )
+            for kind, journal in self._journals.items()
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def done(self) -> bool:
+        codes = [process.poll() for process in self._processes]
+        assert not any(codes), f"producers ended with {codes}"
+        return None not in codes
+
+    def accepted(self) -> list[str]:
+        return [job_id for path in self._journals.values() for job_id in path.read_text().split()]
+
+
+class Bucket:
+    """The S3 process; see `tests.chaos.bucket`."""
+
+    def __init__(self, seed: int, log: Path) -> None:
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.bucket", str(seed)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                preexec_fn=leaves_with_parent(),
+            )
+        addresses = json.loads(self._answer())
+        self.url: str = addresses["url"]
+        self.honest_url: str = addresses["honest_url"]
+        self.environment: dict[str, str] = addresses["environment"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def calm(self) -> None:
+        """No faults from now on."""
+        self._say("calm")
+
+    def faults(self) -> dict[str, int]:
+        self._say("count")
+        return dict(json.loads(self._answer()))
+
+    def _say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+def _environment(
+    plan: Plan, server: EmbeddedRedis, bucket: Bucket, mailbox: Mailbox
+) -> dict[str, str]:
+    return {
+        **bucket.environment,
+        "IMAGEFLEET_REDIS_URL": server.url,
+        "IMAGEFLEET_NAMESPACE": NAMESPACE,
+        "IMAGEFLEET_MODEL": plan.model,
+        "IMAGEFLEET_SHAPES": ",".join(f"{height}x{width}" for height, width in SIZES),
+        "IMAGEFLEET_STORAGE_URL": bucket.url,
+        "IMAGEFLEET_LEASE_S": str(plan.lease_s),
+        "IMAGEFLEET_DRAIN_S": "1",
+        # Here workers die every two seconds: with the default of 4 a harmless prompt in a hundred
+        # thousand would be taken for the culprit.
+        "IMAGEFLEET_MAX_DELIVERIES": "6",
+        "IMAGEFLEET_WEBHOOK_SECRETS": mailbox.secret,
+        "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
+    }
+
+
+def _note_mischief(
+    ledger: Ledger,
+    plan: Plan,
+    mischief: Mischief,
+    fleet: Fleet,
+    faults: Mapping[str, int],
+    codes: Sequence[int],
+) -> None:
+    section = "what was done to it"
+    ledger.note(section, "seed", plan.seed)
+    for deed, count in mischief.counts.items():
+        ledger.note(section, deed, count)
+    ledger.note(section, "workers started in all", fleet.started)
+    for what, count in faults.items():
+        ledger.note(section, f"S3: {what}", count)
+    # SIGTERM itself ends a worker that had not come so far as to hear it.
+    unwell = [code for code in codes if code not in (0, -signal.SIGTERM)]
+    ledger.never(section, "workers that did not end well at last", unwell)
+
+
+@contextmanager
+def _environ(more: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
