@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO, Final, Protocol
+from io import BufferedIOBase
+from typing import Final, Protocol
 
 from shared.errors import InvalidRequest, StorageDenied, StorageUnavailable
 
@@ -40,7 +41,7 @@ class ObjectStore(Protocol):
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         """Store `data` whole or not at all, over what was there."""
 
-    def put_file(self, key: str, source: BinaryIO, content_type: str) -> StoredObject:
+    def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
         """As `put`, of a file too large to hold: all of it, from its beginning."""
 
     def get(self, key: str) -> bytes:
@@ -77,7 +78,7 @@ def stored(root: str, key: str, data: bytes) -> StoredObject:
     )
 
 
-def stored_file(root: str, key: str, source: BinaryIO) -> StoredObject:
+def stored_file(root: str, key: str, source: BufferedIOBase) -> StoredObject:
     """As `stored`; leaves `source` at its beginning."""
     source.seek(0)
     sha256 = hashlib.file_digest(source, "sha256").hexdigest()

@@ -11,8 +11,9 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from shared.errors import StorageDenied, StorageUnavailable
 from shared.storage.base import StoredObject, check_key, prove, stored, stored_file
@@ -43,12 +44,12 @@ class FolderStore:
         self._put(key, io.BytesIO(data))
         return stored(self.url, key, data)
 
-    def put_file(self, key: str, source: BinaryIO, content_type: str) -> StoredObject:
+    def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
         done = stored_file(self.url, key, source)
         self._put(key, source)
         return done
 
-    def _put(self, key: str, source: BinaryIO) -> None:
+    def _put(self, key: str, source: BufferedIOBase) -> None:
         path = self._path(key)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with _clear_errors(f"cannot store {path}"):
@@ -109,7 +110,7 @@ def _make_folder(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
 
-def _write_through(path: Path, source: BinaryIO) -> None:
+def _write_through(path: Path, source: BufferedIOBase) -> None:
     with path.open("xb") as file:
         shutil.copyfileobj(source, file, _CHUNK_BYTES)
         file.flush()

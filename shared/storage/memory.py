@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from typing import BinaryIO
+from io import BufferedIOBase
 
 from shared.storage.base import StoredObject, check_key, prove, stored
 
@@ -21,7 +21,7 @@ class MemoryStore:
             self._objects[check_key(key)] = bytes(data)
         return stored(self.url, key, data)
 
-    def put_file(self, key: str, source: BinaryIO, content_type: str) -> StoredObject:
+    def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
         source.seek(0)
         return self.put(key, source.read(), content_type)
 

@@ -8,7 +8,8 @@ compares with what arrived.
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Final
+from io import BufferedIOBase
+from typing import Any, Final
 
 import boto3
 from botocore.config import Config
@@ -67,12 +68,12 @@ class S3Store:
         self._put(done, data, content_type)
         return done
 
-    def put_file(self, key: str, source: BinaryIO, content_type: str) -> StoredObject:
+    def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
         done = stored_file(self.url, key, source)
         self._put(done, source, content_type)
         return done
 
-    def _put(self, done: StoredObject, body: bytes | BinaryIO, content_type: str) -> None:
+    def _put(self, done: StoredObject, body: bytes | BufferedIOBase, content_type: str) -> None:
         with self._clear_errors(f"put {done.key}"):
             self._client.put_object(
                 **self._at(done.key),

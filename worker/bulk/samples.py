@@ -28,9 +28,7 @@ class Sample:
 
 def canonical_json(document: Mapping[str, Any]) -> bytes:
     """One line, keys sorted, UTF-8: the same document gives the same bytes."""
-    return json.dumps(
-        document, ensure_ascii=False, sort_keys=True, separators=(",", ":")
-    ).encode()
+    return json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Spool:
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="imagefleet-shard-")
+        self._file = tempfile.TemporaryFile(prefix="imagefleet-shard-")  # noqa: SIM115
         self._places: dict[str, _Place] = {}
         self._end = 0
 
