@@ -1,73 +1,30 @@
-"""Where a checkpoint lies and what is in its files, before anybody knows a network.
+"""What is in a checkpoint's files, before anybody knows a network.
 
-Goes in: the model's name: `shapes` (bundled), a folder in diffusers' layout, or a Hub id. Comes
-out: the folder, its JSON, its tensors one by one, and its digest. Reads safetensors only: a pickle
-runs code.
+Goes in: a folder in diffusers' layout. Comes out: its JSON, its tensors one by one, and its digest.
+Reads safetensors only: a pickle runs code.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-import worker
 from shared.errors import CheckpointError
 
-BUNDLED: Final = {"shapes": "shapes", "bundled": "shapes"}
-NETWORKS: Final = ("text_encoder", "unet", "vae")
-
-_WEIGHTS: Final = ("model", "diffusion_pytorch_model")
+NETWORKS: Final = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
+"""Folders with weights that this engine knows; which of them there are, model_index.json says."""
+WEIGHTS: Final = ("model", "diffusion_pytorch_model")
 """File names of transformers and of diffusers, without their ending."""
-_HUB_FILES: Final = (
-    "model_index.json",
-    "imagefleet.json",
-    "scheduler/scheduler_config.json",
-    "tokenizer/*",
-    *(f"{network}/config.json" for network in NETWORKS),
-    *(f"{network}/{name}.safetensors" for network in NETWORKS for name in _WEIGHTS),
-    *(f"{network}/{name}-*-of-*.safetensors" for network in NETWORKS for name in _WEIGHTS),
+
+_WEIGHT_FILE: Final = re.compile(
+    rf"(?P<name>{'|'.join(WEIGHTS)})(?P<half>\.fp16)?"
+    r"(?:-(?P<shard>\d{5})-of-(?P<shards>\d{5}))?(?P<half_of_shard>\.fp16)?\.safetensors"
 )
-
-
-def find_checkpoint(model: str) -> Path:
-    """The folder of a model; downloads it if it is a Hub id.
-
-    Raises:
-        CheckpointError: no such folder, no such repository, or the Hub cannot be reached.
-    """
-    if model in BUNDLED:
-        folder = Path(worker.__file__).parent / "bundled" / BUNDLED[model]
-    elif (local := Path(model).expanduser()).is_dir() or not re.fullmatch(
-        r"[\w.-]+/[\w.-]+", model
-    ):
-        folder = local
-    else:
-        folder = _download(model)
-    if not (folder / "model_index.json").is_file():
-        what = "has no model_index.json" if folder.is_dir() else "is not a folder"
-        raise CheckpointError(
-            f"model {model!r}: {folder} {what}; give `shapes`, a folder in diffusers' layout, "
-            "or a Hub id like CompVis/stable-diffusion-v1-4"
-        )
-    return folder
-
-
-def _download(repository: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(repository, allow_patterns=list(_HUB_FILES)))
-    except Exception as error:  # any of httpx's, the Hub's own and the file system's
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise CheckpointError(
-            f"model {repository!r} is neither a folder nor can it be had from the Hub "
-            f"({type(error).__name__}: {reason}); check the name, the network and HF_TOKEN"
-        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -114,34 +71,53 @@ class TensorFiles:
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """The safetensors of a network: one file, or its shards; fp16 variants if nothing else.
+    """The safetensors of a network: one file, or all its shards; fp16 variants if nothing else.
 
     Raises:
-        CheckpointError: there are none.
+        CheckpointError: there are none, or not all.
     """
-    for name in _WEIGHTS:
-        for pattern in (
-            f"{name}.safetensors",
-            f"{name}-*-of-*.safetensors",
-            f"{name}.fp16.safetensors",
-        ):
-            if found := sorted(folder.glob(pattern)):
-                return found
-    pickles = sorted(path.name for path in folder.glob("*.bin"))
-    if pickles:
+    kinds: dict[tuple[bool, str, str], list[Path]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        if match := _WEIGHT_FILE.fullmatch(path.name):
+            half = bool(match["half"] or match["half_of_shard"])
+            kinds.setdefault((half, match["shards"] or "", match["name"]), []).append(path)
+    if not kinds:
+        raise CheckpointError(_without_weights(folder))
+    (_, shards, _), files = min(kinds.items())
+    if len(files) != int(shards or 1):
         raise CheckpointError(
+            f"{folder} has {len(files)} of {int(shards)} shards: "
+            f"{', '.join(path.name for path in files)}; download it again"
+        )
+    return files
+
+
+def _without_weights(folder: Path) -> str:
+    pickles = sorted(
+        path.name for ending in ("bin", "ckpt", "pt") for path in folder.glob(f"*.{ending}")
+    )
+    if pickles:
+        return (
             f"{folder} has its weights as a pickle only ({', '.join(pickles)}), which could run "
             "code; save the model again with diffusers and safe_serialization=True"
         )
-    raise CheckpointError(f"{folder} has no weights: {' or '.join(_WEIGHTS)}.safetensors")
+    return f"{folder} has no weights: {' or '.join(WEIGHTS)}.safetensors"
+
+
+def networks_of(index: Mapping[str, Any]) -> list[str]:
+    """Folders with weights, by model_index.json: a part that is not there is null there."""
+    return [name for name in NETWORKS if (index.get(name) or [None])[0]]
 
 
 def digest(folder: Path) -> str:
     """`sha256:…` over the names and contents of every file that decides a picture."""
-    files = [path for network in NETWORKS for path in weight_files(folder / network)]
-    files += [folder / network / "config.json" for network in NETWORKS]
-    files += [folder / "scheduler" / "scheduler_config.json"]
-    files += [path for path in (folder / "tokenizer").glob("*") if path.is_file()]
+    index = folder / "model_index.json"
+    networks = networks_of(read_json(index))
+    files = [path for network in networks for path in weight_files(folder / network)]
+    files += [folder / network / "config.json" for network in networks]
+    files += [index, folder / "scheduler" / "scheduler_config.json"]
+    for others in ("tokenizer", "tokenizer_2", "feature_extractor"):
+        files += [path for path in (folder / others).glob("*") if path.is_file()]
     total = hashlib.sha256()
     for path in sorted(files):
         with path.open("rb") as file:
@@ -150,9 +126,10 @@ def digest(folder: Path) -> str:
     return f"sha256:{total.hexdigest()}"
 
 
-def announced_name(model: str, folder: Path) -> str:
-    """What producers call this model: `shapes`, the Hub id, or the folder's own name."""
-    if model in BUNDLED:
-        return BUNDLED[model]
-    is_folder = Path(model).expanduser().resolve() == folder.resolve()
-    return folder.resolve().name if is_folder else model
+def config_digest(folder: Path) -> str:
+    """Of the configs alone: which networks these are, whatever their weights."""
+    total = hashlib.sha256()
+    for path in sorted([folder / "model_index.json", *folder.glob("*/*config.json")]):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        total.update(f"{content}  {path.relative_to(folder).as_posix()}\n".encode())
+    return f"sha256:{total.hexdigest()}"

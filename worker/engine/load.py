@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from shared.storage import ObjectStore
+from shared.storage.folder import FolderStore
 from worker.engine.base import Engine, Shape
 from worker.engine.fake import FakeEngine
 
@@ -16,6 +18,8 @@ def load_engine(
     devices: int | None = None,
     dtype: str | None = None,
     cache_dir: Path,
+    programs: ObjectStore | None = None,
+    programs_secret: str = "",
     max_num_inference_steps: int = 100,
 ) -> Engine:
     """Load a model and place it on this host's devices. Call `warm` before `render`.
@@ -30,7 +34,9 @@ def load_engine(
         devices: How many local devices to use; on CPU so many virtual ones are made. None: all,
             8 virtual ones on CPU.
         dtype: `float32` or `bfloat16`. None: bfloat16 on accelerators, float32 on CPU.
-        cache_dir: Folder for compiled programs.
+        cache_dir: Folder for compiled programs, private to this user.
+        programs: Where hosts share them; each takes what another has compiled.
+        programs_secret: Seals what lies there, which is code.
         max_num_inference_steps: Longest schedule a batch has room for.
 
     Raises:
@@ -41,19 +47,27 @@ def load_engine(
         return FakeEngine.parse(
             model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
         )
-    from worker.engine import checkpoint, compilation, stable_diffusion
+    from worker.engine import checkpoint, compilation, source, stable_diffusion
+    from worker.engine.executables import Shelf, surroundings
     from worker.engine.mesh import Layout, Placement, start_backend
 
     layout = Layout.read(mesh, devices)
-    folder = checkpoint.find_checkpoint(model)
+    folder = source.find_checkpoint(model)
     start_backend(layout.devices)
     compilation.use_cache(cache_dir)
+    placement = Placement.of(layout.devices, layout.model)
+    shelf = Shelf(
+        [store for store in (FolderStore(cache_dir / "executables"), programs) if store],
+        {**surroundings(placement), "model": checkpoint.config_digest(folder)},
+        programs_secret.encode(),
+    )
     return stable_diffusion.load_stable_diffusion(
         folder,
-        name=checkpoint.announced_name(model, folder),
+        name=source.announced_name(model, folder),
         shapes=tuple(shapes or ()),
-        placement=Placement.of(layout.devices, layout.model),
+        placement=placement,
         per_device_batch=per_device_batch,
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,
+        shelf=shelf,
     )

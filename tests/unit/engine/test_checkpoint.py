@@ -5,50 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from shared.errors import CheckpointError
-from worker.engine import checkpoint as files
-from worker.engine.checkpoint import TensorFiles, digest, find_checkpoint
+from worker.engine.checkpoint import TensorFiles, digest, weight_files
 from worker.engine.stable_diffusion import Configs
 
 UNET = "diffusion_pytorch_model.safetensors"
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is not a folder; give `shapes`"):
-        find_checkpoint(str(tmp_path / "nowhere"))
-
-
-def test_a_folder_of_something_else_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"has no model_index\.json"):
-        find_checkpoint(str(tmp_path))
-
-
-def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object, **__: object) -> str:
-        raise ConnectionError("no route to host\nand a long trace")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
-    with pytest.raises(CheckpointError) as caught:
-        find_checkpoint("someone/something")
-    assert "ConnectionError: no route to host)" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_only_the_files_we_read_are_downloaded(
-    monkeypatch: pytest.MonkeyPatch, checkpoint: Path
-) -> None:
-    asked: list[list[str]] = []
-
-    def download(_repository: str, *, allow_patterns: list[str]) -> str:
-        asked.append(allow_patterns)
-        return str(checkpoint)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert find_checkpoint("someone/something") == checkpoint
-    assert files.announced_name("someone/something", checkpoint) == "someone/something"
-    assert f"unet/{UNET}" in asked[0]
-    assert not [pattern for pattern in asked[0] if pattern.endswith((".bin", ".ckpt"))]
 
 
 def test_a_pickle_is_not_read(checkpoint: Path) -> None:
@@ -56,6 +19,38 @@ def test_a_pickle_is_not_read(checkpoint: Path) -> None:
     unet.rename(unet.with_suffix(".bin"))
     with pytest.raises(CheckpointError, match="as a pickle only"):
         TensorFiles(checkpoint / "unet")
+
+
+def test_no_weights_at_all_are_said(checkpoint: Path) -> None:
+    (checkpoint / "unet" / UNET).unlink()
+    with pytest.raises(CheckpointError, match=r"has no weights: model or diffusion_pytorch_model"):
+        TensorFiles(checkpoint / "unet")
+
+
+@pytest.mark.parametrize("half", ["", ".fp16"])
+@pytest.mark.parametrize("newer", [True, False])
+def test_shards_are_one_network(checkpoint: Path, half: str, newer: bool) -> None:
+    folder = checkpoint / "unet"
+    whole = load_file(folder / UNET)
+    (folder / UNET).unlink()
+    names = sorted(whole)
+    for index, part in enumerate((names[::2], names[1::2]), start=1):
+        shard = f"-0000{index}-of-00002"
+        name = UNET.replace(".safetensors", half + shard if newer else shard + half)
+        save_file({key: whole[key] for key in part}, folder / f"{name}.safetensors")
+    assert TensorFiles(folder).shapes == {key: value.shape for key, value in whole.items()}
+    weight_files(folder)[1].unlink()
+    with pytest.raises(CheckpointError, match=r"has 1 of 2 shards: diffusion.*-00001-of-00002"):
+        TensorFiles(folder)
+
+
+def test_full_precision_goes_before_half(checkpoint: Path) -> None:
+    full = checkpoint / "unet" / UNET
+    half = full.with_suffix(".fp16.safetensors")
+    half.write_bytes(full.read_bytes())
+    assert weight_files(checkpoint / "unet") == [full]
+    full.unlink()
+    assert weight_files(checkpoint / "unet") == [half]
 
 
 def test_a_truncated_file_is_named(checkpoint: Path) -> None:
