@@ -1,6 +1,7 @@
 """Claims on a real Redis: popped and noted in one call, fenced by owner, given back by others."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,8 @@ import redis
 from shared import broker
 from shared.embedded import EmbeddedRedis
 from shared.errors import LeaseLost
-from shared.queues import list_key
+from shared.queues import known_queues_key, list_key
+from shared.tenants import Tenants
 from worker.claims import Claims, QueueGroup
 
 ONE = [QueueGroup(name="64x64", queues=("q",))]
@@ -87,6 +89,132 @@ def test_compile_keys_take_turns_inside_a_level(
         client.lpush(f"{namespace}.y", "y")
     claims = make("w")
     assert sorted(_texts(claims.claim(groups, 1))[0] for _ in range(8)) == list("xxxxyyyy")
+
+
+def _queue_of_tenant(client: redis.Redis, namespace: str, queue: str, tenant: str) -> str:
+    name = f"{namespace}.{queue}@{tenant}"
+    client.sadd(known_queues_key(namespace), name)
+    return name
+
+
+def _served(claims: Claims, group: list[QueueGroup], batches: int, want: int) -> Counter[str]:
+    """Messages by their text, claimed and acknowledged batch after batch."""
+    served: Counter[str] = Counter()
+    for _ in range(batches):
+        for message in claims.claim(group, want):
+            served[message.message] += 1
+            claims.ack(message.tag)
+    return served
+
+
+@pytest.mark.parametrize("want", [1, 3, 8])
+def test_tenants_get_one_each_whatever_the_size_of_a_batch(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str, want: int
+) -> None:
+    for tenant in "abc":
+        client.lpush(_queue_of_tenant(client, namespace, "q", tenant), *[tenant] * 100)
+    assert set(_served(make("w"), group, 24, want).values()) == {8 * want}
+
+
+def test_a_flood_does_not_keep_another_tenant_waiting(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    client.lpush(_queue_of_tenant(client, namespace, "q", "flood"), *["flood"] * 10_000)
+    claims = make("w")
+    assert _served(claims, group, 20, 8) == {"flood": 160}
+    client.lpush(_queue_of_tenant(client, namespace, "q", "small"), *["small"] * 10)
+    assert _served(claims, group, 3, 8)["small"] == 10
+
+
+def test_jobs_of_nobody_are_a_tenant_too(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    _push(client, group[0], *["plain"] * 40)
+    client.lpush(_queue_of_tenant(client, namespace, "q", "gold"), *["gold"] * 40)
+    assert _served(make("w"), group, 5, 8) == {"plain": 20, "gold": 20}
+
+
+def test_a_tenant_gets_pictures_by_its_weight(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    Tenants(client, namespace).weigh("gold", 3)
+    for tenant in ("gold", "free"):
+        client.lpush(_queue_of_tenant(client, namespace, "q", tenant), *[tenant] * 400)
+    assert _served(make("w"), group, 50, 8) == {"gold": 300, "free": 100}
+
+
+def test_a_tenant_gains_nothing_by_many_queues(
+    make: MakeClaims, client: redis.Redis, namespace: str
+) -> None:
+    groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y", "z")]
+    for queue in ("x", "y", "z"):
+        client.lpush(_queue_of_tenant(client, namespace, queue, "many"), *["many"] * 100)
+    client.lpush(_queue_of_tenant(client, namespace, "x", "one"), *["one"] * 100)
+    served = _served(make("w"), groups, 60, 1)
+    assert served == {"many": 30, "one": 30}
+
+
+def test_turns_inside_a_level_are_kept_while_higher_levels_are_served(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    urgent = list_key(_queue_of_tenant(client, namespace, "q", "urgent"), 0)
+    for tenant in "ab":
+        queue = list_key(_queue_of_tenant(client, namespace, "q", tenant), 3)
+        client.lpush(queue, *[tenant] * 20)
+    claims = make("w")
+    served: Counter[str] = Counter()
+    for _ in range(10):
+        client.lpush(urgent, "urgent")
+        served += _served(claims, group, 2, 1)
+    assert served == {"urgent": 10, "a": 5, "b": 5}
+
+
+def test_who_comes_back_from_a_pause_has_saved_nothing(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    busy, idle = (_queue_of_tenant(client, namespace, "q", name) for name in ("busy", "idle"))
+    client.lpush(busy, *["busy"] * 200)
+    client.lpush(idle, "idle")
+    claims = make("w")
+    _served(claims, group, 10, 8)
+    _queue_of_tenant(client, namespace, "q", "idle")
+    client.lpush(idle, *["idle"] * 100)
+    assert _served(claims, group, 5, 8) == {"busy": 20, "idle": 20}
+
+
+def test_an_empty_queue_of_a_tenant_is_forgotten_until_something_is_put_back(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    queue = _queue_of_tenant(client, namespace, "q", "gold")
+    client.lpush(list_key(queue, 6), "a")
+    claims, other = make("w"), make("other")
+    [message] = claims.claim(group, 8)
+    assert other.claim(group, 8) == []
+    assert not client.exists(known_queues_key(namespace))
+    claims.hand_back(message.tag)
+    assert _texts(other.claim(group, 8)) == ["a"]
+    assert claims.claim(group, 8) == []
+    assert other.leave() == 1
+    assert _texts(claims.claim(group, 8)) == ["a"]
+
+
+def test_a_claim_counts_pictures_and_takes_its_last_message_whole(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    three, five = '{"headers": {"images": 3}}', '{"headers":{"images":5}}'
+    _push(client, group[0], three, three, five, "one", "one")
+    claims = make("w")
+    assert _texts(claims.claim(group, 8)) == [three, three, five]
+    assert _texts(claims.claim(group, 8, most=1)) == ["one"]
+
+
+def test_who_asks_for_many_pictures_a_job_waits_accordingly(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    large, small = '{"images":4}', '{"images":1}'
+    client.lpush(_queue_of_tenant(client, namespace, "q", "large"), *[large] * 50)
+    client.lpush(_queue_of_tenant(client, namespace, "q", "small"), *[small] * 50)
+    assert _served(make("w"), group, 10, 4) == {large: 5, small: 20}
 
 
 def test_an_acknowledged_message_is_gone_for_good(

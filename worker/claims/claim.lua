@@ -62,10 +62,10 @@ local function whose_turn(turns, candidates)
   return candidates[1]
 end
 
-local function charge(turns, place, cost, freely_chosen)
+local function charge(turns, place, cost, free)
   for _, name in ipairs(place.path) do
     local before = charged(turns, name)
-    if freely_chosen then turns.now[parent_of(name)] = before end
+    if free then turns.now[parent_of(name)] = before end
     turns.charged[name] = before + cost / place.weight
   end
 end
@@ -105,23 +105,30 @@ local function serve(level, turns)
   local waiting = {}
   for _, place in ipairs(places) do
     place.left = redis.call('LLEN', place.queue .. level)
-    if place.left == 0 then place.empty_levels = place.empty_levels + 1 end
-    if place.left > 0 and (group == nil or place.group == group) then
+    if place.left > 0 then
       waiting[#waiting + 1] = place
+    else
+      place.empty_levels = place.empty_levels + 1
     end
   end
+  local free = true  -- nobody has been passed over for another compile key
+  local function narrow()
+    local still = {}
+    for _, place in ipairs(waiting) do
+      if place.left > 0 and group and place.group ~= group then free = false end
+      if place.left > 0 and (not group or place.group == group) then still[#still + 1] = place end
+    end
+    waiting = still
+  end
+  narrow()
   while #waiting > 0 and not finished do
     local place = whose_turn(turns, waiting)
     local got = take(place.queue .. level)
     if got then
-      charge(turns, place, got, group == nil)
+      charge(turns, place, got, free)
       group, place.left, pictures = place.group, place.left - 1, pictures + got
       finished = finished or pictures >= ask.pictures or #taken >= ask.messages
-      local still = {}
-      for _, each in ipairs(waiting) do
-        if each.group == group and each.left > 0 then still[#still + 1] = each end
-      end
-      waiting = still
+      narrow()
     end
   end
   tidy(turns)
