@@ -1,0 +1,136 @@
+"""`imagefleet dead` and `imagefleet webhooks` as a shell runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from producer import Client
+from shared.deadletters import DeadLetters
+from shared.embedded import EmbeddedRedis
+from shared.jobs import JobError, State
+from shared.outbox import Outbox
+from shared.outbox.messages import Outcome, Verdict
+from shared.queues import list_key
+from shared.records import Records
+from tests.support.processes import ROOT
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+REFUSED = Outcome(verdict=Verdict.REFUSED, reason="hooks.example is 10.0.0.1: private", ms=3)
+
+
+@pytest.fixture
+def run(redis_server: EmbeddedRedis, namespace: str) -> Run:
+    place = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "producer", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **place},
+        )
+
+    return run
+
+
+@pytest.fixture
+def producer(redis_server: EmbeddedRedis, namespace: str) -> Client:
+    return Client(redis_server.url, namespace=namespace)
+
+
+def _fail(client: redis.Redis, producer: Client, namespace: str, job_id: str) -> str:
+    """A job that failed in its worker's hands. The id of its letter."""
+    job = producer.submit("a", id=job_id, callback_url="https://hooks.example/x")
+    queue = list_key(f"{namespace}.default.native", 3)
+    reason = JobError(code="device_error", message="no luck")
+    Records(client, namespace, 3600).fail(job.id, "", reason, None)
+    letters = DeadLetters(client, namespace)
+    letter = letters.bury(
+        queue, str(client.rpop(queue)), code=reason.code, reason=reason.message, deliveries=2
+    )
+    return letter.id
+
+
+def test_dead_letters_are_listed_shown_redriven_and_dropped(
+    run: Run, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    first = _fail(client, producer, namespace, "cat-1")
+    second = _fail(client, producer, namespace, "cat-2")
+    listed = run("dead", "list").stdout.splitlines()
+    assert {line.split()[0] for line in listed} == {first, second}
+    assert all("device_error  no luck" in line for line in listed)
+    rows = [json.loads(line) for line in run("dead", "list", "--json").stdout.splitlines()]
+    assert {row["job_id"] for row in rows} == {"cat-1", "cat-2"}
+    assert json.loads(run("dead", "show", first).stdout)["message"].startswith("{")
+    assert run("dead", "redrive", "cat-1").stdout == f"{first}  cat-1  queued again\n"
+    assert producer.get("cat-1").status().state is State.QUEUED
+    assert run("dead", "drop", second).stdout == f"{second}  dropped\n"
+    assert run("dead", "list").stdout == ""
+    assert producer.get("cat-2").status().state is State.FAILED
+
+
+def test_a_letter_nobody_has_is_one_line_and_exit_code_1(run: Run) -> None:
+    done = run("dead", "redrive", "nobody")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no dead letter 'nobody'" in done.stderr
+
+
+def _owe(client: redis.Redis, producer: Client, namespace: str) -> Outbox:
+    """Job cat-1, cancelled, and its callback given up because of where it points."""
+    producer.submit("a", id="cat-1", callback_url="https://hooks.example/x").cancel()
+    outbox = Outbox(client, namespace)
+    [message] = outbox.claim(1, 60)
+    outbox.give_up(message, REFUSED)
+    return outbox
+
+
+def test_a_refused_callback_is_listed_with_its_reason_and_replayed(
+    run: Run, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    outbox = _owe(client, producer, namespace)
+    [line] = run("webhooks", "list", "--failed").stdout.splitlines()
+    assert line.startswith("cat-1.cancelled  given up")
+    assert "refused: hooks.example is 10.0.0.1: private (3 ms)" in line
+    [row] = run("webhooks", "list", "--job", "cat-1", "--json").stdout.splitlines()
+    assert json.loads(row)["last"]["verdict"] == "refused"
+    outbox.disable("https://hooks.example/x")
+    assert run("webhooks", "replay", "cat-1.cancelled").stdout == "cat-1.cancelled  due now\n"
+    assert not outbox.disabled("https://hooks.example/x")
+    assert run("webhooks", "list", "--failed").stdout == ""
+    [message] = outbox.claim(1, 60)
+    assert json.loads(message.body)["type"] == "job.cancelled"
+
+
+def test_a_job_s_last_callback_can_be_sent_again_although_it_was_delivered(
+    run: Run, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    producer.submit("a", id="cat-1", callback_url="https://hooks.example/x").cancel()
+    outbox = Outbox(client, namespace)
+    [message] = outbox.claim(1, 60)
+    outbox.done(message, Outcome(verdict=Verdict.DELIVERED, status=204))
+    assert "cat-1.cancelled  delivered" in run("webhooks", "list", "--job", "cat-1").stdout
+    assert run("webhooks", "replay", "--job", "cat-1").returncode == 0
+    assert [each.id for each in outbox.claim(1, 60)] == ["cat-1.cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["cat-1.failed"], 1, "no given-up callback"),
+        (["--job", "nobody"], 1, "no job 'nobody'"),
+        ([], 2, "give the ids of callbacks"),
+    ],
+)
+def test_what_cannot_be_replayed_says_why(
+    run: Run, arguments: list[str], code: int, says: str
+) -> None:
+    done = run("webhooks", "replay", *arguments)
+    assert done.returncode == code
+    assert says in done.stderr

@@ -1,0 +1,43 @@
+"""Celery's request, with the order of its last steps turned round."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from celery import Celery
+from kombu.message import Message
+
+from shared.broker import TASK_NAME
+from worker.tasks import add_render_task
+
+
+class Ledger:
+    """Stands where the host stands, and writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, ...]] = []
+
+    def withdraw(self, job_id: str, tag: str) -> None:
+        self.events.append(("record ended", job_id, tag))
+
+    def acknowledge(self, *_: object) -> None:
+        self.events.append(("acknowledged",))
+
+
+def test_an_expired_job_s_record_ends_before_its_message_is_acknowledged() -> None:
+    ledger = Ledger()
+    with Celery(broker="memory://", backend="cache+memory://", set_as_current=False) as app:
+        add_render_task(app, ledger)  # type: ignore[arg-type]
+        task = app.tasks[TASK_NAME]
+        past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+        message = Message(
+            body=json.dumps([[], {}, {}]),
+            delivery_tag="7",
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers={"id": "j", "task": TASK_NAME, "expires": past},
+            properties={"delivery_tag": "7"},
+            delivery_info={},
+        )
+        request = task.Request(message, app=app, task=task, on_ack=ledger.acknowledge)
+        assert request.revoked()
+    assert ledger.events == [("record ended", "j", "7"), ("acknowledged",)]
