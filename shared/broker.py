@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a quarter of a second that `import producer` does not spend
     from redis import Redis
 
 TASK_NAME = "imagefleet.render"
+BULK_TASK_NAME = "imagefleet.bulk_shard"
 NO_PROMPTS_IN_LOGS = ""
 """`argsrepr`/`kwargsrepr`: Celery would log the prompt, and carry it twice."""
 
@@ -101,18 +102,32 @@ def celery_url(url: str) -> str:
 
 
 def message(job_id: str, request: JobRequest, queue: str) -> str:
-    """The Redis list element for one job.
+    """The Redis list element for one job."""
+    return task_message(
+        TASK_NAME,
+        job_id,
+        pack(request),
+        queue=queue,
+        priority=request.priority,
+        images=request.num_images_per_prompt,
+    )
+
+
+def task_message(
+    task: str, id: str, kwargs: dict[str, Any], *, queue: str, priority: int, images: int
+) -> str:
+    """The Redis list element for one call of a Celery task.
 
     Celery message protocol 2, https://docs.celeryq.dev/en/stable/internals/protocol.html
     """
-    body = json.dumps([[], pack(request), _NO_WORKFLOW], separators=(",", ":"))
+    body = json.dumps([[], kwargs, _NO_WORKFLOW], separators=(",", ":"))
     return json.dumps(
         {
             "body": base64.b64encode(body.encode()).decode(),
             "content-encoding": "utf-8",
             "content-type": "application/json",
-            "headers": _headers(job_id, request.num_images_per_prompt),
-            "properties": _properties(job_id, request.priority, queue),
+            "headers": _headers(task, id, images),
+            "properties": _properties(id, priority, queue),
         },
         separators=(",", ":"),
     )
@@ -122,11 +137,11 @@ _NO_WORKFLOW = {"callbacks": None, "errbacks": None, "chain": None, "chord": Non
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
 
 
-def _headers(job_id: str, images: int) -> dict[str, Any]:
+def _headers(task: str, job_id: str, images: int) -> dict[str, Any]:
     """`images` is ours: a claim counts pictures without opening the body. Left out it means 1."""
     return {
         "lang": "py",
-        "task": TASK_NAME,
+        "task": task,
         "id": job_id,
         "root_id": job_id,
         "parent_id": None,

@@ -3,6 +3,9 @@
     ImagefleetError
     ├── InvalidRequest        a field of a job is wrong; names field, value and limit
     ├── UnknownJob            no record of that job id
+    ├── UnknownRun            no dataset of that name is known
+    ├── PlanConflict          another dataset is planned in that destination
+    ├── PlanDamaged           the plan in the destination cannot be used
     ├── JobFailed             the job ended in state "failed"; carries the stored code
     ├── JobCancelled          the job ended in state "cancelled"
     ├── ResultTimeout         waited long enough; the job goes on
@@ -56,6 +59,24 @@ class UnknownJob(ImagefleetError):
     """No record of that id: never submitted here, or expired."""
 
     code = "unknown_job"
+
+
+class UnknownRun(ImagefleetError):
+    """No plan in that destination and no record of that run."""
+
+    code = "unknown_run"
+
+
+class PlanConflict(ImagefleetError):
+    """The destination holds the plan of another dataset. It is left as it is."""
+
+    code = "plan_conflict"
+
+
+class PlanDamaged(ImagefleetError):
+    """The plan, or a shard's file of rows, is not what was written."""
+
+    code = "plan_damaged"
 
 
 class JobFailed(ImagefleetError):

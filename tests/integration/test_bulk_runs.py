@@ -1,0 +1,161 @@
+"""Runs and shards in a real Redis: who may move what, and what a lost race leaves."""
+
+import json
+
+import pytest
+import redis
+
+from shared.bulk.runs import NewRun, Runs, bulk_queue, unpack_shard
+from shared.errors import LeaseLost, MessageRejected, UnknownRun
+from shared.jobs import State
+from shared.queues import list_key
+
+RUN = NewRun(
+    id="0123456789abcdef",
+    destination="file:///somewhere/",
+    plan_digest="d" * 64,
+    model=None,
+    shards=3,
+    samples=12,
+    max_failures=None,
+    priority=3,
+)
+SHARDS = [(number, 4, None, None) for number in range(3)]
+
+
+@pytest.fixture
+def runs(client: redis.Redis, namespace: str) -> Runs:
+    return Runs(client, namespace, 60)
+
+
+def _go(runs: Runs, run: NewRun = RUN) -> None:
+    runs.start(run)
+    runs.enqueue(run, SHARDS)
+
+
+def _list(namespace: str) -> str:
+    return list_key(bulk_queue(namespace, None, None, None), RUN.priority)
+
+
+def _finish(
+    runs: Runs, shard: int, *, done: int = 4, reasons: dict[str, int] | None = None
+) -> State:
+    runs.begin(RUN.id, shard, "a", "host")
+    run = runs.succeed(RUN.id, shard, "a", "host", done, reasons or {}).run
+    assert run is not None
+    return run
+
+
+def test_a_shard_is_sent_once_however_often_it_is_asked_for(
+    runs: Runs, client: redis.Redis, namespace: str
+) -> None:
+    runs.start(RUN)
+    assert [runs.enqueue(RUN, SHARDS), runs.enqueue(RUN, SHARDS)] == [3, 0]
+    assert client.llen(_list(namespace)) == 3
+
+
+def test_a_shards_message_says_where_its_rows_are(
+    runs: Runs, client: redis.Redis, namespace: str
+) -> None:
+    _go(runs)
+    [envelope] = client.lrange(_list(namespace), -1, -1)
+    headers = json.loads(envelope)["headers"]
+    assert (headers["task"], headers["id"]) == ("imagefleet.bulk_shard", f"{RUN.id}-00000")
+    assert headers["images"] == 4
+
+
+def test_only_the_attempt_that_has_a_shard_moves_it(runs: Runs) -> None:
+    _go(runs)
+    runs.begin(RUN.id, 0, "first", "host-1")
+    runs.begin(RUN.id, 0, "second", "host-2")
+    assert not runs.holds(RUN.id, 0, "first")
+    assert not runs.hand_back(RUN.id, 0, "first")
+    with pytest.raises(LeaseLost):
+        runs.progress(RUN.id, 0, "first", "host-1", 1, 0)
+    with pytest.raises(LeaseLost):
+        runs.succeed(RUN.id, 0, "first", "host-1", 4, {})
+    assert runs.progress(RUN.id, 0, "second", "host-2", 2, 0)
+    assert runs.shards(RUN.id)[0].tries == 2
+
+
+def test_a_claim_that_is_gone_begins_nothing(runs: Runs) -> None:
+    _go(runs)
+    assert not runs.begin(RUN.id, 0, "a", "host", ("no-such-claims", "tag")).happened
+
+
+def test_the_last_shard_ends_the_run_and_only_that_move_says_so(runs: Runs) -> None:
+    _go(runs)
+    assert [_finish(runs, shard) for shard in range(3)] == ["running", "running", "succeeded"]
+    status = runs.get(RUN.id)
+    assert (status.state, status.images, status.images_by_worker) == ("succeeded", 12, {"host": 12})
+    assert status.shards_by_state[State.SUCCEEDED] == 3
+    assert not runs.begin(RUN.id, 0, "b", "host").happened
+
+
+def test_failed_samples_are_counted_by_reason_and_once(runs: Runs) -> None:
+    _go(runs)
+    _finish(runs, 0, done=3, reasons={"device_error": 1})
+    runs.enqueue(RUN, SHARDS[:1], again=True)
+    assert runs.get(RUN.id).images == 0
+    _finish(runs, 0, done=3, reasons={"device_error": 1})
+    status = runs.get(RUN.id)
+    assert (status.images, status.failed_images) == (3, 1)
+    assert status.failures_by_reason == {"device_error": 1}
+
+
+def test_more_failures_than_allowed_stop_the_run(runs: Runs) -> None:
+    limited = NewRun(**{**vars(RUN), "max_failures": 1})
+    _go(runs, limited)
+    assert _finish(runs, 0, done=3, reasons={"device_error": 1}) is State.RUNNING
+    assert _finish(runs, 1, done=3, reasons={"device_error": 1}) is State.FAILED
+    assert not runs.begin(RUN.id, 2, "a", "host").happened
+    assert runs.shards(RUN.id)[2].state is State.CANCELLED
+
+
+def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
+    runs: Runs, client: redis.Redis, namespace: str
+) -> None:
+    _go(runs)
+    runs.begin(RUN.id, 0, "a", "host")
+    assert runs.cancel(RUN.id) is State.CANCELLED
+    assert not runs.progress(RUN.id, 0, "a", "host", 1, 0)
+    assert runs.hand_back(RUN.id, 0, "a")
+    assert not runs.begin(RUN.id, 1, "b", "host").happened
+    runs.start(RUN)
+    assert runs.enqueue(RUN, SHARDS) == 2  # the third still has its message
+    assert runs.get(RUN.id).shards_by_state[State.QUEUED] == 3
+
+
+def test_a_shard_handed_back_is_nobodys(runs: Runs) -> None:
+    _go(runs)
+    runs.begin(RUN.id, 0, "a", "host")
+    assert runs.hand_back(RUN.id, 0, "a")
+    assert runs.shards(RUN.id)[0].state is State.QUEUED
+    with pytest.raises(LeaseLost):
+        runs.progress(RUN.id, 0, "a", "host", 1, 0)
+
+
+def test_finished_shards_found_in_the_destination_are_not_sent(runs: Runs) -> None:
+    runs.start(RUN)
+    runs.note_finished(RUN.id, [(0, 4, 0), (2, 3, 1)])
+    assert runs.enqueue(RUN, SHARDS) == 1
+    assert (runs.get(RUN.id).images, runs.get(RUN.id).failed_images) == (7, 1)
+
+
+def test_nobody_works_on_a_run_redis_forgot(
+    runs: Runs, client: redis.Redis, namespace: str
+) -> None:
+    _go(runs)
+    runs.begin(RUN.id, 0, "a", "host")
+    client.delete(f"{namespace}:bulk:{RUN.id}")
+    with pytest.raises(LeaseLost):
+        runs.progress(RUN.id, 0, "a", "host", 1, 0)
+    assert runs.begin(RUN.id, 1, "a", "host").run is None
+    with pytest.raises(UnknownRun):
+        runs.get(RUN.id)
+
+
+def test_a_message_of_another_version_is_refused() -> None:
+    for kwargs in (None, {}, {"version": 2}, {"version": 1, "run": 3}):
+        with pytest.raises(MessageRejected):
+            unpack_shard(kwargs)
