@@ -8,7 +8,7 @@ OUT    ?= out
 ORACLE := torch==2.13.0 diffusers==0.42.1 transformers==5.23.0 safetensors==0.8.0 pillow
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench parity judge sheets train docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench chaos chaos-stock parity judge sheets train docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -44,6 +44,12 @@ unit: $(VENV)/.dev ## the tests that start no server
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/delivery.py
+
+chaos: $(VENV)/.dev ## ten minutes of kill -9 everywhere, then the ledger; fails if anything is lost, doubled or foreign
+	$(BIN)/python -m tests.chaos $(CHAOS)
+
+chaos-stock: $(VENV)/.dev ## the same on Celery's own Redis transport, for comparison; fails if that loses nothing
+	$(BIN)/python -m tests.chaos.stock $(CHAOS)
 
 parity: $(VENV)/.dev ## ask PyTorch diffusers again (installs torch beside), then hold the engine to its answers
 	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity

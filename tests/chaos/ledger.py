@@ -72,8 +72,7 @@ def audit_records(
     for state in State:
         if states[state] or state in (State.SUCCEEDED, State.FAILED, State.CANCELLED):
             ledger.note(section, f"{state}", states[state])
-    fates = Counter(order.fate for order in orders)
-    ledger.note(section, "of them poison", fates[Fate.BREAKER] + fates[Fate.KILLER])
+    ledger.note(section, "of them poison", sum(order.poison for order in orders))
     retold = [status for status in found.values() if status.deliveries > 1]
     ledger.note(section, "taken over from a dead worker", len(retold))
     ledger.note(section, "of them twice or more", sum(each.deliveries > 2 for each in retold))

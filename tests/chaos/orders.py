@@ -64,6 +64,10 @@ class Order:
     parameters: dict[str, Any]
 
     @property
+    def poison(self) -> bool:
+        return self.fate in (Fate.BREAKER, Fate.KILLER)
+
+    @property
     def request(self) -> JobRequest:
         return JobRequest.parse(self.parameters)
 

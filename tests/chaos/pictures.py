@@ -37,6 +37,7 @@ class Painted:
 
 
 def paint(order: Order) -> Iterator[Painted]:
+    """Not for poison: it would do here what it does to workers."""
     attempt = plan_attempt(order.id, order.request, _ENGINE.info)
     pictures = _ENGINE.render(attempt.specs, attempt.shape).pictures()
     for index, (spec, pixels) in enumerate(zip(attempt.specs, pictures, strict=True)):
@@ -63,7 +64,7 @@ def audit_pictures(
     other: list[str] = []
     expected: set[str] = set()
     for job_id, status in found.items():
-        if status.state is State.SUCCEEDED and job_id in orders:
+        if status.state is State.SUCCEEDED and job_id in orders and not orders[job_id].poison:
             for key, verdict in _judged(orders[job_id], status, objects):
                 expected.add(key)
                 if verdict:
@@ -117,6 +118,8 @@ def _may_belong(key: str, orders: Mapping[str, Order], found: Mapping[str, JobSt
     """To a job that did not succeed, at a place where it would have had a picture."""
     job_id = key.split("/")[1]
     if job_id not in orders or job_id not in found or found[job_id].state is State.SUCCEEDED:
+        return False
+    if orders[job_id].poison:
         return False
     places = {each.key for each in paint(orders[job_id])}
     count = orders[job_id].request.num_images_per_prompt

@@ -192,14 +192,18 @@ class Producers:
     """One process for each kind of producer."""
 
     def __init__(
-        self, orders: Sequence[Order], environment: Mapping[str, str], folder: Path
+        self,
+        orders: Sequence[Order],
+        environment: Mapping[str, str],
+        folder: Path,
+        module: str = "tests.chaos.producers",
     ) -> None:
         path = folder / "orders.jsonl"
         write(orders, path)
         self._journals = {kind: folder / f"accepted by {kind}" for kind in Producer}
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.producers", kind.value, path, journal],
+                [sys.executable, "-m", module, kind.value, path, journal],
                 cwd=ROOT,
                 env={**os.environ, **environment},
                 preexec_fn=leaves_with_parent(),
