@@ -11,6 +11,7 @@ import jax
 from shared.errors import ConfigurationError
 
 _COMPILED: Final = "/jax/core/compile/backend_compile_duration"
+_CACHE_HIT: Final = "/jax/compilation_cache/cache_hits"
 
 
 def use_cache(folder: Path) -> None:
@@ -43,5 +44,18 @@ class CompileCounter:
         return self._count
 
     def _heard(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event == _COMPILED:
-            self._count += 1
+        self._count += event == _COMPILED
+
+
+class CacheHits:
+    """Programs this process loaded from the cache since the counter was made."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        jax.monitoring.register_event_listener(self._heard)
+
+    def __int__(self) -> int:
+        return self._count
+
+    def _heard(self, event: str, **kwargs: str | int) -> None:
+        self._count += event == _CACHE_HIT

@@ -21,6 +21,7 @@ def load_engine(
     programs: ObjectStore | None = None,
     programs_secret: str = "",
     max_num_inference_steps: int = 100,
+    safety_checker: bool = True,
 ) -> Engine:
     """Load a model and place it on this host's devices. Call `warm` before `render`.
 
@@ -38,6 +39,7 @@ def load_engine(
         programs: Where hosts share them; each takes what another has compiled.
         programs_secret: Seals what lies there, which is code.
         max_num_inference_steps: Longest schedule a batch has room for.
+        safety_checker: Whether to run the model's, if it has one.
 
     Raises:
         CheckpointError: the model cannot be found, read or run.
@@ -69,5 +71,6 @@ def load_engine(
         per_device_batch=per_device_batch,
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,
+        safety_checker=safety_checker,
         shelf=shelf,
     )

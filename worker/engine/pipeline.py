@@ -8,19 +8,18 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
 from worker.engine.base import ImageSpec, ModelInfo, Original, Rendering, Shape
-from worker.engine.batch import Batch, Loop, Programs, device_errors
+from worker.engine.batch import Batch, Programs, device_errors
 from worker.engine.compilation import CompileCounter
+from worker.engine.executables import Shelf
 from worker.engine.mesh import Placement
 from worker.engine.preview import colour_card, fit_colours
+from worker.engine.programs import ProgramMaker
 from worker.engine.requests import RequestMaker
-from worker.engine.sampling import Given, Request, Sampler, Weights
+from worker.engine.sampling import Given, Sampler, Weights
 from worker.engine.schedulers.noise import NoiseSchedule
 from worker.engine.tokenizer import PromptTokenizer
 
@@ -40,6 +39,7 @@ class DiffusionEngine:
         noise: NoiseSchedule,
         placement: Placement,
         per_device_batch: int,
+        shelf: Shelf,
     ) -> None:
         self.info = info
         self.capacity = placement.data * per_device_batch
@@ -48,6 +48,8 @@ class DiffusionEngine:
         self._tokenizer = tokenizer
         self._requests = RequestMaker(self.capacity, info, sampler, tokenizer, noise)
         self._placement = placement
+        self._shelf = shelf
+        self._maker = ProgramMaker(sampler, weights, self._requests, placement, shelf)
         self._programs: Mapping[Shape, Programs] = {}
         self._nothing: Mapping[Shape, Given] = {}
         """What is given in a batch without originals, by shape; on the devices."""
@@ -58,7 +60,7 @@ class DiffusionEngine:
     def warm(self) -> None:
         """Compile every declared shape and run it once."""
         started = time.monotonic()
-        self._programs = {shape: self._compile(shape) for shape in self.info.shapes}
+        self._programs = {shape: self._maker.of(shape, self._colours) for shape in self.info.shapes}
         self._nothing = {
             shape: self._placement.split(self._requests.nothing_given(shape))
             for shape in self._programs
@@ -66,7 +68,13 @@ class DiffusionEngine:
         for shape in self.info.shapes:
             self._run_each_program(shape)
         self._compiled_before_ready = int(self._compiled)
-        log.info("compiled %d shapes in %.1f s", len(self._programs), time.monotonic() - started)
+        log.info(
+            "%d shapes warm after %.1f s: %d programs compiled, %d reloaded",
+            len(self._programs),
+            time.monotonic() - started,
+            self._shelf.compiled,
+            self._shelf.reloaded,
+        )
 
     def render(self, specs: Sequence[ImageSpec], shape: Shape) -> Rendering:
         """Start a batch.
@@ -118,44 +126,3 @@ class DiffusionEngine:
             rendering = self.render([spec], shape)
             rendering.previews()()
             rendering.pictures()
-
-    def _compile(self, shape: Shape) -> Programs:
-        by_slot, everywhere = self._placement.by_slot, self._placement.everywhere
-        begin = jax.jit(self._sampler.begin, out_shardings=by_slot)
-        step = jax.jit(self._sampler.step, out_shardings=by_slot, donate_argnums=2)
-        encode = jax.jit(self._sampler.encode, out_shardings=by_slot)
-        preview = jax.jit(self._sampler.preview, out_shardings=by_slot)
-        decode = jax.jit(self._sampler.decode, out_shardings=by_slot)
-        originals = _abstract(self._requests.blank_originals(shape), by_slot)
-        given = _abstract(self._requests.nothing_given(shape), by_slot)
-        colours = _abstract(self._colours, everywhere)
-
-        def loop(request: Request) -> tuple[Loop, Any]:
-            request = _abstract(request, by_slot)
-            made = jax.eval_shape(begin, self._weights, request, given)
-            conditions, state = _abstract(made, by_slot)
-            compiled = Loop(
-                begin=begin.lower(self._weights, request, given).compile(),
-                step=step.lower(self._weights, conditions, state).compile(),
-            )
-            return compiled, state
-
-        guided, state = loop(self._requests.blank())
-        unguided, _ = loop(self._requests.blank(guided=False))
-        return Programs(
-            guided=guided,
-            unguided=unguided,
-            encode=encode.lower(self._weights, originals).compile(),
-            preview=preview.lower(state, colours).compile(),
-            decode=decode.lower(self._weights, state).compile(),
-        )
-
-
-def _abstract(tree: Any, sharding: NamedSharding) -> Any:
-    """Shapes, dtypes and places of arrays, without the arrays."""
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
-            x.shape, x.dtype, sharding=sharding
-        ),
-        tree,
-    )

@@ -1,0 +1,86 @@
+"""The programs of a shape, made before any job arrives.
+
+Goes in: a sampler, where its weights lie, the arrays that a batch has. Comes out: executables, off
+the shelf or compiled. Runs nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from worker.engine.base import Shape
+from worker.engine.batch import Loop, Programs
+from worker.engine.executables import Shelf
+from worker.engine.mesh import Placement
+from worker.engine.requests import RequestMaker
+from worker.engine.sampling import Conditions, Sampler, State, Weights
+
+
+@dataclass(frozen=True)
+class ProgramMaker:
+    """Knows what decides a program: the networks, the weights' types and places, the batch."""
+
+    sampler: Sampler
+    weights: Weights
+    requests: RequestMaker
+    placement: Placement
+    shelf: Shelf
+
+    def of(self, shape: Shape, colours: jax.Array) -> Programs:
+        """All of a shape. Nothing is traced if the shelf has them."""
+        sampler, weights, by_slot = self.sampler, self.weights, self.placement.by_slot
+        given = _abstract(self.requests.nothing_given(shape), by_slot)
+        originals = _abstract(self.requests.blank_originals(shape), by_slot)
+        requests = {
+            guided: _abstract(self.requests.blank(guided=guided), by_slot)
+            for guided in (True, False)
+        }
+        inputs = (weights, requests, given, originals, colours)
+
+        @cache
+        def begun(guided: bool) -> tuple[Conditions, State]:
+            made = jax.eval_shape(sampler.begin, weights, requests[guided], given)
+            placed: tuple[Conditions, State] = _abstract(made, by_slot)
+            return placed
+
+        def program(
+            name: str, function: Callable[..., Any], arguments: Callable[[], Any], **options: Any
+        ) -> Any:
+            jitted = jax.jit(function, out_shardings=by_slot, **options)
+            return self.shelf.executable(
+                f"{shape}/{name}", inputs, lambda: jitted.lower(*arguments())
+            )
+
+        def loop(name: str, guided: bool) -> Loop:
+            start = (weights, requests[guided], given)
+            return Loop(
+                begin=program(f"begin-{name}", sampler.begin, lambda: start),
+                step=program(
+                    f"step-{name}",
+                    sampler.step,
+                    lambda: (weights, *begun(guided)),
+                    donate_argnums=2,
+                ),
+            )
+
+        return Programs(
+            guided=loop("guided", True),
+            unguided=loop("unguided", False),
+            encode=program("encode", sampler.encode, lambda: (weights, originals)),
+            preview=program("preview", sampler.preview, lambda: (begun(True)[1], colours)),
+            decode=program("decode", sampler.decode, lambda: (weights, begun(True)[1])),
+        )
+
+
+def _abstract(tree: Any, sharding: NamedSharding) -> Any:
+    """Shapes, dtypes and places of arrays, without the arrays."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            x.shape, x.dtype, sharding=sharding
+        ),
+        tree,
+    )
