@@ -35,6 +35,7 @@ from shared.jobs import (
 from shared.outbox import Outbox
 from shared.records import Records
 from shared.settings import Settings
+from shared.tenants import Tenants
 
 _CHUNK: Final = 500
 """Jobs a round trip: 28,000 jobs/s with it, 1,600 one by one."""
@@ -50,23 +51,27 @@ class Client:
         redis_url: str | None = None,
         *,
         namespace: str | None = None,
+        tenant: str | None = None,
         settings: Settings | None = None,
     ) -> None:
         """Settings come from the arguments, else from `IMAGEFLEET_…`. Connects at the first call.
+
+        Args:
+            tenant: on whose behalf jobs are submitted that do not say so themselves.
 
         Raises:
             ConfigurationError: a setting is wrong.
         """
         self.settings = settings or Settings.load(redis_url=redis_url, namespace=namespace)
+        self._common = {"tenant": tenant}
         self._url = self.settings.redis_url.get_secret_value()
         self._redis = broker.connect(self._url)
         self._records = Records(self._redis, self.settings.namespace, self.settings.retention_s)
         self._catalogue = Catalogue(self._redis, self.settings.namespace)
+        self.tenants: Final = Tenants(self._redis, self.settings.namespace)
         self.dead_letters: Final = DeadLetters(self._redis, self.settings.namespace)
         """What the fleet gave up."""
-        self.outbox: Final = Outbox(
-            self._redis, self.settings.namespace, self.settings.retention_s
-        )
+        self.outbox: Final = Outbox(self._redis, self.settings.namespace, self.settings.retention_s)
         """Callbacks owed."""
 
     def __enter__(self) -> Self:
@@ -87,6 +92,7 @@ class Client:
             InvalidRequest: names the field, its value and the limit.
             BrokerUnavailable: nothing was accepted, or (a lost answer) it is not known; the same
                 call with the same `id` settles it.
+            QueueFull, TenantLimit: as many jobs wait as may; nothing was accepted.
         """
         [job] = self.submit_many([{"prompt": prompt, "id": id, **parameters}])
         return job
@@ -96,30 +102,31 @@ class Client:
     ) -> list["Job"]:
         """Accept many: prompts, or mappings of parameters; `parameters` hold for all of them.
 
-        Raises as `submit`. The chunks (of 500) before the one that raised are accepted; if an id
-        stands already with other parameters, so are the other jobs of its chunk.
+        Raises as `submit`. Jobs are accepted in chunks of 500, each whole or not at all, in one
+        step; the chunks before the one that raised are accepted. If an id stands already with
+        other parameters, so are the other jobs of its chunk. With ids of their own, prompts can be
+        submitted again as they are: what is accepted already is not accepted twice.
         """
         if isinstance(prompts, str | Mapping):
             raise InvalidRequest("prompts", prompts, "must be several; `submit` takes one")
         jobs: list[Job] = []
         entries = iter(prompts)
         while chunk := list(islice(entries, _CHUNK)):
-            jobs += self._accept([_fields(entry, parameters) for entry in chunk])
+            common = {**self._common, **parameters}
+            jobs += self._accept([_fields(entry, common) for entry in chunk])
         return jobs
 
     def get(self, job_id: str) -> "Job":
         """The handle of a job submitted earlier, from here or elsewhere. Raises UnknownJob."""
-        self.statuses([check_job_id(job_id)])
-        return Job(id=job_id, client=self)
+        job = Job(id=check_job_id(job_id), client=self)
+        job.status()
+        return job
 
     def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
-        """The records of many jobs in one round trip. Raises UnknownJob."""
+        """The records of many jobs in one round trip; those that are unknown here are left out."""
         ids = list(job_ids)
         with broker.clear_errors(self._url):
             found = self._records.read(ids)
-        for job_id, status in zip(ids, found, strict=True):
-            if status is None:
-                raise UnknownJob(f"no job {job_id!r} here: never submitted, or expired")
         return [status for status in found if status is not None]
 
     def as_completed(
@@ -196,8 +203,9 @@ class Job:
 
     def status(self) -> JobStatus:
         """The record as it stands. Raises UnknownJob."""
-        [status] = self.client.statuses([self.id])
-        return status
+        for status in self.client.statuses([self.id]):
+            return status
+        raise UnknownJob(f"no job {self.id!r} here: never submitted, or its record expired")
 
     def result(self, timeout: float | None = None) -> JobResult:
         """Wait until the job ends; its stored pictures.
@@ -228,7 +236,8 @@ def outcome(status: JobStatus) -> JobResult:
 
 def _fields(entry: str | Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
     own = {"prompt": entry} if isinstance(entry, str) else dict(entry)
-    return {name: value for name, value in {**common, **own}.items() if value is not None}
+    given = {**common, **own}
+    return {name: value for name, value in given.items() if value is not None or name == "prompt"}
 
 
 def pauses(waiting: Collection[object], timeout: float | None) -> Iterator[float]:
@@ -245,7 +254,9 @@ def pauses(waiting: Collection[object], timeout: float | None) -> Iterator[float
         if not waiting:
             return
         if left <= 0:
+            count = len(waiting)
+            left_over = "1 job is" if count == 1 else f"{count} jobs are"
             raise ResultTimeout(
-                f"{len(waiting)} jobs are not done after {timeout:g} s; they go on, wait again"
+                f"{left_over} not done after {timeout:g} s; work goes on, wait again"
             )
         pause = min(pause * 1.5, _LAST_POLL_S)

@@ -13,7 +13,15 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from shared.errors import InvalidRequest, MessageRejected
 
@@ -91,6 +99,10 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}$")]
 """Of a model, a scheduler or a tenant; part of queue names."""
 
 
+Whole = Annotated[int, Strict()]
+"""Neither True nor "7"."""
+
+
 class JobRequest(Record):
     """One prompt and its parameters, in diffusers' names.
 
@@ -99,21 +111,21 @@ class JobRequest(Record):
 
     prompt: str
     negative_prompt: str = ""
-    height: int | None = None
-    width: int | None = None
-    num_inference_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
+    height: Whole | None = None
+    width: Whole | None = None
+    num_inference_steps: Annotated[Whole, Field(ge=1, le=MAX_STEPS)] | None = None
     guidance_scale: Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)] | None = (
         None
     )
-    num_images_per_prompt: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = Field(
+    num_images_per_prompt: Annotated[Whole, Field(ge=1, le=MAX_IMAGES)] = 1
+    seed: Annotated[Whole, Field(ge=0, le=MAX_SEED)] = Field(
         default_factory=lambda: secrets.randbits(32)
     )
     """Drawn at submission if not given, so that a second attempt paints the same picture."""
     scheduler: Name | None = None
     model: Name | None = None
     format: ImageFormat = ImageFormat.PNG
-    priority: Annotated[int, Field(ge=0, le=9)] = 3
+    priority: Annotated[Whole, Field(ge=0, le=9)] = 3
     """Celery's on Redis: 0 is served first, 9 last; steps of three share a level."""
     tenant: Name | None = None
     """On whose behalf: tenants of one priority level take turns."""
@@ -194,6 +206,8 @@ class ImageResult(Record):
     height: int
     width: int
     format: ImageFormat
+    nsfw: bool = False
+    """Whether the model's safety checker flagged it; it is black then."""
 
 
 class JobResult(Record):

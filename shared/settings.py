@@ -50,12 +50,19 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
-        """Environment plus `overrides` that are not None. Raises ConfigurationError."""
+        """Environment plus `overrides` that are not None.
+
+        Raises:
+            ConfigurationError: names the variable or the override, and the value unless secret.
+        """
         given = {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
+            first = error.errors(include_url=False)[0]
             name = str(first["loc"][0]) if first["loc"] else "settings"
+            where = name if name in given else f"{ENV_PREFIX}{name.upper()}"
+            if name in cls.model_fields and "Secret" not in str(cls.model_fields[name].annotation):
+                where += f"={first['input']!r}"
             sentence = first["msg"].removeprefix("Value error, ")
-            raise ConfigurationError(f"{ENV_PREFIX}{name.upper()}: {sentence}") from None
+            raise ConfigurationError(f"{where}: {sentence}") from None

@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
+from shared.errors import ConfigurationError
 from shared.settings import ENV_PREFIX
+from worker.exits import Exit
 from worker.settings import WorkerSettings
 
 
@@ -33,11 +35,28 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
 def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     """Turn queued prompts into pictures with all devices of this host.
 
-    Loads the model, compiles its shapes, then takes work until SIGTERM.
+    Loads the model, compiles its shapes, then takes work until it is told to stop.
+
+    SIGTERM (a preemption notice) or Ctrl-C: takes nothing more, hands back at once what no device
+    has seen, and finishes the rest within the drain time, or hands it back too. A second one:
+    hands everything back and ends.
+
+    \b
+    Exit codes:
+    0   drained
+    69  the devices failed a known picture for too long
+    70  internal error
+    74  the devices hung
+    75  ended before the drain was through; what it had runs elsewhere
+    78  a setting, Redis, the store or the checkpoint is wrong
     """
-    for name, value in flags.items():
-        if value is not None:
-            os.environ[f"{ENV_PREFIX}{name.upper()}"] = value
+    typed = {name: value for name, value in flags.items() if value is not None}
+    try:
+        WorkerSettings.load(**typed)  # names a wrong flag as it was typed
+    except ConfigurationError as error:
+        click.echo(f"imagefleet-worker: {error}", err=True)
+        sys.exit(Exit.MISCONFIGURED)
+    os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in typed.items()})
     from worker.app import app  # reads the settings, so it comes after the flags
 
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]

@@ -2,21 +2,24 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import click
 
 from producer.client import Client, Job, outcome
 from producer.commands.connected import connected
-from shared.errors import ImagefleetError, ResultTimeout, UnknownJob
+from shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
 from shared.jobs import (
     DEFAULT_CALLBACK_EVENTS,
     CallbackEvent,
     ImageFormat,
+    JobRequest,
     JobStatus,
     State,
 )
+
+_SECONDS: Final = click.FloatRange(min=0)
 
 
 @connected
@@ -33,6 +36,7 @@ from shared.jobs import (
 @click.option("--model")
 @click.option("--format", type=click.Choice([f.value for f in ImageFormat]), default="png")
 @click.option("--priority", type=int, default=3, show_default=True, help="0 (first) to 9.")
+@click.option("--tenant", help="On whose behalf; tenants take turns.")
 @click.option("--callback-url")
 @click.option(
     "--callback-event",
@@ -43,7 +47,7 @@ from shared.jobs import (
     show_default=True,
 )
 @click.option("--wait/--no-wait", default=False, help="Wait and print where the pictures are.")
-@click.option("--timeout", type=float, help="Seconds to wait at most.")
+@click.option("--timeout", type=_SECONDS, help="Seconds to --wait at most.")
 def submit(
     client: Client,
     prompts: tuple[str, ...],
@@ -53,15 +57,17 @@ def submit(
     **parameters: Any,
 ) -> None:
     """Queue PROMPTS. `-` reads one prompt a line from standard input. Prints the job ids."""
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout is for --wait")
     given = {name: value for name, value in parameters.items() if value is not None}
-    texts = list(_texts(prompts))
+    texts = list(_texts(prompts, given))
     if job_id is not None:
         if len(texts) != 1:
             raise click.UsageError("--id names one job, so give one prompt")
         given["id"] = job_id
     jobs = client.submit_many(texts, **given)
     if wait:
-        _wait(client, jobs, timeout)
+        sys.exit(_wait(client, jobs, timeout))
     else:
         for job in jobs:
             click.echo(job.id)
@@ -72,55 +78,90 @@ def submit(
 @click.option("--json", "as_json", is_flag=True, help="Whole records, one JSON object a line.")
 def status(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
     """Where jobs stand."""
-    for found in client.statuses(job_ids):
+    statuses = client.statuses(job_ids)
+    for found in statuses:
         click.echo(found.model_dump_json() if as_json else _line(found))
+    _name_unknown(job_ids, statuses)
 
 
 @connected
 @click.argument("job_ids", nargs=-1, required=True)
-@click.option("--timeout", type=float, help="Seconds to wait at most.")
+@click.option("--timeout", type=_SECONDS, help="Seconds to wait at most.")
 def wait(client: Client, job_ids: tuple[str, ...], timeout: float | None) -> None:
     """Wait until jobs end; print where their pictures are. Exit code 1 if any did not succeed."""
-    _wait(client, [client.get(job_id) for job_id in job_ids], timeout)
+    statuses = client.statuses(job_ids)
+    worst = _wait(client, [Job(id=found.id, client=client) for found in statuses], timeout)
+    _name_unknown(job_ids, statuses)
+    sys.exit(worst)
 
 
 @connected
 @click.argument("job_ids", nargs=-1, required=True)
 def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
     """Withdraw jobs: queued ones at once, running ones between two steps."""
-    unknown = None
+    unknown = []
     for job_id in job_ids:
         try:
             state = client.cancel(job_id)
         except UnknownJob as error:
-            unknown = error  # the others are withdrawn all the same
+            unknown.append(error)  # the others are withdrawn all the same
             continue
         note = "running, stops between steps" if state is State.RUNNING else str(state)
         click.echo(f"{job_id}  {note}")
-    if unknown is not None:
-        raise unknown
+    _tell(unknown)
 
 
-def _texts(prompts: Iterable[str]) -> Iterator[str]:
+def _texts(prompts: Iterable[str], given: Mapping[str, Any]) -> Iterator[str]:
+    """The prompts, those from standard input checked: nothing is submitted if a line is wrong."""
     for prompt in prompts:
         if prompt == "-":
-            yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
+            yield from _lines(given)
         else:
             yield prompt
 
 
-def _wait(client: Client, jobs: list[Job], timeout: float | None) -> None:
+def _lines(given: Mapping[str, Any]) -> Iterator[str]:
+    lines = [(at, line.rstrip("\r\n")) for at, line in enumerate(sys.stdin, 1) if line.strip()]
+    if not lines:
+        raise InvalidRequest("-", "", "standard input holds no prompt")
+    for at, line in lines:
+        try:
+            JobRequest.parse({**given, "prompt": line})
+        except InvalidRequest as error:
+            raise InvalidRequest(f"line {at}: {error.field}", error.value, error.limit) from None
+        yield line
+
+
+def _name_unknown(job_ids: Sequence[str], known: Sequence[JobStatus]) -> None:
+    found = {status.id for status in known}
+    missing = dict.fromkeys(job_id for job_id in job_ids if job_id not in found)
+    _tell(
+        [
+            UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
+            for job_id in missing
+        ]
+    )
+
+
+def _tell(errors: Sequence[ImagefleetError]) -> None:
+    """After all the rest has been done: what could not be. Ends the command."""
+    for error in errors:
+        click.echo(f"imagefleet: {error}", err=True)
+    if errors:
+        sys.exit(1)
+
+
+def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
+    """The exit code: 1 if any did not succeed."""
     worst = 0
     for job in _ended(client, jobs, timeout):
         try:
             for image in outcome(job.status()).images:
                 click.echo(f"{job.id}  {image.url}")
-        except UnknownJob:
-            raise
         except ImagefleetError as error:
             click.echo(f"{job.id}  {error}", err=True)
             worst = 1
-    sys.exit(worst)
+    return worst
 
 
 def _ended(client: Client, jobs: list[Job], timeout: float | None) -> Iterator[Job]:

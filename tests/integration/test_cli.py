@@ -45,6 +45,61 @@ def test_a_file_of_prompts_is_one_job_a_line(run: Run) -> None:
     assert len(run("submit", "-", stdin="a\n\nb\nc\n").stdout.split()) == 3
 
 
+@pytest.mark.parametrize(
+    ("stdin", "sentence"),
+    [
+        ("good\n\n" + "a" * 4001 + "\n", "line 3: prompt='aaa"),
+        ("\n \n", "standard input holds no prompt"),
+    ],
+)
+def test_a_bad_file_is_refused_whole_and_the_line_named(
+    run: Run, redis_server: EmbeddedRedis, namespace: str, stdin: str, sentence: str
+) -> None:
+    told = run("submit", "-", stdin=stdin)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert sentence in told.stderr
+    assert Client(redis_server.url, namespace=namespace).tenants.standings()[0].waiting == 0
+
+
+@pytest.mark.parametrize("command", ["status", "wait", "cancel"])
+def test_unknown_jobs_are_named_after_the_others(run: Run, command: str) -> None:
+    run("submit", "a", "--id", "known")
+    run("cancel", "known")
+    told = run(command, "nobody", "known")
+    assert told.returncode == 1
+    assert "known" in told.stdout + told.stderr.partition("\n")[0]
+    assert told.stderr.endswith("imagefleet: no job 'nobody' here: never submitted, or its record expired\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("submit", "a", "--timeout", "3"), ("wait", "a", "--timeout", "-1")]
+)
+def test_a_timeout_that_means_nothing_is_a_wrong_command_line(
+    run: Run, arguments: tuple[str, ...]
+) -> None:
+    told = run(*arguments)
+    assert told.returncode == 2
+    assert "--timeout" in told.stderr
+
+
+def test_tenants_are_weighed_limited_and_shown(run: Run) -> None:
+    assert run("tenants", "--weight", "gold=3", "--limit", "free=1").returncode == 0
+    run("submit", "a", "--tenant", "free")
+    told = run("submit", "b", "--tenant", "free")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "tenant 'free' has enough jobs waiting" in told.stderr
+    assert run("tenants").stdout.split("\n") == [
+        "tenant                               waiting      weight       limit",
+        "*                                          1           -           -",
+        "free                                       1           1           1",
+        "gold                                       0           3           -",
+        "",
+    ]
+    assert run("tenants", "--limit", "free=none").stdout.count("- \n") == 0
+    assert run("submit", "b", "--tenant", "free").returncode == 0
+    assert run("tenants", "--weight", "gold").returncode == 2
+
+
 def test_waiting_prints_where_the_pictures_are(
     run: Run, redis_server: EmbeddedRedis, namespace: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +16,9 @@ from shared.errors import (
     InvalidRequest,
     JobCancelled,
     JobFailed,
+    QueueFull,
     ResultTimeout,
+    TenantLimit,
     UnknownJob,
 )
 from shared.jobs import JobError, JobResult, State
@@ -95,6 +98,74 @@ def test_unknown_jobs_are_named(producer: Client) -> None:
             act("nobody")
 
 
+def test_one_unknown_job_does_not_hide_the_others(producer: Client) -> None:
+    job = producer.submit("a")
+    assert [status.id for status in producer.statuses(["nobody", job.id])] == [job.id]
+
+
+def test_a_missing_prompt_is_named_as_what_it_is(producer: Client) -> None:
+    with pytest.raises(InvalidRequest, match="prompt=None: must be a valid string"):
+        producer.submit(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="prompt=None: field required"):
+        producer.submit_many([{"seed": 3}])
+
+
+def test_a_client_s_tenant_is_that_of_jobs_which_name_none(
+    redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    producer = Client(redis_server.url, namespace=namespace, tenant="gold")
+    jobs = producer.submit_many(["a", {"prompt": "b", "tenant": "free"}])
+    assert [job.status().request.tenant for job in jobs] == ["gold", "free"]
+    waiting = {each.tenant: each.waiting for each in producer.tenants.standings()}
+    assert waiting == {"*": 2, "gold": 1, "free": 1}
+
+
+def test_a_full_queue_takes_nothing_more_and_says_so(producer: Client, records: Records) -> None:
+    producer.tenants.limit("*", 3)
+    kept = producer.submit_many(["a", "b"])
+    with pytest.raises(QueueFull, match="2 wait, 2 more would pass the limit of 3") as full:
+        producer.submit_many([{"prompt": "c", "id": "c"}, "d"])
+    assert (full.value.code, full.value.retryable) == ("queue_full", True)
+    assert producer.statuses(["c"]) == []
+    producer.submit("c", id="c", seed=1)
+    assert not producer.submit("c", id="c", seed=1).status().done  # a resend is no new job
+    with pytest.raises(QueueFull):
+        producer.submit("d")
+    producer.tenants.limit("*", None)
+    producer.submit("d")
+    assert producer.statuses([job.id for job in kept])[0].state is State.QUEUED
+
+
+def test_a_tenant_s_limit_is_its_own(producer: Client) -> None:
+    producer.tenants.limit("free", 1)
+    producer.submit("a", tenant="free", height=64, width=64)
+    with pytest.raises(TenantLimit, match="tenant 'free' has enough jobs waiting: 1 wait"):
+        producer.submit("b", tenant="free")
+    producer.submit("b", tenant="gold")
+    producer.submit("b")
+
+
+def test_limits_hold_for_producers_that_race(producer: Client) -> None:
+    producer.tenants.limit("*", 50)
+    refused = []
+
+    def submit(number: int) -> None:
+        try:
+            producer.submit(f"p {number}")
+        except QueueFull as error:
+            refused.append(error)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(submit, range(80)))
+    assert (producer.tenants.standings()[0].waiting, len(refused)) == (50, 30)
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), 1e9])
+def test_weights_that_are_none_are_refused(producer: Client, weight: float) -> None:
+    with pytest.raises(InvalidRequest, match="weight="):
+        producer.tenants.weigh("gold", weight)
+
+
 def test_what_no_worker_here_offers_is_refused_at_the_door(
     redis_server: EmbeddedRedis, namespace: str
 ) -> None:
@@ -118,7 +189,7 @@ def test_a_missing_redis_is_one_clear_sentence_without_its_password() -> None:
 
 
 def test_an_address_that_is_none_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="IMAGEFLEET_REDIS_URL"):
+    with pytest.raises(ConfigurationError, match="redis_url: must begin with redis://"):
         Client("http://localhost")
 
 

@@ -30,8 +30,11 @@ def test_a_wrong_value_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"IMAGEFLEET_{name}", value)
-    with pytest.raises(ConfigurationError, match=f"IMAGEFLEET_{name}"):
+    with pytest.raises(ConfigurationError, match=f"^IMAGEFLEET_{name}='{value}': "):
         WorkerSettings.load()
+    monkeypatch.delenv(f"IMAGEFLEET_{name}")
+    with pytest.raises(ConfigurationError, match=f"^{name.lower()}='{value}': "):
+        WorkerSettings.load(**{name.lower(): value})
 
 
 def test_secrets_do_not_show() -> None:
@@ -39,4 +42,7 @@ def test_secrets_do_not_show() -> None:
         redis_url="redis://:hunter2@localhost", webhook_secrets="whsec_hunter2"
     )
     assert "hunter2" not in repr(settings)
+    with pytest.raises(ConfigurationError) as refused:
+        WorkerSettings.load(redis_url="http://:hunter2@localhost")
+    assert "hunter2" not in str(refused.value)
     assert settings.webhook_secrets[0].get_secret_value() == "whsec_hunter2"

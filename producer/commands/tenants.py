@@ -1,0 +1,64 @@
+"""`imagefleet tenants`: who waits, who gets how much, who may queue how many."""
+
+import click
+
+from producer.client import Client
+from producer.commands.connected import connected
+from shared.tenants import EVERYBODY, NOBODY, Standing
+
+
+class _Pair(click.ParamType):
+    """`NAME=VALUE`"""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        name, equals, text = str(value).rpartition("=")
+        if not equals or not text:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
+@connected
+@click.option("--weight", "weights", type=_Pair(), multiple=True, help="gold=3: its share.")
+@click.option(
+    "--limit",
+    "limits",
+    type=_Pair(),
+    multiple=True,
+    help="gold=1000: jobs that may wait; '*=100000' of all together; gold=none.",
+)
+def tenants(
+    client: Client, weights: tuple[tuple[str, str], ...], limits: tuple[tuple[str, str], ...]
+) -> None:
+    """Who waits, with how many jobs, by what weight and limit; sets weights and limits first.
+
+    Both hold from the next job or batch on, for every producer and worker. '*' is everybody, a
+    blank name are jobs without a tenant.
+    """
+    for tenant, weight in weights:
+        client.tenants.weigh(tenant, _number(weight))
+    for tenant, limit in limits:
+        client.tenants.limit(tenant, None if limit == "none" else int(_number(limit)))
+    click.echo(_row("tenant", "waiting", "weight", "limit"))
+    for each in client.tenants.standings():
+        click.echo(_line(each))
+
+
+def _line(standing: Standing) -> str:
+    weight = "-" if standing.tenant in (EVERYBODY, NOBODY) else f"{standing.weight:g}"
+    limit = "-" if standing.limit is None else str(standing.limit)
+    return _row(standing.tenant, str(standing.waiting), weight, limit)
+
+
+def _row(tenant: str, *numbers: str) -> str:
+    return f"{tenant:32}" + "".join(f"{number:>12}" for number in numbers)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is not a number") from None
