@@ -61,7 +61,7 @@ class RequestMaker:
             request.tokens[slot] = self._tokenizer(prompts)
             request.key[slot] = divmod(spec.seed, 2**32)
             request.image_index[slot] = spec.image_index
-            request.start[slot] = _start(spec, table)
+            request.start[slot] = start_of(spec, table)
             request.guidance[slot] = spec.guidance_scale
             request.rows[slot] = table.padded(request.rows.shape[1])
             request.calls[slot] = len(table.rows)
@@ -123,7 +123,7 @@ class RequestMaker:
         return self._tables.setdefault((scheduler, steps, skipped), made)
 
 
-def _start(spec: ImageSpec, table: Table) -> tuple[float, float]:
+def start_of(spec: ImageSpec, table: Table) -> tuple[float, float]:
     """Parts of the picture and of the noise in the first latents. All that is to be painted at full
     strength forgets the picture, but only under a mask: so it is in diffusers."""
     original = spec.original

@@ -1,0 +1,71 @@
+"""Painting over a picture gives what diffusers gives, with and without a mask."""
+
+from typing import Final
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
+from worker.engine import sampling
+from worker.engine.base import ImageSpec, Original
+from worker.engine.requests import start_of
+from worker.engine.sampling import Originals, Request
+from worker.engine.schedulers.catalogue import SCHEDULERS
+from worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
+
+EDITS: Final = load_file(FOLDER / "edits.safetensors")
+STEPS: Final = 10
+
+
+@pytest.mark.parametrize("oracle", ["older", "newer"], indirect=True)
+def test_pictures_painted_over_are_those_of_diffusers(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = oracle.folder.name
+    answers = {
+        key.removeprefix(f"{name}|"): value for key, value in EDITS.items() if key.startswith(name)
+    }
+    repaint = answers["repaint"]
+    draws = {shape: np.moveaxis(answers[shape], 1, -1) for shape in ("encoding", "noise")}
+    sampler, drawn = oracle.sampler, [draws["encoding"]]
+    monkeypatch.setattr(sampling, "normal", lambda key, size: drawn[0])
+    encode, begin, step, decode = (
+        jax.jit(each) for each in (sampler.encode, sampler.begin, sampler.step, sampler.decode)
+    )
+    tokenizer = PromptTokenizer([ClipTokenizer(oracle.folder / "tokenizer", 77)])
+    tokens = np.stack([tokenizer(["", PROMPTS[0]]), tokenizer(["blue", PROMPTS[1]])])
+    nobody = {"key": np.zeros((2, 2), np.uint32), "image_index": np.zeros(2, np.uint32)}
+    cases = [key for key in answers if "|" in key]
+    assert len(cases) == 16
+    for case in cases:
+        kind, scheduler, strength = case.split("|")
+        mask = repaint if kind == "inpaint" else None
+        where = np.ones((8, 8), bool) if mask is None else mask[::4, ::4]
+        original = Original(
+            pixels=answers["pixels"][0], repaint=mask, strength=float(strength), digest=""
+        )
+        spec = ImageSpec(prompt="", num_inference_steps=STEPS, guidance_scale=3, original=original)
+        made = SCHEDULERS[scheduler](oracle.configs.noise, STEPS, STEPS - spec.steps)
+        request = Request(
+            tokens=tokens,
+            **nobody,
+            start=np.stack([np.float32(start_of(spec, made))] * 2),
+            guidance=np.full(2, 3, np.float32),
+            rows=np.stack([made.padded(STEPS + 1)] * 2),
+            calls=np.full(2, len(made.rows), np.int32),
+        )
+        drawn[0] = draws["encoding"]
+        originals = Originals(
+            pixels=answers["pixels"], repaint=np.stack([where[..., None]] * 2), **nobody
+        )
+        given = encode(oracle.weights, originals)
+        drawn[0] = draws["noise"]
+        conditions, state = begin(oracle.weights, request, given)
+        for _ in made.rows:
+            state, _ = step(oracle.weights, conditions, state)
+        pictures, *_ = decode(oracle.weights, state)
+        apart = np.abs(np.asarray(pictures, int) - answers[case])
+        assert apart.max() <= 1, case
+        assert apart.mean() < 1e-3, case
