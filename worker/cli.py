@@ -44,7 +44,7 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
     \b
     Exit codes:
     0   drained
-    69  the devices failed a known picture for too long
+    69  the devices, or the store, failed for too long
     70  internal error
     74  the devices hung
     75  ended before the drain was through; what it had runs elsewhere

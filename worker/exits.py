@@ -6,7 +6,7 @@ from enum import IntEnum
 class Exit(IntEnum):
     """0 is a drain that handed everything back or finished it."""
 
-    SICK = 69  # the devices failed a known picture for longer than `quarantine_s`
+    SICK = 69  # devices or store failed for longer than `quarantine_s`
     BROKEN = 70  # a vital thread died of an internal error
     HUNG = 74  # the devices made no step for `watchdog_s`
     HURRIED = 75  # a second signal, or the drain did not end; others have or get the work

@@ -1,7 +1,8 @@
-"""Are the devices to blame? Asked after every failed batch, by painting a known picture.
+"""Who is to blame, the job or this worker? Asked after a failure, before anything is recorded.
 
-Devices that fail it get no work until they paint it again: a sick host must not fail the whole
-queue, one batch after the other, faster than any healthy one works. Knows no jobs, no Redis.
+A worker that fails every job fails the whole queue, faster than any healthy one works. So the
+devices are asked for a known picture and the store for a small object; while one of them fails,
+this worker takes no work. Knows no jobs, no Redis.
 """
 
 import logging
@@ -10,6 +11,8 @@ import threading
 import time
 from typing import Final
 
+from shared.errors import ImagefleetError
+from shared.storage import ObjectStore
 from worker.engine.base import Engine, ImageSpec
 from worker.exits import Exit
 
@@ -21,14 +24,20 @@ _PROMPT: Final = "a known picture"
 
 
 class Health:
-    """Of one engine. Called from the device thread alone."""
+    """Of one worker. The engine is asked from the device thread alone."""
 
-    def __init__(self, engine: Engine, quarantine_s: float) -> None:
+    def __init__(self, engine: Engine, store: ObjectStore, quarantine_s: float) -> None:
         self._engine = engine
+        self._store = store
         self._quarantine_s = quarantine_s
+        self._lock = threading.Lock()
+        self.painting = False
+        """Whether the devices are being asked."""
+        self.doubted = False
+        """Whether the store failed: nothing should be painted that cannot be kept."""
 
-    def well(self) -> bool:
-        """Paint the known picture: one step of the program that every batch runs."""
+    def paints(self) -> bool:
+        """Ask the devices: one step of the program that every batch runs."""
         info = self._engine.info
         spec = ImageSpec(
             prompt=_PROMPT,
@@ -36,25 +45,40 @@ class Health:
             guidance_scale=info.default_guidance_scale,
             scheduler=info.default_scheduler,
         )
+        self.painting = True
         try:
             self._engine.render([spec], info.shapes[0]).pictures()
         except Exception as error:  # whatever a sick runtime says
             log.error("the devices fail a known picture: %s", error)
             return False
+        finally:
+            self.painting = False
         return True
 
+    def stores(self) -> bool:
+        """Ask the store. If it fails, it is doubted until `recover`."""
+        with self._lock:
+            if not self.doubted:
+                try:
+                    self._store.check()
+                except ImagefleetError as error:
+                    log.error("the store fails: %s", error)
+                    self.doubted = True
+            return not self.doubted
+
     def recover(self, stopping: threading.Event) -> None:
-        """Ask again, with growing pauses, until the devices are well or the worker stops. After
+        """Ask again, with growing pauses, until all is well or the worker stops. After
         `quarantine_s` the process ends: whoever starts it again may find other devices."""
-        log.critical("quarantined: no work is taken until the devices are well")
+        log.critical("quarantined: no work is taken until devices and store are well")
         began, pause_s = time.monotonic(), _FIRST_PAUSE_S
         while time.monotonic() - began < self._quarantine_s:
             if stopping.wait(pause_s):
                 return
-            if self.well():
+            self.doubted = False
+            if self.paints() and self.stores():
                 log.warning("well again after %.0f s: work is taken", time.monotonic() - began)
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        log.critical("the devices did not recover within %g s", self._quarantine_s)
+        log.critical("not well within %g s: this worker ends", self._quarantine_s)
         logging.shutdown()
         os._exit(Exit.SICK)

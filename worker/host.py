@@ -17,7 +17,14 @@ from shared import broker
 from shared.broker import UNTIL_IT_IS_BACK
 from shared.catalogue import Catalogue
 from shared.deadletters import DeadLetters
-from shared.errors import ImagefleetError, JobCancelled, JobFailed, LeaseLost
+from shared.errors import (
+    ImagefleetError,
+    JobCancelled,
+    JobFailed,
+    LeaseLost,
+    StorageDenied,
+    StorageUnavailable,
+)
 from shared.events import callback
 from shared.jobs import CallbackEvent, JobResult, State
 from shared.queues import queue_name, without_tenant
@@ -76,6 +83,7 @@ class Host:
             dtype=settings.dtype,
             cache_dir=settings.cache_dir,
             max_num_inference_steps=settings.max_num_inference_steps,
+            safety_checker=settings.safety_checker,
         )
         self.engine.warm()
         self._records = Records(patient, settings.namespace, settings.retention_s)
@@ -100,13 +108,14 @@ class Host:
             store, self._records, self.engine, self.name, settings.storage_patience_s
         )
         self._retries = Retries(self._records, self._claims, dead, settings.max_retries)
+        self._health = Health(self.engine, store, settings.quarantine_s)
         self._reporter = ProgressReporter(self._records)
         self._runner = Runner(
             self.engine,
             self.intake.next_batch,
             self._report,
             settings.poll_s,
-            Health(self.engine, settings.quarantine_s),
+            self._health,
             self._give_up,
         )
         self._watchdog = Watchdog(self._runner.beats, self._leave_hung_devices, settings.watchdog_s)
@@ -277,6 +286,9 @@ class Host:
 
     def _fail(self, attempt: Attempt, error: ImagefleetError, retries: int) -> None:
         """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
+        if isinstance(error, StorageUnavailable | StorageDenied) and not self._health.stores():
+            self._hand_back([attempt])  # it would have failed any job, and takes none from now on
+            raise LeaseLost(f"job {attempt.job_id} was handed back") from error
         try:
             again = self._retries.again(attempt, error, retries)
         except JobCancelled:

@@ -51,7 +51,6 @@ class Runner:
         self._halves: deque[Sequence[Slot]] = deque()
         self._failed: deque[tuple[Sequence[Slot], BaseException]] = deque()
         self._flying: list[Sequence[Slot]] = []
-        self._examining = False
         self._beat = 0
         self._changed = threading.Condition()
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
@@ -77,7 +76,7 @@ class Runner:
 
     def beats(self) -> int | None:
         """Counts signs of life of the devices; None while they have nothing to do."""
-        return self._beat if self._flying or self._examining else None
+        return self._beat if self._flying or self._health.painting else None
 
     def on_devices(self) -> list[Slot]:
         """Between the first step and the last pixel."""
@@ -88,6 +87,9 @@ class Runner:
         while self._failed or self._halves or not self._stopping.is_set():
             if self._failed:
                 self._examine(*self._failed.popleft())
+                continue
+            if self._health.doubted and not self._stopping.is_set():
+                self._quarantine([])
                 continue
             batch = self._halves.popleft() if self._halves else self._next_batch()
             if batch:
@@ -123,12 +125,12 @@ class Runner:
         return rendering
 
     def _fetch(self, batch: Sequence[Slot], rendering: Rendering, started: float) -> None:
-        pictures = rendering.pictures()
+        pictures, flagged = rendering.pictures(), rendering.flagged()
         spent = time.monotonic() - started
         for work in work_in(batch):
             work.device_s += spent
-        for slot, picture in zip(batch, pictures, strict=True):
-            slot.work.deliver(slot.index, picture)
+        for slot, picture, black in zip(batch, pictures, flagged, strict=True):
+            slot.work.deliver(slot.index, picture, flagged=black)
 
     def _take_off(self, batch: Sequence[Slot]) -> None:
         with self._changed:
@@ -147,20 +149,16 @@ class Runner:
 
     def _examine(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Whose fault was it? Sick devices get nothing more until they have recovered."""
-        if _blames_the_job(error) or self._well():
+        if _blames_the_job(error) or self._health.paints():
             self._isolate(batch, error)
             return
+        self._quarantine(batch)
+
+    def _quarantine(self, batch: Sequence[Slot]) -> None:
         self._give_up(batch)
         for work in work_in(batch):
-            work.abandon(DeviceError(str(error)))
+            work.abandon(DeviceError("the devices are sick"))
         self._health.recover(self._stopping)
-
-    def _well(self) -> bool:
-        self._examining = True
-        try:
-            return self._health.well()
-        finally:
-            self._examining = False
 
     def _isolate(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Halve a failed batch until the culprit is alone; its mates go on without it."""

@@ -52,6 +52,10 @@ class WorkerSettings(Settings):
     max_num_inference_steps: int = Field(
         default=100, ge=1, le=1000, description="Longest schedule a job may ask for."
     )
+    safety_checker: bool = Field(
+        default=True,
+        description="Let the model's safety checker, if it has one, make pictures black.",
+    )
     cache_dir: Path = Field(
         default=Path("~/.cache/imagefleet").expanduser(),
         description="Compiled programs. Trusted code: keep it private.",
@@ -117,8 +121,8 @@ class WorkerSettings(Settings):
         default=600.0,
         ge=0,
         le=86400,
-        description="How long devices that fail a known picture may recover before the worker "
-        "ends. Meanwhile it takes no work.",
+        description="How long devices that fail a known picture, or a store that fails a small "
+        "object, may recover before the worker ends. Meanwhile it takes no work.",
     )
     webhook_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),

@@ -1,5 +1,6 @@
 """Sick devices, hung devices, lost leases, passing failures: real worker processes."""
 
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,7 @@ def test_a_job_waits_for_its_next_attempt_in_redis_not_in_a_worker(
         }
         first = start(**more)
         first.await_log("ready after")
-        door.misdeed = error(503, "SlowDown")
+        door.misdeed = _spare_all_but_jobs(store, error(503, "SlowDown"))
         job = producer.submit("stored at the second try")
         until(lambda: client.zcard(f"{namespace}:later"))
         assert job.status().state is State.QUEUED
@@ -142,8 +143,8 @@ def test_a_store_that_refuses_fails_the_job_at_once_with_the_reason(
         url = f"s3://{BUCKET}?endpoint_url={door.endpoint_url}"
         worker = start(**store.credentials.environment(), IMAGEFLEET_STORAGE_URL=url)
         worker.await_log("ready after")
-        door.misdeed = error(403, "InvalidAccessKeyId")
-        job = producer.submit("its credentials were revoked")
+        door.misdeed = _spare_all_but_jobs(store, error(403, "AccessDenied"))
+        job = producer.submit("nothing may be stored under jobs/")
         with pytest.raises(JobFailed) as failed:
             job.result(timeout=60)
     assert failed.value.failure_code == "storage_denied"
@@ -152,8 +153,34 @@ def test_a_store_that_refuses_fails_the_job_at_once_with_the_reason(
     assert (letter.job_id, letter.code) == (job.id, "storage_denied")
 
 
+def test_a_store_that_refuses_everybody_stops_the_worker_not_the_jobs(
+    start: StartWorker, producer: Client
+) -> None:
+    with signed_s3() as store, FaultyS3(_pass_on(store)) as door:
+        url = f"s3://{BUCKET}?endpoint_url={door.endpoint_url}"
+        worker = start(**store.credentials.environment(), IMAGEFLEET_STORAGE_URL=url)
+        worker.await_log("ready after")
+        door.misdeed = error(403, "InvalidAccessKeyId")
+        jobs = producer.submit_many([f"prompt {i}" for i in range(40)])
+        worker.await_log("quarantined")
+        until(lambda: all(job.status().state is State.QUEUED for job in jobs))
+        door.misdeed = _pass_on(store)
+        assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert {job.status().deliveries for job in jobs} == {1}
+    assert producer.dead_letters.read() == []
+
+
 def _pass_on(store: SignedS3) -> Misdeed:
     return lambda door, body, _: reply(door, *carry(store.endpoint_url, door, body))
+
+
+def _spare_all_but_jobs(store: SignedS3, misdeed: Misdeed) -> Misdeed:
+    """What is about one key and not about the whole store."""
+
+    def choose(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+        (misdeed if "/jobs/" in door.path else _pass_on(store))(door, body, number)
+
+    return choose
 
 
 def test_a_worker_that_lost_its_lease_drops_its_batch_and_goes_on(

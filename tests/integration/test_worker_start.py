@@ -9,8 +9,7 @@ from producer import Client
 from shared.embedded import EmbeddedRedis
 from shared.jobs import State
 from tests.support.processes import Worker
-
-EX_CONFIG = 78
+from worker.exits import Exit
 
 StartWorker = Callable[..., Worker]
 
@@ -68,7 +67,7 @@ def test_a_wrong_start_is_one_sentence_and_a_non_zero_exit(
     if settings.get("model") == "DAMAGED":
         settings = {"model": _damaged(tmp_path / "damaged")}
     worker = start(**settings)
-    assert worker.wait() == EX_CONFIG
+    assert worker.wait() == Exit.MISCONFIGURED
     lines = [line for line in worker.output().splitlines() if line.startswith("imagefleet-worker:")]
     assert len(lines) == 1
     assert sentence in lines[0]
@@ -80,5 +79,5 @@ def test_a_worker_that_cannot_start_takes_no_job(
     start: StartWorker, redis_server: EmbeddedRedis, namespace: str
 ) -> None:
     job = Client(redis_server.url, namespace=namespace).submit("a")
-    assert start(model="/no/such/folder").wait() == EX_CONFIG
+    assert start(model="/no/such/folder").wait() == Exit.MISCONFIGURED
     assert job.status().state is State.QUEUED

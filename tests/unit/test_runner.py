@@ -7,6 +7,7 @@ import pytest
 
 from shared.errors import DeviceError, InvalidRequest
 from shared.jobs import JobRequest
+from shared.storage.memory import MemoryStore
 from tests.support.engines import INFO, RecordingEngine
 from worker.attempts import Attempt, Slot, plan_attempt, slots_of
 from worker.engine.base import ImageSpec
@@ -19,7 +20,7 @@ def _attempt(name: str, seed: int) -> Attempt:
 
 
 class AlwaysWell(Health):
-    def well(self) -> bool:
+    def paints(self) -> bool:
         return True
 
 
@@ -28,7 +29,7 @@ class SickAtFirst(Health):
 
     recovered = False
 
-    def well(self) -> bool:
+    def paints(self) -> bool:
         return self.recovered
 
     def recover(self, stopping: threading.Event) -> None:
@@ -58,7 +59,7 @@ def _run(
         next_batch,
         lambda _, step: reported.append(step),
         0.001,
-        health or AlwaysWell(engine, 0),
+        health or AlwaysWell(engine, MemoryStore(), 0),
         given_up.append,
     )
     runner.start()
@@ -115,7 +116,7 @@ def test_sick_devices_blame_no_prompt_and_give_the_batch_up_whole() -> None:
     hurt, mate, later = _attempt("a", 1), _attempt("b", 2), _attempt("c", 3)
     engine, given_up = RecordingEngine(8, fail_first), []
     batch = _slots(hurt, mate)
-    _run(engine, [batch, _slots(later)], SickAtFirst(engine, 0), given_up)
+    _run(engine, [batch, _slots(later)], SickAtFirst(engine, MemoryStore(), 0), given_up)
     assert given_up == [batch]
     assert [len(batch) for batch in engine.batches] == [2, 1]
     assert later.pictures()[0].max() == 3
@@ -127,7 +128,7 @@ def test_an_error_about_the_job_does_not_ask_the_devices() -> None:
 
     refused = _attempt("a", 1)
     engine = RecordingEngine(8, refuse)
-    _run(engine, [_slots(refused)], SickAtFirst(engine, 0))
+    _run(engine, [_slots(refused)], SickAtFirst(engine, MemoryStore(), 0))
     with pytest.raises(InvalidRequest):
         refused.pictures()
 
@@ -136,5 +137,13 @@ def test_the_known_picture_runs_on_the_engine_and_tells_its_failure() -> None:
     def fail(specs: Sequence[ImageSpec]) -> None:
         raise RuntimeError("the device is lost")
 
-    assert Health(RecordingEngine(8, lambda _: None), 0).well()
-    assert not Health(RecordingEngine(8, fail), 0).well()
+    assert Health(RecordingEngine(8, lambda _: None), MemoryStore(), 0).paints()
+    assert not Health(RecordingEngine(8, fail), MemoryStore(), 0).paints()
+
+
+def test_each_attempt_hears_which_of_its_pictures_were_flagged() -> None:
+    shocking, mild = _attempt("shocking", 1), _attempt("mild", 2)
+    _run(RecordingEngine(8, lambda _: None), [_slots(shocking, mild)])
+    assert shocking.pictures()
+    assert mild.pictures()
+    assert (shocking.flagged, mild.flagged) == ({0}, set())
