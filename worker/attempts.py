@@ -33,13 +33,17 @@ class Work:
     """Seconds its pictures' batches were on the devices."""
 
     def __post_init__(self) -> None:
+        self.flagged: set[int] = set()
+        """Pictures that the model's safety checker made black."""
         self._pictures: dict[int, Picture] = {}
         self._done: Future[list[Picture]] = Future()
         self._lock = threading.Lock()
 
-    def deliver(self, index: int, picture: Picture) -> None:
+    def deliver(self, index: int, picture: Picture, *, flagged: bool = False) -> None:
         """Hand over picture `index`; the last one completes the attempt."""
         with self._lock:
+            if flagged:
+                self.flagged.add(index)
             self._pictures[index] = picture
             if len(self._pictures) == len(self.specs) and not self._done.done():
                 self._done.set_result([self._pictures[i] for i in range(len(self.specs))])

@@ -5,12 +5,9 @@ Runs in the Celery pool's threads, one job a thread, while the devices paint the
 
 import logging
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
-from random import uniform
-from typing import Final
 
-from shared.errors import ImagefleetError, LeaseLost, StorageUnavailable
+from shared.errors import ImagefleetError, LeaseLost
 from shared.events import callback
 from shared.jobs import CallbackEvent, ImageResult, JobError, JobResult
 from shared.keys import image_key, metadata_key
@@ -20,11 +17,9 @@ from worker.attempts import Attempt, Picture
 from worker.encode import encode
 from worker.engine.base import Engine
 from worker.metadata import picture_metadata, sidecar
+from worker.patience import patiently
 
 log = logging.getLogger(__name__)
-
-_LONGEST_PAUSE_S: Final = 10.0
-
 
 class Finisher:
     """Ends attempts, well or badly. Safe to share between threads."""
@@ -93,6 +88,7 @@ class Finisher:
             shape=attempt.shape,
             info=self._info,
             truncated=self._engine.truncated(spec.prompt),
+            nsfw=index in attempt.flagged,
         )
         encoded = encode(picture, file_format.value, described)
         timings["encode"] += time.monotonic() - started
@@ -119,6 +115,7 @@ class Finisher:
             height=attempt.shape.height,
             width=attempt.shape.width,
             format=file_format,
+            nsfw=index in attempt.flagged,
         )
 
     def _put(self, attempt: Attempt, key: str, data: bytes, content_type: str) -> StoredObject:
@@ -128,7 +125,7 @@ class Finisher:
                 raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
             return self._store.put(key, data, content_type)
 
-        return _patiently(put, self._patience_s, f"upload of {key}")
+        return patiently(put, self._patience_s, f"upload of {key}")
 
     def _record(self, attempt: Attempt, result: JobResult) -> None:
         event = callback(CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result)
@@ -136,19 +133,3 @@ class Finisher:
         move = self._records.succeed(attempt.job_id, attempt.token, result, event, steps=steps)
         if not move.happened and move.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
-
-
-def _patiently(act: Callable[[], StoredObject], patience_s: float, what: str) -> StoredObject:
-    """Try again what may succeed later, with growing, jittered pauses. The pixels stay here: the
-    devices have nothing to do with it."""
-    deadline = time.monotonic() + patience_s
-    pause_s = 0.1
-    while True:
-        try:
-            return act()
-        except StorageUnavailable as error:
-            if time.monotonic() + pause_s > deadline:
-                raise
-            log.warning("%s failed, again in %.1f s: %s", what, pause_s, error)
-            time.sleep(uniform(0.5, 1.0) * pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -10,11 +10,13 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from shared import broker
 from shared.broker import UNTIL_IT_IS_BACK
+from shared.bulk.runs import Runs, bulk_queue, unpack_shard
 from shared.catalogue import Catalogue
 from shared.deadletters import DeadLetters
 from shared.errors import (
@@ -31,6 +33,9 @@ from shared.queues import queue_name, without_tenant
 from shared.records import Records
 from shared.storage import open_store
 from worker.attempts import Attempt, Slot, attempts_in, offer_of
+from worker.bulk.backlog import Backlog
+from worker.bulk.making import make_shard
+from worker.bulk.workshop import Workshop
 from worker.claims import Claims, QueueGroup
 from worker.delivery import start_delivery
 from worker.engine.base import Engine, ModelInfo
@@ -49,6 +54,9 @@ from worker.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 _DRAIN_GRACE_S: Final = 10.0
+_DRAINING: Final = LeaseLost("this worker leaves")
+_ENCODERS: Final = min(4, os.cpu_count() or 1)
+"""Threads that encode the pictures of datasets."""
 
 
 class Host:
@@ -95,11 +103,23 @@ class Host:
             lease_s=settings.lease_s,
         )
         dead = DeadLetters(patient, settings.namespace)
+        self._backlog = Backlog(self.engine.capacity)
+        self._workshop = Workshop(
+            runs=Runs(patient, settings.namespace, settings.retention_s),
+            claims=self._claims,
+            backlog=self._backlog,
+            engine=self.engine,
+            encoders=ThreadPoolExecutor(_ENCODERS, thread_name_prefix="encode"),
+            checkpoint_s=settings.bulk_checkpoint_s,
+            patience_s=settings.storage_patience_s,
+            max_deliveries=settings.max_deliveries,
+        )
         self.intake = Intake(
             self._claims,
             self._records,
             dead,
             self.engine,
+            self._backlog,
             max_deliveries=settings.max_deliveries,
             max_in_hand=settings.post_threads,
             linger_s=settings.linger_s,
@@ -136,20 +156,28 @@ class Host:
     def groups(self, queues: Sequence[str] | None) -> list[QueueGroup]:
         """`queues`, or all of this model's, sorted by compile key. A name we do not know is a group
         of its own."""
-        info = self.engine.info
-        sizes = [(shape.height, shape.width) for shape in info.shapes]
-        keys = {
-            queue_name(self.settings.namespace, model, *size): str(shape)
+        jobs = self._compile_keys(queue_name)
+        shards = self._compile_keys(bulk_queue)
+        grouped: dict[tuple[str, bool], list[str]] = {}
+        for queue in [*jobs, *shards] if queues is None else queues:
+            plain = without_tenant(queue)
+            name = jobs.get(plain) or shards.get(plain) or queue
+            grouped.setdefault((name, plain in shards), []).append(queue)
+        return [
+            QueueGroup(name=name, queues=tuple(found), bulk=bulk)
+            for (name, bulk), found in grouped.items()
+        ]
+
+    def _compile_keys(self, name: Callable[..., str]) -> dict[str, str]:
+        """The queues of this model, as `name` calls them, and the shape of each."""
+        info, namespace = self.engine.info, self.settings.namespace
+        sizes = [((shape.height, shape.width), shape) for shape in info.shapes]
+        native: tuple[None, None] = (None, None)
+        return {
+            name(namespace, model, *size): str(shape)
             for model in (None, info.name)
-            for size, shape in [
-                ((None, None), info.shapes[0]),
-                *zip(sizes, info.shapes, strict=True),
-            ]
+            for size, shape in [(native, info.shapes[0]), *sizes]
         }
-        grouped: dict[str, list[str]] = {}
-        for queue in keys if queues is None else queues:
-            grouped.setdefault(keys.get(without_tenant(queue), queue), []).append(queue)
-        return [QueueGroup(name=name, queues=tuple(found)) for name, found in grouped.items()]
 
     def perform(self, job_id: str, tag: str) -> JobResult:
         """See a claimed job to its end: what the Celery task does, in a pool thread.
@@ -172,6 +200,10 @@ class Host:
             raise LeaseLost(f"job {job_id} was handed back") from error
         finally:
             self.intake.forget(tag)
+
+    def make_shard(self, asked: object, tag: str) -> None:
+        """See a claimed shard of a dataset to its end, in a pool thread. Raises LeaseLost."""
+        make_shard(self._workshop, unpack_shard(asked), tag)
 
     def withdraw(self, job_id: str, tag: str) -> None:
         """Celery revoked the job, or it expired, before its task ran here."""
@@ -204,9 +236,11 @@ class Host:
         deadline = time.monotonic() + self.settings.drain_s
         self._runner.stop()
         handed_back = self._hand_back(self.intake.close())
-        begun = self.intake.unfinished()
+        self._backlog.close(_DRAINING)
+        begun = [each.tag for each in self.intake.unfinished()] + self._backlog.tags()
         self._runner.join(self.settings.drain_s)
-        while any(self._claims.holds(each.tag) for each in begun) and time.monotonic() < deadline:
+        self._backlog.abandon(_DRAINING)
+        while any(self._claims.holds(tag) for tag in begun) and time.monotonic() < deadline:
             time.sleep(0.02)  # until Celery has stored the result and acknowledged
         handed_back += self._hand_back(self.intake.unfinished())
         self._watchdog.stop()
@@ -227,6 +261,7 @@ class Host:
         """Sick devices had `batch`. That counts as a delivery, like a worker that died, so that a
         prompt which does it to them is bounded. What only waited goes back uncounted."""
         hurt = attempts_in(batch)
+        self._put_down_shards(batch)
         self._hand_back([each for each in self.intake.put_down() if each not in hurt])
         self._hand_back(hurt, counted=True)
 
@@ -235,6 +270,7 @@ class Host:
         self._leave_anyway_after(_DRAIN_GRACE_S, Exit.HUNG)
         self._runner.stop()
         hung = attempts_in(self._runner.on_devices())
+        self._put_down_shards(self._runner.on_devices())
         self._hand_back([each for each in self.intake.unfinished() if each not in hung])
         self._hand_back(hung, counted=True)
         self._claims.leave()
@@ -245,6 +281,13 @@ class Host:
         """The lease ran out: every job begun here is another worker's now. Devices drop it."""
         for attempt in self.intake.unfinished():
             attempt.abandon(LeaseLost(f"job {attempt.job_id}: the lease ran out"))
+        self._backlog.abandon(LeaseLost("the lease ran out"))
+
+    def _put_down_shards(self, batch: Sequence[Slot]) -> None:
+        """All of them; for those with a row in `batch` it counts as a delivery."""
+        for tag in self._backlog.tags_in(batch):
+            self._claims.give_up(tag)
+        self._backlog.abandon(LeaseLost("the devices are sick"))
 
     def _leave_anyway_after(self, seconds: float, code: Exit = Exit.HURRIED) -> None:
         """Redis may be away, or a pool thread may hang: the lease does the rest."""

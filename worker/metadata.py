@@ -30,13 +30,20 @@ _SHORT_HASH: Final = 10
 
 
 def picture_metadata(
-    *, job_id: str, spec: ImageSpec, shape: Shape, info: ModelInfo, truncated: bool = False
+    *,
+    job_id: str,
+    spec: ImageSpec,
+    shape: Shape,
+    info: ModelInfo,
+    truncated: bool = False,
+    nsfw: bool = False,
 ) -> dict[str, Any]:
     """What the picture depends on, and nothing else. Keys:
 
     job_id, image_index; prompt, prompt_truncated (whether the model read only its first 77 tokens),
     negative_prompt, height, width, num_inference_steps,
-    guidance_scale, scheduler, seed: as used; model, model_digest (`sha256:…`);
+    guidance_scale, scheduler, seed: as used; nsfw (whether the safety checker made it black);
+    model, model_digest (`sha256:…`);
     versions (name to version of imagefleet and the engine's libraries).
     """
     return {
@@ -51,6 +58,7 @@ def picture_metadata(
         "guidance_scale": spec.guidance_scale,
         "scheduler": spec.scheduler,
         "seed": spec.seed,
+        "nsfw": nsfw,
         "model": info.name,
         "model_digest": info.digest,
         "versions": {"imagefleet": _own_version(), **info.versions},

@@ -110,6 +110,13 @@ class WorkerSettings(Settings):
         description="How often a job is tried again after a failure that may pass. After a "
         "`device_error` once at most.",
     )
+    bulk_checkpoint_s: float = Field(
+        default=30.0,
+        ge=0.1,
+        le=3600,
+        description="How often what is done of a dataset's shard is kept: what a preempted worker "
+        "loses of it at most.",
+    )
     watchdog_s: float = Field(
         default=300.0,
         ge=1,

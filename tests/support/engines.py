@@ -51,3 +51,6 @@ class RecordedRendering:
     def pictures(self) -> Pictures:
         size = (self._shape.height, self._shape.width, 3)
         return np.stack([np.full(size, spec.seed % 256, np.uint8) for spec in self._specs])
+
+    def flagged(self) -> tuple[bool, ...]:
+        return tuple(spec.prompt == "shocking" for spec in self._specs)

@@ -45,6 +45,7 @@ def test_inside_stands_everything_the_picture_depends_on() -> None:
         "guidance_scale": 3.0,
         "scheduler": "ddim",
         "seed": 7,
+        "nsfw": False,
         "model": "shapes",
         "model_digest": "sha256:0123456789abcdef",
         "versions": {"imagefleet": version("imagefleet"), "jax": "0.10.2"},

@@ -104,6 +104,10 @@ class Rendering(Protocol):
     def pictures(self) -> Pictures:
         """Wait for the devices; uint8 `[n, height, width, 3]`, RGB, in the order of the specs."""
 
+    def flagged(self) -> tuple[bool, ...]:
+        """Wait for the devices; which pictures the model's safety checker made black. None, if it
+        has no checker."""
+
 
 class Engine(Protocol):
     """A model on this host's devices."""

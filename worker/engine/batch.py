@@ -15,7 +15,7 @@ import numpy as np
 
 from shared.errors import DeviceError
 from worker.engine.base import ImageSpec, Pictures
-from worker.engine.sampling import Given, Request, Weights
+from worker.engine.sampling import Decoded, Given, Request, Weights
 
 _AHEAD: Final = 2
 """Steps handed to the devices beyond the one they are known to have done: enough for them never to
@@ -70,7 +70,7 @@ class Batch:
         self._colours = colours
         self._live = set(range(len(specs)))
         self._conditions, self._state = self._loop.begin(weights, request, given)
-        self._decoded: tuple[jax.Array, jax.Array] | None = None
+        self._decoded: Decoded | None = None
 
     def __iter__(self) -> Iterator[int]:
         """Advance to the end; decoding starts before the last step is reported.
@@ -117,14 +117,9 @@ class Batch:
         Raises:
             DeviceError: they failed, or a picture is not made of finite numbers.
         """
-        if self._decoded is None:
-            for _ in self:
-                pass
+        decoded = self._finished()
         with device_errors():
-            if self._decoded is None:
-                self._decode()
-            assert self._decoded is not None
-            pictures, finite = (np.asarray(array) for array in self._decoded)
+            pictures, finite = np.asarray(decoded.pictures), np.asarray(decoded.finite)
         broken = [index for index in sorted(self._live) if not finite[index]]
         if broken:
             raise DeviceError(
@@ -133,6 +128,19 @@ class Batch:
             )
         return pictures[: len(self._specs)]
 
+    def flagged(self) -> tuple[bool, ...]:
+        """Wait for the devices."""
+        decoded = self._finished()
+        with device_errors():
+            return tuple(np.asarray(decoded.flagged)[: len(self._specs)].tolist())
+
+    def _finished(self) -> Decoded:
+        if self._decoded is None:
+            for _ in self:
+                pass
+        with device_errors():
+            return self._decoded or self._decode()
+
     def _calls_wanted(self) -> int:
         return max((self._calls[slot] for slot in self._live), default=0)
 
@@ -140,10 +148,11 @@ class Batch:
         """Steps done after so many calls: PNDM calls once more than it steps."""
         return min(call, max((self._specs[slot].steps for slot in self._live), default=call))
 
-    def _decode(self) -> None:
-        self._decoded = self._programs.decode(self._weights, self._state)
-        for array in self._decoded:
+    def _decode(self) -> Decoded:
+        self._decoded = decoded = Decoded(*self._programs.decode(self._weights, self._state))
+        for array in decoded:
             array.copy_to_host_async()
+        return decoded
 
 
 @contextmanager

@@ -40,16 +40,23 @@ class Shelf:
     """Where executables lie: one store or several, the nearest first."""
 
     def __init__(
-        self, stores: Sequence[ObjectStore], surroundings: Mapping[str, str], secret: bytes = b""
+        self,
+        stores: Sequence[ObjectStore],
+        surroundings: Mapping[str, str],
+        devices: Sequence[jax.Device],
+        secret: bytes = b"",
     ) -> None:
         """
         Args:
             stores: Asked in this order; what one lacks is put there.
             surroundings: What decides what a program becomes, apart from its name and inputs.
+            devices: Those it runs on, which may be fewer than there are: the runtime aborts where
+                they are not said.
             secret: Seals the files.
         """
         self._stores = stores
         self._surroundings = [f"{name}={value}" for name, value in sorted(surroundings.items())]
+        self._devices = devices
         self._secret = secret
         self.reloaded = 0
         """Programs that a store had."""
@@ -95,7 +102,9 @@ class Shelf:
             log.warning("%s is damaged or not sealed by us: compiling anew", store.url + key)
             return None
         try:
-            return serialize_executable.deserialize_and_load(*pickle.loads(content))
+            return serialize_executable.deserialize_and_load(
+                *pickle.loads(content), execution_devices=self._devices
+            )
         except Exception as error:  # the runtime's, of any kind: a driver that changed, say
             log.warning("%s cannot be loaded, compiling anew: %s", store.url + key, error)
             return None

@@ -164,6 +164,9 @@ class _FakeBatch:
     def _drawn(self) -> Pictures:
         return np.stack([_picture(spec, self._shape) for spec in self._specs])
 
+    def flagged(self) -> tuple[bool, ...]:
+        return (False,) * len(self._specs)
+
     def _steps_wanted(self) -> int:
         live = (spec for at, spec in enumerate(self._specs) if at not in self._dropped)
         return max((spec.steps for spec in live), default=0)

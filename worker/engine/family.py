@@ -11,8 +11,9 @@ from typing import Any, Final, Self
 
 from shared.errors import CheckpointError
 from worker.engine.base import Shape
-from worker.engine.checkpoint import read_json
+from worker.engine.checkpoint import networks_of, read_json
 from worker.engine.models.clip_text import ClipTextConfig
+from worker.engine.models.safety import SafetyConfig
 from worker.engine.models.unet import UNetConfig
 from worker.engine.models.vae import VaeConfig
 from worker.engine.schedulers.noise import NoiseSchedule
@@ -24,16 +25,20 @@ class Family:
 
     text_encoders: tuple[str, ...]
     tokenizers: tuple[str, ...]
+    guidance_scale: float
+    """diffusers' default."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "StableDiffusionPipeline": Family(
         text_encoders=("text_encoder",),
         tokenizers=("tokenizer",),
+        guidance_scale=7.5,
     ),
     "StableDiffusionXLPipeline": Family(
         text_encoders=("text_encoder", "text_encoder_2"),
         tokenizers=("tokenizer", "tokenizer_2"),
+        guidance_scale=5.0,
     ),
 }
 
@@ -47,12 +52,18 @@ class Configs:
     unet: UNetConfig
     vae: VaeConfig
     noise: NoiseSchedule
+    safety: SafetyConfig | None
+    """None: the checkpoint has no checker, or it was not asked for."""
     empty_is_zero: bool
     """`force_zeros_for_empty_prompt`."""
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path, *, safety_checker: bool = True) -> Self:
         """
+        Args:
+            folder: With a model_index.json.
+            safety_checker: Whether to have the checkpoint's, if it has one.
+
         Raises:
             CheckpointError: a file is missing, of another family, or does not fit the others.
         """
@@ -69,6 +80,7 @@ class Configs:
             noise=NoiseSchedule.from_json(
                 read_json(folder / "scheduler" / "scheduler_config.json")
             ),
+            safety=_safety(folder, index) if safety_checker else None,
             empty_is_zero=bool(index.get("force_zeros_for_empty_prompt", False)),
         )
         configs._require_fit()
@@ -101,6 +113,15 @@ class Configs:
         """The size the model was trained at."""
         side = self.unet.sample_size * self.vae.downsampling
         return Shape(height=side, width=side)
+
+
+def _safety(folder: Path, index: Mapping[str, Any]) -> SafetyConfig | None:
+    if "safety_checker" not in networks_of(index):
+        return None
+    return SafetyConfig.from_json(
+        read_json(folder / "safety_checker" / "config.json"),
+        read_json(folder / "feature_extractor" / "preprocessor_config.json"),
+    )
 
 
 def _family(index: Mapping[str, Any]) -> Family:

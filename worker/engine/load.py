@@ -61,6 +61,7 @@ def load_engine(
     shelf = Shelf(
         [store for store in (FolderStore(cache_dir / "executables"), programs) if store],
         {**surroundings(placement), "model": checkpoint.config_digest(folder)},
+        placement.mesh.devices.flatten().tolist(),
         programs_secret.encode(),
     )
     return stable_diffusion.load_stable_diffusion(

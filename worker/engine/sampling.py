@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from worker.engine.models.safety import SafetyChecker
 from worker.engine.models.unet import UNet
 from worker.engine.models.vae import Vae
 from worker.engine.prompts import PromptEncoder, States
@@ -30,6 +31,7 @@ class Weights(NamedTuple):
     text: States
     unet: nnx.State[Any, Any]
     vae: nnx.State[Any, Any]
+    safety: nnx.State[Any, Any] | None
 
 
 class Request(NamedTuple):
@@ -96,6 +98,19 @@ class State(NamedTuple):
     """float32 `[b, LAGS - 1, h, w, c]`."""
     position: jax.Array
     """int32 `[b]`: the row each slot is at."""
+    clean: jax.Array
+    """float32 `[b, h, w, c]`: latents as the model imagined them last; for previews."""
+
+
+class Decoded(NamedTuple):
+    """What a batch came to."""
+
+    pictures: jax.Array
+    """uint8 `[b, H, W, 3]`."""
+    finite: jax.Array
+    """bool `[b]`: whether the picture was made of numbers."""
+    flagged: jax.Array
+    """bool `[b]`: whether the safety checker blacked it out."""
 
 
 class Draw(IntEnum):
@@ -143,6 +158,8 @@ class Sampler:
     prompts: PromptEncoder
     unet: nnx.GraphDef[nnx.Module]
     vae: nnx.GraphDef[nnx.Module]
+    safety: nnx.GraphDef[SafetyChecker] | None
+    """None: no picture is judged."""
     latent_channels: int
     scaling_factor: float
     pixels_per_latent: int
@@ -181,6 +198,7 @@ class Sampler:
             latents=start[:, 0] * given.latents + start[:, 1] * noise,
             history=jnp.zeros((slots, LAGS - 1, *size), jnp.float32),
             position=jnp.zeros(slots, jnp.int32),
+            clean=given.latents,
         )
 
     def step(
@@ -191,15 +209,22 @@ class Sampler:
         output = self._predict(weights, conditions, state.latents, table.timestep(row))
         fresh = normal(fold(conditions.step_key, state.position), state.latents.shape[1:])
         painted, history = table.step(state.latents, output, state.history, fresh, row)
-        kept = table.arriving(row, conditions.given.latents, conditions.noise)
-        moved = (jnp.where(conditions.given.repaint, painted, kept), history)
-        going = state.position < conditions.calls
-        latents, history = (
-            jnp.where(going.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-            for new, old in zip(moved, (state.latents, state.history), strict=True)
+        given = conditions.given
+        kept = table.arriving(row, given.latents, conditions.noise)
+        imagined = table.clean(row, state.latents, output)
+        moved = State(
+            latents=jnp.where(given.repaint, painted, kept),
+            history=history,
+            position=state.position + 1,
+            clean=jnp.where(given.repaint, imagined, given.latents),
         )
-        position = state.position + going
-        return State(latents, history, position), jnp.minimum(position, conditions.calls)
+        going = state.position < conditions.calls
+        state = jax.tree.map(
+            lambda new, old: jnp.where(going.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            moved,
+            state,
+        )
+        return state, state.position
 
     def _predict(
         self, weights: Weights, conditions: Conditions, latents: jax.Array, timestep: jax.Array
@@ -221,13 +246,17 @@ class Sampler:
 
     def preview(self, state: State, colours: jax.Array) -> jax.Array:
         """uint8 `[b, h, w, 3]`: latents as colours, by `colours [c + 1, 3]`."""
-        pixels = state.latents @ colours[:-1] + colours[-1]
+        pixels = state.clean @ colours[:-1] + colours[-1]
         return jnp.round(jnp.clip(pixels, 0, 1) * 255).astype(jnp.uint8)
 
-    def decode(self, weights: Weights, state: State) -> tuple[jax.Array, jax.Array]:
-        """uint8 pictures `[b, H, W, 3]`, and whether each is made of finite numbers `[b]`."""
+    def decode(self, weights: Weights, state: State) -> Decoded:
+        """The latents as pictures; black, as in diffusers, where the safety checker says so."""
         latents = (state.latents / self.scaling_factor).astype(self.dtype)
         pixels = self._autoencoder(weights).decode(latents)
         pixels = pixels.astype(jnp.float32)
         pictures = jnp.round(jnp.clip(pixels / 2 + 0.5, 0, 1) * 255).astype(jnp.uint8)
-        return pictures, jnp.isfinite(pixels).all(axis=(1, 2, 3))
+        finite = jnp.isfinite(pixels).all(axis=(1, 2, 3))
+        if self.safety is None or weights.safety is None:
+            return Decoded(pictures, finite, jnp.zeros_like(finite))
+        flagged = nnx.merge(self.safety, weights.safety)(pictures)
+        return Decoded(jnp.where(flagged[:, None, None, None], 0, pictures), finite, flagged)

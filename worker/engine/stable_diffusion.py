@@ -16,11 +16,13 @@ from flax import nnx
 from shared.errors import CheckpointError, ConfigurationError
 from worker.engine.base import ModelInfo, Shape
 from worker.engine.checkpoint import TensorFiles, digest, read_json
+from worker.engine.executables import Shelf
 from worker.engine.family import Configs
 from worker.engine.mesh import Placement
 from worker.engine.models.clip_text import ClipText
+from worker.engine.models.safety import SafetyChecker
 from worker.engine.models.unet import UNet
-from worker.engine.models.vae import VaeDecoder, VaeEncoder
+from worker.engine.models.vae import Vae
 from worker.engine.pipeline import DiffusionEngine
 from worker.engine.prompts import PromptEncoder
 from worker.engine.sampling import Sampler, Weights
@@ -43,16 +45,17 @@ def load_stable_diffusion(
     per_device_batch: int,
     dtype: str | None,
     max_num_inference_steps: int,
+    safety_checker: bool,
+    shelf: Shelf,
 ) -> DiffusionEngine:
     """
     Raises:
         CheckpointError: the checkpoint cannot be used.
         ConfigurationError: a shape or dtype this model cannot have.
     """
-    configs = Configs.read(folder)
+    configs = Configs.read(folder, safety_checker=safety_checker)
     _require_divisible(shapes, configs)
     number = _dtype(dtype, placement.platform)
-    tokenizers = load_tokenizers(folder, configs)
     sampler, weights = load_networks(folder, configs, placement, number)
     return DiffusionEngine(
         info=_info(
@@ -60,11 +63,11 @@ def load_stable_diffusion(
         ),
         sampler=sampler,
         weights=weights,
-        tokenizer=PromptTokenizer(tokenizers),
+        tokenizer=load_tokenizer(folder, configs),
         noise=configs.noise,
         placement=placement,
         per_device_batch=per_device_batch,
-        pixels_per_latent=configs.vae.downsampling,
+        shelf=shelf,
     )
 
 
@@ -76,45 +79,57 @@ def load_networks(
     Raises:
         CheckpointError: weights that do not fit, all of them at once.
     """
-    texts = [abstract(ClipText, config) for config in configs.texts]
-    unet = abstract(UNet, configs.unet)
-    vae, unneeded = abstract(VaeDecoder, configs.vae), abstract(VaeEncoder, configs.vae)
-    plans = (
-        *(
-            Plan(name, text, TensorFiles(folder / name))
-            for name, text in zip(configs.family.text_encoders, texts, strict=True)
-        ),
-        Plan("unet", unet, TensorFiles(folder / "unet")),
-        Plan("vae", vae, TensorFiles(folder / "vae"), left=[unneeded]),
-    )
-    require_complete(plans)
+    networks = _networks(configs)
+    plans = {
+        name: Plan(name, network, TensorFiles(folder / name)) for name, network in networks.items()
+    }
+    require_complete(plans.values())
+    graphs: dict[str, Any] = {name: nnx.graphdef(network) for name, network in networks.items()}
+    states = {name: plan.load(dtype, placement) for name, plan in plans.items()}
+    texts = configs.family.text_encoders
     sampler = Sampler(
         prompts=PromptEncoder(
-            networks=tuple(nnx.graphdef(text) for text in texts),
-            end_token=load_tokenizers(folder, configs)[0].end,
-            empty_is_zero=configs.empty_is_zero,
+            networks=tuple(graphs[name] for name in texts), empty_is_zero=configs.empty_is_zero
         ),
-        unet=nnx.graphdef(unet),
-        vae=nnx.graphdef(vae),
+        unet=graphs["unet"],
+        vae=graphs["vae"],
+        safety=graphs.get("safety_checker"),
         latent_channels=configs.vae.latent_channels,
         scaling_factor=configs.vae.scaling_factor,
         pixels_per_latent=configs.vae.downsampling,
         dtype=dtype,
     )
-    *text_weights, unet_weights, vae_weights = (plan.load(dtype, placement.copy) for plan in plans)
-    return sampler, Weights(tuple(text_weights), unet_weights, vae_weights)
+    return sampler, Weights(
+        text=tuple(states[name] for name in texts),
+        unet=states["unet"],
+        vae=states["vae"],
+        safety=states.get("safety_checker"),
+    )
 
 
-def load_tokenizers(folder: Path, configs: Configs) -> list[ClipTokenizer]:
-    """One for each text encoder.
+def _networks(configs: Configs) -> dict[str, nnx.Module]:
+    """By folder; without weights."""
+    networks = {
+        name: abstract(ClipText, config)
+        for name, config in zip(configs.family.text_encoders, configs.texts, strict=True)
+    }
+    networks |= {"unet": abstract(UNet, configs.unet), "vae": abstract(Vae, configs.vae)}
+    if configs.safety is not None:
+        networks["safety_checker"] = abstract(SafetyChecker, configs.safety)
+    return networks
 
+
+def load_tokenizer(folder: Path, configs: Configs) -> PromptTokenizer:
+    """
     Raises:
         CheckpointError: files that are missing, or of another kind of tokenizer.
     """
-    return [
-        ClipTokenizer(folder / name, config.max_position_embeddings)
-        for name, config in zip(configs.family.tokenizers, configs.texts, strict=True)
-    ]
+    return PromptTokenizer(
+        [
+            ClipTokenizer(folder / name, config.max_position_embeddings)
+            for name, config in zip(configs.family.tokenizers, configs.texts, strict=True)
+        ]
+    )
 
 
 def abstract(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
@@ -125,7 +140,7 @@ def abstract(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
 def _info(
     folder: Path, name: str, shapes: tuple[Shape, ...], configs: Configs, max_steps: int
 ) -> ModelInfo:
-    steps, guidance = _defaults(folder)
+    steps, guidance = _defaults(folder, configs.family.guidance_scale)
     max_steps = min(max_steps, configs.noise.num_train_timesteps)
     return ModelInfo(
         name=name,
@@ -140,11 +155,14 @@ def _info(
     )
 
 
-def _defaults(folder: Path) -> tuple[int, float]:
+def _defaults(folder: Path, usual_guidance: float) -> tuple[int, float]:
     """Steps and guidance from the checkpoint's `imagefleet.json`, else diffusers' own."""
     ours = folder / "imagefleet.json"
     given: Mapping[str, Any] = read_json(ours) if ours.is_file() else {}
-    steps, guidance = given.get("num_inference_steps", 50), given.get("guidance_scale", 7.5)
+    steps, guidance = (
+        given.get("num_inference_steps", 50),
+        given.get("guidance_scale", usual_guidance),
+    )
     if not isinstance(steps, int) or steps < 1:
         raise CheckpointError(f"imagefleet.json: num_inference_steps={steps!r} is not a count")
     if not isinstance(guidance, int | float) or guidance < 0:

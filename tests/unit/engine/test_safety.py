@@ -1,5 +1,9 @@
 """The safety checker's verdicts are those of diffusers."""
 
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,11 +12,13 @@ import pytest
 from flax import nnx
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from shared.errors import CheckpointError
 from tests.unit.engine.parity import FOLDER, worst
+from worker.engine.base import ImageSpec, Rendering, Shape
 from worker.engine.checkpoint import TensorFiles, read_json
+from worker.engine.load import load_engine
 from worker.engine.mesh import Placement
 from worker.engine.models.safety import PictureConfig, SafetyChecker, SafetyConfig, prepared
 from worker.engine.stable_diffusion import abstract
@@ -84,3 +90,40 @@ def test_another_checker_is_refused_by_field(
 ) -> None:
     with pytest.raises(CheckpointError, match=named):
         SafetyConfig.from_json(config, preprocessor)
+
+
+@pytest.mark.parametrize("threshold", [-2.0, 2.0])
+def test_a_flagged_picture_is_black_and_said_so(
+    checkpoint: Path, cache_dir: Path, threshold: float
+) -> None:
+    give_checker(checkpoint, threshold)
+    rendering = _rendering(checkpoint, cache_dir)
+    assert rendering.flagged() == (threshold < 0, threshold < 0)
+    assert bool(rendering.pictures().any()) == (threshold > 0)
+
+
+def test_a_checker_that_is_not_wanted_says_nothing(checkpoint: Path, cache_dir: Path) -> None:
+    give_checker(checkpoint, -2.0)
+    rendering = _rendering(checkpoint, cache_dir, safety_checker=False)
+    assert rendering.flagged() == (False, False)
+    assert rendering.pictures().any()
+
+
+def give_checker(checkpoint: Path, threshold: float) -> None:
+    """Every concept is met at this cosine."""
+    for part in ("safety_checker", "feature_extractor"):
+        shutil.copytree(SAFETY / part, checkpoint / part)
+    index = checkpoint / "model_index.json"
+    has = {"safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"]}
+    index.write_text(json.dumps(json.loads(index.read_text()) | has))
+    file = checkpoint / "safety_checker" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["concept_embeds_weights"][:] = threshold
+    save_file(tensors, file)
+
+
+def _rendering(checkpoint: Path, cache_dir: Path, **settings: bool) -> Rendering:
+    engine = load_engine(str(checkpoint), devices=2, cache_dir=cache_dir, **settings)  # type: ignore[arg-type]
+    engine.warm()
+    spec = ImageSpec(prompt="a red circle", num_inference_steps=2, guidance_scale=3.0)
+    return engine.render([spec, replace(spec, seed=1)], Shape(height=32, width=32))
