@@ -8,19 +8,20 @@ import sys
 
 from celery import Celery
 
-from shared.broker import celery_url
+from shared.broker import celery_url, transport_options
 from shared.errors import ConfigurationError
 from shared.queues import queue_name
 from worker.bootsteps import install
 from worker.exits import Exit
 from worker.host import Host
 from worker.settings import WorkerSettings
-from worker.tasks import add_render_task
+from worker.tasks import add_bulk_task, add_render_task
 
 
 def create_app(settings: WorkerSettings) -> Celery:
     """A Celery app whose workers serve the queues of their model, or those named with `-Q`."""
-    url = celery_url(settings.redis_url.get_secret_value())
+    redis_url = settings.redis_url.get_secret_value()
+    url, options = celery_url(redis_url), transport_options(redis_url)
     app = Celery("imagefleet", broker=url, backend=url, set_as_current=False)
     app.conf.update(
         task_default_queue=queue_name(settings.namespace, None, None, None),
@@ -37,10 +38,12 @@ def create_app(settings: WorkerSettings) -> Celery:
         result_backend_always_retry=True,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_transport_options={"socket_keepalive": not url.startswith("redis+socket:")},
+        broker_transport_options=options,
+        result_backend_transport_options=options,
     )
     host = Host(settings)
     add_render_task(app, host)
+    add_bulk_task(app, host)
     install(app, host)
     return app
 

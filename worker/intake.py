@@ -25,6 +25,8 @@ from celery.worker.request import Request
 from kombu.message import Message
 
 from shared.admission import admit
+from shared.broker import BULK_TASK_NAME
+from shared.bulk.runs import unpack_shard
 from shared.deadletters import DeadLetter, DeadLetters
 from shared.errors import ImagefleetError, LeaseLost, MessageRejected, TooManyDeliveries
 from shared.events import callback
@@ -33,6 +35,7 @@ from shared.queues import DEFAULT_MODEL
 from shared.records import Beginning, Move, Records
 from worker.attempts import Attempt, Slot, attempts_in, offer_of, plan_attempt, slots_of
 from worker.batching import Linger, next_batch, suspect_from
+from worker.bulk.backlog import Backlog
 from worker.claims import Claimed, Claims, QueueGroup
 from worker.engine.base import Engine
 from worker.foresight import Foresight
@@ -60,6 +63,7 @@ class Intake:
         records: Records,
         dead: DeadLetters,
         engine: Engine,
+        backlog: Backlog,
         *,
         max_deliveries: int,
         max_in_hand: int,
@@ -67,6 +71,7 @@ class Intake:
     ) -> None:
         """
         Args:
+            backlog: rows of datasets, for places in batches that no job wants.
             max_in_hand: jobs between claim and acknowledgement, each of which holds a thread.
             linger_s: how long a batch that is not full waits for more of its compile key.
         """
@@ -74,6 +79,7 @@ class Intake:
         self._records = records
         self._dead = dead
         self._info = engine.info
+        self._backlog = backlog
         offer = offer_of(engine.info)
         self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
         self._capacity = engine.capacity
@@ -84,6 +90,7 @@ class Intake:
         self._ahead: Future[None] | None = None
         self._helper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
         self._groups: Sequence[QueueGroup] = ()
+        self._bulk_groups: Sequence[QueueGroup] = ()
         self._strategies: dict[str, Any] = {}
         self._pass_on: PassOn = lambda request: None
         self._claimed: deque[Claimed] = deque()
@@ -98,7 +105,9 @@ class Intake:
         self, groups: Sequence[QueueGroup], strategies: dict[str, Any], pass_on: PassOn
     ) -> None:
         """Where to take messages from and how Celery reads them. Again after a reconnect."""
-        self._groups, self._strategies, self._pass_on = groups, strategies, pass_on
+        self._groups = [group for group in groups if not group.bulk]
+        self._bulk_groups = [group for group in groups if group.bulk]
+        self._strategies, self._pass_on = strategies, pass_on
 
     def detach(self) -> None:
         """Celery forgets what it holds for later (ETA) when it reconnects: give that back."""
@@ -109,7 +118,12 @@ class Intake:
     def accept(self, request: Request) -> None:
         """Celery's `on_task_request`: received, due and not revoked. Wait for the next batch."""
         self._scheduled.discard(request.message.delivery_tag)
-        self._requests.append(request)
+        if request.name == BULK_TASK_NAME:
+            unpack_shard(request.request_dict["kwargs"])
+            self._backlog.expect(request.message.claimed)
+            self._pass_on(request)
+        else:
+            self._requests.append(request)
 
     def next_batch(self) -> list[Slot]:
         """What the devices do next: up to a full batch of one compile key, or nothing."""
@@ -119,9 +133,16 @@ class Intake:
         with self._lock:
             if len(self._waiting) < self._capacity:
                 self._take_in()
-            if self._closed or self._linger.goes_on(self._waiting):
+            if self._closed or (
+                not self._backlog.has_rows() and self._linger.goes_on(self._waiting)
+            ):
                 return []
-            return next_batch(self._waiting, self._capacity, self._max_deliveries)
+            batch = next_batch(self._waiting, self._capacity, self._max_deliveries)
+            return batch if self._suspect_in_hand() else self._filled(batch)
+
+    def _filled(self, batch: list[Slot]) -> list[Slot]:
+        shape = batch[0].work.shape if batch else None
+        return [*batch, *self._backlog.take(self._capacity - len(batch), shape)]
 
     def report(self, batch: Sequence[Slot], step: int) -> None:
         """The devices have done `step` steps of `batch`. Shortly before its end the next one is
@@ -167,6 +188,7 @@ class Intake:
         began = time.monotonic()
         try:
             self._claim()
+            self._claim_shard()
             while self._claimed:
                 self._receive(self._claimed[0])
                 self._claimed.popleft()
@@ -182,12 +204,23 @@ class Intake:
     def _claim(self) -> None:
         room = self._max_in_hand - len(self._outcomes)
         suspects = suspect_from(self._max_deliveries)
-        if any(each.deliveries >= suspects for each in self.unfinished()):
+        if self._suspect_in_hand():
             room = 0  # it has this worker to itself
         want = self._capacity - len(self._waiting)
         if room > 0 and want > 0:
             groups = self._groups_that_fit()
-            self._claimed += self._claims.claim(groups, want, most=room, suspect_from=suspects)
+            self._claimed += self._claims.claim(
+                groups, want, most=room, suspect_from=suspects, aside=self._backlog.tags()
+            )
+
+    def _claim_shard(self) -> None:
+        """Beside the jobs, so that there are rows when there are no jobs."""
+        if self._bulk_groups and self._backlog.wants_shard() and not self._suspect_in_hand():
+            self._claimed += self._claims.claim(self._bulk_groups, 1, most=1)
+
+    def _suspect_in_hand(self) -> bool:
+        suspects = suspect_from(self._max_deliveries)
+        return any(each.deliveries >= suspects for each in self.unfinished())
 
     def _groups_that_fit(self) -> Sequence[QueueGroup]:
         """Those that can share a batch with what waits already."""

@@ -1,4 +1,4 @@
-"""The Celery task, thin: what it does is `Host.perform`; its batch is made by the intake."""
+"""The Celery tasks, thin: what they do is `Host.perform` and `Host.make_shard`."""
 
 from typing import Any
 
@@ -6,9 +6,20 @@ from celery import Celery, Task
 from celery.exceptions import Ignore
 from celery.worker.request import Request
 
-from shared.broker import TASK_NAME
+from shared.broker import BULK_TASK_NAME, TASK_NAME
 from shared.errors import JobCancelled, LeaseLost
 from worker.host import Host
+
+
+def add_bulk_task(app: Celery, host: Host) -> None:
+    """Register `imagefleet.bulk_shard` on `app`."""
+
+    @app.task(name=BULK_TASK_NAME, bind=True, acks_late=True, ignore_result=True)
+    def bulk_shard(self: Task, **asked: Any) -> None:
+        try:
+            host.make_shard(asked, self.request.properties["delivery_tag"])
+        except LeaseLost as error:
+            raise Ignore from error
 
 
 def add_render_task(app: Celery, host: Host) -> None:

@@ -7,7 +7,7 @@ Knows no Redis, no store and no file format.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,7 @@ from worker.attempts import Slot, Work
 from worker.claims import Claimed
 from worker.engine.base import Shape
 
-_BATCHES_AHEAD: Final = 2
+_BATCHES_AHEAD: Final = 4
 """Of rows. With fewer another shard is wanted."""
 _MOST_SHARDS: Final = 3
 """In hand: one on the devices, one behind it, one on its way to the store."""
@@ -149,6 +149,12 @@ class Backlog:
         """Of the shards in hand."""
         with self._lock:
             return list(self._shelves)
+
+    def tags_in(self, batch: Iterable[Slot]) -> list[str]:
+        """Of the shards with a row in `batch`."""
+        works = {slot.work for slot in batch}
+        with self._lock:
+            return [tag for tag, shelf in self._shelves.items() if shelf.open & works]
 
     def close(self, error: ImagefleetError) -> None:
         """Take no more shards and rows; end those that no device has seen."""

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from shared.bulk.plan import canonical
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
@@ -24,11 +26,6 @@ class Sample:
     @property
     def text(self) -> bytes:
         return str(self.document["prompt"]).encode()
-
-
-def canonical_json(document: Mapping[str, Any]) -> bytes:
-    """One line, keys sorted, UTF-8: the same document gives the same bytes."""
-    return json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class Spool:
     def add(self, sample: Sample) -> None:
         if sample.key in self._places:
             return
-        document = canonical_json(sample.document)
+        document = canonical(sample.document)
         self._file.seek(self._end)
         self._file.write(sample.image)
         self._file.write(document)

@@ -10,7 +10,8 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, Final
 
-from worker.bulk.samples import Sample, canonical_json
+from shared.bulk.plan import canonical
+from worker.bulk.samples import Sample
 
 _MODE: Final = 0o644
 
@@ -48,7 +49,7 @@ def members(sample: Sample) -> list[tuple[str, bytes]]:
     """Name and content of the files that make up a sample."""
     return [
         (f"{sample.key}.{sample.extension}", sample.image),
-        (f"{sample.key}.json", canonical_json(sample.document)),
+        (f"{sample.key}.json", canonical(sample.document)),
         (f"{sample.key}.txt", sample.text),
     ]
 

@@ -6,8 +6,9 @@ message: renewing it is one command however many jobs are in flight, and a job m
 it likes. Knows nothing of jobs: a message is an opaque string in an ordinary Celery queue.
 """
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -38,6 +39,8 @@ class QueueGroup:
 
     name: str
     queues: tuple[str, ...]
+    bulk: bool = False
+    """Shards of datasets, not jobs."""
 
 
 class Claims:
@@ -60,6 +63,7 @@ class Claims:
     ) -> None:
         self.worker: Final = worker
         self._redis = once
+        self._patient = patient
         self._held: set[str] = set()
         self._unsure = False
         self._lease_s = lease_s
@@ -95,6 +99,7 @@ class Claims:
         *,
         most: int = _NO_LIMIT,
         suspect_from: int = _NO_LIMIT,
+        aside: Collection[str] = (),
     ) -> list[Claimed]:
         """Take messages until they hold `want` pictures, all of one group, highest priority first.
 
@@ -108,6 +113,7 @@ class Claims:
             groups: where to look; queues of tenants beside them are found by themselves.
             want: pictures, at least 1.
             most: messages.
+            aside: tags in hand that do not count as such beside a suspect.
 
         Raises:
             LeaseLost: join again first.
@@ -122,7 +128,7 @@ class Claims:
             "pictures": want,
             "messages": most,
             "suspect": suspect_from,
-            "idle": not self._held,
+            "idle": self._held <= set(aside),
             "turns": self._turns,
         }
         claimed = self._take(ask)
@@ -170,6 +176,10 @@ class Claims:
     def give_up(self, tag: str) -> bool:
         """As `hand_back`, but count a delivery, as if this worker had died with it."""
         return self._let_go(tag, back=True, counted=True)
+
+    def forgive(self, message: str) -> None:
+        """It has made progress here: the workers that died with it before count no more."""
+        self._patient.hdel(self._deliveries, hashlib.sha1(message.encode()).hexdigest())
 
     def find(self, tag: str) -> tuple[str, str] | None:
         """Queue list and message of a claim; None if it is no longer ours."""

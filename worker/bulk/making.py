@@ -1,0 +1,172 @@
+"""One attempt at one shard: from its message to its files in the destination.
+
+What the files hold depends on the plan and the model alone: two workers at one shard write the same
+bytes. The commit marker is written last, so a shard that has one is whole.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
+from shared.bulk.plan import Plan, ShardPlan
+from shared.bulk.runs import ShardMessage
+from shared.bulk.stats import RowFailure, ShardFile, ShardStats
+from shared.errors import CheckpointError, ImagefleetError, LeaseLost, PlanDamaged
+from shared.jobs import State
+from shared.storage import open_store
+from worker.bulk.packing import put_shard
+from worker.bulk.painting import Painting
+from worker.bulk.parts import Parts
+from worker.bulk.samples import Spool
+from worker.bulk.workshop import Workshop
+from worker.patience import patiently
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def make_shard(workshop: Workshop, message: ShardMessage, tag: str) -> None:
+    """See a claimed shard to its end, in this thread. How it ended is recorded.
+
+    Raises:
+        LeaseLost: it went back to the queue, or is another worker's: not ours to acknowledge.
+    """
+    making = _Making(workshop, message, tag)
+    try:
+        making.make()
+    except LeaseLost:
+        making.hand_back()
+        raise
+    except ImagefleetError as error:
+        if error.retryable:
+            making.hand_back(counted=True)
+            raise LeaseLost(f"shard {making.name} was handed back: {error}") from error
+        making.fail(error)
+    except Exception as error:
+        log.exception("shard %s failed in a way nobody thought of", making.name)
+        making.hand_back(counted=True)
+        raise LeaseLost(f"shard {making.name} was handed back") from error
+    finally:
+        workshop.backlog.leave(tag)
+
+
+class _Making:
+    def __init__(self, workshop: Workshop, message: ShardMessage, tag: str) -> None:
+        self.name = shard_name(message.shard)
+        self._shop = workshop
+        self._tag = tag
+        self._message = message
+        self._token = uuid.uuid4().hex
+        self._me = (message.run, message.shard, self._token, workshop.claims.worker)
+        self._store = open_store(message.destination)
+        self._parts = Parts(self._store, self.name)
+        self._samples = 1
+        """Planned; before the plan is read, some."""
+
+    def make(self) -> None:
+        """Raises LeaseLost, or why the shard cannot be made."""
+        if not self._begin():
+            return
+        plan = self._patiently(lambda: Plan.load(self._get(PLAN)), "reading the plan")
+        shard = self._find(plan)
+        if not self._was_finished(shard):
+            self._check_model(plan)
+            with Spool() as spool:
+                failures = self._paint(plan, shard, spool)
+                self._put_together(plan, shard, spool, failures)
+        self._patiently(self._parts.clear, "clearing the parts")
+
+    def hand_back(self, *, counted: bool = False) -> None:
+        """Let another worker have it; `counted` as if this one had died with it."""
+        self._shop.runs.hand_back(self._message.run, self._message.shard, self._token)
+        let_go = self._shop.claims.give_up if counted else self._shop.claims.hand_back
+        let_go(self._tag)
+
+    def fail(self, error: ImagefleetError) -> None:
+        """Record that the shard as a whole cannot be made. Raises LeaseLost."""
+        log.error("shard %s cannot be made: %s", self.name, error)
+        self._shop.runs.fail(*self._me, {error.code: self._samples})
+
+    def _begin(self) -> bool:
+        """False if there is nothing to do: it is done, or its run has stopped or is forgotten."""
+        move = self._shop.runs.begin(*self._me, (self._shop.claims.key, self._tag))
+        if not move.happened and move.run is State.RUNNING and move.before is not State.SUCCEEDED:
+            raise LeaseLost(f"shard {self.name} is another worker's")
+        return move.happened
+
+    def _get(self, key: str) -> bytes:
+        try:
+            return self._store.get(key)
+        except KeyError:
+            raise PlanDamaged(f"{self._store.url}{key} is missing") from None
+
+    def _find(self, plan: Plan) -> ShardPlan:
+        for shard in plan.shards:
+            if shard.name == self.name:
+                self._samples = shard.samples
+                return shard
+        raise PlanDamaged(f"the plan has no shard {self.name}")
+
+    def _check_model(self, plan: Plan) -> None:
+        mine = self._shop.engine.info.digest
+        if plan.model_digest not in (None, mine):
+            raise CheckpointError(
+                f"the plan was made for model {plan.model_digest}; this worker has {mine}"
+            )
+
+    def _was_finished(self, shard: ShardPlan) -> bool:
+        """Whether a worker died between the commit marker and its record. Then that is made up."""
+        try:
+            stats = ShardStats.model_validate_json(self._store.get(stats_key(self.name)))
+        except (KeyError, ValueError):
+            return False
+        if stats.plan_sha256 != shard.sha256:
+            return False
+        self._shop.runs.succeed(*self._me, stats.samples, stats.reasons())
+        return True
+
+    def _paint(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
+        data = self._patiently(lambda: self._get(plan_key(self.name)), "reading its rows")
+        rows = list(plan.read_rows(shard, data))
+        painting = Painting(
+            self._shop, self._tag, plan, shard, rows, self._parts, spool, self._report
+        )
+        painting.paint()
+        return [painting.failures[row] for row in sorted(painting.failures)]
+
+    def _report(self, done: int, failed: int) -> None:
+        if not self._shop.runs.progress(*self._me, done, failed):
+            raise LeaseLost(f"shard {self.name}: its run has stopped")
+
+    def _put_together(
+        self, plan: Plan, shard: ShardPlan, spool: Spool, failures: list[RowFailure]
+    ) -> None:
+        self._check_still_ours()
+        put = self._patiently(
+            lambda: put_shard(spool, self.name, plan.format, self._store), "storing it"
+        )
+        stats = ShardStats(
+            shard=self.name,
+            plan_sha256=shard.sha256,
+            model=self._shop.engine.info.name,
+            model_digest=self._shop.engine.info.digest,
+            samples=len(spool),
+            failures=tuple(failures),
+            files=tuple(ShardFile(key=f.key, sha256=f.sha256, size=f.size) for f in put),
+        )
+        self._check_still_ours()
+        key = stats_key(self.name)
+        self._patiently(lambda: self._store.put(key, stats.dump(), "application/json"), key)
+        self._shop.runs.succeed(*self._me, stats.samples, stats.reasons())
+        log.info("shard %s: %d samples, %d failed", self.name, stats.samples, stats.failed)
+
+    def _check_still_ours(self) -> None:
+        """A host that stood still: on other hardware its bytes may differ from those stored."""
+        if not self._shop.runs.holds(*self._me[:3]):
+            raise LeaseLost(f"shard {self.name} is another worker's now")
+
+    def _patiently(self, act: Callable[[], T], what: str) -> T:
+        return patiently(act, self._shop.patience_s, f"shard {self.name}: {what}")

@@ -1,0 +1,122 @@
+"""A finished shard as the files that people and libraries read.
+
+webdataset   00000.tar                       picture, json and txt of each sample
+files        00000/<key>.png, .json, .txt
+parquet      00000.parquet                   pictures as `datasets` reads them, and columns
+
+Beside each, `00000.jsonl`: the samples' documents, a line each. In the order of the rows; the same
+samples give the same bytes. The only module that knows pyarrow.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from shared.bulk.layout import archive_key, file_key, metadata_key, parquet_key
+from shared.bulk.plan import BulkFormat, canonical
+from shared.errors import ConfigurationError
+from shared.storage import ObjectStore, StoredObject
+from worker.bulk.samples import Sample, Spool
+from worker.bulk.tar import members, write_tar
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_CONTENT_TYPES: Final = {
+    "png": "image/png",
+    "webp": "image/webp",
+    "jpg": "image/jpeg",
+    "json": "application/json",
+    "txt": "text/plain; charset=utf-8",
+}
+_AS_THEY_ARE: Final = (
+    *("prompt", "seed", "width", "height", "negative_prompt"),
+    *("row", "sha256", "model", "model_digest"),
+)
+_ROWS_A_GROUP: Final = 100
+"""Of a parquet file: as many pictures are in memory at once."""
+
+
+def put_shard(
+    spool: Spool, name: str, file_format: BulkFormat, store: ObjectStore
+) -> list[StoredObject]:
+    """Store the shard `name` (`00000`). Raises StorageDenied, StorageUnavailable, and
+    ConfigurationError if this worker cannot write `file_format`."""
+    pack = FORMATS[file_format]
+    return [*pack(spool, name, store), _put_lines(spool, name, store)]
+
+
+def _put_tar(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
+    with tempfile.TemporaryFile() as file:
+        write_tar(spool, file)
+        yield store.put_file(archive_key(name), file, "application/x-tar")
+
+
+def _put_files(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
+    for sample in spool:
+        for file_name, data in members(sample):
+            content_type = _CONTENT_TYPES[file_name.rpartition(".")[2]]
+            yield store.put(file_key(name, file_name), data, content_type)
+
+
+def _put_parquet(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigurationError(
+            f"format parquet needs {error.name}: install imagefleet[dataset] on the workers"
+        ) from error
+    schema = _schema()
+    samples = iter(spool)
+    with tempfile.TemporaryFile() as file:
+        with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            while group := list(islice(samples, _ROWS_A_GROUP)):
+                rows = [_columns(sample, name) for sample in group]
+                writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+        yield store.put_file(parquet_key(name), file, "application/vnd.apache.parquet")
+
+
+def _put_lines(spool: Spool, name: str, store: ObjectStore) -> StoredObject:
+    with tempfile.TemporaryFile() as file:
+        for sample in spool:
+            file.write(canonical(sample.document) + b"\n")
+        return store.put_file(metadata_key(name), file, "application/jsonl")
+
+
+def _schema() -> "pyarrow.Schema":
+    """`image` as https://huggingface.co/docs/datasets/about_dataset_features wants it; names and
+    types after https://huggingface.co/datasets/poloclub/diffusiondb where it has them."""
+    import pyarrow
+
+    picture = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    kinds = {"image": picture, "seed": pyarrow.int64(), "cfg": pyarrow.float32()}
+    kinds |= dict.fromkeys(("part_id", "step", "width", "height", "row"), pyarrow.int64())
+    names = ["image", "image_name", "prompt", "part_id", "seed", "step", "cfg", "sampler"]
+    names += ["width", "height", "negative_prompt", "row", "sha256", "model", "model_digest"]
+    names += ["metadata"]
+    return pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in names])
+
+
+def _columns(sample: Sample, shard: str) -> Mapping[str, Any]:
+    """`metadata` is the whole document, as JSON."""
+    document, image_name = sample.document, f"{sample.key}.{sample.extension}"
+    return {
+        "image": {"bytes": sample.image, "path": image_name},
+        "image_name": image_name,
+        "part_id": int(shard),
+        "step": document["num_inference_steps"],
+        "cfg": document["guidance_scale"],
+        "sampler": document["scheduler"],
+        "metadata": canonical(document).decode(),
+        **{name: document[name] for name in _AS_THEY_ARE},
+    }
+
+
+FORMATS: Final[Mapping[BulkFormat, Callable[[Spool, str, ObjectStore], Iterator[StoredObject]]]] = {
+    BulkFormat.WEBDATASET: _put_tar,
+    BulkFormat.FILES: _put_files,
+    BulkFormat.PARQUET: _put_parquet,
+}
+"""How the pictures of a shard are stored."""

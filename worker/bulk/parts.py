@@ -1,0 +1,81 @@
+"""What is done of a shard so far, kept in its dataset: a worker that dies loses the rest only.
+
+parts/00000/<first key>-<last key>.tar     finished samples
+parts/00000/<first key>.failed.jsonl       rows that cannot be made, and why
+parts/00000/alone.json                     the row that was tried by itself when its worker died
+
+Each object stands for itself, so one that a late worker writes again changes nothing.
+"""
+
+import io
+import json
+import tarfile
+from collections.abc import Sequence
+from typing import Final
+
+from shared.bulk.layout import parts_prefix
+from shared.bulk.plan import canonical
+from shared.bulk.stats import RowFailure
+from shared.storage import ObjectStore
+from worker.bulk.samples import Sample, Spool
+from worker.bulk.tar import read_tar, write_tar
+
+_ALONE: Final = "alone.json"
+
+
+class Parts:
+    """Progress of one shard."""
+
+    def __init__(self, store: ObjectStore, shard: str) -> None:
+        self._store = store
+        self._prefix = parts_prefix(shard)
+
+    def save(self, samples: Sequence[Sample], failures: Sequence[RowFailure]) -> None:
+        """Keep finished samples, and rows that failed."""
+        if samples:
+            keys = sorted(sample.key for sample in samples)
+            archive = io.BytesIO()
+            write_tar(samples, archive)
+            name = f"{self._prefix}{keys[0]}-{keys[-1]}.tar"
+            self._store.put_file(name, archive, "application/x-tar")
+        if failures:
+            lines = b"".join(canonical(each.model_dump()) + b"\n" for each in failures)
+            name = f"{self._prefix}{min(each.row for each in failures):09d}.failed.jsonl"
+            self._store.put(name, lines, "application/jsonl")
+
+    def load(self, spool: Spool) -> list[RowFailure]:
+        """Fill `spool`; the rows that failed. What cannot be read is made again."""
+        failures: list[RowFailure] = []
+        for key in sorted(self._store.list(self._prefix)):
+            try:
+                if key.endswith(".tar"):
+                    for sample in read_tar(io.BytesIO(self._store.get(key))):
+                        spool.add(sample)
+                elif key.endswith(".failed.jsonl"):
+                    lines = self._store.get(key).splitlines()
+                    failures += [RowFailure.model_validate_json(line) for line in lines]
+            except (tarfile.TarError, KeyError, ValueError):
+                self._store.delete(key)
+        return failures
+
+    def alone(self) -> tuple[int, int] | None:
+        """Which row was tried by itself, and how often."""
+        try:
+            found = json.loads(self._store.get(self._prefix + _ALONE))
+            return int(found["row"]), int(found["times"])
+        except (KeyError, ValueError):
+            return None
+
+    def try_alone(self, row: int, times: int) -> None:
+        """Note that `row` is tried by itself for the so many'th time."""
+        data = json.dumps({"row": row, "times": times}).encode()
+        self._store.put(self._prefix + _ALONE, data, "application/json")
+
+    def survived(self) -> None:
+        """The row that was tried by itself took nobody down."""
+        self._store.delete(self._prefix + _ALONE)
+
+    def clear(self) -> None:
+        """The shard is complete."""
+        for key in list(self._store.list(self._prefix)):
+            self._store.delete(key)

@@ -1,0 +1,72 @@
+"""From a row of a plan to its work, and from its pixels to its samples. Plain functions."""
+
+import hashlib
+
+from shared.admission import admit
+from shared.bulk.layout import sample_key
+from shared.bulk.plan import Plan, ShardPlan, ShardRow
+from shared.bulk.stats import RowFailure
+from shared.catalogue import Offer
+from shared.errors import ImagefleetError
+from worker.attempts import Picture, plan_attempt
+from worker.bulk.backlog import RowWork
+from worker.bulk.samples import Sample
+from worker.encode import encode
+from worker.engine.base import Engine, ModelInfo
+from worker.metadata import picture_metadata
+
+
+def keys_of(plan: Plan, row: ShardRow) -> list[str]:
+    """Of its samples."""
+    return [sample_key(row.row, image) for image in range(plan.images_of(row))]
+
+
+def work_of(
+    plan: Plan,
+    shard: ShardPlan,
+    row: ShardRow,
+    info: ModelInfo,
+    offers: dict[str, Offer],
+) -> RowWork:
+    """Raises ImagefleetError if this model cannot paint it."""
+    request = plan.request(shard, row)
+    admit(request, offers)
+    painted = plan_attempt("", request, info)
+    return RowWork(shape=painted.shape, specs=painted.specs, row=row.row)
+
+
+def samples_of(
+    work: RowWork, row: ShardRow, pictures: list[Picture], plan: Plan, engine: Engine
+) -> list[Sample]:
+    """Encode. `nsfw` and the like are in the documents as in those of jobs."""
+    return [
+        _sample(work, row, index, picture, plan, engine) for index, picture in enumerate(pictures)
+    ]
+
+
+def _sample(
+    work: RowWork, row: ShardRow, index: int, picture: Picture, plan: Plan, engine: Engine
+) -> Sample:
+    key, spec = sample_key(row.row, index), work.specs[index]
+    described = picture_metadata(
+        job_id=key,
+        spec=spec,
+        shape=work.shape,
+        info=engine.info,
+        truncated=engine.truncated(spec.prompt),
+        nsfw=index in work.flagged,
+    )
+    del described["job_id"]
+    encoded = encode(picture, plan.image_format.value, described)
+    document = {
+        **described,
+        "key": key,
+        "row": row.row,
+        "sha256": hashlib.sha256(encoded.data).hexdigest(),
+        "extra": row.extra,
+    }
+    return Sample(key=key, image=encoded.data, extension=encoded.extension, document=document)
+
+
+def failure_of(plan: Plan, row: ShardRow, error: ImagefleetError) -> RowFailure:
+    return RowFailure(row=row.row, samples=plan.images_of(row), code=error.code, message=str(error))
