@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
+from shared import sentinel
 from shared.errors import BrokerUnavailable, ConfigurationError
 from shared.jobs import JobRequest, pack
 
@@ -43,19 +44,21 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
     passing = [redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError]
     if retries == UNTIL_IT_IS_BACK:  # full, or a replica for a moment
         passing += [redis.OutOfMemoryError, redis.ReadOnlyError]
-    keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
+    options: dict[str, Any] = {
+        "decode_responses": True,
+        "encoding_errors": "replace",  # rubbish on a queue must reach the code that refuses it
+        "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
+        "retry_on_error": passing,
+        "socket_timeout": 10,
+        "socket_connect_timeout": 5,
+        "health_check_interval": 30,
+    }
+    if not url.startswith("unix:"):
+        options["socket_keepalive"] = True
     try:
-        return redis.Redis.from_url(
-            url,
-            decode_responses=True,
-            encoding_errors="replace",  # rubbish on a queue must reach the code that refuses it
-            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
-            retry_on_error=passing,
-            socket_timeout=10,
-            socket_connect_timeout=5,
-            health_check_interval=30,
-            **keepalive,
-        )
+        if url.startswith(sentinel.SCHEME):
+            return sentinel.connect(url, options)
+        return redis.Redis.from_url(url, **options)
     except ValueError as error:
         raise ConfigurationError(f"IMAGEFLEET_REDIS_URL: {error}") from None
 
@@ -90,6 +93,8 @@ def _sentence(error: Exception, url: str) -> str:
 
 def celery_url(url: str) -> str:
     """The same address in the spelling of kombu and Celery's result backend."""
+    if url.startswith(sentinel.SCHEME):
+        return sentinel.Address.parse(url).celery_url()
     address, _, query = url.partition("?")
     options = dict(parse_qsl(query))
     if url.startswith("unix://"):
@@ -99,6 +104,13 @@ def celery_url(url: str) -> str:
     if url.startswith("rediss://"):
         options.setdefault("ssl_cert_reqs", "required")
     return address + (f"?{urlencode(options)}" if options else "")
+
+
+def transport_options(url: str) -> dict[str, Any]:
+    """What `celery_url` cannot say: for `broker_` and `result_backend_transport_options`."""
+    if url.startswith(sentinel.SCHEME):
+        return {"master_name": sentinel.Address.parse(url).service, "socket_keepalive": True}
+    return {"socket_keepalive": not url.startswith("unix:")}
 
 
 def message(job_id: str, request: JobRequest, queue: str) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared import sentinel
 from shared.errors import ConfigurationError
 
 ENV_PREFIX = "IMAGEFLEET_"
@@ -21,7 +22,8 @@ class Settings(BaseSettings):
 
     redis_url: SecretStr = Field(
         default=SecretStr("redis://localhost:6379/0"),
-        description="Broker, job records and webhook outbox. redis://, rediss:// or unix://.",
+        description="Broker, job records and webhook outbox. redis://, rediss://, unix:// or "
+        "sentinel://host:26379,host2:26379/service.",
     )
     namespace: str = Field(
         default="imagefleet",
@@ -38,8 +40,11 @@ class Settings(BaseSettings):
     @classmethod
     def _is_a_redis(cls, url: SecretStr) -> SecretStr:
         text = url.get_secret_value()
+        if text.startswith(sentinel.SCHEME):
+            sentinel.Address.parse(text)
+            return url
         if not text.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("must begin with redis://, rediss:// or unix://")
+            raise ValueError("must begin with redis://, rediss://, unix:// or sentinel://")
         if not text.startswith("unix://"):
             parts = urlsplit(text)
             if parts.path.strip("/") and not parts.path.strip("/").isdecimal():

@@ -7,26 +7,27 @@ from producer.commands.connected import connected
 from shared.tenants import EVERYBODY, NOBODY, Standing
 
 
-class _Pair(click.ParamType):
-    """`NAME=VALUE`"""
-
-    name = "NAME=VALUE"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        name, equals, text = str(value).rpartition("=")
-        if not equals or not text:
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
-        return name, text
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
+    if not equals or not value:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 @connected
-@click.option("--weight", "weights", type=_Pair(), multiple=True, help="gold=3: its share.")
+@click.option(
+    "--weight",
+    "weights",
+    type=_pair,
+    metavar="NAME=NUMBER",
+    multiple=True,
+    help="gold=3: pictures it gets for each one of a tenant with weight 1.",
+)
 @click.option(
     "--limit",
     "limits",
-    type=_Pair(),
+    type=_pair,
+    metavar="NAME=JOBS",
     multiple=True,
     help="gold=1000: jobs that may wait; '*=100000' of all together; gold=none.",
 )

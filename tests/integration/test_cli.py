@@ -68,7 +68,7 @@ def test_unknown_jobs_are_named_after_the_others(run: Run, command: str) -> None
     told = run(command, "nobody", "known")
     assert told.returncode == 1
     assert "known" in told.stdout + told.stderr.partition("\n")[0]
-    assert told.stderr.endswith("imagefleet: no job 'nobody' here: never submitted, or its record expired\n")
+    assert told.stderr.splitlines()[-1].startswith("imagefleet: no job 'nobody' here")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""The fleet on Redis as operators run it: TLS, users with few rights, Sentinel, a full memory."""
+
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+from celery.result import AsyncResult
+
+from producer import Client, Job
+from shared import broker
+from shared.embedded import EmbeddedRedis
+from shared.errors import BrokerUnavailable
+from shared.jobs import State
+from shared.queues import list_key
+from tests.support.certificates import make_certificate
+from tests.support.processes import ROOT, StartWorker, until
+from tests.support.redis import TcpServer, TlsDoor, WatchedPair
+
+_RIGHTS = "docs/redis.md"
+
+
+def _all_succeed(producer: Client, jobs: list[Job], timeout: float = 60) -> bool:
+    for _ in producer.as_completed(jobs, timeout=timeout):
+        pass
+    return {status.state for status in producer.statuses(job.id for job in jobs)} == {
+        State.SUCCEEDED
+    }
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
+    return make_certificate(tmp_path, "localhost")
+
+
+@pytest.fixture
+def tls_url(own_redis: EmbeddedRedis, certified: tuple[ssl.SSLContext, Path]) -> Iterator[str]:
+    context, trusted = certified
+    door = TlsDoor(context, own_redis.url.removeprefix("unix://"))
+    yield f"rediss://localhost:{door.port}/0?ssl_ca_certs={trusted}"
+    door.close()
+
+
+def test_the_fleet_runs_over_tls(start: StartWorker, tls_url: str, namespace: str) -> None:
+    start(IMAGEFLEET_REDIS_URL=tls_url)
+    producer = Client(tls_url, namespace=namespace)
+    assert _all_succeed(producer, producer.submit_many(["a", "b"], tenant="gold"))
+
+
+def test_a_certificate_that_nobody_trusts_is_refused(tls_url: str) -> None:
+    with pytest.raises(BrokerUnavailable, match="certificate verify failed"):
+        Client(tls_url.partition("?")[0]).submit("a")
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, namespace: str) -> Iterator[str]:
+    """The address of a Redis for a user with the rights that the page grants, and no others."""
+    page = (ROOT / _RIGHTS).read_text()
+    [rights] = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    words = rights.replace("imagefleet:", f"{namespace}:").replace("imagefleet.", f"{namespace}.")
+    with TcpServer(tmp_path / "guarded", "--requirepass", "admin's") as server:
+        server.client(password="admin's").execute_command(*words.split())
+        yield f"redis://fleet:a-long-password@127.0.0.1:{server.port}/0"
+
+
+def test_a_user_with_the_documented_rights_suffices(
+    start: StartWorker, guarded: str, namespace: str
+) -> None:
+    worker = start(IMAGEFLEET_REDIS_URL=guarded)
+    producer = Client(guarded, namespace=namespace)
+    producer.tenants.weigh("gold", 2)
+    jobs = producer.submit_many(["a", "b"], tenant="gold")
+    assert _all_succeed(producer, jobs)
+    with Celery(backend=broker.celery_url(guarded), set_as_current=False) as app:
+        assert AsyncResult(jobs[0].id, app=app).get(timeout=10)["images"]
+    assert worker.terminate() == 0
+    assert "permission" not in worker.output().lower()
+
+
+def test_that_user_reaches_nobody_else_s_keys(guarded: str) -> None:
+    with pytest.raises(redis.NoPermissionError):
+        broker.connect(guarded).set("other", "1")
+
+
+def test_a_wrong_password_is_one_clear_sentence(guarded: str) -> None:
+    wrong = guarded.replace("a-long-password", "guess")
+    with pytest.raises(BrokerUnavailable, match="refuses the credentials") as refused:
+        Client(wrong).submit("a")
+    assert "guess" not in str(refused.value)
+
+
+def test_a_failover_by_sentinel_stops_nobody(
+    start: StartWorker, namespace: str, tmp_path: Path
+) -> None:
+    with WatchedPair(tmp_path) as pair:
+        worker = start(IMAGEFLEET_REDIS_URL=pair.url, IMAGEFLEET_MODEL="fake:seconds=0.1")
+        producer = Client(pair.url, namespace=namespace)
+        before = producer.submit_many([f"before {n}" for n in range(40)])
+        until(lambda: any(each.done for each in producer.statuses(job.id for job in before)))
+        pair.master.client().wait(1, 5000)  # what was accepted has reached the replica
+        pair.fail_over()
+        after = producer.submit_many([f"after {n}" for n in range(8)])
+        assert _all_succeed(producer, [*before, *after], timeout=90)
+        assert worker.process.poll() is None
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(
+    start: StartWorker, producer: Client, client: redis.Redis
+) -> None:
+    start()
+    assert _all_succeed(producer, [producer.submit("a")])
+    client.script_flush()
+    assert _all_succeed(producer, producer.submit_many(["b", "c"]))
+
+
+def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
+    start: StartWorker, own_redis: EmbeddedRedis, namespace: str
+) -> None:
+    admin = broker.connect(own_redis.url)
+    start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=0.05")
+    producer = Client(own_redis.url, namespace=namespace)
+    assert _all_succeed(producer, [producer.submit("warm")])
+    jobs = producer.submit_many([f"prompt {n}" for n in range(64)])
+    admin.config_set("maxmemory", "1mb")  # less than it holds already
+    with pytest.raises(BrokerUnavailable, match="full and took nothing"):
+        producer.submit("one too many", id="too-many")
+    submitting = threading.Thread(target=lambda: _until_taken(producer))
+    submitting.start()
+    admin.config_set("maxmemory", "0")
+    submitting.join(timeout=60)
+    assert producer.get("too-many").status().request.prompt == "one too many"
+    assert _all_succeed(producer, [*jobs, producer.get("too-many")])
+    until(lambda: not admin.exists(list_key(f"{namespace}.default.native", 3)))
+
+
+def _until_taken(producer: Client) -> None:
+    """What a producer does: the same call with the same id, until it is accepted."""
+
+    def taken() -> bool:
+        try:
+            return bool(producer.submit("one too many", id="too-many", seed=1))
+        except BrokerUnavailable:
+            return False
+
+    until(taken, 60)

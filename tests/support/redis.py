@@ -1,0 +1,148 @@
+"""Redis as fleets have it: over TCP, with users, watched by a Sentinel, behind TLS."""
+
+import socket
+import ssl
+import subprocess
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+
+from shared.embedded import find_server
+from shared.parentage import leaves_with_parent
+from tests.support.processes import until
+
+
+class TcpServer:
+    """`with TcpServer(folder, "--requirepass", "secret") as server`: a server process of this
+    test on a port of its own."""
+
+    def __init__(self, folder: Path, *options: str, config: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = _free_port()
+        self._log = folder / "redis.log"
+        file = folder / "redis.conf"
+        file.write_text(f"port {self.port}\ndir {folder}\n{config}\n")
+        self._command = [find_server(), str(file), *options]
+
+    def __enter__(self) -> Self:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, preexec_fn=leaves_with_parent()
+            )
+        until(self._listens)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def client(self, **options: str) -> redis.Redis:
+        return redis.Redis(port=self.port, decode_responses=True, **options)  # type: ignore[arg-type]
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class WatchedPair:
+    """A master, its replica and one Sentinel that promotes the replica when the master dies."""
+
+    def __init__(self, folder: Path) -> None:
+        durable = ("--appendonly", "yes", "--save", "")
+        self._stack = ExitStack()
+        self.master = TcpServer(folder / "master", *durable)
+        self.replica = TcpServer(
+            folder / "replica", *durable, "--replicaof", f"127.0.0.1 {self.master.port}"
+        )
+        self.sentinel = TcpServer(
+            folder / "sentinel",
+            "--sentinel",
+            config=f"sentinel monitor fleet 127.0.0.1 {self.master.port} 1\n"
+            "sentinel down-after-milliseconds fleet 500\n"
+            "sentinel failover-timeout fleet 3000\n",
+        )
+
+    @property
+    def url(self) -> str:
+        return f"sentinel://127.0.0.1:{self.sentinel.port}/fleet"
+
+    def __enter__(self) -> Self:
+        for server in (self.master, self.replica, self.sentinel):
+            self._stack.enter_context(server)
+        until(lambda: self.replica.client().info("replication")["master_link_status"] == "up")
+        until(lambda: self.sentinel.client().sentinel_slaves("fleet"))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def fail_over(self) -> None:
+        """Kill the master; returns when the replica has taken its place."""
+        self.master.kill()
+        until(lambda: self.replica.client().info("replication")["role"] == "master")
+
+
+class TlsDoor:
+    """A TLS server before a Redis that knows none: `rediss://localhost:<port>`."""
+
+    def __init__(self, context: ssl.SSLContext, unix_socket: str) -> None:
+        self._context = context
+        self._behind = unix_socket
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                raw, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(raw,), daemon=True).start()
+
+    def _serve(self, raw: socket.socket) -> None:
+        try:
+            outside = self._context.wrap_socket(raw, server_side=True)
+        except OSError:  # a client that does not trust us
+            return
+        inside = socket.socket(socket.AF_UNIX)
+        inside.connect(self._behind)
+        back = threading.Thread(target=_pump, args=(inside, outside), daemon=True)
+        back.start()
+        _pump(outside, inside)
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+    except OSError:
+        pass
+    finally:
+        for end in (source, sink):
+            end.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
