@@ -10,17 +10,12 @@ import jax
 from flax import nnx
 
 from worker.engine.attention import attention
-from worker.engine.models.blocks import layer_norm, linear
+from worker.engine.models.blocks import gelu, layer_norm, linear
 
 
 def quick_gelu(x: jax.Array) -> jax.Array:
     """CLIP's own approximation of GELU."""
     return x * jax.nn.sigmoid(1.702 * x)
-
-
-def gelu(x: jax.Array) -> jax.Array:
-    """GELU by the error function, as torch's default."""
-    return jax.nn.gelu(x, approximate=False)
 
 
 ACTIVATIONS: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {

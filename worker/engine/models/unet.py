@@ -15,7 +15,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from worker.engine.attention import attention
-from worker.engine.models.blocks import ResnetBlock, Upsample, conv, group_norm, layer_norm, linear
+from worker.engine.models.blocks import (
+    GroupNorm,
+    ResnetBlock,
+    Upsample,
+    conv,
+    gelu,
+    layer_norm,
+    linear,
+)
 from worker.engine.models.config import ConfigReader, Json
 
 _ATTENDING: Final = {
@@ -236,7 +244,7 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         value, gate = jnp.split(self.proj_in(x), 2, axis=-1)
-        return self.proj_out(value * jax.nn.gelu(gate, approximate=False))
+        return self.proj_out(value * gelu(gate))
 
 
 class TransformerBlock(nnx.Module):
@@ -268,7 +276,7 @@ class Transformer(nnx.Module):
     def __init__(self, config: UNetConfig, level: int) -> None:
         width = config.block_out_channels[level]
         # 1e-6 here and norm_eps in the resnets: so it is in diffusers.
-        self.norm = group_norm(width, config.norm_num_groups, 1e-6)
+        self.norm = GroupNorm(width, config.norm_num_groups, 1e-6)
         self.proj_in = linear(width, width)
         self.transformer_blocks = nnx.List(
             TransformerBlock(width, config.cross_attention_dim, config.heads[level])
@@ -403,7 +411,7 @@ class UNet(nnx.Module):
         self.down_blocks = nnx.List(DownBlock(config, level) for level in levels)
         self.mid_block = MidBlock(config)
         self.up_blocks = nnx.List(UpBlock(config, index) for index in levels)
-        self.conv_norm_out = group_norm(width, config.norm_num_groups, config.norm_eps)
+        self.conv_norm_out = GroupNorm(width, config.norm_num_groups, config.norm_eps)
         self.conv_out = conv(width, config.out_channels)
 
     def read(

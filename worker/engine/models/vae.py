@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from worker.engine.attention import attention
-from worker.engine.models.blocks import ResnetBlock, Upsample, conv, group_norm, linear
+from worker.engine.models.blocks import GroupNorm, ResnetBlock, Upsample, conv, linear
 from worker.engine.models.config import ConfigReader, Json
 
 _EPSILON: Final = 1e-6
@@ -73,7 +73,7 @@ class Attention(nnx.Module):
 
     def __init__(self, config: VaeConfig) -> None:
         width = config.block_out_channels[-1]
-        self.group_norm = group_norm(width, config.norm_num_groups, _EPSILON)
+        self.group_norm = GroupNorm(width, config.norm_num_groups, _EPSILON)
         self.to_q = linear(width, width)
         self.to_k = linear(width, width)
         self.to_v = linear(width, width)
@@ -158,7 +158,7 @@ class Encoder(nnx.Module):
         self.conv_in = conv(config.in_channels, channels[0])
         self.down_blocks = nnx.List(DownBlock(config, level) for level in range(len(channels)))
         self.mid_block = MidBlock(config)
-        self.conv_norm_out = group_norm(channels[-1], config.norm_num_groups, _EPSILON)
+        self.conv_norm_out = GroupNorm(channels[-1], config.norm_num_groups, _EPSILON)
         self.conv_out = conv(channels[-1], 2 * config.latent_channels)
 
     def __call__(self, pixels: jax.Array) -> jax.Array:
@@ -178,7 +178,7 @@ class Decoder(nnx.Module):
         self.up_blocks = nnx.List(
             UpBlock(config, level) for level in reversed(range(len(channels)))
         )
-        self.conv_norm_out = group_norm(channels[0], config.norm_num_groups, _EPSILON)
+        self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, _EPSILON)
         self.conv_out = conv(channels[0], config.out_channels)
 
     def __call__(self, latents: jax.Array) -> jax.Array:
