@@ -1,0 +1,272 @@
+"""After `kill -9`: when its jobs run again, and what was painted twice. Then how batches fill up.
+
+`python benchmarks/recovery.py` starts its own Redis (AOF, `appendfsync always`) and workers with
+the fake engine, takes about four minutes, and prints a table and one line of JSON.
+
+What it does not show: several hosts, real devices, a network that is slow or divided.
+"""
+
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from producer import Client, Job
+from shared import broker
+from shared.embedded import EmbeddedRedis
+from shared.jobs import State
+from shared.queues import queue_name
+from worker.claims import Claims, QueueGroup
+
+ROOT = Path(__file__).parents[1]
+CAPACITY = 8
+PAIRS = 4
+ROUNDS = 3
+DEFAULT_LEASE_S = 20.0
+STREAM_LEASE_S = 3.0
+STREAM_KILLS = 12
+BATCH_S = 0.4
+LOAD_S = 15.0
+MESSAGES = 4_000
+
+Figures = dict[str, float]
+
+
+class Worker:
+    """A worker process whose fake engine writes the size of each batch into `batches`."""
+
+    def __init__(
+        self, server: EmbeddedRedis, folder: Path, namespace: str, *, batch_s: float, lease_s: float
+    ) -> None:
+        self.batches = folder / f"{namespace}-{time.monotonic_ns()}.batches"
+        self.batches.touch()
+        environment = {
+            **os.environ,
+            "IMAGEFLEET_REDIS_URL": server.url,
+            "IMAGEFLEET_NAMESPACE": namespace,
+            "IMAGEFLEET_MODEL": f"fake:seconds={batch_s / 4},capacity={CAPACITY}",
+            "IMAGEFLEET_STORAGE_URL": "memory://",
+            "IMAGEFLEET_LEASE_S": str(lease_s),
+        }
+        self._log = self.batches.with_suffix(".log")
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, "--worker", self.batches],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def sizes(self) -> list[int]:
+        return [int(size) for size in self.batches.read_text().split()]
+
+    def await_ready(self) -> None:
+        while "Connected to" not in self._log.read_text():
+            assert self.process.poll() is None, self._log.read_text()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def write_batch_sizes(path: Path) -> None:
+    """The worker's side: `imagefleet-worker` with an engine that counts."""
+    from worker.cli import main as worker_main
+    from worker.engine.fake import FakeEngine
+
+    render = FakeEngine.render
+
+    def counted(self, specs, shape):  # type: ignore[no-untyped-def]
+        with path.open("a") as sizes:
+            sizes.write(f"{len(specs)}\n")
+        return render(self, specs, shape)
+
+    FakeEngine.render = counted  # type: ignore[method-assign]
+    worker_main(args=[])
+
+
+@contextmanager
+def killed_at_the_end(workers: list[Worker]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def restarts(server: EmbeddedRedis, folder: Path) -> Figures:
+    """Seconds from `kill -9` until the jobs of the dead run elsewhere; default lease."""
+    with ThreadPoolExecutor(PAIRS) as pool:
+        waits = [
+            wait
+            for found in pool.map(lambda pair: _restarts(server, folder, pair), range(PAIRS))
+            for wait in found
+        ]
+    return {
+        "kills": PAIRS * ROUNDS,
+        "kill_to_restart_s_p50": statistics.median(waits),
+        "kill_to_restart_s_max": max(waits),
+    }
+
+
+def _restarts(server: EmbeddedRedis, folder: Path, pair: int) -> list[float]:
+    """Two workers, one full of work; it is killed, and the other one becomes it."""
+    namespace = f"restarts{pair}"
+    client = Client(server.url, namespace=namespace)
+    waits: list[float] = []
+    workers: list[Worker] = []
+
+    def start() -> Worker:
+        worker = Worker(server, folder, namespace, batch_s=4.0, lease_s=DEFAULT_LEASE_S)
+        workers.append(worker)
+        worker.await_ready()
+        return worker
+
+    with killed_at_the_end(workers):
+        victim = start()
+        for _ in range(ROUNDS):
+            jobs = client.submit_many(["p"] * CAPACITY, num_inference_steps=100)
+            _await(jobs, lambda deliveries, state: state is State.RUNNING)
+            other = start()
+            time.sleep(random.uniform(0, DEFAULT_LEASE_S / 4))  # any moment between two renewals
+            killed_at = time.time()
+            victim.kill()
+            _await(jobs, lambda deliveries, state: deliveries == 2 and state is State.RUNNING)
+            waits += [
+                (status.started_at or 0) - killed_at
+                for status in client.statuses(job.id for job in jobs)
+            ]
+            for job in jobs:
+                job.cancel()
+            for _ in client.as_completed(jobs, timeout=60):
+                pass
+            victim = other
+    return waits
+
+
+def _await(jobs: Sequence[Job], wanted: Callable[[int, State], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        found = jobs[0].client.statuses(job.id for job in jobs)
+        if all(wanted(status.deliveries, status.state) for status in found):
+            return
+        assert time.monotonic() < deadline, [status.state for status in found]
+        time.sleep(0.05)
+
+
+def painted_twice(server: EmbeddedRedis, folder: Path) -> Figures:
+    """Two busy workers, one of them killed every two seconds: pictures painted beyond need."""
+    namespace = "stream"
+    client = Client(server.url, namespace=namespace)
+    jobs = client.submit_many([f"p {number}" for number in range(1_000)])
+    workers: list[Worker] = []
+
+    def start() -> Worker:
+        worker = Worker(server, folder, namespace, batch_s=BATCH_S, lease_s=STREAM_LEASE_S)
+        workers.append(worker)
+        worker.await_ready()
+        return worker
+
+    with killed_at_the_end(workers):
+        living = [start(), start()]
+        for _ in range(STREAM_KILLS):
+            time.sleep(random.uniform(1, 3))
+            victim = living.pop(0)
+            victim.kill()
+            living.append(start())
+        for _ in client.as_completed(jobs, timeout=300):
+            pass
+    begun = sum(sum(worker.sizes()) for worker in workers)
+    return {
+        "stream_kills": STREAM_KILLS,
+        "painted_again_per_kill": (begun - len(jobs)) / STREAM_KILLS,
+    }
+
+
+def batch_sizes(server: EmbeddedRedis, folder: Path) -> Figures:
+    """What one worker's batches hold while prompts come one by one, at random moments."""
+    figures: Figures = {}
+    for percent in (25, 75, 150):
+        namespace = f"load{percent}"
+        client = Client(server.url, namespace=namespace)
+        workers = [Worker(server, folder, namespace, batch_s=BATCH_S, lease_s=DEFAULT_LEASE_S)]
+        with killed_at_the_end(workers):
+            workers[0].await_ready()
+            jobs = _poisson(client, percent / 100 * CAPACITY / BATCH_S)
+            sizes = workers[0].sizes()
+            found = client.statuses(job.id for job in jobs)
+        waits = [each.started_at - each.submitted_at for each in found if each.started_at]
+        figures |= {
+            f"batch_mean_at_{percent}_percent": statistics.mean(sizes),
+            f"batch_full_share_at_{percent}_percent": sizes.count(CAPACITY) / len(sizes),
+            f"batch_of_one_share_at_{percent}_percent": sizes.count(1) / len(sizes),
+            f"wait_ms_p50_at_{percent}_percent": 1e3 * statistics.median(waits),
+        }
+    return figures
+
+
+def _poisson(client: Client, rate_per_s: float) -> list[Job]:
+    rng, jobs = random.Random(1), list[Job]()
+    due = began = time.monotonic()
+    while (due := due + rng.expovariate(rate_per_s)) < began + LOAD_S:
+        time.sleep(max(0.0, due - time.monotonic()))
+        jobs.append(client.submit("p"))
+    return jobs
+
+
+def claim_rates(server: EmbeddedRedis) -> Figures:
+    """Messages a second through `Claims`, a batch of 8 at a time, one by one acknowledged."""
+    namespace = "claims"
+    with ExitStack() as stack:
+        once = stack.enter_context(broker.connect(server.url, retries=0))
+        patient = stack.enter_context(broker.connect(server.url))
+        Client(server.url, namespace=namespace).submit_many(["p"] * MESSAGES)
+        claims = Claims(once=once, patient=patient, namespace=namespace, worker="w", lease_s=600)
+        claims.join()
+        queue = queue_name(namespace, None, None, None)
+        groups = [QueueGroup(name="native", queues=(queue,))]
+        began = time.perf_counter()
+        taken = []
+        while claimed := claims.claim(groups, CAPACITY):
+            taken += claimed
+        claimed_s, began = time.perf_counter() - began, time.perf_counter()
+        for message in taken:
+            claims.ack(message.tag)
+        acked_s = time.perf_counter() - began
+    assert len(taken) == MESSAGES
+    return {"claims_per_s": MESSAGES / claimed_s, "acks_per_s": MESSAGES / acked_s}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name, EmbeddedRedis(Path(name) / "redis") as server:
+        folder = Path(name)
+        figures = restarts(server, folder)
+        figures |= painted_twice(server, folder)
+        figures |= batch_sizes(server, folder)
+        figures |= claim_rates(server)
+    for figure, value in figures.items():
+        print(f"{figure:36} {value:10.2f}")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
+    ).stdout.strip()
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    numbers = {figure: round(value, 3) for figure, value in figures.items()}
+    print(json.dumps({"benchmark": "recovery", **numbers, "commit": commit, "hardware": machine}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        write_batch_sizes(Path(sys.argv[2]))
+    else:
+        main()
