@@ -29,4 +29,4 @@ def ddim(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
                 lags=(end.alpha,),
             )
         )
-    return table(rows, levels)
+    return table(rows, levels, noise.prediction_type)

@@ -37,7 +37,7 @@ def dpmsolver(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
         keep, lags, fresh = _coefficients(noise.dpm, before, start, end)
         to_h = clean_sample(noise.prediction_type, start)
         rows.append(row(timesteps[index], keep=keep, lags=lags, to_h=to_h, fresh=fresh))
-    return table(rows, levels[skipped:-1])
+    return table(rows, levels[skipped:-1], noise.prediction_type)
 
 
 def dpmsolver_karras(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:

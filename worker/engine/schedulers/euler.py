@@ -34,7 +34,8 @@ def euler(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     for timestep, start, end in zip(timesteps, levels, [*levels[1:], last], strict=True):
         keep, lag = moved(noise.prediction_type, start, end)
         rows.append(row(float(timestep), keep=keep, lags=(lag,)))
-    return table(rows[skipped:], levels[skipped:], _initial_scale(noise, levels[0]))
+    scale = _initial_scale(noise, levels[0])
+    return table(rows[skipped:], levels[skipped:], noise.prediction_type, scale)
 
 
 def euler_ancestral(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
@@ -47,7 +48,8 @@ def euler_ancestral(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table
         down = (end.ratio**2 - up**2) ** 0.5
         keep, lag = moved(noise.prediction_type, start, Level(end.alpha, end.alpha * down))
         rows.append(row(float(timestep), keep=keep, lags=(lag,), fresh=end.alpha * up))
-    return table(rows[skipped:], levels[skipped:], _initial_scale(noise, levels[0]))
+    scale = _initial_scale(noise, levels[0])
+    return table(rows[skipped:], levels[skipped:], noise.prediction_type, scale)
 
 
 def _timesteps(noise: NoiseSchedule, steps: int) -> Floats:

@@ -34,7 +34,7 @@ def lcm(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
                 fresh=end.sigma,
             )
         )
-    return table(rows, levels)
+    return table(rows, levels, noise.prediction_type)
 
 
 def _timesteps(noise: NoiseSchedule, steps: int) -> NDArray[np.int64]:

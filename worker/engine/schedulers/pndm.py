@@ -46,7 +46,7 @@ def pndm(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
             lags[1] -= keep * first_gain / first_keep
             keep /= first_keep
         rows.append(row(timestep, keep=keep, lags=tuple(lags)))
-    return table(rows, [_level(noise, timestep) for timestep in visited])
+    return table(rows, [_level(noise, t) for t in visited], noise.prediction_type)
 
 
 def _level(noise: NoiseSchedule, timestep: int) -> Level:

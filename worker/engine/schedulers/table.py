@@ -7,8 +7,8 @@ A row holds a timestep and the coefficients of
                                                  h', h'', …: the h of earlier rows; z: fresh noise
 
 so that any sampler, step count and guidance in any slot share one executable. A row is one call of
-the model: PNDM has one more than steps. It also holds the level of noise it arrives at, which is
-where inpainting puts back what is to be kept.
+the model: PNDM has one more than steps. It also holds how to read the clean sample the model has in
+mind, for previews, and the level of noise it arrives at, where inpainting puts back what is kept.
 """
 
 import math
@@ -21,15 +21,17 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.schedulers.levels import CLEAN, Level
+from worker.engine.schedulers.levels import CLEAN, Level, clean_sample
 
 LAGS: Final = 5
 """h of this row and of four earlier ones: PNDM's fourth row reaches back over one it skips."""
-COLUMNS: Final = 9 + LAGS
+COLUMNS: Final = 11 + LAGS
 (
     _TIMESTEP,
     _SAMPLE_TO_H,
     _OUTPUT_TO_H,
+    _SAMPLE_TO_CLEAN,
+    _OUTPUT_TO_CLEAN,
     BOUND,
     _KEEP,
     _DIRECT,
@@ -37,7 +39,7 @@ COLUMNS: Final = 9 + LAGS
     _ARRIVING_ALPHA,
     _ARRIVING_SIGMA,
     _LAG0,
-) = range(10)
+) = range(12)
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,22 @@ def row(
 ) -> list[float]:
     """One row: A, the B's, (P, Q), the bound of h, D and S. By default h is the model's output.
 
-    `table` adds the level it arrives at.
+    `table` adds what the level it begins at and the one it arrives at give.
     """
     past = [*lags, *[0.0] * (LAGS - len(lags))]
-    return [timestep, *to_h, bound, keep, direct, fresh, *CLEAN, *past]
+    return [timestep, *to_h, 0.0, 0.0, bound, keep, direct, fresh, *CLEAN, *past]
 
 
-def table(rows: list[list[float]], levels: Sequence[Level], initial_scale: float = 1.0) -> Table:
-    """Rows to a table; `levels` are those at which the rows begin."""
+def table(
+    rows: list[list[float]],
+    levels: Sequence[Level],
+    prediction: str,
+    initial_scale: float = 1.0,
+) -> Table:
+    """Rows to a table, for a model that predicts so; `levels` are those at which they begin."""
     made = np.array(rows, np.float32).reshape(-1, COLUMNS)
+    to_clean = [clean_sample(prediction, level) for level in levels]
+    made[:, _SAMPLE_TO_CLEAN : _OUTPUT_TO_CLEAN + 1] = to_clean
     made[:, _ARRIVING_ALPHA : _ARRIVING_SIGMA + 1] = [*levels[1:], CLEAN]
     return Table(made, levels[0], initial_scale)
 
@@ -93,6 +102,12 @@ def row_at(rows: jax.Array, position: jax.Array) -> jax.Array:
 def timestep(row: jax.Array) -> jax.Array:
     """`[b, COLUMNS]` to `[b]`."""
     return row[:, _TIMESTEP]
+
+
+def clean(row: jax.Array, x: jax.Array, output: jax.Array) -> jax.Array:
+    """The clean sample that the model has in mind: what `output` says of `x`, `[b, h, w, c]`."""
+    column = row[:, :, None, None, None]
+    return column[:, _SAMPLE_TO_CLEAN] * x + column[:, _OUTPUT_TO_CLEAN] * output
 
 
 def arriving(row: jax.Array, clean: jax.Array, noise: jax.Array) -> jax.Array:
