@@ -19,9 +19,9 @@ from shared.outbox.messages import Message, Verdict
 from shared.webhooks import new_secret, webhook_id
 from tests.support.receiver import Receiver, answers
 from worker.delivery import start_delivery
-from worker.delivery.addresses import AllowList
 from worker.delivery.courier import Courier
 from worker.delivery.sender import Sender
+from worker.outbound.addresses import AllowList
 from worker.settings import WorkerSettings
 
 SECRET = new_secret()

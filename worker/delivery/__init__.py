@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from shared.outbox import Outbox
 from shared.webhooks import check_secrets
-from worker.delivery.addresses import AllowList
 from worker.delivery.courier import Courier
 from worker.delivery.sender import Sender
+from worker.outbound.addresses import AllowList
 from worker.settings import WorkerSettings
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""Where a callback may go: the vetting of addresses that strangers gave us.
+"""Where we may connect to: the vetting of addresses that strangers gave us.
 
-Goes in: a URL. Comes out: the endpoint with its vetted IP addresses, to which the sender connects
+Goes in: a URL. Comes out: the endpoint with its vetted IP addresses, to which a connection is made
 without asking the resolver again. Sends nothing.
 """
 

@@ -1,0 +1,1 @@
+"""Connections to addresses that strangers gave us: vetted, bounded, without redirects."""
