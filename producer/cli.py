@@ -2,7 +2,7 @@
 
 import click
 
-from producer.commands import dead, demo, jobs, tenants, webhooks
+from producer.commands import bulk, dead, demo, jobs, tenants, webhooks
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,6 +16,7 @@ for command in (
     jobs.status,
     jobs.wait,
     jobs.cancel,
+    bulk.bulk,
     tenants.tenants,
     dead.dead,
     webhooks.webhooks,

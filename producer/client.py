@@ -12,13 +12,15 @@ trip a poll. Workers, Celery and JAX are not known here.
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from shared import broker
 from shared.admission import admit
-from shared.catalogue import Catalogue
+from shared.bulk.runs import Runs
+from shared.catalogue import Catalogue, Offer
 from shared.deadletters import DeadLetters
 from shared.errors import InvalidRequest, JobCancelled, JobFailed, ResultTimeout, UnknownJob
 from shared.events import callback
@@ -35,6 +37,12 @@ from shared.jobs import (
 from shared.outbox import Outbox
 from shared.records import Records
 from shared.settings import Settings
+
+if TYPE_CHECKING:  # planning is a matter of few producers
+    from pathlib import Path
+
+    from producer.bulk.inputs import Rows
+    from producer.bulk.run import BulkRun
 from shared.tenants import Tenants
 
 _CHUNK: Final = 500
@@ -73,6 +81,7 @@ class Client:
         """What the fleet gave up."""
         self.outbox: Final = Outbox(self._redis, self.settings.namespace, self.settings.retention_s)
         """Callbacks owed."""
+        self._runs = Runs(self._redis, self.settings.namespace, self.settings.retention_s)
 
     def __enter__(self) -> Self:
         return self
@@ -164,6 +173,41 @@ class Client:
                 state = self._records.ask_to_cancel(job_id)
                 if state is not State.QUEUED:  # or it was handed back just now: once more
                     return state
+
+    def bulk(self, rows: "Rows", destination: "str | Path", **options: Any) -> "BulkRun":
+        """Make a dataset: a picture of every row in `destination`. Returns once it is under way;
+        it needs this process no more. The same call again goes on where the run stands.
+
+        Args:
+            rows: a .txt, .csv, .jsonl or .parquet file, or an iterable of prompts or mappings.
+            destination: s3://bucket/prefix, file:///folder, or a path.
+            options: of `producer.bulk.run.start`, and what holds for all rows, in diffusers' names.
+
+        Raises:
+            InvalidRequest: the input, or what holds for all rows, is wrong.
+            PlanConflict: the destination holds other work.
+            StorageDenied, StorageUnavailable: the destination cannot be written.
+        """
+        from producer.bulk.run import start
+
+        return start(self, rows, destination, **options)
+
+    def find_bulk(self, name: str) -> "BulkRun":
+        """The run of a destination, or of a run id. Raises UnknownRun."""
+        from producer.bulk.run import find
+
+        return find(self, name)
+
+    @contextmanager
+    def asking(self) -> Iterator[Runs]:
+        """The records of datasets; inside the block Redis' errors are BrokerUnavailable."""
+        with broker.clear_errors(self._url):
+            yield self._runs
+
+    def offers(self) -> dict[str, Offer]:
+        """What the fleet can do, by model; empty before its first worker."""
+        with broker.clear_errors(self._url):
+            return self._catalogue.offers()
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""

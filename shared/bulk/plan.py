@@ -49,6 +49,10 @@ class ShardPlan(Record):
     """Pixels; None means the model's own size."""
     width: int | None = None
 
+    @property
+    def number(self) -> int:
+        return int(self.name)
+
 
 class RowParameters(Record):
     """What a run gives to every row, and a row may choose for itself."""

@@ -1,0 +1,90 @@
+"""The samples of a finished shard, read back: keys of an archive, pictures by key.
+
+Goes in: a shard's files as bytes. Comes out: which samples they hold. Damage is a `Damaged`, told
+in a few words.
+"""
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+
+from shared.bulk.layout import archive_key, file_key, parquet_key
+from shared.bulk.plan import BulkFormat
+from shared.errors import ConfigurationError
+from shared.jobs import ImageFormat
+from shared.storage import ObjectStore
+
+_EXTENSION = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
+
+
+class Damaged(Exception):
+    """A file that cannot be read as what it should be."""
+
+
+def samples_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> list[str]:
+    """The keys of the samples in an archive or Parquet file, each as often as it is there.
+
+    Raises Damaged: it cannot be opened, or a sample is not whole.
+    """
+    if kind is BulkFormat.PARQUET:
+        return [name.rpartition(".")[0] for name, _ in _parquet_pictures(data)]
+    wanted = {_EXTENSION[image_format], "json", "txt"}
+    keys: list[str] = []
+    found: set[str] = set()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+            for name in archive.getnames():
+                key, _, suffix = name.rpartition(".")
+                if not found:
+                    keys.append(key)
+                if key != keys[-1] or suffix in found:
+                    raise Damaged(f"sample {keys[-1]} is not whole")
+                found.add(suffix)
+                if found == wanted:
+                    found = set()
+    except (tarfile.TarError, OSError, ValueError) as error:
+        raise Damaged(f"cannot be opened: {error}") from None
+    if found:
+        raise Damaged(f"sample {keys[-1]} is not whole")
+    return keys
+
+
+def keys_of_metadata(data: bytes) -> list[str]:
+    """The keys of a shard's JSON lines. Raises Damaged."""
+    try:
+        return [json.loads(line)["key"] for line in data.splitlines()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"is not the samples' metadata: {error}") from None
+
+
+def picture(
+    store: ObjectStore, shard: str, key: str, kind: BulkFormat, image_format: ImageFormat
+) -> bytes:
+    """One picture's file out of a finished shard. Raises KeyError, Damaged."""
+    name = f"{key}.{_EXTENSION[image_format]}"
+    if kind is BulkFormat.FILES:
+        return store.get(file_key(shard, name))
+    if kind is BulkFormat.PARQUET:
+        return dict(_parquet_pictures(store.get(parquet_key(shard))))[name]
+    try:
+        with tarfile.open(fileobj=io.BytesIO(store.get(archive_key(shard))), mode="r:") as archive:
+            member = archive.extractfile(name)
+            assert member is not None
+            return member.read()
+    except tarfile.TarError as error:
+        raise Damaged(f"cannot be opened: {error}") from None
+
+
+def _parquet_pictures(data: bytes) -> Iterator[tuple[str, bytes]]:
+    try:
+        from pyarrow import ArrowException, BufferReader, parquet
+    except ImportError:
+        raise ConfigurationError("Parquet needs pyarrow: install imagefleet[dataset]") from None
+    try:
+        table = parquet.read_table(BufferReader(data), columns=["image_name", "image"])
+    except (ArrowException, OSError) as error:
+        raise Damaged(f"cannot be opened: {str(error).splitlines()[0]}") from None
+    for row in table.to_pylist():
+        image = row["image"]
+        yield row["image_name"], image["bytes"] if isinstance(image, dict) else image

@@ -1,0 +1,278 @@
+"""From rows to a plan in the destination, streaming: memory holds one open shard a picture size.
+
+`plan.json` is written last. A destination without it has no plan, whatever else lies there; one
+with the plan of other work is refused and left as it is.
+"""
+
+import hashlib
+import json
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Self
+
+from producer.bulk.inputs import Row, Rows, Wrong, open_rows
+from producer.bulk.rows import Decided, Decider, Order, Size
+from shared.bulk.layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
+from shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source, canonical
+from shared.catalogue import Offer
+from shared.errors import InvalidRequest, PlanConflict
+from shared.jobs import ImageFormat
+from shared.queues import DEFAULT_MODEL
+from shared.storage import ObjectStore
+
+_WRITERS: Final = 8
+_IN_FLIGHT: Final = 32
+"""Files of rows waiting to be written; of 1,000 prompts each about 100 KiB."""
+MAX_SHARD_SIZE: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """A whole dataset, as asked for."""
+
+    order: Order
+    format: BulkFormat
+    image_format: ImageFormat
+    dedupe: bool = False
+
+
+def plan(rows: Rows, wish: Wish, store: ObjectStore, offers: dict[str, Offer]) -> tuple[Plan, bool]:
+    """Plan `rows` in `store`. The plan, and whether it stood there already.
+
+    Raises:
+        InvalidRequest: the input or what holds for all rows is wrong, or no row can be painted.
+        PlanConflict: other work is planned there.
+        StorageDenied, StorageUnavailable: it cannot be written; no plan is left behind.
+    """
+    if not 1 <= wish.order.shard_size <= MAX_SHARD_SIZE:
+        limit = f"must be between 1 and {MAX_SHARD_SIZE}"
+        raise InvalidRequest("shard_size", wish.order.shard_size, limit)
+    decider = Decider(wish.order, offers)
+    stands = read_plan(store)
+    source, read = open_rows(rows)
+    if stands is None:
+        store.check()
+    writer = _Writer(None if stands else store)
+    with writer, _Planning(wish, decider, writer) as planning:
+        for number, row in enumerate(read):
+            planning.add(number, row)
+        made = planning.finish(source, _digest_of_model(wish, offers))
+    if stands is not None:
+        _must_be_same(stands, made, store)
+        return stands, True
+    store.put(PLAN, made.dump(), "application/json")
+    return made, False
+
+
+def read_plan(store: ObjectStore) -> Plan | None:
+    """The plan that stands in `store`. Raises PlanDamaged."""
+    try:
+        return Plan.load(store.get(PLAN))
+    except KeyError:
+        return None
+
+
+@dataclass
+class _OpenShard:
+    lines: list[str] = field(default_factory=list)
+    samples: int = 0
+
+
+class _Planning:
+    """The plan as far as the rows have been read."""
+
+    def __init__(self, wish: Wish, decider: Decider, writer: "_Writer") -> None:
+        self._wish = wish
+        self._decider = decider
+        self._writer = writer
+        self._open: dict[Size, _OpenShard] = {}
+        self._shards: list[Future[ShardPlan]] = []
+        self._rejected = _Rejected()
+        self._seen = _Seen() if wish.dedupe else None
+        self._rows = self._samples = self._duplicates = 0
+
+    def add(self, number: int, row: Row) -> None:
+        decided = self._decider.decide(number, row)
+        if isinstance(decided, Wrong):
+            self._rejected.add(number, decided)
+            return
+        if number >= MAX_ROWS:
+            raise InvalidRequest("input", number, f"must have at most {MAX_ROWS} rows")
+        if self._seen is not None and not self._seen.is_new(decided):
+            self._duplicates += 1
+            return
+        shard = self._open.get(decided.size)
+        if shard is None:
+            shard = self._open[decided.size] = _OpenShard()
+        if shard.samples + decided.images > self._wish.order.shard_size:
+            self._close(decided.size, shard)
+            shard = self._open[decided.size] = _OpenShard()
+        shard.lines.append(decided.line)
+        shard.samples += decided.images
+
+    def finish(self, source: Source, model_digest: str | None) -> Plan:
+        for size, shard in self._open.items():
+            self._close(size, shard)
+        if not self._shards:
+            raise InvalidRequest("input", source.name, f"has no row to paint{self._rejected.first}")
+        shards = tuple(shard.result() for shard in self._shards)
+        self._writer.put_file(REJECTED, self._rejected)
+        order = self._wish.order
+        return Plan(
+            format=self._wish.format,
+            image_format=self._wish.image_format,
+            shard_size=order.shard_size,
+            parameters=order.parameters,
+            seed=order.seed,
+            model=order.model,
+            model_digest=model_digest,
+            columns=dict(order.columns),
+            dedupe=self._wish.dedupe,
+            source=source,
+            rows=self._rows,
+            samples=self._samples,
+            rejected=self._rejected.count,
+            duplicates=self._duplicates,
+            shards=shards,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _close(self, size: Size, shard: _OpenShard) -> None:
+        self._rows += len(shard.lines)
+        self._samples += shard.samples
+        name = shard_name(len(self._shards))
+        self._shards.append(self._writer.put_rows(name, size, shard))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rejected.close()
+        if self._seen is not None:
+            self._seen.close()
+
+
+class _Writer:
+    """Writes files of rows on threads, a bounded number at once. Without a store it only counts."""
+
+    def __init__(self, store: ObjectStore | None) -> None:
+        self._store = store
+        self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="plan")
+        self._room = threading.BoundedSemaphore(_IN_FLIGHT)
+        self._failed: BaseException | None = None
+
+    def put_rows(self, name: str, size: Size, shard: _OpenShard) -> "Future[ShardPlan]":
+        """Raises what an earlier file met."""
+        self._room.acquire()
+        if self._failed is not None:
+            raise self._failed
+        return self._threads.submit(self._put_rows, name, size, shard)
+
+    def put_file(self, key: str, rejected: "_Rejected") -> None:
+        if self._store is not None and rejected.count:
+            self._store.put_file(key, rejected.file, "application/jsonl")
+
+    def _put_rows(self, name: str, size: Size, shard: _OpenShard) -> ShardPlan:
+        try:
+            data = "".join(f"{line}\n" for line in shard.lines).encode()
+            if self._store is not None:
+                self._store.put(plan_key(name), data, "application/jsonl")
+            return ShardPlan(
+                name=name,
+                rows=len(shard.lines),
+                samples=shard.samples,
+                sha256=hashlib.sha256(data).hexdigest(),
+                height=size[0],
+                width=size[1],
+            )
+        except BaseException as error:
+            self._failed = error
+            raise
+        finally:
+            self._room.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+
+class _Rejected:
+    """Rows that cannot be painted, on disk: there may be as many as rows."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile(prefix="imagefleet-rejected-")  # noqa: SIM115
+        self.count = 0
+        self.first = ""
+        """Said when there is no other row."""
+
+    def add(self, number: int, wrong: Wrong) -> None:
+        told = {"row": number, "field": wrong.field, "value": wrong.value, "reason": wrong.reason}
+        if not self.count:
+            self.first = f"; row {number}: {wrong.field}={wrong.value!r}: {wrong.reason}"
+        self.count += 1
+        self.file.write(canonical(told) + b"\n")
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class _Seen:
+    """What was asked for before, by its hash, on disk: in memory 10 million rows take 1 GB."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="imagefleet-seen-")  # noqa: SIM115
+        self._rows = sqlite3.connect(self._file.name, isolation_level=None)
+        self._rows.execute("PRAGMA journal_mode=OFF")
+        self._rows.execute("PRAGMA synchronous=OFF")
+        self._rows.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID")
+
+    def is_new(self, decided: Decided) -> bool:
+        digest = hashlib.sha256(decided.same_as.encode()).digest()[:16]
+        insert = self._rows.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
+        return insert.rowcount == 1
+
+    def close(self) -> None:
+        self._rows.close()
+        self._file.close()
+
+
+def read_rejected(store: ObjectStore) -> Iterator[dict[str, object]]:
+    """The rows of a plan that cannot be painted: row, field, value, reason."""
+    try:
+        data = store.get(REJECTED)
+    except KeyError:
+        return
+    for line in data.splitlines():
+        yield json.loads(line)
+
+
+def _digest_of_model(wish: Wish, offers: dict[str, Offer]) -> str | None:
+    offer = offers.get(wish.order.model or DEFAULT_MODEL)
+    return None if offer is None else offer.digest
+
+
+def _must_be_same(stands: Plan, made: Plan, store: ObjectStore) -> None:
+    """Raises PlanConflict."""
+    if not stands.is_same_work(made):
+        fields = [
+            name
+            for name in Plan.model_fields
+            if name not in ("created_at", "source", "model_digest")
+            and getattr(stands, name) != getattr(made, name)
+        ]
+        raise PlanConflict(
+            f"{store.url} holds the plan of other work: {', '.join(fields)} differ; "
+            "take another destination, or give the same input and parameters to go on"
+        )
+    if stands.model_digest and made.model_digest and stands.model_digest != made.model_digest:
+        raise PlanConflict(
+            f"{store.url} was planned for model {stands.model_digest}, the fleet has "
+            f"{made.model_digest} now; a dataset is made by one model"
+        )

@@ -1,0 +1,27 @@
+"""Mend what `verify` found: damaged shards lose their files and are made again."""
+
+from producer.bulk.run import BulkRun
+from producer.bulk.verify import Verdict
+from shared.bulk.layout import archive_key, metadata_key, parquet_key, stats_key
+from shared.bulk.stats import ShardStats
+
+_BEYOND_US = ("damaged plan", "not compared")
+
+
+def repair(run: BulkRun, verdict: Verdict) -> int:
+    """Send the shards with problems again. How many there are; a damaged plan is not mended."""
+    damaged = {problem.shard for problem in verdict.problems if problem.what not in _BEYOND_US}
+    shards = [shard for shard in run.plan.shards if shard.name in damaged]
+    for shard in shards:
+        for key in _files(run, shard.name):
+            run.store.delete(key)
+    run.send_again(shards)
+    return len(shards)
+
+
+def _files(run: BulkRun, shard: str) -> list[str]:
+    try:
+        stats = ShardStats.model_validate_json(run.store.get(stats_key(shard)))
+        return [file.key for file in stats.files]
+    except (KeyError, ValueError):
+        return [archive_key(shard), parquet_key(shard), metadata_key(shard)]

@@ -1,0 +1,199 @@
+"""One row of an input, decided: what it asks for, or why it cannot be painted.
+
+Goes in: a row as it was read. Comes out: its line in a shard's file of rows, how many pictures it
+asks for and of which size. Most rows are a prompt and nothing else; they are looked at without
+building a record, 1 µs each.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+from typing import Any, Final, NamedTuple, cast
+
+from producer.bulk.inputs import Row, Wrong
+from shared.admission import admit
+from shared.bulk.plan import RowParameters, ShardRow, canonical, derived_seed
+from shared.catalogue import Offer
+from shared.errors import InvalidRequest
+from shared.jobs import MAX_PROMPT_CHARACTERS, JobRequest
+
+Size = tuple[int | None, int | None]
+"""Height and width in pixels; None is the model's own."""
+
+MAX_EXTRA_BYTES: Final = 65_536
+_COLUMNS: Final = ("prompt", *RowParameters.model_fields, "seed", "height", "width", "model")
+"""What a column may decide. Every other one is carried beside the pictures."""
+_LIKENESS: Final = 0.85
+"""From which on a column's name looks like a slip of the pen."""
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a run gives to all its rows."""
+
+    parameters: RowParameters
+    size: Size
+    model: str | None
+    seed: int
+    shard_size: int
+    columns: Mapping[str, str]
+    """Parameter to the column that holds it."""
+
+
+class Decided(NamedTuple):
+    """A row that can be painted."""
+
+    line: str
+    same_as: str
+    """Rows that ask for the same have the same: the prompt, if that says it all."""
+    images: int
+    size: Size
+
+
+class Decider:
+    """Decides the rows of one run."""
+
+    def __init__(self, order: Order, offers: dict[str, Offer]) -> None:
+        """Raises InvalidRequest: what holds for all rows is wrong."""
+        self._order = order
+        self._offers = offers
+        self._common: dict[str, Any] = {
+            **order.parameters.model_dump(exclude_none=True),
+            "height": order.size[0],
+            "width": order.size[1],
+            "model": order.model,
+            "seed": order.seed,
+        }
+        common = JobRequest.parse({"prompt": "any", **self._common})
+        admit(common, offers)
+        self._images = common.num_images_per_prompt
+        if self._images > order.shard_size:
+            raise InvalidRequest(
+                "shard_size", order.shard_size, "must hold the pictures of at least one row"
+            )
+        self._prompt = order.columns.get("prompt", "prompt")
+        self._parameter_of = _columns(order.columns)
+        self._harmless: set[str] = set()
+
+    def decide(self, number: int, row: Row) -> Decided | Wrong:
+        """Row `number` of the input.
+
+        Raises:
+            InvalidRequest: a column looks like a mistyped parameter; no row can be trusted then.
+        """
+        if isinstance(row, Wrong):
+            return row
+        if not isinstance(row, str) and len(row) == 1 and isinstance(row.get(self._prompt), str):
+            row = cast(str, row[self._prompt])
+        if isinstance(row, str):
+            if (
+                row.isprintable()
+                and len(row) <= MAX_PROMPT_CHARACTERS
+                and not row.isspace()
+                and row
+            ):
+                seed = derived_seed(self._order.seed, number)
+                line = f'{{"prompt":{encode_basestring(row)},"row":{number},"seed":{seed}}}'
+                return Decided(line, row, self._images, self._order.size)
+            row = {self._prompt: row}
+        try:
+            return self._decide(number, row)
+        except _WrongRow as error:
+            return error.wrong
+
+    def _decide(self, number: int, row: Mapping[str, Any]) -> Decided:
+        chosen, extra = self._sort(row)
+        if chosen.get("model", self._order.model) != self._order.model:
+            raise _WrongRow("model", chosen["model"], "one run paints with one model")
+        try:
+            request = JobRequest.parse({**self._common, **chosen})
+            admit(request, self._offers)
+        except InvalidRequest as error:
+            raise _WrongRow(error.field, error.value, error.limit) from None
+        if request.num_images_per_prompt > self._order.shard_size:
+            limit = f"must be at most the shard size, {self._order.shard_size}"
+            raise _WrongRow("num_images_per_prompt", request.num_images_per_prompt, limit)
+        decided = {name: getattr(request, name) for name in chosen if name in ShardRow.model_fields}
+        size = (request.height, request.width)
+        same_as = "\0" + canonical({**decided, "extra": extra, "size": size}).decode()
+        decided.setdefault("seed", derived_seed(self._order.seed, number))
+        decided["row"] = number
+        if extra:
+            decided["extra"] = extra
+        return Decided(canonical(decided).decode(), same_as, request.num_images_per_prompt, size)
+
+    def _sort(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What decides the pictures, and what is only carried along."""
+        chosen: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for column, value in row.items():
+            if (name := self._parameter_of.get(column)) is None:
+                if column not in self._harmless:
+                    self._look_at(column)
+                extra[column] = _plain(column, value)
+            elif name == "prompt" or not _is_left_out(value):
+                chosen[name] = value
+        if "prompt" not in chosen:
+            raise _WrongRow(self._prompt, None, "this column is missing")
+        if extra and len(canonical(extra)) > MAX_EXTRA_BYTES:
+            raise _WrongRow(
+                "extra", "…", f"columns carried along hold over {MAX_EXTRA_BYTES} bytes"
+            )
+        return chosen, extra
+
+    def _look_at(self, column: object) -> None:
+        if not isinstance(column, str) or not column:
+            raise _WrongRow("column", column, "must have a name")
+        plain = column.lower().replace("-", "_").replace(" ", "_")
+        if like := difflib.get_close_matches(plain, _COLUMNS, 1, _LIKENESS):
+            raise InvalidRequest(
+                "column",
+                column,
+                f"looks like {like[0]!r}; rename it, or say --column {like[0]}={column}",
+            )
+        self._harmless.add(column)
+
+
+class _WrongRow(Exception):
+    """Nobody outside sees it."""
+
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        shown = value if isinstance(value, str) else repr(value)
+        clean = shown[:_SHOWN].encode("utf-8", "backslashreplace").decode()
+        self.wrong = Wrong(field, clean, reason)
+
+
+def _columns(renamed: Mapping[str, str]) -> dict[str, str]:
+    """Column to parameter. Raises InvalidRequest."""
+    for name, column in renamed.items():
+        if name not in _COLUMNS:
+            known = ", ".join(_COLUMNS)
+            raise InvalidRequest(
+                "column", f"{name}={column}", f"no such parameter; there are {known}"
+            )
+    return {renamed.get(name, name): name for name in _COLUMNS}
+
+
+def _is_left_out(value: object) -> bool:
+    """An empty cell of a CSV file, or a missing value of a data frame."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def _plain(column: str, value: object) -> Any:
+    """A value as JSON can hold it."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(column, each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(column, each) for each in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise _WrongRow(column, value[:_SHOWN], "bytes cannot be carried along")
+    return str(value)

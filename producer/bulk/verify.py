@@ -1,0 +1,254 @@
+"""Hold a dataset against its plan: every planned sample once, every file as it was stored, and some
+pictures painted again.
+
+Goes in: a run. Comes out: a `Verdict` with the problems found, by shard. Reads one shard's file at
+a time, and changes nothing.
+"""
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from typing import Final
+
+from producer.bulk.again import painted_again
+from producer.bulk.pictures import Damaged, keys_of_metadata, picture, samples_in
+from producer.bulk.run import BulkRun
+from shared.bulk.layout import (
+    archive_key,
+    metadata_key,
+    parquet_key,
+    plan_key,
+    sample_key,
+    stats_key,
+)
+from shared.bulk.plan import BulkFormat, Plan, ShardPlan, ShardRow
+from shared.bulk.stats import ShardStats
+from shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
+from shared.jobs import JobRequest
+from shared.storage import ObjectStore
+
+PaintAgain = Callable[[JobRequest], list[bytes]]
+"""All pictures of a request, as files, from the fleet as it is now."""
+
+_MOST_LEVELS: Final = 1
+"""A sample painted on other devices may differ by this much of 255."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that is not as planned."""
+
+    shard: str
+    what: str
+    """`unfinished`, `missing file`, `changed file`, `damaged file`, `missing samples`, `unplanned
+    samples`, `repeated samples`, `different picture`, `not compared` or `damaged plan`"""
+    detail: str
+    samples: int = 0
+    """How many it concerns, where that is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was looked at and what was found."""
+
+    shards: int
+    planned: int
+    """Samples"""
+    present: int
+    failed: int
+    """Samples that could not be painted, and are told in the commit markers: no problem."""
+    painted_again: int
+    most_levels: int
+    """Largest difference of a picture painted again, of 255."""
+    problems: tuple[Problem, ...]
+
+    @property
+    def clean(self) -> bool:
+        return not self.problems
+
+
+def verify(run: BulkRun, *, sample: int = 0, seed: int = 0) -> Verdict:
+    """Look at every shard, and have `sample` rows painted again, drawn with `seed`."""
+    verification = _Verification(run)
+    for shard in run.plan.shards:
+        verification.look_at(shard)
+    if sample:
+        paint_again = partial(painted_again, run.client)
+        verification.compare(sample, paint_again, random.Random(seed))
+    return verification.verdict()
+
+
+class _Verification:
+    def __init__(self, run: BulkRun) -> None:
+        self._plan: Plan = run.plan
+        self._store: ObjectStore = run.store
+        self._problems: list[Problem] = []
+        self._good: list[tuple[ShardPlan, int]] = []
+        """Shards without a problem, and how many samples each has."""
+        self._present = self._failed = self._painted = self._levels = 0
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            shards=len(self._plan.shards),
+            planned=self._plan.samples,
+            present=self._present,
+            failed=self._failed,
+            painted_again=self._painted,
+            most_levels=self._levels,
+            problems=tuple(self._problems),
+        )
+
+    def look_at(self, shard: ShardPlan) -> None:
+        before = len(self._problems)
+        self._problems += self._problems_of(shard)
+        if len(self._problems) == before:
+            self._good.append((shard, shard.samples))
+
+    def _problems_of(self, shard: ShardPlan) -> Iterator[Problem]:
+        try:
+            rows = self._rows(shard)
+            stats = ShardStats.model_validate_json(self._store.get(stats_key(shard.name)))
+        except PlanDamaged as error:
+            yield Problem(shard=shard.name, what="damaged plan", detail=str(error))
+            return
+        except (KeyError, ValueError):
+            detail = f"no {stats_key(shard.name)} that can be read"
+            yield Problem(shard=shard.name, what="unfinished", detail=detail, samples=shard.samples)
+            return
+        failed = {failure.row for failure in stats.failures}
+        self._failed += stats.failed
+        wanted = {
+            sample_key(row.row, image)
+            for row in rows
+            if row.row not in failed
+            for image in range(self._plan.images_of(row))
+        }
+        data: dict[str, bytes] = {}
+        yield from self._changed_files(shard, stats, data)
+        yield from self._samples(shard, stats, wanted, data)
+
+    def _rows(self, shard: ShardPlan) -> list[ShardRow]:
+        """Raises PlanDamaged."""
+        try:
+            data = self._store.get(plan_key(shard.name))
+        except KeyError:
+            raise PlanDamaged(f"{plan_key(shard.name)} is missing") from None
+        return list(self._plan.read_rows(shard, data))
+
+    def _changed_files(
+        self, shard: ShardPlan, stats: ShardStats, data: dict[str, bytes]
+    ) -> Iterator[Problem]:
+        """Hold files against their SHA-256; keep in `data` those that list samples."""
+        listing = {self._listing(shard.name), metadata_key(shard.name)}
+        for file in stats.files:
+            try:
+                content = self._store.get(file.key)
+            except KeyError:
+                yield Problem(shard=shard.name, what="missing file", detail=file.key)
+                continue
+            if file.key in listing:
+                data[file.key] = content
+            if hashlib.sha256(content).hexdigest() != file.sha256:
+                detail = f"{file.key}: {len(content)} bytes are not the {file.size} stored"
+                yield Problem(shard=shard.name, what="changed file", detail=detail)
+
+    def _samples(
+        self, shard: ShardPlan, stats: ShardStats, wanted: set[str], data: dict[str, bytes]
+    ) -> Iterator[Problem]:
+        """Every planned sample once, in the pictures and in the metadata."""
+        for key, listed in self._lists(shard, stats, data):
+            try:
+                found = Counter(listed())
+            except Damaged as error:
+                yield Problem(shard=shard.name, what="damaged file", detail=f"{key} {error}")
+                continue
+            if key != metadata_key(shard.name):
+                self._present += len(wanted & found.keys())
+            for what, keys in (
+                ("missing samples", wanted - found.keys()),
+                ("unplanned samples", found.keys() - wanted),
+                ("repeated samples", {name for name, times in found.items() if times > 1}),
+            ):
+                if keys:
+                    detail = f"{key}: {', '.join(sorted(keys)[:3])}{' …' if len(keys) > 3 else ''}"
+                    yield Problem(shard=shard.name, what=what, detail=detail, samples=len(keys))
+
+    def _lists(
+        self, shard: ShardPlan, stats: ShardStats, data: dict[str, bytes]
+    ) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+        """The files that tell a shard's samples, and how."""
+        plan = self._plan
+        if plan.format is BulkFormat.FILES:
+            prefix = f"{shard.name}/"
+            names = [file.key.removeprefix(prefix) for file in stats.files]
+            keys = [name.removesuffix(".txt") for name in names if name.endswith(".txt")]
+            yield prefix, lambda: keys
+        elif content := data.get(self._listing(shard.name)):
+            yield (
+                self._listing(shard.name),
+                lambda: samples_in(content, plan.format, plan.image_format),
+            )
+        if (metadata := data.get(metadata_key(shard.name))) is not None:
+            yield metadata_key(shard.name), lambda: keys_of_metadata(metadata)
+
+    def _listing(self, shard: str) -> str:
+        return parquet_key(shard) if self._plan.format is BulkFormat.PARQUET else archive_key(shard)
+
+    def compare(self, sample: int, paint_again: PaintAgain, draw: random.Random) -> None:
+        """Paint pictures of whole shards again, and hold them against those stored."""
+        if not self._good:
+            return
+        weights = [samples for _, samples in self._good]
+        for shard, _ in draw.choices(self._good, weights, k=sample):
+            row = draw.choice(self._rows(shard))
+            stats = ShardStats.model_validate_json(self._store.get(stats_key(shard.name)))
+            if row.row in {failure.row for failure in stats.failures}:
+                continue
+            self._compare_row(shard, row, paint_again)
+
+    def _compare_row(self, shard: ShardPlan, row: ShardRow, paint_again: PaintAgain) -> None:
+        plan = self._plan
+        try:
+            again = paint_again(plan.request(shard, row))
+        except ImagefleetError as error:
+            detail = f"row {row.row} could not be painted again: {error}"
+            self._problems.append(Problem(shard=shard.name, what="not compared", detail=detail))
+            return
+        for image, painted in enumerate(again):
+            key = sample_key(row.row, image)
+            stored = picture(self._store, shard.name, key, plan.format, plan.image_format)
+            levels = levels_apart(stored, painted)
+            self._painted += 1
+            self._levels = max(self._levels, levels)
+            if levels > _MOST_LEVELS:
+                detail = (
+                    f"{key} differs by up to {levels} of 255 levels from the same one painted now"
+                )
+                self._problems.append(
+                    Problem(shard=shard.name, what="different picture", detail=detail, samples=1)
+                )
+
+
+def levels_apart(one: bytes, other: bytes) -> int:
+    """The largest difference of two picture files in any channel of any pixel; 255 if their sizes
+    differ. Raises ConfigurationError without Pillow."""
+    if one == other:
+        return 0
+    try:
+        from PIL import Image, ImageChops
+    except ImportError:
+        raise ConfigurationError("comparing needs Pillow: install imagefleet[dataset]") from None
+    with Image.open(BytesIO(one)) as first, Image.open(BytesIO(other)) as second:
+        if first.size != second.size:
+            return 255
+        apart = ImageChops.difference(first.convert("RGB"), second.convert("RGB"))
+    return max(level for level, pixels in enumerate(_levels(apart.histogram())) if pixels)
+
+
+def _levels(histogram: list[int]) -> list[int]:
+    """Pixels a level, the three channels together."""
+    return [sum(histogram[level::256]) for level in range(256)]

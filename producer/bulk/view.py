@@ -1,0 +1,122 @@
+"""A run on the terminal: how far, how fast, who, and what failed. Pure but for the printing."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from shared.bulk.runs import RunStatus
+from shared.jobs import State
+
+_WINDOW_S: Final = 60.0
+"""Rates are over the last minute."""
+_LOOKS_S: Final = 1.0
+
+
+class Rates:
+    """Samples a second, from looks at a run."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, RunStatus]] = deque()
+
+    def note(self, at: float, status: RunStatus) -> None:
+        """A look at `at` seconds."""
+        self._looks.append((at, status))
+        while len(self._looks) > 2 and at - self._looks[0][0] > _WINDOW_S:
+            self._looks.popleft()
+
+    @property
+    def overall(self) -> float:
+        return self._rate(lambda status: status.images)
+
+    def of(self, worker: str) -> float:
+        return self._rate(lambda status: status.images_by_worker.get(worker, 0))
+
+    def seconds_left(self) -> float | None:
+        """None as long as nothing moves."""
+        if not self._looks or self.overall <= 0:
+            return None
+        status = self._looks[-1][1]
+        return max(0, status.samples - status.images - status.failed_images) / self.overall
+
+    def _rate(self, count: Callable[[RunStatus], int]) -> float:
+        if len(self._looks) < 2:
+            return 0.0
+        (began, first), (ended, last) = self._looks[0], self._looks[-1]
+        return max(0, count(last) - count(first)) / max(ended - began, 1e-9)
+
+
+def watch(look: Callable[[], RunStatus], console: Console) -> RunStatus:
+    """Show the run until it ends. Ctrl-C leaves it going: KeyboardInterrupt is the caller's."""
+    rates = Rates()
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while True:
+            status = look()
+            rates.note(time.monotonic(), status)
+            live.update(render(status, rates), refresh=True)
+            if status.done:
+                return status
+            time.sleep(_LOOKS_S)
+
+
+def render(status: RunStatus, rates: Rates) -> RenderableType:
+    """What `watch` shows."""
+    ended = status.images + status.failed_images
+    shards = status.shards_by_state
+    head = Text.assemble(
+        (f"run {status.id} ", "bold"),
+        (status.state.value, _COLOURS[status.state]),
+        f"  {status.destination}",
+    )
+    counts = (
+        f"{status.images} of {status.samples} pictures, {status.failed_images} failed   "
+        f"{rates.overall:.1f} images/s   {_left(status, rates)}"
+    )
+    sorts = (
+        f"{shards[State.SUCCEEDED]} of {status.shards} shards done, {shards[State.RUNNING]} "
+        f"running, {shards[State.QUEUED]} queued, {shards[State.FAILED]} failed"
+    )
+    bar = ProgressBar(total=max(1, status.samples), completed=ended, width=60)
+    return Group(head, bar, Text(counts), Text(sorts), *_workers(status, rates), *_reasons(status))
+
+
+def _workers(status: RunStatus, rates: Rates) -> list[RenderableType]:
+    if not status.images_by_worker:
+        return []
+    table = Table("worker", "images", "images/s", box=None, pad_edge=False)
+    for worker, images in sorted(status.images_by_worker.items()):
+        table.add_row(worker, str(images), f"{rates.of(worker):.1f}")
+    return [table]
+
+
+def _reasons(status: RunStatus) -> list[RenderableType]:
+    if not status.failures_by_reason:
+        return []
+    table = Table("failed because", "images", box=None, pad_edge=False)
+    for reason, images in sorted(status.failures_by_reason.items()):
+        table.add_row(reason, str(images))
+    return [table]
+
+
+def _left(status: RunStatus, rates: Rates) -> str:
+    left = rates.seconds_left()
+    if status.done or left is None:
+        return ""
+    minutes, seconds = divmod(round(left), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d} left"
+
+
+_COLOURS: Final = {
+    State.QUEUED: "dim",
+    State.RUNNING: "cyan",
+    State.SUCCEEDED: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "yellow",
+}
