@@ -76,6 +76,7 @@ def audit_records(
     retold = [status for status in found.values() if status.deliveries > 1]
     ledger.note(section, "taken over from a dead worker", len(retold))
     ledger.note(section, "of them twice or more", sum(each.deliveries > 2 for each in retold))
+    ledger.note(section, "retries of failed attempts", sum(s.retries for s in found.values()))
     ended = {job_id for job_id, status in found.items() if status.done}
     ledger.never(section, "never accepted", {order.id for order in orders} - set(accepted))
     ledger.never(section, "lost", set(accepted) - ended)

@@ -22,8 +22,9 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.mischief import Mischief
 from tests.chaos.orders import draw
+from tests.chaos.processes import Producers
 from tests.chaos.stock_app import BEGUN, FINISHED, URL, VISIBILITY_S, stock_worker
-from tests.chaos.suite import Plan, Producers
+from tests.chaos.suite import Plan
 
 _IMPORTS = ("celery.bin.celery", "celery.apps.worker", "celery.concurrency.thread", "kombu")
 _QUIET_S = 12.0 * VISIBILITY_S

@@ -3,25 +3,20 @@
 Goes in: a `Plan`. Comes out: a `Ledger`. The order of things is that of `run`.
 """
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import redis
 
 from shared import broker
 from shared.embedded import EmbeddedRedis
 from shared.jobs import TERMINAL, JobStatus, State
-from shared.parentage import leaves_with_parent
 from shared.records import Records
 from shared.storage import open_store
 from tests.chaos.fleet import Fleet, our_worker
@@ -35,10 +30,10 @@ from tests.chaos.ledger import (
 )
 from tests.chaos.mailbox import Mailbox
 from tests.chaos.mischief import Mischief
-from tests.chaos.orders import SIZES, Order, Producer, draw, write
+from tests.chaos.orders import SIZES, Order, draw
 from tests.chaos.pictures import audit_pictures
+from tests.chaos.processes import Bucket, Producers
 
-ROOT: Final = Path(__file__).parents[2]
 NAMESPACE: Final = "chaos"
 _IMPORTS: Final = (
     "boto3",
@@ -76,6 +71,7 @@ class Plan:
 def run(plan: Plan, folder: Path) -> Ledger:
     """Raises AssertionError if a server or a producer fails; the fleet's faults are counted."""
     began = time.monotonic()
+    ledger = Ledger(title=f"{plan.jobs:,} jobs, {plan.seconds:.0f} s of chaos")
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedRedis(folder / "redis"))
         bucket = stack.enter_context(Bucket(plan.seed, folder / "bucket.log"))
@@ -89,14 +85,9 @@ def run(plan: Plan, folder: Path) -> Ledger:
         )
         environment = _environment(plan, server, bucket, mailbox)
         producers = stack.enter_context(Producers(orders, environment, folder))
+        workers = folder / "workers"
         fleet = stack.enter_context(
-            Fleet(
-                folder / "workers",
-                environment,
-                size=plan.workers,
-                main=our_worker,
-                imports=_IMPORTS,
-            )
+            Fleet(workers, environment, size=plan.workers, main=our_worker, imports=_IMPORTS)
         )
         watch = Watch(server, [order.id for order in orders])
         mischief = Mischief(fleet, server, plan.seed, plan.lease_s)
@@ -104,26 +95,34 @@ def run(plan: Plan, folder: Path) -> Ledger:
         mailbox.calm = True
         bucket.calm()
         fleet.thaw_all()
-        make_peace(plan, server, fleet, producers, watch)
-        codes = fleet.stop()
-        found = watch.read_all()
-        ledger = Ledger(title=f"{plan.jobs:,} jobs, {plan.seconds:.0f} s of chaos")
-        _note_mischief(ledger, plan, mischief, fleet, bucket.faults(), codes)
-        audit_records(ledger, orders, producers.accepted(), found, watch.first_ends)
-        with _environ(bucket.environment):
-            store = open_store(bucket.honest_url)
-        audit_pictures(ledger, {order.id: order for order in orders}, found, store)
-        audit_callbacks(ledger, orders, found, mailbox)
-        audit_tenants(ledger, orders, found)
-        failed = [job_id for job_id, status in found.items() if status.state is State.FAILED]
-        audit_keys(ledger, watch.client, NAMESPACE, failed)
+        make_peace(plan, fleet, producers, watch)
+        note_mischief(ledger, plan, mischief, fleet.started, bucket.faults())
+        note_codes(ledger, fleet.stop())
+        audit(ledger, orders, producers.accepted(), watch, bucket, mailbox)
     ledger.note("time", "all in all, seconds", round(time.monotonic() - began))
     return ledger
 
 
-def make_peace(
-    plan: Plan, server: EmbeddedRedis, fleet: Fleet, producers: "Producers", watch: "Watch"
+def audit(
+    ledger: Ledger,
+    orders: Sequence[Order],
+    accepted: Sequence[str],
+    watch: "Watch",
+    bucket: Bucket,
+    mailbox: Mailbox,
 ) -> None:
+    found = watch.read_all()
+    audit_records(ledger, orders, accepted, found, watch.first_ends)
+    with _environ(bucket.environment):
+        store = open_store(bucket.honest_url)
+    audit_pictures(ledger, {order.id: order for order in orders}, found, store)
+    audit_callbacks(ledger, orders, found, mailbox)
+    audit_tenants(ledger, orders, found)
+    failed = [job_id for job_id, status in found.items() if status.state is State.FAILED]
+    audit_keys(ledger, watch.client, NAMESPACE, failed)
+
+
+def make_peace(plan: Plan, fleet: Fleet, producers: Producers, watch: "Watch") -> None:
     """Let the producers and the fleet come to their end, without disturbing them further."""
     deadline = time.monotonic() + plan.peace_s
     hurried = False
@@ -188,100 +187,6 @@ class Watch:
         return found
 
 
-class Producers:
-    """One process for each kind of producer."""
-
-    def __init__(
-        self,
-        orders: Sequence[Order],
-        environment: Mapping[str, str],
-        folder: Path,
-        module: str = "tests.chaos.producers",
-    ) -> None:
-        path = folder / "orders.jsonl"
-        write(orders, path)
-        self._journals = {kind: folder / f"accepted by {kind}" for kind in Producer}
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", module, kind.value, path, journal],
-                cwd=ROOT,
-                env={**os.environ, **environment},
-                preexec_fn=leaves_with_parent(),
-            )
-            for kind, journal in self._journals.items()
-        ]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
-    def done(self) -> bool:
-        codes = [process.poll() for process in self._processes]
-        assert not any(codes), f"producers ended with {codes}"
-        return None not in codes
-
-    def accepted(self) -> list[str]:
-        return [job_id for path in self._journals.values() for job_id in path.read_text().split()]
-
-
-class Bucket:
-    """The S3 process; see `tests.chaos.bucket`."""
-
-    def __init__(self, seed: int, log: Path) -> None:
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.bucket", str(seed)],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                preexec_fn=leaves_with_parent(),
-            )
-        addresses = json.loads(self._answer())
-        self.url: str = addresses["url"]
-        self.honest_url: str = addresses["honest_url"]
-        self.environment: dict[str, str] = addresses["environment"]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def calm(self) -> None:
-        """No faults from now on."""
-        self._say("calm")
-
-    def faults(self) -> dict[str, int]:
-        self._say("count")
-        return dict(json.loads(self._answer()))
-
-    def _say(self, word: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-
 def _environment(
     plan: Plan, server: EmbeddedRedis, bucket: Bucket, mailbox: Mailbox
 ) -> dict[str, str]:
@@ -302,24 +207,22 @@ def _environment(
     }
 
 
-def _note_mischief(
-    ledger: Ledger,
-    plan: Plan,
-    mischief: Mischief,
-    fleet: Fleet,
-    faults: Mapping[str, int],
-    codes: Sequence[int],
+def note_mischief(
+    ledger: Ledger, plan: Plan, mischief: Mischief, started: int, faults: Mapping[str, int]
 ) -> None:
     section = "what was done to it"
     ledger.note(section, "seed", plan.seed)
     for deed, count in mischief.counts.items():
         ledger.note(section, deed, count)
-    ledger.note(section, "workers started in all", fleet.started)
-    for what, count in faults.items():
+    ledger.note(section, "workers started in all", started)
+    for what, count in sorted(faults.items()):
         ledger.note(section, f"S3: {what}", count)
-    # SIGTERM itself ends a worker that had not come so far as to hear it.
+
+
+def note_codes(ledger: Ledger, codes: Sequence[int]) -> None:
+    """SIGTERM itself ends a worker that had not come so far as to hear it."""
     unwell = [code for code in codes if code not in (0, -signal.SIGTERM)]
-    ledger.never(section, "workers that did not end well at last", unwell)
+    ledger.never("what was done to it", "workers that did not end well at last", unwell)
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 import hashlib
 import time
+import urllib.request
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
@@ -11,7 +13,9 @@ from shared.embedded import EmbeddedRedis
 from shared.jobs import ImageFormat, ImageResult, JobError, JobResult, JobStatus, State
 from shared.keys import metadata_key
 from shared.storage.memory import MemoryStore
-from tests.chaos.ledger import Ledger, audit_keys, audit_records, end_of
+from shared.webhooks import new_secret, sign
+from tests.chaos.ledger import Ledger, audit_callbacks, audit_keys, audit_records, end_of
+from tests.chaos.mailbox import Mailbox
 from tests.chaos.orders import Fate, Order, Producer, draw
 from tests.chaos.pictures import audit_pictures, paint
 
@@ -132,6 +136,46 @@ def _swap_sidecars(found: dict[str, JobStatus], store: MemoryStore) -> None:
 )
 def test_each_fault_is_named(spoil: Spoil, sentence: str) -> None:
     assert sentence in _audited(spoil)
+
+
+def _post(mailbox: Mailbox, callback_id: str, secret: str) -> None:
+    headers = sign(callback_id, "{}", [secret], datetime.now(UTC))
+    request = urllib.request.Request(mailbox.url, b"{}", headers)
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 204
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "wrong"),
+    [
+        (["{id}.succeeded"], []),
+        (["{id}.succeeded", "{id}.succeeded"], []),
+        ([], ["missing"]),
+        (["{id}.succeeded", "{id}.failed"], ["of another event or job"]),
+        (["{id}.succeeded", "nobody.succeeded"], ["of another event or job"]),
+    ],
+)
+def test_callbacks_that_are_missing_or_too_many_are_named(
+    arrivals: list[str], wrong: list[str]
+) -> None:
+    order = next(order for order in _orders() if "callback_url" in order.parameters)
+    found = {order.id: _painted(order, MemoryStore())}
+    ledger = Ledger(title="by hand")
+    with Mailbox(seed=1) as mailbox:
+        mailbox.calm = True
+        for callback_id in arrivals:
+            _post(mailbox, callback_id.format(id=order.id), mailbox.secret)
+        audit_callbacks(ledger, [order], found, mailbox)
+    assert [sentence.partition(":")[0] for sentence in ledger.wrong] == wrong
+
+
+def test_a_callback_signed_with_another_secret_is_named() -> None:
+    ledger = Ledger(title="by hand")
+    with Mailbox(seed=1) as mailbox:
+        mailbox.calm = True
+        _post(mailbox, "job-1.succeeded", new_secret())
+        audit_callbacks(ledger, [], {}, mailbox)
+    assert any("badly signed" in sentence for sentence in ledger.wrong)
 
 
 def test_what_is_left_in_redis_is_named(own_redis: EmbeddedRedis) -> None:
