@@ -10,9 +10,12 @@
     ├── JobCancelled          the job ended in state "cancelled"
     ├── ResultTimeout         waited long enough; the job goes on
     ├── ConfigurationError    a setting is wrong; nothing can start
+    │   └── TooLittleMemory   the model, its batch and its shapes do not fit this host
     ├── CheckpointError       the model folder is missing, damaged or of another family
     ├── MessageRejected       a queue message is broken or of a version we do not speak
     ├── CallbackRefused       a callback address is not allowed
+    ├── InvalidInput          a picture to start from is not there, or is none
+    ├── InputUnavailable      a picture to start from cannot be fetched for now
     ├── TooManyDeliveries     a job took its worker down again and again
     ├── LeaseLost             another attempt owns the job now
     ├── BrokerUnavailable     Redis cannot be reached, or refuses us
@@ -111,6 +114,13 @@ class ConfigurationError(ImagefleetError):
     code = "configuration_error"
 
 
+class TooLittleMemory(ConfigurationError):
+    """The model with this batch and these shapes does not fit. Says what it needs and what there
+    is."""
+
+    code = "too_little_memory"
+
+
 class CheckpointError(ImagefleetError):
     """The checkpoint cannot be used. Lists every missing, unused and misshapen weight at once."""
 
@@ -127,6 +137,19 @@ class CallbackRefused(ImagefleetError):
     """A callback address points where we do not send: inside the network, or not http(s)."""
 
     code = "callback_refused"
+
+
+class InvalidInput(ImagefleetError):
+    """A picture that a job starts from is not there, may not be fetched, or cannot be read."""
+
+    code = "invalid_input"
+
+
+class InputUnavailable(ImagefleetError):
+    """A picture that a job starts from cannot be fetched now; it may be there later."""
+
+    code = "input_unavailable"
+    retryable = True
 
 
 class TooManyDeliveries(ImagefleetError):

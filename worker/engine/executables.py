@@ -102,8 +102,9 @@ class Shelf:
             log.warning("%s is damaged or not sealed by us: compiling anew", store.url + key)
             return None
         try:
+            program, inputs, outputs = pickle.loads(content)
             return serialize_executable.deserialize_and_load(
-                *pickle.loads(content), execution_devices=self._devices
+                program, inputs, outputs, execution_devices=self._devices
             )
         except Exception as error:  # the runtime's, of any kind: a driver that changed, say
             log.warning("%s cannot be loaded, compiling anew: %s", store.url + key, error)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from worker.engine import memory
 from worker.engine.base import ImageSpec, ModelInfo, Original, Rendering, Shape
 from worker.engine.batch import Batch, Programs, device_errors
 from worker.engine.compilation import CompileCounter
@@ -58,7 +59,15 @@ class DiffusionEngine:
         self._compiled_before_ready = 0
 
     def warm(self) -> None:
-        """Compile every declared shape and run it once."""
+        """Compile every declared shape and run it once.
+
+        Raises:
+            TooLittleMemory: the devices have no room for it.
+        """
+        with memory.said_clearly():
+            self._warm()
+
+    def _warm(self) -> None:
         started = time.monotonic()
         self._programs = {shape: self._maker.of(shape, self._colours) for shape in self.info.shapes}
         self._nothing = {

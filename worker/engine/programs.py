@@ -50,10 +50,12 @@ class ProgramMaker:
         def program(
             name: str, function: Callable[..., Any], arguments: Callable[[], Any], **options: Any
         ) -> Any:
-            jitted = jax.jit(function, out_shardings=by_slot, **options)
-            return self.shelf.executable(
-                f"{shape}/{name}", inputs, lambda: jitted.lower(*arguments())
-            )
+            def lower() -> jax.stages.Lowered:
+                jitted = jax.jit(function, out_shardings=by_slot, **options)
+                with jax.set_mesh(self.placement.mesh):  # attention asks for it
+                    return jitted.lower(*arguments())
+
+            return self.shelf.executable(f"{shape}/{name}", inputs, lower)
 
         def loop(name: str, guided: bool) -> Loop:
             start = (weights, requests[guided], given)

@@ -14,6 +14,7 @@ import numpy as np
 from flax import nnx
 
 from shared.errors import CheckpointError, ConfigurationError
+from worker.engine import memory
 from worker.engine.base import ModelInfo, Shape
 from worker.engine.checkpoint import TensorFiles, digest, read_json
 from worker.engine.executables import Shelf
@@ -51,12 +52,22 @@ def load_stable_diffusion(
     """
     Raises:
         CheckpointError: the checkpoint cannot be used.
-        ConfigurationError: a shape or dtype this model cannot have.
+        ConfigurationError: a shape or dtype this model cannot have, or too little memory.
     """
     configs = Configs.read(folder, safety_checker=safety_checker)
     _require_divisible(shapes, configs)
     number = _dtype(dtype, placement.platform)
-    sampler, weights = load_networks(folder, configs, placement, number)
+    workspaces = [
+        memory.workspace(
+            configs,
+            shape,
+            per_device_batch=per_device_batch,
+            dtype=number,
+            platform=placement.platform,
+        )
+        for shape in shapes or (configs.native,)
+    ]
+    sampler, weights = load_networks(folder, configs, placement, number, max(workspaces))
     return DiffusionEngine(
         info=_info(
             folder, name, tuple(shapes) or (configs.native,), configs, max_num_inference_steps
@@ -72,18 +83,25 @@ def load_stable_diffusion(
 
 
 def load_networks(
-    folder: Path, configs: Configs, placement: Placement, dtype: np.dtype[Any]
+    folder: Path,
+    configs: Configs,
+    placement: Placement,
+    dtype: np.dtype[Any],
+    workspace: int = 0,
 ) -> tuple[Sampler, Weights]:
-    """The networks' structure, and their weights on every device.
+    """The networks' structure, and their weights on the devices.
 
     Raises:
         CheckpointError: weights that do not fit, all of them at once.
+        TooLittleMemory: no room for them beside a `workspace` of so many bytes a device.
     """
     networks = _networks(configs)
     plans = {
         name: Plan(name, network, TensorFiles(folder / name)) for name, network in networks.items()
     }
     require_complete(plans.values())
+    held = sum(plan.bytes_on_a_device(dtype, placement) for plan in plans.values())
+    memory.require_room(held, workspace, placement)
     graphs: dict[str, Any] = {name: nnx.graphdef(network) for name, network in networks.items()}
     states = {name: plan.load(dtype, placement) for name, plan in plans.items()}
     texts = configs.family.text_encoders

@@ -5,6 +5,7 @@ on the devices. Our attribute names are the checkpoint's wherever they can be; t
 the exceptions. A key that is missing, unused or misshapen stops everything.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,13 @@ class Plan:
                         f"the config makes it {list(entry.stored_shapes[0])}"
                     )
         return lines
+
+    def bytes_on_a_device(self, dtype: np.dtype[Any], placement: Placement) -> int:
+        """What `load` will put on each."""
+        return sum(
+            math.prod(placement.of_weight(entry.shape).shard_shape(entry.shape)) * dtype.itemsize
+            for entry in self._entries
+        )
 
     def load(self, dtype: np.dtype[Any], placement: Placement) -> Weights:
         """Read, cast and place every parameter, one after the other, each in the parts that the
