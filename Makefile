@@ -7,8 +7,12 @@ OUT    ?= out
 # What the engine is proven equal to, and the bundled model is trained with. Never installed for users.
 ORACLE := torch==2.13.0 diffusers==0.42.1 transformers==5.23.0 safetensors==0.8.0 pillow
 
+# The last diffusers with Flax in it, on our JAX.
+TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
+RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench chaos chaos-stock parity judge sheets train docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench chaos chaos-stock parity race judge sheets train docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -50,6 +54,14 @@ chaos: $(VENV)/.dev ## ten minutes of kill -9 everywhere, then the ledger; fails
 
 chaos-stock: $(VENV)/.dev ## the same on Celery's own Redis transport, for comparison; fails if that loses nothing
 	$(BIN)/python -m tests.chaos.stock $(CHAOS)
+
+race: $(VENV)/.dev ## the engine against the tutorial's pipeline and PyTorch diffusers (installs both beside)
+	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
+	.venv-parity/bin/pip install -q $(ORACLE)
+	test -x .venv-tutorial/bin/pip || $(PYTHON) -m venv .venv-tutorial
+	.venv-tutorial/bin/pip install -q $(TUTORIAL)
+	$(RACE) --channels 128,256,256
+	$(RACE) --channels 32,64,64 --jobs 96
 
 parity: $(VENV)/.dev ## ask PyTorch diffusers again (installs torch beside), then hold the engine to its answers
 	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity

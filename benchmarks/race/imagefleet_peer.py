@@ -40,10 +40,11 @@ def main() -> None:
 
 
 def _write_noise(course: Course, height: int, width: int) -> None:
-    from worker.engine.sampling import initial_noise
+    from worker.engine.sampling import Draw, fold, normal
 
     keys = np.array([(0, seed) for seed in range(course.batch)], np.uint32)
-    noise = initial_noise(keys, np.zeros(course.batch, np.uint32), (height, width, 4))
+    of_first_image = np.full(course.batch, Draw.START, np.uint32)
+    noise = normal(fold(keys, of_first_image), (height, width, 4))
     partial = course.noise.with_suffix(".part.npy")
     np.save(partial, np.asarray(noise))
     os.replace(partial, course.noise)
