@@ -25,6 +25,9 @@ Size = tuple[int | None, int | None]
 MAX_EXTRA_BYTES: Final = 65_536
 _COLUMNS: Final = ("prompt", *RowParameters.model_fields, "seed", "height", "width", "model")
 """What a column may decide. Every other one is carried beside the pictures."""
+_WHOLE: Final = frozenset(
+    {"num_inference_steps", "num_images_per_prompt", "seed", "height", "width"}
+)
 _LIKENESS: Final = 0.85
 """From which on a column's name looks like a slip of the pen."""
 _SHOWN: Final = 60
@@ -135,7 +138,7 @@ class Decider:
                     self._look_at(column)
                 extra[column] = _plain(column, value)
             elif name == "prompt" or not _is_left_out(value):
-                chosen[name] = value
+                chosen[name] = _whole(value) if name in _WHOLE else value
         if "prompt" not in chosen:
             raise _WrongRow(self._prompt, None, "this column is missing")
         if extra and len(canonical(extra)) > MAX_EXTRA_BYTES:
@@ -180,6 +183,15 @@ def _columns(renamed: Mapping[str, str]) -> dict[str, str]:
 def _is_left_out(value: object) -> bool:
     """An empty cell of a CSV file, or a missing value of a data frame."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def _whole(value: object) -> object:
+    """A whole number of a format that has none: a cell of a CSV file, a column with gaps."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 def _plain(column: str, value: object) -> Any:

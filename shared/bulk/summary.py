@@ -1,0 +1,102 @@
+"""Sum up a finished dataset: `stats.json`, and the card that the Hub reads.
+
+Goes in: a destination where every shard has its commit marker. The same shards give the same bytes.
+The card's header: https://huggingface.co/docs/hub/datasets-cards
+"""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from shared.bulk.layout import CARD, RUN_STATS, stats_key
+from shared.bulk.plan import BulkFormat, Plan
+from shared.bulk.stats import RunStats, ShardStats
+from shared.storage import ObjectStore
+
+_READERS: Final = 16
+_SIZES: Final = (
+    (1_000, "n<1K"),
+    (10_000, "1K<n<10K"),
+    (100_000, "10K<n<100K"),
+    (1_000_000, "100K<n<1M"),
+    (10_000_000, "1M<n<10M"),
+    (100_000_000, "10M<n<100M"),
+)
+_DATA_FILES: Final = {
+    BulkFormat.WEBDATASET: '"[0-9]*.tar"',
+    BulkFormat.PARQUET: '"[0-9]*.parquet"',
+    BulkFormat.FILES: '"[0-9]*/*"',
+}
+
+
+def summarise(store: ObjectStore, plan: Plan) -> RunStats:
+    """Write both files. Raises KeyError if a shard is not finished."""
+    stats = RunStats.of(plan, read_stats(store, (shard.name for shard in plan.shards)))
+    store.put(CARD, card(plan, stats).encode(), "text/markdown; charset=utf-8")
+    store.put(RUN_STATS, stats.dump(), "application/json")
+    return stats
+
+
+def read_stats(store: ObjectStore, shards: Iterable[str]) -> Iterator[ShardStats]:
+    """The commit markers of `shards`, in their order. Raises KeyError, ValueError."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        for data in readers.map(lambda shard: store.get(stats_key(shard)), shards):
+            yield ShardStats.model_validate_json(data)
+
+
+def card(plan: Plan, stats: RunStats) -> str:
+    """The README.md of the dataset."""
+    rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(plan, stats))
+    return f"""---
+pretty_name: Generated pictures of {stats.rows} prompts
+task_categories:
+- text-to-image
+tags:
+- synthetic
+- {plan.format}
+size_categories:
+- {_size_category(stats.samples)}
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: {_DATA_FILES[plan.format]}
+---
+
+# Generated pictures of {stats.rows} prompts
+
+Every picture was made from a prompt by a text-to-image model. None was taken by a camera, and none
+was looked at by a person.
+
+| | |
+|---|---|
+{rows}
+
+Every sample carries the parameters it was made with: the same model with the same parameters and
+seed makes it again. `plan/` holds every row as it was asked for, `NNNNN.stats.json` the SHA-256 of
+each shard's files and the rows that failed. Made with imagefleet.
+"""
+
+
+def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
+    yield "Pictures", stats.samples
+    yield "Prompts", stats.rows
+    yield "Shards", f"{stats.shards} of at most {plan.shard_size} pictures, as {plan.format}"
+    yield "Picture format", plan.image_format.value
+    yield "Model", stats.model
+    yield "Model digest", f"`{stats.model_digest}`"
+    for name, value in plan.parameters.model_dump(exclude_none=True).items():
+        yield f"`{name}`", value
+    yield "Seed of the run", plan.seed
+    yield "Rows rejected", f"{stats.rejected_rows} (`plan/rejected.jsonl`)"
+    if plan.dedupe:
+        yield "Rows left out as duplicates", stats.duplicate_rows
+    yield "Pictures that failed", stats.failed_samples
+    for reason, samples in stats.failures_by_reason.items():
+        yield f"Failed: `{reason}`", samples
+    yield "Size", f"{stats.size} bytes"
+    yield "Plan", f"`{stats.plan_digest}`"
+
+
+def _size_category(samples: int) -> str:
+    return next((name for limit, name in _SIZES if samples < limit), "n>100M")

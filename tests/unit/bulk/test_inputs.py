@@ -1,0 +1,72 @@
+"""Every input gives the same rows, and what is wrong with one is told by row."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from producer.bulk.inputs import Row, Rows, Wrong, open_rows
+from shared.errors import InvalidRequest
+
+ROWS = [{"prompt": "a red circle", "seed": 1}, {"prompt": 'ein Fuß, "zwei"', "seed": 2}]
+
+
+def _read(rows: Rows) -> list[Row]:
+    return list(open_rows(rows)[1])
+
+
+def _prompts(rows: Rows) -> list[Any]:
+    return [row["prompt"] if isinstance(row, Mapping) else row for row in _read(rows)]
+
+
+def test_every_kind_of_file_gives_the_same_prompts(tmp_path: Path) -> None:
+    prompts = [str(row["prompt"]) for row in ROWS]
+    (tmp_path / "a.txt").write_text("\n".join(prompts))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    quoted = "\n".join(f'"{p.replace(chr(34), chr(34) * 2)}",{n}' for n, p in enumerate(prompts))
+    (tmp_path / "a.csv").write_text(f"prompt,seed\n{quoted}\n")
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    for kind in ("txt", "jsonl", "csv", "parquet"):
+        assert _prompts(tmp_path / f"a.{kind}") == prompts, kind
+    assert _prompts(ROWS) == _prompts(iter(prompts)) == prompts
+
+
+def test_a_hugging_face_dataset_is_an_iterable_of_rows() -> None:
+    datasets = pytest.importorskip("datasets", reason="test-only; in the dev extra")
+    assert _prompts(datasets.Dataset.from_list(ROWS)) == [row["prompt"] for row in ROWS]
+
+
+def test_a_broken_line_is_one_row(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n"b"\n[1]\n\n')
+    found = _read(tmp_path / "a.jsonl")
+    assert [type(row) for row in found] == [dict, Wrong, str, Wrong, Wrong]
+
+
+def test_a_line_with_more_cells_than_the_header_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt\na\nb,c\nd\n")
+    found = _read(tmp_path / "a.csv")
+    assert found[1] == Wrong("line", "3", "has 2 cells, the header 1")
+    assert found[2] == {"prompt": "d"}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
+    assert _read(tmp_path / "a.txt") == ["a", "b"]
+
+
+def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InvalidRequest, match="not a whole Parquet file"):
+        _read(path)
+
+
+@pytest.mark.parametrize("rows", ["nowhere.txt", "a.docx", {"prompt": "a"}, 3])
+def test_what_cannot_be_read_is_refused(rows: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        _read(rows)

@@ -1,0 +1,213 @@
+"""Planning: what becomes of every row, and what is left behind when it fails."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producer.bulk.inputs import Rows
+from producer.bulk.planning import Wish, plan, read_plan, read_rejected
+from producer.bulk.rows import Order
+from shared.bulk.layout import plan_key
+from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardRow
+from shared.catalogue import Offer
+from shared.errors import InvalidRequest, PlanConflict, StorageDenied
+from shared.jobs import ImageFormat
+from shared.storage import MemoryStore, ObjectStore, StoredObject
+
+OFFER = Offer(
+    model="shapes",
+    digest="sha256:1",
+    shapes=((64, 64), (64, 96)),
+    schedulers=("ddim",),
+    max_num_inference_steps=50,
+    num_inference_steps=20,
+    guidance_scale=3.0,
+    scheduler="ddim",
+)
+
+
+def _wish(*, dedupe: bool = False, **changes: Any) -> Wish:
+    order: dict[str, Any] = {
+        "parameters": RowParameters(),
+        "size": (None, None),
+        "model": None,
+        "seed": 0,
+        "shard_size": 3,
+        "columns": {},
+        **changes,
+    }
+    return Wish(
+        order=Order(**order),
+        format=BulkFormat.WEBDATASET,
+        image_format=ImageFormat.PNG,
+        dedupe=dedupe,
+    )
+
+
+def _plan(
+    rows: Rows, store: ObjectStore, offers: dict[str, Offer] | None = None, **changes: Any
+) -> Plan:
+    return plan(rows, _wish(**changes), store, offers or {})[0]
+
+
+def _rows(store: ObjectStore, made: Plan) -> list[list[ShardRow]]:
+    return [list(made.read_rows(s, store.get(plan_key(s.name)))) for s in made.shards]
+
+
+def test_shards_hold_whole_rows_up_to_their_size() -> None:
+    store = MemoryStore()
+    rows = [{"prompt": "a", "num_images_per_prompt": n} for n in (2, 2, 1, 3, 1)]
+    made = _plan(rows, store)
+    assert [shard.samples for shard in made.shards] == [2, 3, 3, 1]
+    assert [[row.row for row in shard] for shard in _rows(store, made)] == [[0], [1, 2], [3], [4]]
+    assert (made.rows, made.samples) == (5, 9)
+
+
+def test_a_shard_holds_pictures_of_one_size() -> None:
+    store = MemoryStore()
+    wide = {"prompt": "w", "height": 64, "width": 96}
+    made = _plan(["a", wide, "b", wide, "c"], store, {"default": OFFER})
+    assert [(s.height, s.width, s.rows) for s in made.shards] == [(None, None, 3), (64, 96, 2)]
+
+
+def test_the_same_rows_and_parameters_make_the_same_plan() -> None:
+    first = _plan(["a", "b"], MemoryStore())
+    assert _plan(iter(["a", "b"]), MemoryStore()).is_same_work(first)
+    assert not _plan(["b", "a"], MemoryStore()).is_same_work(first)
+
+
+def test_a_plain_prompt_is_planned_as_one_that_takes_the_long_way() -> None:
+    """Prompts without anything else are not validated field by field."""
+    prompts = ['a "quoted" \\ one', "Füße 🦶", "x" * 4_000]
+    short, long = MemoryStore(), MemoryStore()
+    by_prompt = _plan(prompts, short)
+    by_row = _plan([{"prompt": each, "negative_prompt": None} for each in prompts], long)
+    assert [s.sha256 for s in by_prompt.shards] == [s.sha256 for s in by_row.shards]
+    assert [row.prompt for row in _rows(short, by_prompt)[0]] == prompts
+
+
+def test_what_a_row_asks_for_goes_before_what_the_run_says() -> None:
+    store = MemoryStore()
+    given = RowParameters(guidance_scale=2.0, negative_prompt="people")
+    row = {"caption": "a", "guidance_scale": "4", "seed": "9", "author": "me", "score": 0.5}
+    made = _plan([row, {"caption": "b"}], store, parameters=given, columns={"prompt": "caption"})
+    [[first, second]] = _rows(store, made)
+    asked = made.request(made.shards[0], first)
+    assert (asked.guidance_scale, asked.seed, asked.negative_prompt) == (4.0, 9, "people")
+    assert first.extra == {"author": "me", "score": 0.5}
+    assert made.request(made.shards[0], second).guidance_scale == 2.0
+
+
+def test_bad_rows_are_told_by_row_and_the_others_are_planned(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(
+        b'{"prompt": "good"}\n'
+        b'{"prompt": ""}\n'
+        b'{"prompt": "   "}\n'
+        b'{"prompt": 7}\n'
+        b'{"seed": 7}\n'
+        b'{"prompt": "\xff\xfe"}\n'
+        b'{"prompt": "a", "seed": -1}\n'
+        b'{"prompt": "a", "height": 64}\n'
+        b'{"prompt": "a", "num_images_per_prompt": 4}\n'
+        b'{"prompt": "a", "model": "another"}\n'
+        b'{"prompt": "a", "height": 8, "width": 8}\n'
+        b'{"prompt": "a\\u0000b"}\n'
+        b'{"prompt": "a", "note": "' + b"x" * 70_000 + b'"}\n'
+        b"{\n" + json.dumps({"prompt": "x" * 4_001}).encode() + b"\n"
+        b'{"prompt": "good too"}\n'
+    )
+    store = MemoryStore()
+    made = _plan(path, store, {"default": OFFER})
+    told = {wrong["row"]: wrong["field"] for wrong in read_rejected(store)}
+    assert made.rows == 2
+    assert made.rejected == len(told) == 14
+    assert sorted(told) == list(range(1, 15))
+    assert (told[5], told[6], told[8]) == ("prompt", "seed", "num_images_per_prompt")
+
+
+def test_a_column_that_looks_like_a_slip_of_the_pen_stops_the_planning() -> None:
+    store = MemoryStore()
+    with pytest.raises(InvalidRequest, match=r"looks like 'negative_prompt'"):
+        _plan([{"prompt": "a", "negativ_prompt": "b"}], store)
+    assert list(store.list()) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("shard_size", {"shard_size": 0}),
+        ("shard_size", {"parameters": RowParameters(num_images_per_prompt=4)}),
+        ("height", {"size": (64, None)}),
+        ("model", {"model": "another"}),
+        ("seed", {"seed": -1}),
+        ("column", {"columns": {"promt": "a"}}),
+    ],
+)
+def test_what_is_wrong_for_all_rows_is_refused_at_once(field: str, changes: dict[str, Any]) -> None:
+    store = MemoryStore()
+    with pytest.raises(InvalidRequest) as refused:
+        _plan(["a"], store, {"default": OFFER}, **changes)
+    assert refused.value.field == field
+    assert read_plan(store) is None
+
+
+def test_an_input_without_one_good_row_says_what_is_wrong_with_the_first() -> None:
+    store = MemoryStore()
+    with pytest.raises(InvalidRequest, match=r"no row to paint; row 0: prompt=''"):
+        _plan(["", ""], store)
+    assert read_plan(store) is None
+
+
+def test_rows_that_ask_for_the_same_are_planned_once_if_wished() -> None:
+    store = MemoryStore()
+    rows: list[Any] = ["a", "b", "a", {"prompt": "a"}, {"prompt": "a", "seed": 1}]
+    made = _plan(rows, store, dedupe=True)
+    assert [row.row for shard in _rows(store, made) for row in shard] == [0, 1, 4]
+    assert made.duplicates == 2
+    assert _plan(rows, MemoryStore()).rows == 5
+
+
+def test_the_same_again_changes_nothing_and_other_work_is_refused() -> None:
+    store = MemoryStore()
+    first = _plan(["a", "b"], store)
+    before = {key: store.get(key) for key in store.list()}
+    again, stood = plan(["a", "b"], _wish(), store, {"default": OFFER})
+    assert (again, stood) == (first, True)
+    with pytest.raises(PlanConflict, match=r"shards differ"):
+        _plan(["a", "c"], store)
+    with pytest.raises(PlanConflict, match=r"seed, shards differ"):
+        _plan(["a", "b"], store, seed=1)
+    assert {key: store.get(key) for key in store.list()} == before
+
+
+def test_a_fleet_with_another_model_does_not_go_on_with_a_plan() -> None:
+    store = MemoryStore()
+    _plan(["a"], store, {"default": OFFER})
+    other = OFFER.model_copy(update={"digest": "sha256:2"})
+    with pytest.raises(PlanConflict, match=r"sha256:2"):
+        _plan(["a"], store, {"default": other})
+
+
+class _FullAfter(MemoryStore):
+    """A disk with room for some objects."""
+
+    def __init__(self, objects: int) -> None:
+        super().__init__()
+        self._room = objects
+
+    def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
+        if self._room == 0:
+            raise StorageDenied(f"cannot store {key}: the disk is full")
+        self._room -= 1
+        return super().put(key, data, content_type)
+
+
+@pytest.mark.parametrize("objects", [0, 1, 2, 40])
+def test_a_full_disk_leaves_no_plan(objects: int) -> None:
+    store = _FullAfter(objects)
+    with pytest.raises(StorageDenied, match="full"):
+        _plan((f"prompt {n}" for n in range(300)), store)
+    assert read_plan(store) is None
