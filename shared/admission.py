@@ -2,7 +2,7 @@
 
 from shared.catalogue import Offer
 from shared.errors import InvalidRequest
-from shared.jobs import JobRequest
+from shared.jobs import DEFAULT_STRENGTH, JobRequest
 from shared.queues import DEFAULT_MODEL
 
 
@@ -30,6 +30,15 @@ def admit(request: JobRequest, offers: dict[str, Offer]) -> None:
         known = ", ".join(offer.schedulers)
         raise InvalidRequest("scheduler", request.scheduler, f"unknown; there is {known}")
     steps = request.num_inference_steps
+    _admit_strength(request, steps or offer.num_inference_steps)
     if steps is not None and steps > offer.max_num_inference_steps:
         limit = f"must be at most {offer.max_num_inference_steps} with {offer.model}"
         raise InvalidRequest("num_inference_steps", steps, limit)
+
+
+def _admit_strength(request: JobRequest, steps: int) -> None:
+    """A picture to start from must leave at least one step to paint."""
+    strength = DEFAULT_STRENGTH if request.strength is None else request.strength
+    if request.image is not None and int(steps * strength) < 1:
+        limit = f"leaves none of {steps} steps; raise it, or num_inference_steps"
+        raise InvalidRequest("strength", strength, limit)

@@ -33,6 +33,9 @@ MAX_PIXELS_A_SIDE: Final = 2_048
 MAX_STEPS: Final = 1_000
 MAX_GUIDANCE: Final = 50.0
 MAX_IMAGES: Final = 64
+MAX_ADDRESS_CHARACTERS: Final = 2_048
+DEFAULT_STRENGTH: Final = 0.8
+"""diffusers' own."""
 MAX_SEED: Final = 2**32 - 1
 SIZE_MULTIPLE: Final = 8
 """VAE scale factor of every Stable Diffusion: sizes must be multiples of it."""
@@ -122,6 +125,12 @@ class JobRequest(Record):
         default_factory=lambda: secrets.randbits(32)
     )
     """Drawn at submission if not given, so that a second attempt paints the same picture."""
+    image: str | None = None
+    """What to start from: an http(s) address, or an object of the fleet's store by key or URL."""
+    mask_image: str | None = None
+    """Where to paint (white) and what to keep (black) of `image`."""
+    strength: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] | None = None
+    """How far to leave `image`: the share of the steps that is painted."""
     scheduler: Name | None = None
     model: Name | None = None
     format: ImageFormat = ImageFormat.PNG
@@ -176,6 +185,26 @@ class JobRequest(Record):
         if len(url) > 2_048:
             raise ValueError("must be at most 2048 characters")
         return url
+
+    @field_validator("image", "mask_image")
+    @classmethod
+    def _is_an_address(cls, address: str | None) -> str | None:
+        if address is None:
+            return None
+        if address.startswith(("http://", "https://")):
+            return cls._is_http(address)
+        if not address or not address.isascii() or not address.isprintable() or " " in address:
+            raise ValueError("must be an http(s) address or an object's key, without blanks")
+        if len(address) > MAX_ADDRESS_CHARACTERS:
+            raise ValueError(f"must be at most {MAX_ADDRESS_CHARACTERS} characters")
+        return address
+
+    @model_validator(mode="after")
+    def _pictures_come_together(self) -> Self:
+        for field in ("mask_image", "strength"):
+            if getattr(self, field) is not None and self.image is None:
+                raise InvalidRequest(field, getattr(self, field), "needs an image")
+        return self
 
     @model_validator(mode="after")
     def _sizes_come_together(self) -> Self:

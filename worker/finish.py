@@ -129,7 +129,7 @@ class Finisher:
 
     def _record(self, attempt: Attempt, result: JobResult) -> None:
         event = callback(CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result)
-        steps = attempt.specs[0].num_inference_steps
+        steps = attempt.specs[0].steps
         move = self._records.succeed(attempt.job_id, attempt.token, result, event, steps=steps)
         if not move.happened and move.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")

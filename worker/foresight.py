@@ -29,7 +29,7 @@ class Foresight:
             self._began = now
         else:
             self._step_s = (now - self._began) / step
-        live = [slot.spec.num_inference_steps for slot in batch if not slot.work.ended]
+        live = [slot.spec.steps for slot in batch if not slot.work.ended]
         left = max(live, default=0) - step
         return left <= 1 or (left - 1) * self._step_s <= self._lead_s
 

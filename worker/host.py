@@ -45,6 +45,8 @@ from worker.finish import Finisher
 from worker.health import Health
 from worker.intake import Intake
 from worker.keeper import Keeper
+from worker.originals import Originals
+from worker.outbound.addresses import AllowList
 from worker.progress import ProgressReporter
 from worker.retries import Retries
 from worker.runner import Runner
@@ -82,6 +84,8 @@ class Host:
         store = open_store(settings.storage_url)
         store.check()
         self._delivery = start_delivery(patient, settings)
+        secret, shared = settings.programs_secret, settings.programs_url
+        programs = open_store(shared, "IMAGEFLEET_PROGRAMS_URL") if shared else None
         self.engine = load_engine(
             settings.model,
             shapes=settings.declared_shapes(),
@@ -90,6 +94,8 @@ class Host:
             devices=settings.devices,
             dtype=settings.dtype,
             cache_dir=settings.cache_dir,
+            programs=programs,
+            programs_secret=secret.get_secret_value() if secret else "",
             max_num_inference_steps=settings.max_num_inference_steps,
             safety_checker=settings.safety_checker,
         )
@@ -120,6 +126,7 @@ class Host:
             dead,
             self.engine,
             self._backlog,
+            Originals(store, AllowList.parse(settings.callback_allow)),
             max_deliveries=settings.max_deliveries,
             max_in_hand=settings.post_threads,
             linger_s=settings.linger_s,

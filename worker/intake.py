@@ -39,6 +39,7 @@ from worker.bulk.backlog import Backlog
 from worker.claims import Claimed, Claims, QueueGroup
 from worker.engine.base import Engine
 from worker.foresight import Foresight
+from worker.originals import Originals
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Intake:
         dead: DeadLetters,
         engine: Engine,
         backlog: Backlog,
+        originals: Originals,
         *,
         max_deliveries: int,
         max_in_hand: int,
@@ -71,6 +73,7 @@ class Intake:
     ) -> None:
         """
         Args:
+            originals: fetches what jobs start from.
             backlog: rows of datasets, for places in batches that no job wants.
             max_in_hand: jobs between claim and acknowledgement, each of which holds a thread.
             linger_s: how long a batch that is not full waits for more of its compile key.
@@ -80,6 +83,7 @@ class Intake:
         self._dead = dead
         self._info = engine.info
         self._backlog = backlog
+        self._originals = originals
         offer = offer_of(engine.info)
         self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
         self._capacity = engine.capacity
@@ -167,6 +171,7 @@ class Intake:
         with self._lock:
             waiting = attempts_in(self._waiting)
             self._waiting.clear()
+            waiting += self._originals.put_down()
         return waiting
 
     def outcome(self, tag: str) -> Attempt | ImagefleetError | None:
@@ -186,6 +191,8 @@ class Intake:
         if self._closed:
             return
         began = time.monotonic()
+        for attempt in self._originals.arrived():
+            self._waiting.extend(slots_of(attempt))
         try:
             self._claim()
             self._claim_shard()
@@ -309,7 +316,10 @@ class Intake:
             [move] = self._records.begin_all([self._beginning(attempt)])
         if move.happened:
             self._outcomes[attempt.tag] = attempt
-            self._waiting.extend(slots_of(attempt))
+            if attempt.request.image is None:
+                self._waiting.extend(slots_of(attempt))
+            else:
+                self._originals.begin(attempt)
         elif move.state not in TERMINAL:
             self._claims.hand_back(attempt.tag)
             return

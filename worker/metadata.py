@@ -20,7 +20,10 @@ SAMPLER_NAMES: Final = MappingProxyType(
         "ddim": "DDIM",
         "pndm": "PLMS",
         "euler": "Euler",
+        "euler_ancestral": "Euler a",
         "dpmsolver++": "DPM++ 2M",
+        "dpmsolver++_karras": "DPM++ 2M Karras",
+        "lcm": "LCM",
     }
 )
 """Our schedulers under the names that viewers of generated images know."""
@@ -42,7 +45,8 @@ def picture_metadata(
 
     job_id, image_index; prompt, prompt_truncated (whether the model read only its first 77 tokens),
     negative_prompt, height, width, num_inference_steps,
-    guidance_scale, scheduler, seed: as used; nsfw (whether the safety checker made it black);
+    guidance_scale, scheduler, seed: as used; strength and original (`sha256:…` of the picture it
+    started from, with its mask) if there was one; nsfw (whether the safety checker made it black);
     model, model_digest (`sha256:…`);
     versions (name to version of imagefleet and the engine's libraries).
     """
@@ -58,6 +62,7 @@ def picture_metadata(
         "guidance_scale": spec.guidance_scale,
         "scheduler": spec.scheduler,
         "seed": spec.seed,
+        **_original(spec),
         "nsfw": nsfw,
         "model": info.name,
         "model_digest": info.digest,
@@ -115,6 +120,12 @@ def infotext(described: Mapping[str, Any]) -> str:
         lines.append(f"Negative prompt: {described['negative_prompt']}")
     lines.append(", ".join(f"{name}: {_quoted(value)}" for name, value in settings.items()))
     return "\n".join(lines)
+
+
+def _original(spec: ImageSpec) -> dict[str, Any]:
+    if spec.original is None:
+        return {}
+    return {"strength": spec.original.strength, "original": spec.original.digest}
 
 
 @cache

@@ -59,10 +59,10 @@ class ProgressReporter:
     def _note_batch(self, batch: Sequence[Slot], step: int) -> None:
         for attempt in attempts_in(batch):
             if not attempt.ended:
-                self._note(attempt, min(step, attempt.specs[0].num_inference_steps))
+                self._note(attempt, min(step, attempt.specs[0].steps))
 
     def _note(self, attempt: Attempt, step: int) -> None:
-        steps = attempt.specs[0].num_inference_steps
+        steps = attempt.specs[0].steps
         quarter = step * _QUARTERS // steps
         event = None
         if attempt.quarter < quarter < _QUARTERS:

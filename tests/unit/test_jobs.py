@@ -49,6 +49,13 @@ WRONG = [
     ({"prompt": "a", "callback_url": "http://"}, "callback_url", "http:// or https://"),
     ({"prompt": "a", "callback_events": ["done"]}, "callback_events", "'started'"),
     ({"prompt": "a", "steps": 4}, "steps", "num_inference_steps"),
+    ({"prompt": "a", "image": "ftp://a/b c.png"}, "image", "without blanks"),
+    ({"prompt": "a", "image": "http://"}, "image", "http:// or https://"),
+    ({"prompt": "a", "image": "a" * 2049}, "image", "at most 2048 characters"),
+    ({"prompt": "a", "mask_image": "mask.png"}, "mask_image", "needs an image"),
+    ({"prompt": "a", "strength": 0.5}, "strength", "needs an image"),
+    ({"prompt": "a", "image": "a.png", "strength": 0}, "strength", "greater than 0"),
+    ({"prompt": "a", "image": "a.png", "strength": 1.1}, "strength", "or equal to 1"),
     ({}, "prompt", "field required"),
 ]
 
