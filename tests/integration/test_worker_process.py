@@ -103,10 +103,9 @@ def test_sigterm_hands_back_what_has_not_begun_and_loses_nothing(
 def test_sigterm_hands_back_claimed_jobs_that_no_device_has_seen(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
-    first = start(IMAGEFLEET_MODEL="fake:seconds=0.5,capacity=4")
-    jobs = producer.submit_many(
-        [f"prompt {i}" for i in range(4)], num_images_per_prompt=4, num_inference_steps=8
-    )
+    first = start(IMAGEFLEET_MODEL="fake:seconds=3,capacity=4")
+    jobs = producer.submit_many(["a", "b"], num_images_per_prompt=4, num_inference_steps=2)
+    # The second is claimed ahead, while the devices paint the last step of the first.
     until(lambda: all(job.status().state is State.RUNNING for job in jobs))
     assert first.terminate() == 0
     states = [job.status().state for job in jobs]
