@@ -60,6 +60,16 @@ class WorkerSettings(Settings):
         default=Path("~/.cache/imagefleet").expanduser(),
         description="Compiled programs. Trusted code: keep it private.",
     )
+    programs_url: str | None = Field(
+        default=None,
+        description="Where hosts share compiled programs, in the forms of `storage_url`: what one "
+        "has compiled the next loads. They are code: only workers may write there.",
+    )
+    programs_secret: SecretStr | None = Field(
+        default=None,
+        description="Seals what lies at `programs_url`, which needs it; nothing with another seal "
+        "is opened.",
+    )
     storage_url: str = Field(
         default="file://./out",
         description="Where pictures go: file:///folder or s3://bucket/prefix[?endpoint_url=…].",

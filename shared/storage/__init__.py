@@ -20,33 +20,33 @@ _FORMS: Final = "file:///folder, file://./folder, s3://bucket/prefix or memory:/
 _S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
 
 
-def open_store(url: str) -> ObjectStore:
-    """The store behind `url`. Touches nothing yet: `check` does.
+def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore:
+    """The store behind `url`, which came from `setting`. Touches nothing yet: `check` does.
 
     Raises:
         ConfigurationError: not an address of a store, or its client is not installed.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "file":
-        return FolderStore(_folder(rest))
+        return FolderStore(_folder(rest, setting))
     if separator and scheme == "s3":
-        return _open_s3(url)
+        return _open_s3(url, setting)
     if url == "memory://":
         return MemoryStore()
-    raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL={url!r}: must be {_FORMS}")
+    raise ConfigurationError(f"{setting}={url!r}: must be {_FORMS}")
 
 
-def _folder(rest: str) -> Path:
+def _folder(rest: str, setting: str) -> Path:
     path = unquote(rest.removeprefix("localhost"))
     if not path.startswith(("/", ".")):
         raise ConfigurationError(
-            f"IMAGEFLEET_STORAGE_URL='file://{rest}' names a host; "
+            f"{setting}='file://{rest}' names a host; "
             f"write file://./{rest} for a folder here, or file:///… for an absolute one"
         )
     return Path(path)
 
 
-def _open_s3(url: str) -> ObjectStore:
+def _open_s3(url: str, setting: str) -> ObjectStore:
     try:
         from shared.storage.s3 import S3Store
     except ImportError as error:
@@ -55,11 +55,9 @@ def _open_s3(url: str) -> ObjectStore:
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if unknown := sorted(options.keys() - _S3_OPTIONS):
         known = ", ".join(sorted(_S3_OPTIONS))
-        raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL: no option {unknown[0]}, only {known}")
+        raise ConfigurationError(f"{setting}: no option {unknown[0]}, only {known}")
     if not parts.netloc or "@" in parts.netloc:
-        raise ConfigurationError(
-            "IMAGEFLEET_STORAGE_URL: must be s3://bucket/prefix, without credentials"
-        )
+        raise ConfigurationError(f"{setting}: must be s3://bucket/prefix, without credentials")
     return S3Store(
         parts.netloc,
         unquote(parts.path),

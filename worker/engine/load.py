@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from shared.errors import ConfigurationError
 from shared.storage import ObjectStore
 from shared.storage.folder import FolderStore
 from worker.engine.base import Engine, Shape
@@ -53,6 +54,11 @@ def load_engine(
     from worker.engine.executables import Shelf, surroundings
     from worker.engine.mesh import Layout, Placement, start_backend
 
+    if programs is not None and not programs_secret:
+        raise ConfigurationError(
+            "IMAGEFLEET_PROGRAMS_URL needs IMAGEFLEET_PROGRAMS_SECRET, any long random text that "
+            "all workers share: what lies there is code"
+        )
     layout = Layout.read(mesh, devices)
     folder = source.find_checkpoint(model)
     start_backend(layout.devices)
