@@ -116,6 +116,7 @@ def expected_of_xl(pipeline: StableDiffusionXLPipeline) -> Tensors:
     added = {"text_embeds": two.text_embeds[:2], "time_ids": time_ids}
     found |= denoised(pipeline.unet, text[:2], added_cond_kwargs=added)
     found |= coded(pipeline.vae, found["unet.latents"])
-    found["pictures"] = paint(pipeline, found["unet.latents"])
-    found["pictures.unsaid"] = paint(pipeline, found["unet.latents"], negatives=None)
+    # Where nothing is said against, and nothing else, SDXL has zeros: here and there.
+    for name, negatives in (("said", ["red", "blue"]), ("unsaid", None)):
+        found[f"pictures.{name}"] = paint(pipeline, found["unet.latents"], negatives)
     return {key: tensor.clone().contiguous() for key, tensor in found.items()}

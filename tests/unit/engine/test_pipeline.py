@@ -7,6 +7,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from shared.errors import DeviceError
 from tests.unit.engine.parity import PROMPTS, Oracle
@@ -14,7 +15,7 @@ from worker.engine.base import Engine, ImageSpec, Original, Pictures, Shape
 from worker.engine.pipeline import DiffusionEngine
 from worker.engine.sampling import Given, Request
 from worker.engine.schedulers.catalogue import SCHEDULERS
-from worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
+from worker.engine.stable_diffusion import load_tokenizer
 
 NATIVE: Final = Shape(height=32, width=32)
 WarmEngine = Callable[[int, int], Engine]
@@ -22,33 +23,45 @@ WarmEngine = Callable[[int, int], Engine]
 
 @pytest.mark.parametrize("oracle", ["older", "newer"], indirect=True)
 def test_whole_pictures_are_those_of_diffusers(oracle: Oracle) -> None:
-    tokenizer = PromptTokenizer([ClipTokenizer(oracle.folder / "tokenizer", 77)])
-    tokens = np.stack([tokenizer(["", PROMPTS[0]]), tokenizer(["blue", PROMPTS[1]])])
-    sampler, given = oracle.sampler, Given(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
-    begin, step, decode = (jax.jit(each) for each in (sampler.begin, sampler.step, sampler.decode))
     painted = [name for name in SCHEDULERS if f"pictures.{name}" in oracle.answers]
     assert len(painted) == 4
     for name in painted:
-        made = SCHEDULERS[name](oracle.configs.noise, 6, 0)
-        request = Request(
-            tokens=tokens,
-            key=np.zeros((2, 2), np.uint32),
-            image_index=np.zeros(2, np.uint32),
-            start=np.ones((2, 2), np.float32),
-            guidance=np.full(2, 3, np.float32),
-            rows=np.stack([made.padded(7)] * 2),
-            calls=np.full(2, len(made.rows), np.int32),
-        )
-        conditions, state = begin(oracle.weights, request, given)
-        noise = oracle.image("unet.latents") * np.float32(made.initial_scale)
-        state = state._replace(latents=noise)
-        for _ in range(7):
-            state, _ = step(oracle.weights, conditions, state)
-        pictures, _ = decode(oracle.weights, state)
-        apart = np.abs(np.asarray(pictures, int) - oracle.answers[f"pictures.{name}"])
+        apart = np.abs(_painted(oracle, name, ["", "blue"]) - oracle.answers[f"pictures.{name}"])
         # Measured over all eight runs: two values of 49,152 are one level off.
         assert apart.max() <= 1, name
         assert apart.mean() < 1e-3, name
+
+
+@pytest.mark.parametrize("oracle", ["xl"], indirect=True)
+def test_whole_pictures_of_sdxl_are_those_of_diffusers(oracle: Oracle) -> None:
+    for name, negatives in (("said", ["red", "blue"]), ("unsaid", ["", ""])):
+        apart = np.abs(_painted(oracle, "euler", negatives) - oracle.answers[f"pictures.{name}"])
+        assert apart.max() <= 1, name
+        assert apart.mean() < 1e-3, name
+
+
+def _painted(oracle: Oracle, scheduler: str, negatives: Sequence[str]) -> NDArray[np.int_]:
+    """The pictures of `tools/parity/answers.py`: 6 steps, guidance 3, torch's noise."""
+    tokenizer = load_tokenizer(oracle.folder, oracle.configs)
+    tokens = np.stack([tokenizer(pair) for pair in zip(negatives, PROMPTS[:2], strict=True)])
+    sampler, given = oracle.sampler, Given(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
+    begin, step, decode = (jax.jit(each) for each in (sampler.begin, sampler.step, sampler.decode))
+    made = SCHEDULERS[scheduler](oracle.configs.noise, 6, 0)
+    request = Request(
+        tokens=tokens,
+        key=np.zeros((2, 2), np.uint32),
+        image_index=np.zeros(2, np.uint32),
+        start=np.ones((2, 2), np.float32),
+        guidance=np.full(2, 3, np.float32),
+        rows=np.stack([made.padded(7)] * 2),
+        calls=np.full(2, len(made.rows), np.int32),
+    )
+    conditions, state = begin(oracle.weights, request, given)
+    noise = oracle.image("unet.latents") * np.float32(made.initial_scale)
+    state = state._replace(latents=noise)
+    for _ in range(7):
+        state, _ = step(oracle.weights, conditions, state)
+    return np.asarray(decode(oracle.weights, state).pictures, int)
 
 
 def _specs(count: int) -> list[ImageSpec]:
