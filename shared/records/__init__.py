@@ -178,12 +178,18 @@ class Records:
             return [_moved(answer) for answer in pipe.execute()]
 
     def progress(
-        self, job_id: str, attempt: str, step: int, steps: int, callback: Callback | None
+        self,
+        job_id: str,
+        attempt: str,
+        step: int,
+        steps: int,
+        callback: Callback | None,
+        preview: str = "",
     ) -> bool:
         """Note progress. False when the producer asked to cancel. Raises LeaseLost."""
         answer = self._progress(
             keys=[self._key(job_id), *self._outbox],
-            args=[attempt, step, steps, *_packed(callback)],
+            args=[attempt, step, steps, *_packed(callback), preview],
         )
         if answer == -1:
             raise LeaseLost(f"job {job_id}: another attempt holds it, or it has ended")
@@ -296,7 +302,7 @@ class Records:
         """The keys and arguments of move.lua."""
         may_leave = leave or [origin for origin, moves in MOVES.items() if state in moves]
         keep_s = self._retention_s if state in TERMINAL else 0
-        keys = [self._key(job_id), *self._outbox, claim[0]]
+        keys = [self._key(job_id), *self._outbox, *filter(None, claim[:1])]
         return keys, [
             attempt,
             f",{','.join(may_leave)},",
@@ -346,4 +352,5 @@ def _status(job_id: str, fields: dict[str, str]) -> JobStatus:
     for name, kind in (("request", JobRequest), ("result", JobResult), ("error", JobError)):
         if name in fields:
             found[name] = kind.model_validate_json(fields[name])
+    found["preview"] = fields.get("preview")
     return JobStatus(id=job_id, state=State(fields["state"]), **found)

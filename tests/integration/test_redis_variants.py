@@ -81,7 +81,7 @@ def test_a_user_with_the_documented_rights_suffices(
 
 
 def test_that_user_reaches_nobody_else_s_keys(guarded: str) -> None:
-    with pytest.raises(redis.NoPermissionError):
+    with pytest.raises(redis.exceptions.NoPermissionError):
         broker.connect(guarded).set("other", "1")
 
 
@@ -120,7 +120,7 @@ def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
     start: StartWorker, own_redis: EmbeddedRedis, namespace: str
 ) -> None:
     admin = broker.connect(own_redis.url)
-    start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=0.05")
+    worker = start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=0.05")
     producer = Client(own_redis.url, namespace=namespace)
     assert _all_succeed(producer, [producer.submit("warm")])
     jobs = producer.submit_many([f"prompt {n}" for n in range(64)])
@@ -129,6 +129,7 @@ def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
         producer.submit("one too many", id="too-many")
     submitting = threading.Thread(target=lambda: _until_taken(producer))
     submitting.start()
+    worker.await_log("Redis did not give work")
     admin.config_set("maxmemory", "0")
     submitting.join(timeout=60)
     assert producer.get("too-many").status().request.prompt == "one too many"

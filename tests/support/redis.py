@@ -4,7 +4,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -94,9 +94,13 @@ class WatchedPair:
         self._stack.close()
 
     def fail_over(self) -> None:
-        """Kill the master; returns when the replica has taken its place."""
+        """Kill the master; returns when the Sentinel names the replica as the new one."""
         self.master.kill()
-        until(lambda: self.replica.client().info("replication")["role"] == "master")
+        until(lambda: self._told_master() == self.replica.port)
+
+    def _told_master(self) -> int:
+        _, port = self.sentinel.client().sentinel_get_master_addr_by_name("fleet")
+        return int(port)
 
 
 class TlsDoor:
@@ -121,26 +125,24 @@ class TlsDoor:
             threading.Thread(target=self._serve, args=(raw,), daemon=True).start()
 
     def _serve(self, raw: socket.socket) -> None:
-        try:
+        with raw, suppress(OSError):  # a client that does not trust us, a Redis that is gone
             outside = self._context.wrap_socket(raw, server_side=True)
-        except OSError:  # a client that does not trust us
-            return
-        inside = socket.socket(socket.AF_UNIX)
-        inside.connect(self._behind)
-        back = threading.Thread(target=_pump, args=(inside, outside), daemon=True)
-        back.start()
-        _pump(outside, inside)
+            with outside, socket.socket(socket.AF_UNIX) as inside:
+                inside.connect(self._behind)
+                back = threading.Thread(target=_pump, args=(inside, outside), daemon=True)
+                back.start()
+                _pump(outside, inside)
+                back.join()
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    try:
+    """Until either side is gone; then both are."""
+    with suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)
-    except OSError:
-        pass
-    finally:
-        for end in (source, sink):
-            end.close()
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _free_port() -> int:
