@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _IN_FLIGHT: Final = 2
 """Batches between the first step and the last pixel: one denoising, one decoding or copied."""
+_STREAK: Final = 16
+"""Jobs to blame in a row, with no picture in between: then the devices are, whatever they say."""
 
 Report = Callable[[Sequence[Slot], int], None]
 """A batch and the steps it has done."""
@@ -51,6 +53,7 @@ class Runner:
         self._halves: deque[Sequence[Slot]] = deque()
         self._failed: deque[tuple[Sequence[Slot], BaseException]] = deque()
         self._flying: list[Sequence[Slot]] = []
+        self._blamed = 0
         self._beat = 0
         self._changed = threading.Condition()
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
@@ -120,12 +123,23 @@ class Runner:
             if ended - dropped:
                 rendering.drop(sorted(ended - dropped))
                 dropped |= ended
+            self._sketch(batch, rendering)
             self._report(batch, step)
             self._beat += 1
         return rendering
 
+    def _sketch(self, batch: Sequence[Slot], rendering: Rendering) -> None:
+        """Every few seconds, for work that wants to see its first picture grow."""
+        wanted = [(at, slot.work) for at, slot in enumerate(batch) if _to_sketch(slot)]
+        if wanted and time.monotonic() - self._sketched_at >= _SKETCH_EVERY_S:
+            self._sketched_at = time.monotonic()
+            wait = rendering.previews()
+            for at, work in wanted:
+                work.sketch = lambda at=at: wait()[at]  # type: ignore[misc]
+
     def _fetch(self, batch: Sequence[Slot], rendering: Rendering, started: float) -> None:
         pictures, flagged = rendering.pictures(), rendering.flagged()
+        self._blamed = 0
         spent = time.monotonic() - started
         for work in work_in(batch):
             work.device_s += spent
@@ -149,7 +163,7 @@ class Runner:
 
     def _examine(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Whose fault was it? Sick devices get nothing more until they have recovered."""
-        if _blames_the_job(error) or self._health.paints():
+        if _blames_the_job(error) or (self._blamed < _STREAK and self._health.paints()):
             self._isolate(batch, error)
             return
         self._quarantine(batch)
@@ -168,6 +182,8 @@ class Runner:
             self._halves.append([slot for slot in batch if slot.work in first])
             self._halves.append([slot for slot in batch if slot.work not in first])
             return
+        if not _blames_the_job(error):
+            self._blamed += 1
         if not isinstance(error, ImagefleetError):
             error = DeviceError(f"{type(error).__name__}: {error}")
         mates[0].abandon(error)
@@ -175,3 +191,7 @@ class Runner:
 
 def _blames_the_job(error: BaseException) -> bool:
     return isinstance(error, ImagefleetError) and not isinstance(error, DeviceError)
+
+
+def _to_sketch(slot: Slot) -> bool:
+    return slot.index == 0 and slot.work.wants_sketch and not slot.work.ended

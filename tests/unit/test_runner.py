@@ -122,6 +122,16 @@ def test_sick_devices_blame_no_prompt_and_give_the_batch_up_whole() -> None:
     assert later.pictures()[0].max() == 3
 
 
+def test_devices_that_fail_every_job_are_not_believed_for_ever() -> None:
+    def fail(specs: Sequence[ImageSpec]) -> None:
+        raise RuntimeError("the device is lost")
+
+    jobs = [_attempt(f"job {i}", i) for i in range(18)]
+    engine, given_up = RecordingEngine(8, fail), []
+    _run(engine, [_slots(job) for job in jobs], AlwaysWell(engine, MemoryStore(), 0), given_up)
+    assert given_up == [_slots(job) for job in jobs[16:]]
+
+
 def test_an_error_about_the_job_does_not_ask_the_devices() -> None:
     def refuse(specs: Sequence[ImageSpec]) -> None:
         raise InvalidRequest("image", "x", "cannot be read")

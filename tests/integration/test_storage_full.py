@@ -1,0 +1,41 @@
+"""A disk that is really full: a file system of 64 KiB, in a namespace of the test's own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import ROOT
+
+_FILL = """
+import sys
+from pathlib import Path
+from shared.errors import StorageDenied
+from shared.storage.folder import FolderStore
+
+folder = Path(sys.argv[1])
+store = FolderStore(folder)
+store.put("jobs/a/0.png", b"old", "image/png")
+try:
+    store.put("jobs/a/0.png", bytes(100_000), "image/png")
+except StorageDenied as error:
+    print(error)
+assert store.get("jobs/a/0.png") == b"old"
+assert [path.name for path in folder.rglob("*") if path.is_file()] == ["0.png"]
+store.put("jobs/b/0.png", b"there is room again", "image/png")
+"""
+
+
+def _in_namespace(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `script` where it may mount what it likes and nobody else sees it."""
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_a_full_disk_is_told_and_keeps_what_it_has(tmp_path: object) -> None:
+    mount = 'mount -t tmpfs -o size=64k none "$1"'
+    if _in_namespace(mount, str(tmp_path)).returncode:
+        pytest.skip("this kernel lets nobody but root mount a file system")
+    done = _in_namespace(f'{mount} && exec "$2" -c "$3" "$1"', str(tmp_path), sys.executable, _FILL)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("the disk is full\n")
