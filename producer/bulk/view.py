@@ -22,8 +22,8 @@ _LOOKS_S: Final = 1.0
 class Rates:
     """Samples a second, from looks at a run."""
 
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, RunStatus]] = deque()
+    def __init__(self, at: float, status: RunStatus) -> None:
+        self._looks = deque([(at, status)])
 
     def note(self, at: float, status: RunStatus) -> None:
         """A look at `at` seconds."""
@@ -33,36 +33,38 @@ class Rates:
 
     @property
     def overall(self) -> float:
+        """Of a run that has ended, over all its time."""
+        status = self._looks[-1][1]
+        if status.finished_at is not None:
+            return status.images / max(status.finished_at - status.started_at, 1.0)
         return self._rate(lambda status: status.images)
 
     def of(self, worker: str) -> float:
         return self._rate(lambda status: status.images_by_worker.get(worker, 0))
 
     def seconds_left(self) -> float | None:
-        """None as long as nothing moves."""
-        if not self._looks or self.overall <= 0:
-            return None
+        """None if nothing moves."""
         status = self._looks[-1][1]
+        if status.done or self.overall <= 0:
+            return None
         return max(0, status.samples - status.images - status.failed_images) / self.overall
 
     def _rate(self, count: Callable[[RunStatus], int]) -> float:
-        if len(self._looks) < 2:
-            return 0.0
         (began, first), (ended, last) = self._looks[0], self._looks[-1]
         return max(0, count(last) - count(first)) / max(ended - began, 1e-9)
 
 
 def watch(look: Callable[[], RunStatus], console: Console) -> RunStatus:
     """Show the run until it ends. Ctrl-C leaves it going: KeyboardInterrupt is the caller's."""
-    rates = Rates()
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        while True:
+    status = look()
+    rates = Rates(time.monotonic(), status)
+    with Live(render(status, rates), console=console, auto_refresh=False) as live:
+        while not status.done:
+            time.sleep(_LOOKS_S)
             status = look()
             rates.note(time.monotonic(), status)
             live.update(render(status, rates), refresh=True)
-            if status.done:
-                return status
-            time.sleep(_LOOKS_S)
+    return status
 
 
 def render(status: RunStatus, rates: Rates) -> RenderableType:
@@ -82,7 +84,8 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
         f"{shards[State.SUCCEEDED]} of {status.shards} shards done, {shards[State.RUNNING]} "
         f"running, {shards[State.QUEUED]} queued, {shards[State.FAILED]} failed"
     )
-    bar = ProgressBar(total=max(1, status.samples), completed=ended, width=60)
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=max(1, status.samples), completed=ended, width=60))
     return Group(head, bar, Text(counts), Text(sorts), *_workers(status, rates), *_reasons(status))
 
 
@@ -106,7 +109,7 @@ def _reasons(status: RunStatus) -> list[RenderableType]:
 
 def _left(status: RunStatus, rates: Rates) -> str:
     left = rates.seconds_left()
-    if status.done or left is None:
+    if left is None:
         return ""
     minutes, seconds = divmod(round(left), 60)
     hours, minutes = divmod(minutes, 60)

@@ -94,7 +94,7 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
         if as_json:
             click.echo(found.model_dump_json())
         else:
-            Console().print(render(found, Rates()))
+            Console().print(render(found, Rates(0.0, found)))
 
 
 @connected
@@ -130,7 +130,7 @@ def verify(client: Client, name: str, sample: int, repair: bool) -> None:
     """Hold every file against the plan. Exit code 1 unless all is well."""
     found = client.find_bulk(name)
     verdict = found.verify(sample=sample)
-    Console().print(_table(verdict))
+    Console().print(_sum(verdict), _table(verdict), sep="\n")
     if verdict.clean:
         return
     if repair:
@@ -167,7 +167,9 @@ def _pairs(columns: tuple[str, ...]) -> dict[str, str]:
 def _tell_rejected(found: BulkRun) -> None:
     if not found.plan.rejected:
         return
-    click.echo(f"{found.plan.rejected} rows cannot be painted (plan/rejected.jsonl):", err=True)
+    click.echo(
+        f"rows that cannot be painted: {found.plan.rejected} (plan/rejected.jsonl)", err=True
+    )
     for wrong, _ in zip(found.rejected(), range(_SHOWN), strict=False):
         line = f"  row {wrong['row']}: {wrong['field']}={wrong['value']!r}: {wrong['reason']}"
         click.echo(line, err=True)
@@ -188,13 +190,21 @@ def _watch(found: BulkRun) -> None:
     sys.exit(0 if ended.state is State.SUCCEEDED else 1)
 
 
-def _table(verdict: Verdict) -> Table:
-    title = (
-        f"{verdict.present} of {verdict.planned} pictures there, {verdict.failed} failed, in "
-        f"{verdict.shards} shards; {verdict.painted_again} painted again, "
-        f"{verdict.most_levels}/255 apart at most"
+def _sum(verdict: Verdict) -> str:
+    found = (
+        f"{verdict.present} of {verdict.planned} pictures in {verdict.shards} shards, "
+        f"{verdict.failed} failed"
     )
-    table = Table("shard", "what", "samples", "detail", title=title)
+    if verdict.painted_again:
+        found += (
+            f"; {verdict.painted_again} painted again, at most {verdict.most_levels} of 255 "
+            "levels apart"
+        )
+    return found
+
+
+def _table(verdict: Verdict) -> Table:
+    table = Table("shard", "what", "samples", "detail")
     for problem in verdict.problems:
         samples = str(problem.samples) if problem.samples else ""
         table.add_row(problem.shard, problem.what, samples, problem.detail)
