@@ -3,14 +3,18 @@
 import time
 from collections import deque
 from collections.abc import Collection
+from typing import Final
 
 from worker.attempts import Slot
 
+_SUSPECT: Final = 3
+"""At the second delivery already, one preempted batch would turn into many single runs. Later, and
+the mates of a deadly prompt would share more of its deaths than they may have."""
+
 
 def suspect_from(max_deliveries: int) -> int:
-    """The delivery from which on a job runs alone: the last but one that is allowed. Earlier, and
-    one preempted batch would turn into many single runs."""
-    return max(2, max_deliveries - 1)
+    """The delivery from which on a job runs alone: the third, and in its last try at any rate."""
+    return max(2, min(_SUSPECT, max_deliveries - 1))
 
 
 def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list[Slot]:

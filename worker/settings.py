@@ -111,7 +111,7 @@ class WorkerSettings(Settings):
     max_deliveries: int = Field(
         default=4,
         ge=1,
-        description="A job whose workers died this often fails. In its last two tries it "
+        description="A job whose workers died this often fails. From its third try on it "
         "runs alone.",
     )
     max_retries: int = Field(

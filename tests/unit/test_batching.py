@@ -2,11 +2,13 @@
 
 from collections import deque
 
+import pytest
+
 from shared.errors import JobCancelled
 from shared.jobs import JobRequest
 from tests.support.engines import INFO
 from worker.attempts import Attempt, Slot, plan_attempt, slots_of
-from worker.batching import next_batch
+from worker.batching import next_batch, suspect_from
 
 
 def _attempt(name: str, deliveries: int = 1, **parameters: object) -> Attempt:
@@ -59,3 +61,10 @@ def test_an_attempt_that_ended_while_it_waited_gets_no_slot() -> None:
     gone.abandon(JobCancelled("withdrawn"))
     assert _names(next_batch(_waiting(gone, kept), 8, 4)) == ["kept"]
     assert _names(next_batch(_waiting(kept, gone), 8, 4)) == ["kept"]
+
+
+@pytest.mark.parametrize(("allowed", "alone_from"), [(1, 2), (2, 2), (3, 2), (4, 3), (10, 3)])
+def test_a_job_runs_alone_from_its_third_delivery_however_many_are_allowed(
+    allowed: int, alone_from: int
+) -> None:
+    assert suspect_from(allowed) == alone_from
