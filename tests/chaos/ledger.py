@@ -116,6 +116,7 @@ def audit_callbacks(
     ledger.note(section, "owed", len(owed))
     ledger.note(section, "accepted by the receiver", len(accepted))
     ledger.note(section, "refused while it was down", mailbox.refused)
+    ledger.note(section, "cut off by a death", mailbox.cut_off)
     ledger.note(section, "accepted more than once, same id", len(_repeated(accepted)))
     ledger.never(section, "missing", [owed[each] for each in owed.keys() - accepted.keys()])
     ledger.never(section, "of another event or job", accepted.keys() - owed.keys())

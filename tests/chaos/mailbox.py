@@ -12,8 +12,13 @@ from tests.support.receiver import Receiver, answers
 
 _SPELL_S: Final = 5.0
 """How long it is up, or down, at a time."""
-_ACCEPT: Final = answers(204)
-_REFUSE: Final = answers(503)
+_ACCEPTED: Final = answers(204)
+_UNAUTHORIZED: Final = answers(401)
+_REFUSED: Final = answers(503)
+
+
+def _hang_up(door: BaseHTTPRequestHandler, number: int) -> None:
+    door.close_connection = True
 
 
 class Mailbox:
@@ -23,6 +28,11 @@ class Mailbox:
         self.secret = new_secret()
         self.calm = False
         self.refused = 0
+        """While it was down."""
+        self.forged = 0
+        """Without a good signature."""
+        self.cut_off = 0
+        """By the death of whoever sent them."""
         self._accepted: list[int] = []
         self._rng = random.Random(seed)
         self._began = time.monotonic()
@@ -37,11 +47,6 @@ class Mailbox:
         """How often each webhook id was answered with 204."""
         return Counter(self._receiver.deliveries[n].headers[ID_HEADER] for n in self._accepted)
 
-    @property
-    def forged(self) -> int:
-        """Requests without a good signature."""
-        return sum(not delivery.verified for delivery in self._receiver.deliveries)
-
     def __enter__(self) -> Self:
         self._receiver.__enter__()
         return self
@@ -55,15 +60,19 @@ class Mailbox:
         self._receiver.__exit__(kind, error, trace)
 
     def _manner(self, door: BaseHTTPRequestHandler, number: int) -> None:
-        if self._up():
+        delivery = self._receiver.deliveries[number - 1]
+        if len(delivery.body) < int(delivery.headers.get("content-length", 0)):
+            self.cut_off += 1
+            _hang_up(door, number)
+        elif not delivery.verified:
+            self.forged += 1
+            _UNAUTHORIZED(door, number)
+        elif self._up():
             self._accepted.append(number - 1)
-            _ACCEPT(door, number)
-            return
-        self.refused += 1
-        if self._rng.random() < 0.5:
-            _REFUSE(door, number)
+            _ACCEPTED(door, number)
         else:
-            door.close_connection = True
+            self.refused += 1
+            self._rng.choice((_REFUSED, _hang_up))(door, number)
 
     def _up(self) -> bool:
         spells = int((time.monotonic() - self._began) / _SPELL_S)

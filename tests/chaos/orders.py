@@ -75,7 +75,8 @@ class Order:
 def draw(
     seed: int, *, jobs: int, seconds: float, killers: int, callback_url: str, prefix: str = "job"
 ) -> list[Order]:
-    """`jobs` orders spread over `seconds`, `killers` of them deadly; in the order they are due."""
+    """`jobs` orders spread over `seconds`, in the order they are due. `killers` of them are deadly,
+    and come early: it takes a lease for each of their deaths until they are given up."""
     rng = random.Random(seed)
     deadly = set(rng.sample(range(jobs), killers))
     orders = [
@@ -112,7 +113,7 @@ def _order(
         id=job_id,
         producer=producer,
         fate=fate,
-        due_s=_due(rng, parameters["tenant"], seconds),
+        due_s=_due(rng, parameters["tenant"], seconds / 5 if deadly else seconds),
         resent=rng.random() < 0.1,
         parameters=parameters,
     )
