@@ -20,8 +20,13 @@ def _attempt(name: str, seed: int) -> Attempt:
 
 
 class AlwaysWell(Health):
+    """Or so it says."""
+
     def paints(self) -> bool:
         return True
+
+    def recover(self, stopping: threading.Event) -> None:
+        return
 
 
 class SickAtFirst(Health):
