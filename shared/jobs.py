@@ -131,6 +131,8 @@ class JobRequest(Record):
     """Where to paint (white) and what to keep (black) of `image`."""
     strength: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] | None = None
     """How far to leave `image`: the share of the steps that is painted."""
+    preview: Annotated[bool, Strict()] = False
+    """Whether the status shows, every few seconds, what is painted by then."""
     scheduler: Name | None = None
     model: Name | None = None
     format: ImageFormat = ImageFormat.PNG
@@ -275,6 +277,9 @@ class JobStatus(Record):
     """When it goes back to its queue, while it waits for that."""
     result: JobResult | None = None
     error: JobError | None = None
+    preview: str | None = None
+    """Of a running job that asked for it: its first picture so far, small and rough, as a `data:`
+    URL."""
 
     @property
     def done(self) -> bool:

@@ -6,7 +6,7 @@ Knows the engine's words and the job's. Knows no Celery, no Redis, no JAX.
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -31,6 +31,9 @@ class Work:
     deliveries: int = 1
     device_s: float = 0.0
     """Seconds its pictures' batches were on the devices."""
+    wants_sketch: bool = False
+    sketch: Callable[[], Picture] | None = None
+    """Waits for a small picture of what its first one is by now; replaced as it goes on."""
 
     def __post_init__(self) -> None:
         self.flagged: set[int] = set()
@@ -129,7 +132,13 @@ def plan_attempt(
         for index in range(request.num_images_per_prompt)
     )
     return Attempt(
-        job_id=job_id, request=request, shape=shape, specs=specs, deliveries=deliveries, tag=tag
+        job_id=job_id,
+        request=request,
+        shape=shape,
+        specs=specs,
+        deliveries=deliveries,
+        tag=tag,
+        wants_sketch=request.preview,
     )
 
 

@@ -15,6 +15,7 @@ from shared.events import callback
 from shared.jobs import CallbackEvent
 from shared.records import Records
 from worker.attempts import Attempt, Slot, attempts_in
+from worker.preview import preview_url
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +70,12 @@ class ProgressReporter:
             attempt.quarter = quarter
             kind = CallbackEvent.PROGRESS
             event = callback(kind, attempt.job_id, attempt.request, step=step, steps=steps)
+        sketch, attempt.sketch = attempt.sketch, None
+        preview = "" if sketch is None else preview_url(sketch())
         try:
-            goes_on = self._records.progress(attempt.job_id, attempt.token, step, steps, event)
+            goes_on = self._records.progress(
+                attempt.job_id, attempt.token, step, steps, event, preview
+            )
         except LeaseLost as error:
             attempt.abandon(error)
         else:

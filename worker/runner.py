@@ -11,11 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from shared.errors import DeviceError, ImagefleetError
-from worker.attempts import Slot, work_in
-from worker.engine.base import Engine, Rendering
+from worker.attempts import Picture, Slot, work_in
+from worker.engine.base import Engine, Pictures, Rendering
 from worker.health import Health
 from worker.vital import vital_thread
 
@@ -25,6 +26,8 @@ _IN_FLIGHT: Final = 2
 """Batches between the first step and the last pixel: one denoising, one decoding or copied."""
 _STREAK: Final = 16
 """Jobs to blame in a row, with no picture in between: then the devices are, whatever they say."""
+
+_SKETCH_EVERY_S: Final = 2.0
 
 Report = Callable[[Sequence[Slot], int], None]
 """A batch and the steps it has done."""
@@ -55,6 +58,7 @@ class Runner:
         self._flying: list[Sequence[Slot]] = []
         self._blamed = 0
         self._beat = 0
+        self._sketched_at = -_SKETCH_EVERY_S
         self._changed = threading.Condition()
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
         self._thread = vital_thread(self._loop, "devices")
@@ -135,7 +139,7 @@ class Runner:
             self._sketched_at = time.monotonic()
             wait = rendering.previews()
             for at, work in wanted:
-                work.sketch = lambda at=at: wait()[at]  # type: ignore[misc]
+                work.sketch = partial(_one_of, wait, at)
 
     def _fetch(self, batch: Sequence[Slot], rendering: Rendering, started: float) -> None:
         pictures, flagged = rendering.pictures(), rendering.flagged()
@@ -191,6 +195,11 @@ class Runner:
 
 def _blames_the_job(error: BaseException) -> bool:
     return isinstance(error, ImagefleetError) and not isinstance(error, DeviceError)
+
+
+def _one_of(wait: Callable[[], Pictures], at: int) -> Picture:
+    picture: Picture = wait()[at]
+    return picture
 
 
 def _to_sketch(slot: Slot) -> bool:

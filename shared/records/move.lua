@@ -22,6 +22,7 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 redis.call('HSET', KEYS[1], 'state', ARGV[3])
+redis.call('HDEL', KEYS[1], 'preview')
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], ARGV[4], now) end
 for i = 9, #ARGV, 2 do
   if ARGV[i + 1] == '' then
