@@ -129,7 +129,7 @@ def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
         producer.submit("one too many", id="too-many")
     submitting = threading.Thread(target=lambda: _until_taken(producer))
     submitting.start()
-    worker.await_log("Redis did not give work")
+    worker.await_log("does not answer the lease keeper: command not allowed")
     admin.config_set("maxmemory", "0")
     submitting.join(timeout=60)
     assert producer.get("too-many").status().request.prompt == "one too many"
