@@ -1,0 +1,315 @@
+"""Real workers with the fake engine make datasets: whole, once, the same bytes, whatever dies."""
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+import redis
+from PIL import Image
+
+from producer import Client
+from shared import broker
+from shared.bulk.plan import BulkFormat
+from shared.embedded import EmbeddedRedis
+from shared.jobs import State
+from tests.support.datasets import Dataset, planned, read_tar
+from tests.support.processes import StartWorker, Worker, until
+
+PROMPTS = [f"prompt {n}" for n in range(60)]
+
+
+def _await(dataset: Dataset, timeout_s: float = 60) -> State:
+    until(dataset.finished, timeout_s)
+    return dataset.runs.get(dataset.run.id).state
+
+
+def _made(dataset: Dataset) -> int:
+    return dataset.runs.get(dataset.run.id).images
+
+
+def _is_whole(dataset: Dataset) -> bool:
+    samples = dataset.samples()
+    rows = dataset.plan.parameters.num_images_per_prompt or 1
+    expected = {f"{n:09d}-{i:02d}" for n in range(dataset.plan.rows) for i in range(rows)}
+    assert samples.keys() == expected
+    assert set(map(tuple, samples.values())) == {("png", "json", "txt")}
+    until(lambda: not (dataset.folder / "parts").exists() or not _parts(dataset))
+    return True
+
+
+def _parts(dataset: Dataset) -> list[str]:
+    return [path.name for path in (dataset.folder / "parts").rglob("*") if path.is_file()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
+    """The files of a run that nothing happened to."""
+    folder, namespace = tmp_path_factory.mktemp("undisturbed"), "undisturbed"
+    with broker.connect(redis_server.url) as client:
+        dataset = planned(folder / "data", client, namespace, PROMPTS)
+        dataset.send()
+        worker = Worker(
+            folder,
+            {
+                "IMAGEFLEET_REDIS_URL": redis_server.url,
+                "IMAGEFLEET_NAMESPACE": namespace,
+                "IMAGEFLEET_MODEL": "fake",
+                "IMAGEFLEET_STORAGE_URL": folder.as_uri(),
+            },
+        )
+        try:
+            assert _await(dataset) is State.SUCCEEDED
+            until(lambda: not _parts(dataset))
+        finally:
+            worker.kill()
+    return dataset.files()
+
+
+def test_a_planned_dataset_becomes_its_files(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS, images=2)
+    dataset.send()
+    start()
+    assert _await(dataset) is State.SUCCEEDED
+    assert _is_whole(dataset)
+    status = dataset.runs.get(dataset.run.id)
+    assert (status.images, status.failed_images) == (120, 0)
+    assert list(status.images_by_worker.values()) == [120]
+    stats, files = dataset.stats(0), dataset.files()
+    assert stats["samples"] == 20
+    assert [each["key"] for each in stats["files"]] == ["00000.tar", "00000.jsonl"]
+    for each in stats["files"]:
+        assert hashlib.sha256(files[each["key"]]).hexdigest() == each["sha256"]
+    until(lambda: not client.keys(f"{namespace}:claims:*"))
+    assert not client.keys(f"{namespace}.bulk*")
+
+
+def test_a_sample_is_its_picture_its_parameters_and_its_prompt(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, ["two cats", "a dog"], steps=3)
+    dataset.send()
+    start()
+    assert _await(dataset) is State.SUCCEEDED
+    files = read_tar(dataset.files()["00000.tar"])
+    assert list(files) == [
+        f"{key}.{suffix}"
+        for key in ("000000000-00", "000000001-00")
+        for suffix in ("png", "json", "txt")
+    ]
+    document = json.loads(files["000000001-00.json"])
+    picture = files["000000001-00.png"]
+    assert files["000000001-00.txt"] == b"a dog"
+    assert Image.open(io.BytesIO(picture)).size == (64, 64)
+    assert document["sha256"] == hashlib.sha256(picture).hexdigest()
+    wanted = {"prompt": "a dog", "seed": 1, "row": 1, "num_inference_steps": 3, "model": "fake"}
+    assert wanted.items() <= document.items()
+    assert dataset.documents(0) == [json.loads(files[f"{k}.json"]) for k in _keys(files)]
+
+
+def _keys(files: dict[str, bytes]) -> list[str]:
+    return [name.removesuffix(".json") for name in files if name.endswith(".json")]
+
+
+def test_killed_workers_lose_seconds_and_leave_no_trace_in_the_files(
+    start: StartWorker,
+    client: redis.Redis,
+    namespace: str,
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset.send()
+    slow = {
+        "IMAGEFLEET_MODEL": "fake:seconds=0.05,capacity=8",
+        "IMAGEFLEET_BULK_CHECKPOINT_S": "0.2",
+    }
+    made = 0
+    for _ in range(3):
+        worker = start(**slow)
+        until(lambda before=made: _made(dataset) > before)
+        worker.kill()
+        made = _made(dataset)
+    assert 0 < made < len(PROMPTS)
+    start()
+    assert _await(dataset) is State.SUCCEEDED
+    assert _is_whole(dataset)
+    assert dataset.files() == undisturbed
+
+
+def test_a_worker_told_to_leave_keeps_what_it_has_and_hands_its_shards_back(
+    start: StartWorker,
+    client: redis.Redis,
+    namespace: str,
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset.send()
+    first = start(IMAGEFLEET_MODEL="fake:seconds=0.1,capacity=8")
+    first.await_log("ready after")
+    until(lambda: client.keys(f"{namespace}:claims:*"))
+    assert first.terminate() == 0
+    assert not client.keys(f"{namespace}:claims:*")
+    assert dataset.runs.get(dataset.run.id).shards_by_state[State.RUNNING] == 0
+    assert not dataset.finished()
+    second = start()
+    assert _await(dataset) is State.SUCCEEDED
+    assert _is_whole(dataset)
+    assert dataset.files() == undisturbed
+    if _made_by_first := dataset.runs.get(dataset.run.id).images_by_worker:
+        assert sum(_made_by_first.values()) >= len(PROMPTS)
+    second.terminate()
+
+
+def test_a_frozen_worker_s_shards_are_taken_over_and_its_late_files_are_the_same(
+    start: StartWorker,
+    client: redis.Redis,
+    namespace: str,
+    tmp_path: Path,
+    undisturbed: dict[str, bytes],
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset.send()
+    slow = {
+        "IMAGEFLEET_MODEL": "fake:seconds=0.1,capacity=8",
+        "IMAGEFLEET_BULK_CHECKPOINT_S": "0.2",
+    }
+    frozen = start(**slow)
+    until(lambda: _made(dataset) > 0)
+    frozen.freeze()
+    start()
+    assert _await(dataset) is State.SUCCEEDED
+    frozen.thaw()
+    frozen.await_log("the lease ran out")
+    assert frozen.terminate() == 0
+    assert {k: v for k, v in dataset.files().items() if not k.startswith("parts/")} == undisturbed
+
+
+def test_a_row_that_breaks_its_batch_is_listed_with_its_reason_and_the_rest_is_made(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    prompts = [f"{n} [fail]" if n in (3, 25) else f"{n}" for n in range(40)]
+    dataset = planned(tmp_path / "data", client, namespace, prompts)
+    dataset.send()
+    start()
+    assert _await(dataset) is State.SUCCEEDED
+    assert len(dataset.samples()) == 38
+    status = dataset.runs.get(dataset.run.id)
+    assert status.failures_by_reason == {"device_error": 2}
+    [failure] = dataset.stats(1)["failures"]
+    assert (failure["row"], failure["code"]) == (25, "device_error")
+    assert "told to fail" in failure["message"]
+
+
+def test_too_many_failures_stop_the_run(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    prompts = ["[fail]"] * 20 + [f"{n}" for n in range(200)]
+    dataset = planned(tmp_path / "data", client, namespace, prompts, max_failures=5)
+    dataset.send()
+    start(
+        IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8",
+        IMAGEFLEET_BULK_CHECKPOINT_S="0.2",
+    )
+    assert _await(dataset) is State.FAILED
+    until(lambda: not client.keys(f"{namespace}:claims:*"))
+    until(lambda: not client.keys(f"{namespace}.bulk*"))
+    assert len(dataset.samples()) < 200
+
+
+def test_a_row_that_takes_workers_down_is_found_and_the_rest_is_made(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    prompts = [f"{n} [die]" if n == 11 else f"{n}" for n in range(20)]
+    dataset = planned(tmp_path / "data", client, namespace, prompts)
+    dataset.send()
+    for _ in range(3):
+        assert start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2").wait(120) == -9
+    start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2")
+    assert _await(dataset, 120) is State.SUCCEEDED
+    assert len(dataset.samples()) == 19
+    [failure] = dataset.stats(0)["failures"]
+    assert (failure["row"], failure["code"]) == (11, "too_many_deliveries")
+
+
+def test_a_cancelled_run_stops_between_batches(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, [f"{n}" for n in range(400)])
+    dataset.send()
+    start(
+        IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8",
+        IMAGEFLEET_BULK_CHECKPOINT_S="0.2",
+    )
+    until(lambda: _made(dataset) > 0)
+    dataset.runs.cancel(dataset.run.id)
+    until(lambda: not client.keys(f"{namespace}:claims:*"))
+    until(lambda: not client.keys(f"{namespace}.bulk*"))
+    status = dataset.runs.get(dataset.run.id)
+    assert status.state is State.CANCELLED
+    assert status.images < 400
+
+
+def test_jobs_go_before_datasets(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path, producer: Client
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, [f"{n}" for n in range(400)])
+    dataset.send()
+    start(IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8", IMAGEFLEET_BULK_CHECKPOINT_S="0.2")
+    until(lambda: _made(dataset) > 0)
+    jobs = producer.submit_many([f"job {n}" for n in range(16)])
+    for job in jobs:
+        job.result(timeout=30)
+    assert not dataset.finished()
+    timings = [job.status() for job in jobs]
+    last = max(status.finished_at or 0.0 for status in timings)
+    assert last < dataset.runs.get(dataset.run.id).started_at + 60
+    dataset.runs.cancel(dataset.run.id)
+
+
+def test_a_worker_with_another_model_refuses_the_shard(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    dataset = planned(
+        tmp_path / "data", client, namespace, ["a"], model_digest="sha256:" + "1" * 64
+    )
+    dataset.send()
+    worker = start()
+    assert _await(dataset) is State.FAILED
+    assert dataset.runs.get(dataset.run.id).failures_by_reason == {"checkpoint_error": 1}
+    assert "the plan was made for model sha256:1111" in worker.output()
+    assert dataset.files() == {}
+
+
+@pytest.mark.parametrize("format", [BulkFormat.FILES, BulkFormat.PARQUET])
+def test_the_other_formats_hold_the_same_samples(
+    start: StartWorker,
+    client: redis.Redis,
+    namespace: str,
+    tmp_path: Path,
+    format: BulkFormat,
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS[:30], format=format)
+    dataset.send()
+    start()
+    assert _await(dataset) is State.SUCCEEDED
+    if format is BulkFormat.FILES:
+        files = dataset.files()
+        for document in dataset.documents(1):
+            picture = files[f"00001/{document['key']}.png"]
+            assert hashlib.sha256(picture).hexdigest() == document["sha256"]
+            assert files[f"00001/{document['key']}.txt"].decode() == document["prompt"]
+        return
+    from pyarrow import parquet
+
+    table = parquet.read_table(dataset.folder / "00001.parquet").to_pylist()
+    assert [row["prompt"] for row in table] == PROMPTS[20:30]
+    for row in table:
+        assert hashlib.sha256(row["image"]["bytes"]).hexdigest() == row["sha256"]
+        assert (row["part_id"], row["width"], row["cfg"]) == (1, 64, 7.5)

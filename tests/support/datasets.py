@@ -1,0 +1,137 @@
+"""Datasets planned and read back by hand, so that what workers make is judged by nobody's code but
+the tests'."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from shared.bulk.layout import PLAN, plan_key, shard_name
+from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardPlan, ShardRow, Source, run_id
+from shared.bulk.runs import NewRun, Runs
+from shared.storage import open_store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A planned run in a folder."""
+
+    folder: Path
+    plan: Plan
+    run: NewRun
+    runs: Runs
+
+    def send(self) -> None:
+        """Start the run; its shards go to the workers."""
+        self.runs.start(self.run)
+        self.runs.enqueue(
+            self.run, [(n, s.samples, s.height, s.width) for n, s in enumerate(self.plan.shards)]
+        )
+
+    def samples(self) -> dict[str, list[str]]:
+        """Key to the suffixes of its files, over all finished tars. Fails if a key comes twice."""
+        found: dict[str, list[str]] = {}
+        for path in sorted(self.folder.glob("[0-9]*.tar")):
+            with tarfile.open(path) as archive:
+                names = archive.getnames()
+            here: dict[str, list[str]] = {}
+            for name in names:
+                key, _, suffix = name.partition(".")
+                here.setdefault(key, []).append(suffix)
+            assert not found.keys() & here.keys()
+            found |= here
+        return found
+
+    def stats(self, shard: int) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(
+            (self.folder / f"{shard_name(shard)}.stats.json").read_bytes()
+        )
+        return document
+
+    def documents(self, shard: int) -> list[dict[str, Any]]:
+        lines = (self.folder / f"{shard_name(shard)}.jsonl").read_bytes().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def files(self) -> dict[str, bytes]:
+        """Everything but the plan, by its path; not what a put that was killed left hidden."""
+        return {
+            path.relative_to(self.folder).as_posix(): path.read_bytes()
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file()
+            and not path.name.startswith(".")
+            and not path.is_relative_to(self.folder / "plan")
+        }
+
+    def finished(self) -> bool:
+        return self.runs.get(self.run.id).done
+
+
+def planned(
+    folder: Path,
+    client: redis.Redis,
+    namespace: str,
+    prompts: Iterable[str],
+    *,
+    shard_size: int = 20,
+    images: int = 1,
+    format: BulkFormat = BulkFormat.WEBDATASET,
+    max_failures: int | None = None,
+    model_digest: str | None = None,
+    steps: int | None = None,
+) -> Dataset:
+    """A dataset of `prompts` in `folder`, its seeds the row numbers."""
+    store = open_store(folder.as_uri())
+    rows = [ShardRow(row=n, prompt=prompt, seed=n) for n, prompt in enumerate(prompts)]
+    a_shard = shard_size // images
+    shards = []
+    for at in range(0, len(rows), a_shard):
+        chosen = rows[at : at + a_shard]
+        lines = "".join(f"{row.model_dump_json(exclude_defaults=True)}\n" for row in chosen)
+        name = shard_name(len(shards))
+        store.put(plan_key(name), lines.encode(), "application/jsonl")
+        digest = hashlib.sha256(lines.encode()).hexdigest()
+        shards.append(
+            ShardPlan(name=name, rows=len(chosen), samples=len(chosen) * images, sha256=digest)
+        )
+    plan = Plan(
+        format=format,
+        shard_size=shard_size,
+        parameters=RowParameters(num_images_per_prompt=images, num_inference_steps=steps),
+        model_digest=model_digest,
+        source=Source(name="test"),
+        rows=len(rows),
+        samples=len(rows) * images,
+        shards=tuple(shards),
+        created_at="now",
+    )
+    store.put(PLAN, plan.dump(), "application/json")
+    run = NewRun(
+        id=run_id(store.url, plan),
+        destination=store.url,
+        plan_digest=plan.digest,
+        model=None,
+        shards=len(shards),
+        samples=plan.samples,
+        max_failures=max_failures,
+        priority=9,
+    )
+    return Dataset(
+        folder=folder, plan=plan, run=run, runs=Runs(client, namespace, retention_s=3600)
+    )
+
+
+def read_tar(data: bytes) -> dict[str, bytes]:
+    """Name to content."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        found = {}
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None
+            found[member.name] = content.read()
+        return found
