@@ -12,7 +12,7 @@ TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformer
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench chaos chaos-stock parity race judge sheets train docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench chaos chaos-stock parity parity-full race judge sheets train docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -68,6 +68,11 @@ parity: $(VENV)/.dev ## ask PyTorch diffusers again (installs torch beside), the
 	.venv-parity/bin/pip install -q $(ORACLE)
 	.venv-parity/bin/python -m tools.make_parity_fixtures tests/fixtures/parity
 	$(BIN)/python -m pytest tests/unit/engine
+
+parity-full: $(VENV)/.dev ## SD 1.4's, SD 2.1's and SDXL's UNets at full size against PyTorch: 20 GB of disk, 13 of memory
+	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
+	.venv-parity/bin/pip install -q $(ORACLE)
+	$(BIN)/python -m tools.parity.full --pytorch .venv-parity/bin/python
 
 judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from their pixels
 	$(BIN)/python -m tools.train_shapes.evaluate --fleet shapes --count 400
