@@ -8,7 +8,7 @@ from shared.errors import JobCancelled
 from shared.jobs import JobRequest
 from tests.support.engines import INFO
 from worker.attempts import Attempt, Slot, plan_attempt, slots_of
-from worker.batching import next_batch, suspect_from
+from worker.batching import Linger, next_batch, suspect_from
 
 
 def _attempt(name: str, deliveries: int = 1, **parameters: object) -> Attempt:
@@ -68,3 +68,18 @@ def test_a_job_runs_alone_from_its_third_delivery_however_many_are_allowed(
     allowed: int, alone_from: int
 ) -> None:
     assert suspect_from(allowed) == alone_from
+
+
+def test_a_short_batch_lingers_and_a_full_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("worker.batching.time.monotonic", lambda: now[0])
+    linger = Linger(0.5, capacity=4)
+    few, full = _waiting(_attempt("a")), _waiting(_attempt("b", num_images_per_prompt=4))
+    assert linger.goes_on(few)
+    now[0] += 0.4
+    assert linger.goes_on(few)
+    assert not linger.goes_on(full)
+    assert linger.goes_on(few), "the full one ended the wait; this is another"
+    now[0] += 0.5
+    assert not linger.goes_on(few)
+    assert not Linger(0.0, capacity=4).goes_on(few)

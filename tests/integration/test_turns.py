@@ -1,0 +1,56 @@
+"""Who is served when, through a real worker: tenants, claims ahead, batches that linger."""
+
+import redis
+
+from producer import Client
+from shared.jobs import JobStatus, State
+from tests.support.processes import StartWorker, until
+
+
+def _start(status: JobStatus) -> float:
+    assert status.started_at is not None
+    return status.started_at
+
+
+def test_a_flood_of_one_tenant_hardly_delays_another(start: StartWorker, producer: Client) -> None:
+    flood = producer.submit_many([f"flood {n}" for n in range(1_000)], tenant="flood")
+    start()
+    until(lambda: flood[16].status().done)
+    small = producer.submit_many([f"small {n}" for n in range(10)], tenant="small")
+    for _ in producer.as_completed(small, timeout=60):
+        pass
+    found = producer.statuses(job.id for job in small)
+    asked, served = found[0].submitted_at, max(_start(status) for status in found)
+    begun = [each for each in producer.statuses(job.id for job in flood) if each.started_at]
+    between = sum(asked < _start(status) <= served for status in begun)
+    assert between <= 3 * 8, "one batch claimed ahead, then every second picture"
+
+
+def test_no_more_than_one_batch_is_claimed_ahead_and_that_late(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    start(IMAGEFLEET_MODEL="fake:seconds=0.4,capacity=2")
+    jobs = producer.submit_many([f"prompt {n}" for n in range(12)], num_inference_steps=12)
+
+    def held() -> int:
+        return sum(client.hlen(key) for key in client.scan_iter(f"{namespace}:claims:*"))
+
+    until(lambda: jobs[0].status().step >= 2)
+    early, step = held(), jobs[0].status().step
+    assert (early, step <= 10) == (2, True)
+    until(lambda: held() == 4)
+    assert not jobs[0].status().done
+    until(lambda: jobs[0].status().done)
+    assert held() <= 4
+
+
+def test_a_short_batch_waits_for_more_and_a_full_one_does_not(
+    start: StartWorker, producer: Client
+) -> None:
+    start(IMAGEFLEET_MODEL="fake:capacity=4", IMAGEFLEET_LINGER_S="60")
+    first = producer.submit_many(["a", "b", "c"])
+    until(lambda: all(job.status().state is State.RUNNING for job in first))
+    last = producer.submit("d")
+    for _ in producer.as_completed([*first, last], timeout=30):
+        pass
+    assert {job.status().state for job in [*first, last]} == {State.SUCCEEDED}
