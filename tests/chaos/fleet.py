@@ -7,6 +7,7 @@ lives for eight seconds cannot spend two of them on imports.
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -140,8 +141,17 @@ class Worker:
 
 
 def _live(main: Main, environment: dict[str, str], log: Path) -> None:
+    threading.Thread(target=_leave_with_the_suite, daemon=True).start()
     os.environ.update(environment)
     with log.open("wb") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
     main()
+
+
+def _leave_with_the_suite() -> None:
+    """Also if that was killed and could not clean up."""
+    suite = multiprocessing.parent_process()
+    assert suite is not None
+    suite.join()
+    os._exit(1)
