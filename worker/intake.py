@@ -166,8 +166,9 @@ class Intake:
 
     def put_down(self) -> list[Attempt]:
         """Forget, and return, the attempts of which no picture has reached a device."""
-        if self._ahead is not None:
-            self._ahead.result()
+        ahead = self._ahead
+        if ahead is not None:
+            ahead.result()
         with self._lock:
             waiting = attempts_in(self._waiting)
             self._waiting.clear()
