@@ -30,6 +30,11 @@ log = logging.getLogger(__name__)
 _PART_BYTES: Final = 64 << 20
 """A part that would be larger is kept before its time."""
 _TRIES_ALONE: Final = 2
+_BATCHES_ALONE: Final = 3
+"""Of rows that may have been on the devices when their worker died: see `Runner`, and one kept."""
+_BARREN: Final = 5
+"""Times `max_deliveries` that a shard may come back before a row of it was painted. A shard that
+only waited in the hands of a preempted worker is counted too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +76,14 @@ class Painting:
         self._fresh_bytes = 0
         self._fresh_failures: list[RowFailure] = []
         self._due = time.monotonic() + workshop.checkpoint_s
+        self._deliveries = workshop.backlog.claimed(tag).deliveries
 
     def paint(self) -> None:
         """Go on from the parts, to the last row.
 
         Raises:
             LeaseLost: the rows were taken back; what was done is kept.
-            TooManyDeliveries: workers died with this shard before a single row was done.
+            TooManyDeliveries: ever more workers died with this shard before a row was done.
         """
         self._patiently(self._resume, "reading the parts")
         try:
@@ -113,7 +119,7 @@ class Painting:
     def _one_by_one(self, works: list[RowWork]) -> list[RowWork]:
         """After workers have died with this shard: find the row that does it, noting each before it
         is tried alone. Returns the works that need not be tried so."""
-        deliveries, tried = self._shop.backlog.claimed(self._tag).deliveries, self._parts.alone()
+        tried, most = self._parts.alone(), self._shop.max_deliveries
         blamed = [work for work in works if tried and work.row == tried[0]]
         tries = tried[1] if tried and blamed else 0
         if tries >= _TRIES_ALONE:
@@ -121,9 +127,11 @@ class Painting:
             self._fail(self._rows[blamed[0].row], error)
             self._keep()
             return [work for work in works if work not in blamed]
-        if deliveries > self._shop.max_deliveries and not blamed:
-            raise TooManyDeliveries(f"{deliveries - 1} workers died with this shard")
-        suspects = works if deliveries >= suspect_from(self._shop.max_deliveries) else blamed
+        if self._deliveries > _BARREN * most and not blamed:
+            raise TooManyDeliveries(f"{self._deliveries - 1} workers died with this shard")
+        suspects = blamed
+        if self._deliveries >= suspect_from(most) and not blamed:
+            suspects = works[: _BATCHES_ALONE * self._shop.engine.capacity]
         for work in suspects:
             work.alone = True
             self._parts.try_alone(work.row, tries + 1 if work in blamed else 1)
@@ -169,7 +177,8 @@ class Painting:
     def _next_ended(self) -> _Ended:
         """Keeps a part whenever one is due meanwhile."""
         while True:
-            if self._fresh_bytes >= _PART_BYTES or time.monotonic() >= self._due:
+            careful = self._deliveries > 1 and len(self._fresh) >= self._shop.engine.capacity
+            if careful or self._fresh_bytes >= _PART_BYTES or time.monotonic() >= self._due:
                 self._keep()
             try:
                 return self._ended.get(timeout=max(0.0, self._due - time.monotonic()))
