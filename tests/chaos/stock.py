@@ -63,12 +63,12 @@ def wait_until_quiet(client: redis.Redis, fleet: Fleet, producers: Producers, pl
     while time.monotonic() < changed + _QUIET_S:
         fleet.fill()
         with suppress(redis.RedisError):
-            runs = _runs(client, FINISHED).total()
+            runs = client.scard(FINISHED)
             if runs != before or not producers.done():
                 changed, before = time.monotonic(), runs
             elif len(_runs(client, FINISHED)) == plan.jobs and not client.exists("unacked"):
                 return
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def audit(ledger: Ledger, accepted: list[str], client: redis.Redis) -> None:

@@ -60,8 +60,8 @@ class Plan:
     jobs: int = 5_200
     seconds: float = 480.0
     """Of mischief. Then everything left is finished in peace."""
-    peace_s: float = 300.0
-    """Longest time for that."""
+    patience_s: float = 120.0
+    """Then, with nothing more coming to an end for so long, whatever is open counts as lost."""
     workers: int = 4
     killers: int = 6
     lease_s: float = 3.0
@@ -124,11 +124,13 @@ def audit(
 
 def make_peace(plan: Plan, fleet: Fleet, producers: Producers, watch: "Watch") -> None:
     """Let the producers and the fleet come to their end, without disturbing them further."""
-    deadline = time.monotonic() + plan.peace_s
-    hurried = False
-    while time.monotonic() < deadline:
+    left, changed_at, hurried = -1, time.monotonic(), False
+    while time.monotonic() < changed_at + plan.patience_s:
         fleet.fill()
         watch.look()
+        owed = watch.client.zcard(f"{NAMESPACE}:outbox")
+        if left != len(watch.open) + owed:
+            left, changed_at = len(watch.open) + owed, time.monotonic()
         if producers.done() and not watch.open:
             if not hurried:
                 bring_callbacks_forward(watch.client)
