@@ -67,7 +67,8 @@ def connect(url: str, options: dict[str, Any]) -> "Redis":
         "socket_connect_timeout": options["socket_connect_timeout"],
         "password": address.sentinel_password,
     }
-    found: Redis = Sentinel(address.hosts, sentinel_kwargs=watchers).master_for(
+    sentinels: Any = Sentinel  # redis-py types the class, but not this part of it
+    found: Redis = sentinels(address.hosts, sentinel_kwargs=watchers).master_for(
         address.service,
         db=address.db,
         username=address.username,

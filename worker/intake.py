@@ -9,8 +9,6 @@ Everything here is known by the tag of its claim, never by the job's id: the sam
 twice.
 """
 
-import base64
-import json
 import logging
 import threading
 import time
@@ -22,7 +20,6 @@ from typing import Any, Final
 
 import redis
 from celery.worker.request import Request
-from kombu.message import Message
 
 from shared.admission import admit
 from shared.broker import BULK_TASK_NAME
@@ -30,7 +27,7 @@ from shared.bulk.runs import unpack_shard
 from shared.deadletters import DeadLetter, DeadLetters
 from shared.errors import ImagefleetError, LeaseLost, MessageRejected, TooManyDeliveries
 from shared.events import callback
-from shared.jobs import TERMINAL, CallbackEvent, JobError, State, check_job_id, unpack
+from shared.jobs import TERMINAL, CallbackEvent, JobError, State, unpack
 from shared.queues import DEFAULT_MODEL
 from shared.records import Beginning, Move, Records
 from worker.attempts import Attempt, Slot, attempts_in, offer_of, plan_attempt, slots_of
@@ -38,6 +35,7 @@ from worker.batching import Linger, next_batch, suspect_from
 from worker.bulk.backlog import Backlog
 from worker.claims import Claimed, Claims, QueueGroup
 from worker.engine.base import Engine
+from worker.envelope import open_envelope
 from worker.foresight import Foresight
 from worker.originals import Originals
 
@@ -47,12 +45,6 @@ _BREATH_S: Final = 1.0
 """Pause after Redis failed a claim."""
 
 PassOn = Callable[[Request], None]
-
-
-class ClaimedMessage(Message):
-    """A kombu message that remembers which claim it came with."""
-
-    claimed: Claimed
 
 
 class Intake:
@@ -238,7 +230,7 @@ class Intake:
     def _receive(self, claimed: Claimed) -> None:
         """Give a claimed message to Celery, or to the dead letters if nobody can read it."""
         try:
-            message = _message(claimed)
+            message = open_envelope(claimed)
             strategy = self._strategies[message.headers["task"]]
             self._scheduled.add(claimed.tag)  # unless Celery passes it on now
             strategy(
@@ -358,24 +350,3 @@ class Intake:
             reason=str(error),
             deliveries=claimed.deliveries,
         )
-
-
-def _message(claimed: Claimed) -> ClaimedMessage:
-    """Open kombu's Redis envelope. Raises almost anything if it is none."""
-    envelope = json.loads(claimed.message)
-    properties, body = envelope["properties"], envelope["body"]
-    check_job_id(envelope["headers"]["id"])
-    if properties.get("body_encoding") == "base64":
-        body = base64.b64decode(body)
-    message = ClaimedMessage(
-        body=body,
-        delivery_tag=claimed.tag,
-        content_type=envelope["content-type"],
-        content_encoding=envelope["content-encoding"],
-        headers=envelope["headers"],
-        properties={**properties, "delivery_tag": claimed.tag},
-        delivery_info={**properties["delivery_info"], "redelivered": claimed.deliveries > 1},
-        accept={"application/json"},
-    )
-    message.claimed = claimed
-    return message
