@@ -2,7 +2,10 @@
 
 import pytest
 
-from shared.broker import celery_url
+from shared.broker import celery_url, transport_options
+from shared.errors import ConfigurationError
+from shared.sentinel import Address
+from shared.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -14,7 +17,43 @@ from shared.broker import celery_url
         ("rediss://h/0?ssl_cert_reqs=none", "rediss://h/0?ssl_cert_reqs=none"),
         ("unix:///run/redis.sock", "redis+socket:///run/redis.sock"),
         ("unix:///run/redis.sock?db=3", "redis+socket:///run/redis.sock?virtual_host=3"),
+        (
+            "sentinel://:p%40ss@a:1,b/fleet?db=2",
+            "sentinel://:p%40ss@a:1/2;sentinel://:p%40ss@b:26379/2",
+        ),
     ],
 )
 def test_celery_reads_the_same_address_in_its_own_spelling(ours: str, celery_s: str) -> None:
     assert celery_url(ours) == celery_s
+
+
+def test_the_sentinels_service_is_told_as_an_option() -> None:
+    assert transport_options("sentinel://a,b/fleet")["master_name"] == "fleet"
+    assert "master_name" not in transport_options("redis://a/0")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "sentinel://",
+        "sentinel://a",
+        "sentinel:///fleet",
+        "sentinel://a/fleet/0",
+        "sentinel://a/fleet?db=x",
+        "sentinel://a/fleet?bd=1",
+        "sentinel://a:b/fleet",
+    ],
+)
+def test_an_address_of_sentinels_that_is_none_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match="redis_url"):
+        Settings.load(redis_url=wrong)
+
+
+def test_passwords_of_sentinels_do_not_show() -> None:
+    address = Address.parse("sentinel://u:hunter2@a/fleet?sentinel_password=hunter2")
+    assert (address.username, address.password, address.sentinel_password) == (
+        "u",
+        "hunter2",
+        "hunter2",
+    )
+    assert "hunter2" not in repr(address)
