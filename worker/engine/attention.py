@@ -20,10 +20,11 @@ from jax.typing import DTypeLike
 
 from worker.engine.mesh import DATA, MODEL
 
-SCORE_LIMIT: Final = 512 * 2**20
-"""Bytes of float32 scores that one sequence may take at once, over all its heads. Stable Diffusion
-1 at 512x512 takes 537 MB in its finest layers, SDXL at 1024x1024 671 MB; at 1024x1024 the former
-would take 8.6 GB."""
+SCORE_LIMIT: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
+"""Bytes of float32 scores that one sequence may take at once, over all its heads. In its finest
+layers Stable Diffusion 1 takes 537 MB at 512x512, and 8.6 GB at 1024x1024. A CPU wants them in its
+caches: the former took 0.60 s of CPU in chunks of 16 MiB against 0.98 s at once, and 412 MiB
+against 1,374; elsewhere the limit is there for memory alone."""
 _TPU_BLOCK: Final = 128
 """Rows and columns of a TPU's matrix unit, and of a block of its kernel."""
 _CUDNN_HEAD_DIM: Final = 128
@@ -37,8 +38,7 @@ class Backend(StrEnum):
     """Heads folded into the batch, plain batched matmuls. On CPU a whole step of a small UNet takes
     0.6 to 0.8 of the time it takes with `jax.nn.dot_product_attention`."""
     CHUNKED = "chunked"
-    """The same for some queries after the other: slower, but there is never more than
-    `SCORE_LIMIT` of scores."""
+    """The same for some queries after the other: there is never more than `SCORE_LIMIT` of scores."""
     CUDNN = "cudnn"
     """`jax.nn.dot_product_attention` through cuDNN's fused kernel; it keeps no scores."""
     FLASH = "flash"
@@ -62,13 +62,13 @@ class Task:
         return 4 * self.heads * self.queries * self.keys
 
 
-def choose(platform: str, task: Task, limit: int = SCORE_LIMIT) -> Backend:
+def choose(platform: str, task: Task) -> Backend:
     """The backend for a platform (`cpu`, `gpu` or `tpu`)."""
     if platform == "gpu" and _fits_cudnn(task):
         return Backend.CUDNN
     if platform == "tpu" and _fits_tpu_kernel(task):
         return Backend.FLASH
-    return Backend.FOLDED if task.score_bytes <= limit else Backend.CHUNKED
+    return Backend.FOLDED if task.score_bytes <= SCORE_LIMIT[platform] else Backend.CHUNKED
 
 
 def _fits_cudnn(task: Task) -> bool:
@@ -160,9 +160,9 @@ def chunks(task: Task, limit: int) -> int:
 
 
 def _chunked(
-    q: jax.Array, k: jax.Array, v: jax.Array, task: Task, limit: int = SCORE_LIMIT
+    q: jax.Array, k: jax.Array, v: jax.Array, task: Task, limit: int | None = None
 ) -> jax.Array:
-    parts = chunks(task, limit)
+    parts = chunks(task, limit or SCORE_LIMIT[jax.default_backend()])
     length = task.queries // parts
     q, k, v = (_fold(x, task.heads) for x in (q, k, v))
     in_parts = q.reshape(q.shape[0], parts, length, -1).swapaxes(0, 1)  # [parts, b * heads, n, d]

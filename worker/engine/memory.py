@@ -53,7 +53,7 @@ def _scores(unet: UNetConfig, latents: int, dtype: np.dtype[Any], platform: str)
         length = latents >> 2 * level
         task = Task(queries=length, keys=length, heads=heads, head_dim=width // heads, dtype=dtype)
         if attends and choose(platform, task) in (Backend.FOLDED, Backend.CHUNKED):
-            yield min(task.score_bytes, SCORE_LIMIT)
+            yield min(task.score_bytes, SCORE_LIMIT[platform])
 
 
 def require_room(weights: int, workspace: int, placement: Placement) -> None:

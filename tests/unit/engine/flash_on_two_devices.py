@@ -1,0 +1,29 @@
+"""`python flash_on_two_devices.py MODEL`: Pallas' TPU kernel, interpreted on two devices that share
+rows (MODEL 1) or heads (MODEL 2), against plain matmuls. Ends with an error if they differ."""
+
+import sys
+from functools import partial
+
+import jax
+import numpy as np
+from jax.experimental.pallas import tpu as pltpu
+
+from worker.engine.attention import Backend, attention
+from worker.engine.mesh import Placement
+
+
+def main(model: int) -> None:
+    placement = Placement.of(2, model)
+    draw = np.random.default_rng(0).standard_normal
+    arrays = tuple(draw((2, 128, 32)).astype(np.float32) for _ in range(3))
+    expected = attention(*map(jax.numpy.asarray, arrays), heads=2, backend=Backend.FOLDED)
+    flash = jax.jit(
+        partial(attention, heads=2, backend=Backend.FLASH), out_shardings=placement.by_slot
+    )
+    with pltpu.force_tpu_interpret_mode(), jax.set_mesh(placement.mesh):
+        found = flash(*placement.split(arrays))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
