@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -84,16 +84,24 @@ def with_celery(settings: Settings) -> Submit:
 
     def submit(orders: list[Order]) -> None:
         [order] = orders
-        app.send_task(
+        send_task(
+            app,
             TASK_NAME,
             kwargs=pack(order.request),
             task_id=order.id,
             queue=queue_of(settings.namespace, order.request),
             priority=order.request.priority,
-            ignore_result=True,
         )
 
     return submit
+
+
+def send_task(app: Celery, name: str, **options: Any) -> None:
+    """Raises OperationalError also where kombu 5.7 trips over a Redis that has just gone."""
+    try:
+        app.send_task(name, ignore_result=True, **options)
+    except AttributeError as error:  # 'NoneType' object has no attribute 'client'
+        raise OperationalError(str(error)) from error
 
 
 def until_accepted(submit: Submit, orders: list[Order]) -> None:

@@ -16,7 +16,7 @@ from celery import Celery
 from shared import broker
 from shared.broker import UNTIL_IT_IS_BACK, celery_url
 from tests.chaos.orders import Order, Producer, read
-from tests.chaos.producers import due, until_accepted
+from tests.chaos.producers import due, send_task, until_accepted
 
 URL: Final = "IMAGEFLEET_REDIS_URL"
 TASK: Final = "stock.render"
@@ -69,7 +69,7 @@ def produce(kind: Producer, orders: Path, journal: Path) -> None:
     def submit(bundle: list[Order]) -> None:
         [order] = bundle
         steps = order.parameters["num_inference_steps"]
-        app.send_task(TASK, args=[order.id, steps], task_id=order.id, ignore_result=True)
+        send_task(app, TASK, args=[order.id, steps], task_id=order.id)
 
     mine = [order for order in read(orders) if order.producer is kind]
     with journal.open("w") as lines:
