@@ -109,26 +109,29 @@ class BulkRun:
             return
         for key in (RUN_STATS, CARD, *(stats_key(shard.name) for shard in shards)):
             self.store.delete(key)
-        run = self._record(self._standing())
-        with self.client.asking() as runs:
-            runs.start(run)
-            runs.enqueue(run, map(_sent, shards), again=True)
+        self._send(self._standing(), again=shards)
 
     def resume(self, *, max_failures: int | None, priority: int) -> None:
         """Send every shard that is neither finished nor on its way."""
         with self.client.asking() as runs:
-            known = {record.shard: record.state for record in runs.shards(self.id)}
-            left = [each for each in self.plan.shards if known.get(each.number) != State.SUCCEEDED]
-            if not left and self.status().state is State.SUCCEEDED:
-                return
-            run = self._record((max_failures, priority))
+            states = [record.state for record in runs.shards(self.id)]
+            if states.count(State.SUCCEEDED) < len(self.plan.shards) or not self.status().done:
+                self._send((max_failures, priority))
+
+    def _send(self, terms: tuple[int | None, int], again: Sequence[ShardPlan] = ()) -> None:
+        """Set the run going: `again`, and every shard that is neither finished nor on its way.
+        Of shards that Redis has not heard of, those with a commit marker are finished."""
+        run = self._record(terms)
+        with self.client.asking() as runs:
             runs.start(run)
-            unheard = [shard for shard in left if shard.number not in known]
+            runs.enqueue(run, map(_sent, again), again=True)
+            known = {record.shard for record in runs.shards(self.id)}
+            unheard = [shard for shard in self.plan.shards if shard.number not in known]
             runs.note_finished(
                 self.id,
                 [(s.number, stats.samples, stats.failed) for s, stats in self.finished(unheard)],
             )
-            runs.enqueue(run, map(_sent, left))
+            runs.enqueue(run, map(_sent, self.plan.shards))
 
     def finished(self, shards: Sequence[ShardPlan]) -> Iterator[tuple[ShardPlan, ShardStats]]:
         """Those of `shards` whose commit marker stands, with it."""

@@ -1,0 +1,331 @@
+"""Datasets from a shell and from Python: real workers, and what the finished files hold."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from producer import Client
+from producer.bulk.run import BulkRun
+from shared import broker
+from shared.embedded import EmbeddedRedis
+from shared.errors import InvalidRequest, PlanConflict, ResultTimeout, StorageDenied, UnknownRun
+from shared.jobs import State
+from tests.support.processes import ROOT, StartWorker, Worker, until
+
+NAMESPACE = "bulkcli"
+PROMPTS = [f"prompt {n}" for n in range(30)]
+
+Bulk = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def place(
+    redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[str]]:
+    """A fleet of one worker, and the options that lead to it."""
+    folder = tmp_path_factory.mktemp("fleet")
+    worker = Worker(
+        folder,
+        {
+            "IMAGEFLEET_REDIS_URL": redis_server.url,
+            "IMAGEFLEET_NAMESPACE": NAMESPACE,
+            "IMAGEFLEET_MODEL": "fake",
+            "IMAGEFLEET_STORAGE_URL": (folder / "store").as_uri(),
+        },
+    )
+    try:
+        with broker.connect(redis_server.url) as redis:
+            until(lambda: redis.exists(f"{NAMESPACE}:catalogue"), 60)
+        yield ["--redis-url", redis_server.url, "--namespace", NAMESPACE]
+    finally:
+        worker.kill()
+
+
+@pytest.fixture
+def fleet(place: list[str]) -> Iterator[Client]:
+    with closing(Client(place[1], namespace=NAMESPACE)) as client:
+        yield client
+
+
+@pytest.fixture
+def bulk(place: list[str]) -> Bulk:
+    def bulk(command: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "producer", "bulk", command, *place, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+
+    return bulk
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n".join(PROMPTS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(place: list[str], tmp_path_factory: pytest.TempPathFactory) -> BulkRun:
+    """A finished dataset. Whoever damages it takes a copy."""
+    with closing(Client(place[1], namespace=NAMESPACE)) as client:
+        folder = tmp_path_factory.mktemp("made")
+        run = client.bulk(PROMPTS, folder, shard_size=10, num_images_per_prompt=2)
+        assert run.wait(60).state is State.SUCCEEDED
+    return run
+
+
+@pytest.fixture
+def copy(made: BulkRun, fleet: Client, tmp_path: Path) -> tuple[BulkRun, Path]:
+    """The finished dataset in a place of its own, where Redis knows nothing of it."""
+    folder = tmp_path / "copy"
+    shutil.copytree(_folder(made), folder)
+    return fleet.find_bulk(str(folder)), folder
+
+
+def _folder(run: BulkRun) -> Path:
+    return Path(run.destination.removeprefix("file://"))
+
+
+def test_a_file_of_prompts_becomes_a_verified_dataset(
+    bulk: Bulk, prompts: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    prompts.write_text("\n".join([*PROMPTS, "", "x" * 4_001]))
+    told = bulk("run", prompts, data, "--shard-size", 10)
+    assert told.returncode == 0, told.stderr
+    assert "30 of 30 pictures" in told.stdout
+    assert "rows that cannot be painted: 2" in told.stderr
+    assert "row 30: prompt='': must not be empty" in told.stderr
+    checked = bulk("verify", data, "--sample", 2)
+    assert checked.returncode == 0, checked.stdout
+    assert "30 of 30 pictures in 3 shards, 0 failed; 2 painted again" in checked.stdout
+    assert "at most 0 of 255 levels apart" in checked.stdout
+    assert json.loads((data / "stats.json").read_text())["samples"] == 30
+    assert (data / "README.md").read_text().startswith("---\npretty_name:")
+
+
+def test_the_same_command_again_is_done_at_once_and_another_is_refused(
+    bulk: Bulk, made: BulkRun, fleet: Client
+) -> None:
+    again = fleet.bulk(PROMPTS, made.destination, shard_size=10, num_images_per_prompt=2)
+    assert again == made
+    assert again.status().state is State.SUCCEEDED
+    with pytest.raises(PlanConflict, match="holds the plan of other work"):
+        fleet.bulk(PROMPTS, made.destination, shard_size=11, num_images_per_prompt=2)
+
+
+def test_two_commands_at_once_and_a_killed_one_make_every_shard_once(
+    start: StartWorker, producer: Client, prompts: Path, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    data = tmp_path / "data"
+    place = ["--redis-url", settings["IMAGEFLEET_REDIS_URL"], "--namespace"]
+    command = [sys.executable, "-m", "producer", "bulk", "run", *place]
+    command += [settings["IMAGEFLEET_NAMESPACE"], str(prompts), str(data), "--shard-size", "5"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    killed = subprocess.Popen(command, cwd=ROOT, **quiet)
+    until(lambda: (data / "plan" / "plan.json").exists())
+    killed.kill()
+    killed.wait()
+    both = [subprocess.Popen(command, cwd=ROOT, **quiet) for _ in range(2)]
+    start()
+    assert [process.wait(60) for process in both] == [0, 0]
+    run = producer.find_bulk(str(data))
+    with producer.asking() as runs:
+        assert [shard.tries for shard in runs.shards(run.id)] == [1] * 6
+    assert run.verify().clean
+
+
+def test_ctrl_c_leaves_the_run_going(
+    start: StartWorker, producer: Client, prompts: Path, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    place = ["--redis-url", settings["IMAGEFLEET_REDIS_URL"]]
+    place += ["--namespace", settings["IMAGEFLEET_NAMESPACE"]]
+    command = [sys.executable, "-m", "producer", "bulk", "run", *place, str(prompts)]
+    watching = subprocess.Popen(
+        [*command, str(tmp_path / "data")], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    with producer.asking() as runs:
+        [run_id] = until(runs.ids)
+        until(lambda: runs.shards(run_id))
+    watching.send_signal(signal.SIGINT)
+    _, told = watching.communicate(timeout=30)
+    assert (watching.returncode, "The run goes on" in told) == (130, True)
+    run = producer.find_bulk(run_id)
+    assert not run.status().done
+    with pytest.raises(ResultTimeout):
+        run.wait(0)
+    start()
+    assert run.wait(60).state is State.SUCCEEDED
+
+
+def test_failed_prompts_are_listed_and_do_not_stop_the_run(
+    bulk: Bulk, fleet: Client, tmp_path: Path
+) -> None:
+    run = fleet.bulk([*PROMPTS, "please [fail] here"], tmp_path, shard_size=40)
+    assert run.wait(60).failures_by_reason == {"device_error": 1}
+    assert [failure.row for failure in run.failures()] == [30]
+    assert run.verify().clean
+    assert "1 shards sent again" in bulk("retry-failed", run.id).stdout
+    assert run.wait(60).images == 30
+    assert run.verify().failed == 1
+
+
+def test_more_failures_than_allowed_fail_the_run(bulk: Bulk, prompts: Path, tmp_path: Path) -> None:
+    prompts.write_text("good\nplease [fail] here\n")
+    told = bulk("run", prompts, tmp_path / "data", "--max-failures", 0)
+    assert told.returncode == 1
+    assert "failed" in told.stdout
+
+
+def test_a_cancelled_run_goes_on_when_it_is_run_again(
+    start: StartWorker, producer: Client, tmp_path: Path
+) -> None:
+    run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=5)
+    assert run.cancel() is State.CANCELLED
+    assert run.wait(1).state is State.CANCELLED
+    again = producer.bulk(PROMPTS, tmp_path / "data", shard_size=5)
+    start()
+    assert again.wait(60).state is State.SUCCEEDED
+    assert again.verify().clean
+
+
+def test_what_redis_forgot_is_read_from_the_destination(
+    copy: tuple[BulkRun, Path], fleet: Client
+) -> None:
+    run, folder = copy
+    with pytest.raises(UnknownRun):
+        run.status()
+    (folder / "00003.stats.json").unlink()
+    run = fleet.bulk(PROMPTS, folder, shard_size=10, num_images_per_prompt=2)
+    assert run.wait(60).state is State.SUCCEEDED
+    with fleet.asking() as runs:
+        assert [shard.tries for shard in runs.shards(run.id)] == [0, 0, 0, 1, 0, 0]
+
+
+def _cut(folder: Path) -> None:
+    path = folder / "00001.tar"
+    path.write_bytes(path.read_bytes()[:2_000])
+
+
+def _swap(folder: Path) -> None:
+    """A whole shard in another's place."""
+    for suffix in ("tar", "jsonl"):
+        shutil.copy(folder / f"00002.{suffix}", folder / f"00001.{suffix}")
+
+
+def _flip(folder: Path) -> None:
+    path = folder / "00001.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"prompt 5", b"prompt 6"))
+
+
+def _remove(*names: str) -> Callable[[Path], None]:
+    def remove(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return remove
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (_cut, {"changed file", "damaged file"}),
+        (_swap, {"changed file", "missing samples", "unplanned samples"}),
+        (_flip, {"changed file"}),
+        (_remove("00001.stats.json"), {"unfinished"}),
+        (_remove("00001.tar"), {"missing file"}),
+        (_remove("00001.tar", "00001.jsonl"), {"missing file"}),
+    ],
+)
+def test_damage_is_found_and_repaired_to_the_same_bytes(
+    copy: tuple[BulkRun, Path], made: BulkRun, damage: Callable[[Path], None], what: set[str]
+) -> None:
+    run, folder = copy
+    assert run.verify().clean
+    damage(folder)
+    verdict = run.verify()
+    assert {problem.what for problem in verdict.problems} == what
+    assert {problem.shard for problem in verdict.problems} == {"00001"}
+    assert run.repair(verdict) == 1
+    assert run.wait(60).state is State.SUCCEEDED
+    assert run.verify().clean
+    for path in folder.glob("0*"):
+        assert path.read_bytes() == (_folder(made) / path.name).read_bytes(), path.name
+
+
+def test_a_changed_plan_is_told_and_not_repaired(copy: tuple[BulkRun, Path]) -> None:
+    run, folder = copy
+    path = folder / "plan" / "00001.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"prompt 5", b"prompt 6"))
+    verdict = run.verify()
+    assert [problem.what for problem in verdict.problems] == ["damaged plan"]
+    assert run.repair(verdict) == 0
+
+
+def test_a_picture_that_is_not_of_its_prompt_is_found_by_painting_again(
+    fleet: Client, tmp_path: Path
+) -> None:
+    """All sums are right, the pictures are another seed's."""
+    runs = [fleet.bulk(["a"], tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+    for run in runs:
+        run.wait(60)
+    for path in (tmp_path / "1").glob("0*"):
+        if path.suffix != ".json":
+            shutil.copy(path, tmp_path / "2")
+    stats = json.loads((tmp_path / "1" / "00000.stats.json").read_text())
+    stats["plan_sha256"] = runs[1].plan.shards[0].sha256
+    (tmp_path / "2" / "00000.stats.json").write_text(json.dumps(stats))
+    assert runs[1].verify().clean
+    assert [p.what for p in runs[1].verify(sample=1).problems] == ["different picture"]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"shard_size": 0}, "shard_size"),
+        ({"num_images_per_prompt": 65}, "num_images_per_prompt"),
+        ({"guidance_scale": "much"}, "guidance_scale"),
+        ({"max_failures": -1}, "max_failures"),
+        ({"priority": 10}, "priority"),
+        ({"format": "zip"}, "format"),
+        ({"image_format": "bmp"}, "image_format"),
+        ({"height": 72, "width": 64}, "height x width"),
+        ({"promt": "a"}, "promt"),
+        ({"destination": "memory://"}, "destination"),
+        ({"destination": "ftp://somewhere"}, "destination"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_written(
+    fleet: Client, tmp_path: Path, options: dict[str, object], field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        fleet.bulk(["a"], **{"destination": str(tmp_path / "data"), **options})
+    assert refused.value.field == field
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_destination_that_cannot_be_written_is_told(fleet: Client, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file stands here")
+    with pytest.raises(StorageDenied):
+        fleet.bulk(["a"], tmp_path / "data")
+
+
+def test_a_name_that_is_no_run_is_told(bulk: Bulk, tmp_path: Path) -> None:
+    for command in ("status", "wait", "cancel", "verify", "retry-failed"):
+        told = bulk(command, tmp_path / "nothing")
+        assert (told.returncode, "neither a run here" in told.stderr) == (1, True)
+
+
+def test_all_runs_are_listed_as_json(bulk: Bulk, made: BulkRun) -> None:
+    lines = bulk("status", "--json").stdout.splitlines()
+    assert made.id in {json.loads(line)["id"] for line in lines}
