@@ -20,19 +20,12 @@ from shared.bulk.runs import Runs, bulk_queue, unpack_shard
 from shared.catalogue import Catalogue
 from shared.deadletters import DeadLetters
 from shared.errors import (
-    ImagefleetError,
-    JobCancelled,
-    JobFailed,
     LeaseLost,
-    StorageDenied,
-    StorageUnavailable,
 )
-from shared.events import callback
-from shared.jobs import CallbackEvent, JobResult, State
 from shared.queues import queue_name, without_tenant
 from shared.records import Records
 from shared.storage import open_store
-from worker.attempts import Attempt, Slot, attempts_in, offer_of
+from worker.attempts import Slot, attempts_in, offer_of
 from worker.bulk.backlog import Backlog
 from worker.bulk.making import make_shard
 from worker.bulk.workshop import Workshop
@@ -47,6 +40,7 @@ from worker.intake import Intake
 from worker.keeper import Keeper
 from worker.originals import Originals
 from worker.outbound.addresses import AllowList
+from worker.performing import Performer
 from worker.progress import ProgressReporter
 from worker.retries import Retries
 from worker.runner import Runner
@@ -100,7 +94,7 @@ class Host:
             safety_checker=settings.safety_checker,
         )
         self.engine.warm()
-        self._records = Records(patient, settings.namespace, settings.retention_s)
+        records = Records(patient, settings.namespace, settings.retention_s)
         self._claims = Claims(
             once=once,
             patient=patient,
@@ -122,7 +116,7 @@ class Host:
         )
         self.intake = Intake(
             self._claims,
-            self._records,
+            records,
             dead,
             self.engine,
             self._backlog,
@@ -131,12 +125,16 @@ class Host:
             max_in_hand=settings.post_threads,
             linger_s=settings.linger_s,
         )
-        self._finisher = Finisher(
-            store, self._records, self.engine, self.name, settings.storage_patience_s
-        )
-        self._retries = Retries(self._records, self._claims, dead, settings.max_retries)
         self._health = Health(self.engine, store, settings.quarantine_s)
-        self._reporter = ProgressReporter(self._records)
+        self.jobs = Performer(
+            self.intake,
+            records,
+            self._claims,
+            Finisher(store, records, self.engine, self.name, settings.storage_patience_s),
+            Retries(records, self._claims, dead, settings.max_retries),
+            self._health,
+        )
+        self._reporter = ProgressReporter(records)
         self._runner = Runner(
             self.engine,
             self.intake.next_batch,
@@ -186,42 +184,9 @@ class Host:
             for size, shape in [(native, info.shapes[0]), *sizes]
         }
 
-    def perform(self, job_id: str, tag: str) -> JobResult:
-        """See a claimed job to its end: what the Celery task does, in a pool thread.
-
-        Raises:
-            ImagefleetError: how it ended, if not well; recorded already.
-        """
-        found = self.intake.outcome(tag)
-        try:
-            if found is None:
-                return self._ended_before(job_id)
-            if isinstance(found, ImagefleetError):
-                raise found
-            return self._finish(found)
-        except ImagefleetError:
-            raise
-        except Exception as error:  # Celery would drop it, and its claim would be held for ever
-            log.exception("job %s goes back to the queue", job_id)
-            self._claims.hand_back(tag)
-            raise LeaseLost(f"job {job_id} was handed back") from error
-        finally:
-            self.intake.forget(tag)
-
     def make_shard(self, asked: object, tag: str) -> None:
         """See a claimed shard of a dataset to its end, in a pool thread. Raises LeaseLost."""
         make_shard(self._workshop, unpack_shard(asked), tag)
-
-    def withdraw(self, job_id: str, tag: str) -> None:
-        """Celery revoked the job, or it expired, before its task ran here."""
-        found = self.intake.forget(tag)
-        if isinstance(found, Attempt):
-            found.abandon(JobCancelled(f"job {job_id} was revoked"))
-        [status] = self._records.read([job_id])
-        if status is not None:
-            event = callback(CallbackEvent.CANCELLED, job_id, status.request)
-            leave = [State.QUEUED, State.RUNNING]
-            self._records.cancel(job_id, "", event, leave=leave)
 
     def stop_taking(self) -> None:
         """Take no further batch. Asked a second time, hand everything back and quit."""
@@ -242,14 +207,14 @@ class Host:
             self._leave_anyway_after(self.settings.drain_s + _DRAIN_GRACE_S)
         deadline = time.monotonic() + self.settings.drain_s
         self._runner.stop()
-        handed_back = self._hand_back(self.intake.close())
+        handed_back = self.jobs.hand_back(self.intake.close())
         self._backlog.close(_DRAINING)
         begun = [each.tag for each in self.intake.unfinished()] + self._backlog.tags()
         self._runner.join(self.settings.drain_s)
         self._backlog.abandon(_DRAINING)
         while any(self._claims.holds(tag) for tag in begun) and time.monotonic() < deadline:
             time.sleep(0.02)  # until Celery has stored the result and acknowledged
-        handed_back += self._hand_back(self.intake.unfinished())
+        handed_back += self.jobs.hand_back(self.intake.unfinished())
         self._watchdog.stop()
         self._keeper.stop()
         handed_back += self._claims.leave()
@@ -269,8 +234,8 @@ class Host:
         prompt which does it to them is bounded. What only waited goes back uncounted."""
         hurt = attempts_in(batch)
         self._put_down_shards(batch)
-        self._hand_back([each for each in self.intake.put_down() if each not in hurt])
-        self._hand_back(hurt, counted=True)
+        self.jobs.hand_back([each for each in self.intake.put_down() if each not in hurt])
+        self.jobs.hand_back(hurt, counted=True)
 
     def _leave_hung_devices(self) -> None:
         """As `_give_up`, and end the process: nothing else frees a hung device."""
@@ -278,8 +243,8 @@ class Host:
         self._runner.stop()
         hung = attempts_in(self._runner.on_devices())
         self._put_down_shards(self._runner.on_devices())
-        self._hand_back([each for each in self.intake.unfinished() if each not in hung])
-        self._hand_back(hung, counted=True)
+        self.jobs.hand_back([each for each in self.intake.unfinished() if each not in hung])
+        self.jobs.hand_back(hung, counted=True)
         self._claims.leave()
         logging.shutdown()
         os._exit(Exit.HUNG)
@@ -305,58 +270,6 @@ class Host:
     def _report(self, batch: Sequence[Slot], step: int) -> None:
         self._reporter.report(batch, step)
         self.intake.report(batch, step)
-
-    def _hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
-        """Record, message, and then whoever waits: Celery acknowledges what was given up, and must
-        find the claim gone. The oldest last: it ends nearest the head of its queue."""
-        let_go = self._claims.give_up if counted else self._claims.hand_back
-        for attempt in reversed(attempts):
-            self._records.requeue(attempt.job_id, attempt.token)
-            let_go(attempt.tag)
-            attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
-        return len(attempts)
-
-    def _finish(self, attempt: Attempt) -> JobResult:
-        status = self._records.get(attempt.job_id)
-        try:
-            return self._finisher.finish(attempt, status.submitted_at)
-        except LeaseLost:
-            raise
-        except JobCancelled:
-            self._finisher.cancel(attempt)
-            raise
-        except ImagefleetError as error:
-            self._fail(attempt, error, status.retries)
-            raise
-        except Exception as error:
-            log.exception("job %s failed in a way nobody thought of", attempt.job_id)
-            failure = ImagefleetError(f"{type(error).__name__}: {error}")
-            self._fail(attempt, failure, status.retries)
-            raise failure from error
-
-    def _fail(self, attempt: Attempt, error: ImagefleetError, retries: int) -> None:
-        """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
-        if isinstance(error, StorageUnavailable | StorageDenied) and not self._health.stores():
-            self._hand_back([attempt])  # it would have failed any job, and takes none from now on
-            raise LeaseLost(f"job {attempt.job_id} was handed back") from error
-        try:
-            again = self._retries.again(attempt, error, retries)
-        except JobCancelled:
-            self._finisher.cancel(attempt)
-            raise
-        if again:
-            raise LeaseLost(f"job {attempt.job_id} is tried again later") from error
-        self._finisher.fail(attempt, error)
-
-    def _ended_before(self, job_id: str) -> JobResult:
-        status = self._records.get(job_id)
-        if status.result is not None:
-            return status.result
-        if status.state is State.CANCELLED:
-            raise JobCancelled(f"job {job_id} was cancelled")
-        if status.error is not None:
-            raise JobFailed(status.error.message, status.error.code)
-        raise LeaseLost(f"job {job_id} is somebody else's")
 
 
 def _describe(engine: Engine) -> str:

@@ -1,4 +1,4 @@
-"""The Celery tasks, thin: what they do is `Host.perform` and `Host.make_shard`."""
+"""The Celery tasks, thin: what they do is `Performer.perform` and `Host.make_shard`."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def add_render_task(app: Celery, host: Host) -> None:
     def render(self: Task, **_: Any) -> dict[str, Any]:
         job_id, tag = self.request.id, self.request.properties["delivery_tag"]
         try:
-            return host.perform(job_id, tag).model_dump(mode="json")
+            return host.jobs.perform(job_id, tag).model_dump(mode="json")
         except JobCancelled as error:
             self.backend.mark_as_revoked(job_id, str(error), request=self.request)
             raise Ignore from error
@@ -50,7 +50,7 @@ def withdrawing(host: Host) -> type[Request]:
 
     class WithdrawingRequest(Request):
         def _announce_revoked(self, *how: Any) -> None:
-            host.withdraw(self.id, self.message.delivery_tag)
+            host.jobs.withdraw(self.id, self.message.delivery_tag)
             super()._announce_revoked(*how)
 
     return WithdrawingRequest

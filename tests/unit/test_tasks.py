@@ -15,6 +15,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, ...]] = []
+        self.jobs = self
 
     def withdraw(self, job_id: str, tag: str) -> None:
         self.events.append(("record ended", job_id, tag))

@@ -1,0 +1,133 @@
+"""A claimed job, from its attempt to its recorded end: what the Celery task does, in a pool thread.
+
+Waits for the pictures, has them stored, and decides what a failure comes to: the end, another
+attempt, or the worker's own fault. Knows no Celery and no devices.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from shared.errors import (
+    ImagefleetError,
+    JobCancelled,
+    JobFailed,
+    LeaseLost,
+    StorageDenied,
+    StorageUnavailable,
+)
+from shared.events import callback
+from shared.jobs import CallbackEvent, JobResult, State
+from shared.records import Records
+from worker.attempts import Attempt
+from worker.claims import Claims
+from worker.finish import Finisher
+from worker.health import Health
+from worker.intake import Intake
+from worker.retries import Retries
+
+log = logging.getLogger(__name__)
+
+
+class Performer:
+    """Safe to share between threads."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        records: Records,
+        claims: Claims,
+        finisher: Finisher,
+        retries: Retries,
+        health: Health,
+    ) -> None:
+        self._intake = intake
+        self._records = records
+        self._claims = claims
+        self._finisher = finisher
+        self._retries = retries
+        self._health = health
+
+    def perform(self, job_id: str, tag: str) -> JobResult:
+        """See a claimed job to its end.
+
+        Raises:
+            ImagefleetError: how it ended, if not well; recorded already.
+        """
+        found = self._intake.outcome(tag)
+        try:
+            if found is None:
+                return self._ended_before(job_id)
+            if isinstance(found, ImagefleetError):
+                raise found
+            return self._finish(found)
+        except ImagefleetError:
+            raise
+        except Exception as error:  # Celery would drop it, and its claim would be held for ever
+            log.exception("job %s goes back to the queue", job_id)
+            self._claims.hand_back(tag)
+            raise LeaseLost(f"job {job_id} was handed back") from error
+        finally:
+            self._intake.forget(tag)
+
+    def withdraw(self, job_id: str, tag: str) -> None:
+        """Celery revoked the job, or it expired, before its task ran here."""
+        found = self._intake.forget(tag)
+        if isinstance(found, Attempt):
+            found.abandon(JobCancelled(f"job {job_id} was revoked"))
+        [status] = self._records.read([job_id])
+        if status is not None:
+            event = callback(CallbackEvent.CANCELLED, job_id, status.request)
+            leave = [State.QUEUED, State.RUNNING]
+            self._records.cancel(job_id, "", event, leave=leave)
+
+    def hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
+        """Record, message, and then whoever waits: Celery acknowledges what was given up, and must
+        find the claim gone. The oldest last: it ends nearest the head of its queue."""
+        let_go = self._claims.give_up if counted else self._claims.hand_back
+        for attempt in reversed(attempts):
+            self._records.requeue(attempt.job_id, attempt.token)
+            let_go(attempt.tag)
+            attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
+        return len(attempts)
+
+    def _finish(self, attempt: Attempt) -> JobResult:
+        status = self._records.get(attempt.job_id)
+        try:
+            return self._finisher.finish(attempt, status.submitted_at)
+        except LeaseLost:
+            raise
+        except JobCancelled:
+            self._finisher.cancel(attempt)
+            raise
+        except ImagefleetError as error:
+            self._fail(attempt, error, status.retries)
+            raise
+        except Exception as error:
+            log.exception("job %s failed in a way nobody thought of", attempt.job_id)
+            failure = ImagefleetError(f"{type(error).__name__}: {error}")
+            self._fail(attempt, failure, status.retries)
+            raise failure from error
+
+    def _fail(self, attempt: Attempt, error: ImagefleetError, retries: int) -> None:
+        """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
+        if isinstance(error, StorageUnavailable | StorageDenied) and not self._health.stores():
+            self.hand_back([attempt])  # it would have failed any job, and takes none from now on
+            raise LeaseLost(f"job {attempt.job_id} was handed back") from error
+        try:
+            again = self._retries.again(attempt, error, retries)
+        except JobCancelled:
+            self._finisher.cancel(attempt)
+            raise
+        if again:
+            raise LeaseLost(f"job {attempt.job_id} is tried again later") from error
+        self._finisher.fail(attempt, error)
+
+    def _ended_before(self, job_id: str) -> JobResult:
+        status = self._records.get(job_id)
+        if status.result is not None:
+            return status.result
+        if status.state is State.CANCELLED:
+            raise JobCancelled(f"job {job_id} was cancelled")
+        if status.error is not None:
+            raise JobFailed(status.error.message, status.error.code)
+        raise LeaseLost(f"job {job_id} is somebody else's")
