@@ -26,6 +26,7 @@ from tools.parity.checkpoints import (
     spell_like_today,
     write_checkpoint,
 )
+from tools.parity.edits import edits
 from tools.parity.full_size import full_size
 from tools.parity.safety import write_safety
 from tools.parity.samplers import sampler_runs
@@ -54,6 +55,13 @@ def safety(target: Path) -> None:
     save_file(write_safety(target), target / "expected.safetensors")
 
 
+def originals(target: Path) -> None:
+    found = {name: edits(target.parent / name) for name in ("older", "newer")}
+    save_file(
+        {f"{name}|{key}": x for name, each in found.items() for key, x in each.items()}, target
+    )
+
+
 def samplers(target: Path) -> None:
     save_file(sampler_runs(), target)
 
@@ -67,6 +75,7 @@ PARTS = {
     "newer": newer,
     "xl": xl,
     "safety": safety,
+    "edits.safetensors": originals,
     "samplers.safetensors": samplers,
     "full_size.json": published,
 }
