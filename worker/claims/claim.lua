@@ -25,14 +25,16 @@ local function add_place(queue, group, tenant, weight)
   local key = tenant .. '\n' .. group
   places[#places + 1] = {
     queue = queue, group = group, weight = weight, empty_levels = 0,
-    path = {tenant, key, key .. '\n' .. queue},
+    path = {tenant, key, key .. '\n' .. queue}, parents = {'*', tenant, key},
   }
 end
+local weights, weighed = {}, redis.call('HGETALL', KEYS[6])
+for i = 1, #weighed, 2 do weights[weighed[i]] = tonumber(weighed[i + 1]) end
 for queue, its_group in pairs(ask.groups) do add_place(queue, its_group, '', 1) end
 for _, queue in ipairs(redis.call('SMEMBERS', KEYS[5])) do
   local tenant, its_group = tenant_of(queue), ask.groups[string.match(queue, '^[^@]*')]
   if tenant and its_group then
-    local weight = tonumber(redis.call('HGET', KEYS[6], tenant) or 1) or 1
+    local weight = weights[tenant] or 1
     add_place(queue, its_group, tenant, weight > 0 and weight or 1)
   end
 end
@@ -41,8 +43,9 @@ end
 -- the least charged is next. `now` is what the last one served had been charged before: who comes
 -- new, or back from a pause, starts there, with neither debts nor savings.
 local function parent_of(name) return string.match(name, '^(.*)\n') or '*' end
-local function charged(turns, name)
-  return math.max(turns.charged[name] or 0, turns.now[parent_of(name)] or 0)
+local function charged(turns, place, depth)
+  local mine, now = turns.charged[place.path[depth]] or 0, turns.now[place.parents[depth]] or 0
+  return mine > now and mine or now
 end
 
 local function whose_turn(turns, candidates)
@@ -50,7 +53,7 @@ local function whose_turn(turns, candidates)
     local least, best = math.huge, nil
     for _, place in ipairs(candidates) do
       local name = place.path[depth]
-      local mine = charged(turns, name)
+      local mine = charged(turns, place, depth)
       if mine < least or (mine == least and name < best) then least, best = mine, name end
     end
     local mates = {}
@@ -63,9 +66,9 @@ local function whose_turn(turns, candidates)
 end
 
 local function charge(turns, place, cost, free)
-  for _, name in ipairs(place.path) do
-    local before = charged(turns, name)
-    if free then turns.now[parent_of(name)] = before end
+  for depth, name in ipairs(place.path) do
+    local before = charged(turns, place, depth)
+    if free then turns.now[place.parents[depth]] = before end
     turns.charged[name] = before + cost / place.weight
   end
 end
