@@ -38,7 +38,7 @@ class Backend(StrEnum):
     """Heads folded into the batch, plain batched matmuls. On CPU a whole step of a small UNet takes
     0.6 to 0.8 of the time it takes with `jax.nn.dot_product_attention`."""
     CHUNKED = "chunked"
-    """The same for some queries after the other: there is never more than `SCORE_LIMIT` of scores."""
+    """The same for some queries after the other: never more than `SCORE_LIMIT` of scores."""
     CUDNN = "cudnn"
     """`jax.nn.dot_product_attention` through cuDNN's fused kernel; it keeps no scores."""
     FLASH = "flash"
