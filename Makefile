@@ -48,6 +48,7 @@ unit: $(VENV)/.dev ## the tests that start no server
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/delivery.py
+	$(BIN)/python benchmarks/recovery.py
 
 chaos: $(VENV)/.dev ## ten minutes of kill -9 everywhere, then the ledger; fails if anything is lost, doubled or foreign
 	$(BIN)/python -m tests.chaos $(CHAOS)
