@@ -130,7 +130,8 @@ def verify(client: Client, name: str, sample: int, repair: bool) -> None:
     """Hold every file against the plan. Exit code 1 unless all is well."""
     found = client.find_bulk(name)
     verdict = found.verify(sample=sample)
-    Console().print(_sum(verdict), _table(verdict), sep="\n")
+    click.echo(_sum(verdict))
+    Console().print(_table(verdict))
     if verdict.clean:
         return
     if repair:

@@ -1,0 +1,82 @@
+"""Planning a dataset of 10 million prompts: seconds, peak memory, and what Redis holds of it.
+
+`python -m benchmarks.planning [rows]` writes the prompts as .txt and as .jsonl, plans each in a
+process of its own into a folder, sends every shard to a Redis of its own, and measures Redis.
+
+What it does not show: a destination in S3, where writing 10,000 files takes longer than here.
+"""
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from producer import Client
+from shared import broker
+from shared.embedded import EmbeddedRedis
+
+ROWS = 10_000_000
+SHARD_SIZE = 1_000
+PROMPT = "a photo of object number {} on a wooden table, studio light, 35mm"
+
+
+def write_prompts(path: Path, rows: int) -> None:
+    with path.open("w") as file:
+        for number in range(rows):
+            prompt = PROMPT.format(number)
+            file.write(f'{{"prompt": "{prompt}"}}\n' if path.suffix == ".jsonl" else f"{prompt}\n")
+
+
+def plan(redis_url: str, prompts: str, destination: str) -> dict[str, float]:
+    """In this process, whose peak memory is told."""
+    began, cpu = time.perf_counter(), time.process_time()
+    with Client(redis_url, namespace="planning") as client:
+        run = client.bulk(prompts, destination, shard_size=SHARD_SIZE)
+    return {
+        "rows": run.plan.rows,
+        "seconds": round(time.perf_counter() - began, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def measure(kind: str, rows: int, folder: Path) -> dict[str, float]:
+    prompts = folder / f"prompts.{kind}"
+    write_prompts(prompts, rows)
+    with EmbeddedRedis(folder / f"redis-{kind}") as server, broker.connect(server.url) as redis:
+        before = redis.info("memory")["used_memory"]
+        command = [sys.executable, "-m", "benchmarks.planning", "--plan", server.url]
+        told = subprocess.run(
+            [*command, str(prompts), str(folder / kind)], check=True, capture_output=True, text=True
+        )
+        found: dict[str, float] = json.loads(told.stdout)
+        held = redis.info("memory")["used_memory"] - before
+        found["redis_bytes_per_10_prompts"] = round(held / rows * 10, 2)
+    return found
+
+
+def main(rows: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="imagefleet-planning-") as name:
+        found: dict[str, Any] = {k: measure(k, rows, Path(name)) for k in ("txt", "jsonl")}
+    print(f"{'input':<8}{'rows':>12}{'seconds':>10}{'CPU s':>8}{'peak MB':>9}{'Redis B/10':>12}")
+    for kind, row in found.items():
+        print(
+            f"{kind:<8}{row['rows']:>12}{row['seconds']:>10}{row['cpu_seconds']:>8}"
+            f"{row['peak_mb']:>9}{row['redis_bytes_per_10_prompts']:>12}"
+        )
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
+    print(json.dumps({**found, "commit": commit.stdout.strip(), "hardware": machine}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--plan"]:
+        print(json.dumps(plan(*sys.argv[2:])))
+    else:
+        main(int(sys.argv[1]) if sys.argv[1:] else ROWS)
