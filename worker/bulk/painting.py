@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _PART_BYTES: Final = 64 << 20
 """A part that would be larger is kept before its time."""
-_TRIES_ALONE: Final = 2
+_TRIES_ALONE: Final = 3
 _BATCHES_ALONE: Final = 3
 """Of rows that may have been on the devices when their worker died: see `Runner`, and one kept."""
 _BARREN: Final = 5

@@ -7,13 +7,15 @@ parts/00000/alone.json                     the row that was tried by itself when
 Each object stands for itself, so one that a late worker writes again changes nothing.
 """
 
+import hashlib
 import io
 import json
 import tarfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from shared.bulk.layout import parts_prefix
+from shared.bulk.layout import archive_key, parts_prefix
 from shared.bulk.plan import canonical
 from shared.bulk.stats import RowFailure
 from shared.storage import ObjectStore
@@ -28,6 +30,7 @@ class Parts:
 
     def __init__(self, store: ObjectStore, shard: str) -> None:
         self._store = store
+        self._shard = shard
         self._prefix = parts_prefix(shard)
 
     def save(self, samples: Sequence[Sample], failures: Sequence[RowFailure]) -> None:
@@ -44,18 +47,18 @@ class Parts:
             self._store.put(name, lines, "application/jsonl")
 
     def load(self, spool: Spool) -> list[RowFailure]:
-        """Fill `spool`; the rows that failed. What cannot be read is made again."""
+        """Fill `spool`; the rows that failed. What cannot be read, or is not what its document
+        says, is made again. A whole archive is a part too: its worker died beside it."""
         failures: list[RowFailure] = []
-        for key in sorted(self._store.list(self._prefix)):
-            try:
+        for key in (archive_key(self._shard), *sorted(self._store.list(self._prefix))):
+            with suppress(tarfile.TarError, KeyError, ValueError):
                 if key.endswith(".tar"):
                     for sample in read_tar(io.BytesIO(self._store.get(key))):
-                        spool.add(sample)
+                        if hashlib.sha256(sample.image).hexdigest() == sample.document["sha256"]:
+                            spool.add(sample)
                 elif key.endswith(".failed.jsonl"):
                     lines = self._store.get(key).splitlines()
                     failures += [RowFailure.model_validate_json(line) for line in lines]
-            except (tarfile.TarError, KeyError, ValueError):
-                self._store.delete(key)
         return failures
 
     def alone(self) -> tuple[int, int] | None:
@@ -70,10 +73,6 @@ class Parts:
         """Note that `row` is tried by itself for the so many'th time."""
         data = json.dumps({"row": row, "times": times}).encode()
         self._store.put(self._prefix + _ALONE, data, "application/json")
-
-    def survived(self) -> None:
-        """The row that was tried by itself took nobody down."""
-        self._store.delete(self._prefix + _ALONE)
 
     def clear(self) -> None:
         """The shard is complete."""

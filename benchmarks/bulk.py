@@ -1,0 +1,166 @@
+"""A dataset against the bare engine: what all that keeps, encodes and stores costs the devices.
+
+`python benchmarks/bulk.py` starts its own Redis (AOF, `appendfsync always`) and one worker at a
+time, with the fake engine at 50 ms a batch, then with the bundled model. The peer is the same engine
+in a loop with nothing around it, before and after, in the same run. Time counts from the order to
+the end of the run: the first shard's way in and the last one's way out are in it.
+
+What it does not show: several workers, a store over a network, pictures larger than 64x64.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from producer import Client
+from shared.embedded import EmbeddedRedis
+from worker.engine.base import Engine, ImageSpec
+from worker.engine.load import load_engine
+from worker.settings import WorkerSettings
+
+ROOT = Path(__file__).parents[1]
+BARE_BATCHES = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """One engine and how much it is given."""
+
+    name: str
+    model: str
+    pictures: int
+    shard_size: int
+    steps: int | None
+
+
+CASES = [
+    Case("fake, 50 ms a batch", "fake:seconds=0.0125,capacity=8", 4_000, 500, 4),
+    Case("bundled model", "shapes", 320, 80, None),
+]
+
+
+def measure(case: Case, folder: Path, server: EmbeddedRedis) -> dict[str, float | str]:
+    """Pictures a second of the bare loop and of a run, and the worker's CPU a picture."""
+    engine = load_bare(case)
+    before = bare_rate(engine, case)
+    namespace = f"b{uuid.uuid4().hex[:8]}"
+    prompts = folder / f"{namespace}.txt"
+    prompts.write_text("".join(f"a red circle, number {n}\n" for n in range(case.pictures)))
+    environment = {
+        **os.environ,
+        "IMAGEFLEET_REDIS_URL": server.url,
+        "IMAGEFLEET_NAMESPACE": namespace,
+        "IMAGEFLEET_MODEL": case.model,
+        "IMAGEFLEET_STORAGE_URL": f"{folder.as_uri()}/jobs",
+    }
+    with (folder / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "worker"], cwd=ROOT, env=environment, stdout=log, stderr=log
+        )
+    try:
+        client = Client(server.url, namespace=namespace)
+        client.submit("wake up").result(timeout=300)
+        used = cpu_s(worker.pid)
+        started = time.perf_counter()
+        options = {} if case.steps is None else {"num_inference_steps": case.steps}
+        run = client.bulk(
+            prompts,
+            (folder / namespace).as_uri(),
+            shard_size=case.shard_size,
+            **options,
+        )
+        run.wait(timeout=1_800)
+        seconds = time.perf_counter() - started
+        used = cpu_s(worker.pid) - used
+    finally:
+        worker.terminate()
+        worker.wait()
+    bare = (before + bare_rate(engine, case)) / 2
+    return {
+        "case": case.name,
+        "bare_pictures_per_s": bare,
+        "bulk_pictures_per_s": case.pictures / seconds,
+        "share": case.pictures / seconds / bare,
+        "worker_cpu_ms_a_picture": 1e3 * used / case.pictures,
+    }
+
+
+def load_bare(case: Case) -> Engine:
+    """As a worker of `case` would, warm."""
+    settings = WorkerSettings.load(model=case.model)
+    engine = load_engine(
+        settings.model,
+        shapes=settings.declared_shapes(),
+        per_device_batch=settings.per_device_batch,
+        mesh=settings.mesh,
+        devices=settings.devices,
+        dtype=settings.dtype,
+        cache_dir=settings.cache_dir,
+        max_num_inference_steps=settings.max_num_inference_steps,
+        safety_checker=settings.safety_checker,
+    )
+    engine.warm()
+    return engine
+
+
+def bare_rate(engine: Engine, case: Case) -> float:
+    """Pictures a second of the engine in a loop, fetched but kept by nobody."""
+    info = engine.info
+    specs = [
+        ImageSpec(
+            prompt="a red circle",
+            seed=number,
+            num_inference_steps=case.steps or info.default_num_inference_steps,
+            guidance_scale=info.default_guidance_scale,
+            scheduler=info.default_scheduler,
+        )
+        for number in range(engine.capacity)
+    ]
+    started = time.perf_counter()
+    for _ in range(BARE_BATCHES):
+        rendering = engine.render(specs, info.shapes[0])
+        for _ in rendering:
+            pass
+        rendering.pictures()
+    return BARE_BATCHES * engine.capacity / (time.perf_counter() - started)
+
+
+def cpu_s(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=[case.model.partition(":")[0] for case in CASES])
+    only = parser.parse_args().only
+    found = []
+    for case in CASES:
+        if only is None or case.model.startswith(only):
+            with tempfile.TemporaryDirectory() as name, EmbeddedRedis(Path(name) / "r") as server:
+                found.append(measure(case, Path(name), server))
+    columns = list(found[0])
+    print("  ".join(f"{column:>24}" for column in columns))
+    for row in found:
+        print("  ".join(_shown(value) for value in row.values()))
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
+    ).stdout.strip()
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    print(json.dumps({"benchmark": "bulk", "cases": found, "commit": commit, "hardware": machine}))
+
+
+def _shown(value: float | str) -> str:
+    return f"{value:>24}" if isinstance(value, str) else f"{value:>24.3f}"
+
+
+if __name__ == "__main__":
+    main()

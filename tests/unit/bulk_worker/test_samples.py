@@ -1,0 +1,108 @@
+"""Samples on disk, in archives and in parts."""
+
+import hashlib
+import io
+import tarfile
+
+import pytest
+
+from shared.bulk.layout import archive_key
+from shared.bulk.stats import RowFailure
+from shared.storage import ObjectStore, open_store
+from worker.bulk.parts import Parts
+from worker.bulk.samples import Sample, Spool
+from worker.bulk.tar import read_tar, write_tar
+
+
+def _sample(row: int, size: int = 40) -> Sample:
+    image = bytes([row % 256]) * size
+    document = {"prompt": f"p\n{row} é", "sha256": hashlib.sha256(image).hexdigest()}
+    return Sample(key=f"{row:09d}-00", image=image, extension="png", document=document)
+
+
+def _tar(samples: list[Sample]) -> bytes:
+    file = io.BytesIO()
+    write_tar(samples, file)
+    return file.getvalue()
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    return open_store("memory://")
+
+
+def test_an_archive_gives_back_its_samples() -> None:
+    samples = [_sample(0, 0), _sample(1, 511), _sample(2, 512), _sample(3, 100_000)]
+    assert list(read_tar(io.BytesIO(_tar(samples)))) == samples
+
+
+def test_the_same_samples_make_the_same_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = _tar([_sample(1)])
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    monkeypatch.setenv("USER", "somebody-else")
+    assert _tar([_sample(1)]) == first
+
+
+@pytest.mark.parametrize("cut", [100, 600, 1100, 1700, 2048])
+def test_a_cut_archive_is_an_error(cut: int) -> None:
+    with pytest.raises((tarfile.TarError, KeyError, ValueError)):
+        list(read_tar(io.BytesIO(_tar([_sample(0)])[:cut])))
+
+
+def test_a_spool_holds_samples_in_the_order_of_rows_and_each_once() -> None:
+    with Spool() as spool:
+        for row in (5, 2, 9, 2):
+            spool.add(_sample(row))
+        assert len(spool) == 3
+        assert list(spool) == [_sample(2), _sample(5), _sample(9)]
+        assert _sample(9).key in spool
+        assert _sample(1).key not in spool
+
+
+def test_parts_give_back_what_was_kept(store: ObjectStore) -> None:
+    failure = RowFailure(row=7, samples=1, code="device_error", message="broke")
+    parts = Parts(store, "00003")
+    parts.save([_sample(1), _sample(0)], [])
+    parts.save([_sample(2)], [failure])
+    with Spool() as spool:
+        assert Parts(store, "00003").load(spool) == [failure]
+        assert list(spool) == [_sample(0), _sample(1), _sample(2)]
+    with Spool() as other:
+        assert Parts(store, "00004").load(other) == []
+        assert len(other) == 0
+
+
+def test_a_damaged_part_costs_its_samples_and_no_others(store: ObjectStore) -> None:
+    parts = Parts(store, "00000")
+    parts.save([_sample(0)], [])
+    parts.save([_sample(1)], [])
+    key = "parts/00000/000000001-00-000000001-00.tar"
+    store.put(key, store.get(key)[:700], "application/x-tar")
+    with Spool() as spool:
+        parts.load(spool)
+        assert list(spool) == [_sample(0)]
+
+
+def test_a_picture_that_is_not_the_one_described_is_made_again(store: ObjectStore) -> None:
+    wrong = Sample(key="000000000-00", image=b"x", extension="png", document={"prompt": "p", "sha256": "0"})
+    store.put_file(archive_key("00000"), io.BytesIO(_tar([wrong])), "application/x-tar")
+    with Spool() as spool:
+        Parts(store, "00000").load(spool)
+        assert len(spool) == 0
+
+
+def test_a_shard_put_together_before_is_as_good_as_parts(store: ObjectStore) -> None:
+    store.put_file(archive_key("00000"), io.BytesIO(_tar([_sample(4)])), "application/x-tar")
+    with Spool() as spool:
+        Parts(store, "00000").load(spool)
+        assert list(spool) == [_sample(4)]
+
+
+def test_parts_go_when_their_shard_is_complete(store: ObjectStore) -> None:
+    parts = Parts(store, "00000")
+    parts.save([_sample(0)], [])
+    parts.try_alone(3, 1)
+    assert parts.alone() == (3, 1)
+    Parts(store, "00001").save([_sample(1)], [])
+    parts.clear()
+    assert list(store.list()) == ["parts/00001/000000001-00-000000001-00.tar"]
