@@ -12,7 +12,7 @@ TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformer
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench chaos chaos-stock parity parity-full race judge sheets train docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock parity parity-full race judge sheets train docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -48,7 +48,11 @@ unit: $(VENV)/.dev ## the tests that start no server
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/delivery.py
+	$(BIN)/python benchmarks/bulk.py
 	$(BIN)/python benchmarks/recovery.py
+
+bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis and the command are killed
+	$(BIN)/python -m tests.chaos_bulk
 
 chaos: $(VENV)/.dev ## ten minutes of kill -9 everywhere, then the ledger; fails if anything is lost, doubled or foreign
 	$(BIN)/python -m tests.chaos $(CHAOS)

@@ -1,9 +1,9 @@
 """A dataset against the bare engine: what all that keeps, encodes and stores costs the devices.
 
 `python benchmarks/bulk.py` starts its own Redis (AOF, `appendfsync always`) and one worker at a
-time, with the fake engine at 50 ms a batch, then with the bundled model. The peer is the same engine
-in a loop with nothing around it, before and after, in the same run. Time counts from the order to
-the end of the run: the first shard's way in and the last one's way out are in it.
+time, with the fake engine at 50 ms a batch, then with the bundled model. The peer is the same
+engine in a loop with nothing around it, before and after, in the same run. Time counts from the
+order to the end of the run: the first shard's way in and the last one's way out are in it.
 
 What it does not show: several workers, a store over a network, pictures larger than 64x64.
 """

@@ -12,9 +12,10 @@ from typing import Any
 
 import redis
 
-from shared.bulk.layout import PLAN, plan_key, shard_name
+from shared.bulk.layout import PLAN, RUN_STATS, plan_key, shard_name
 from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardPlan, ShardRow, Source, run_id
 from shared.bulk.runs import NewRun, Runs
+from shared.jobs import State
 from shared.storage import open_store
 
 
@@ -69,7 +70,10 @@ class Dataset:
         }
 
     def finished(self) -> bool:
-        return self.runs.get(self.run.id).done
+        """Ended, and summed up if it ended well."""
+        status = self.runs.get(self.run.id)
+        summed_up = (self.folder / RUN_STATS).exists()
+        return status.done and (summed_up or status.state is not State.SUCCEEDED)
 
 
 def planned(

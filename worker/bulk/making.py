@@ -13,6 +13,7 @@ from shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
 from shared.bulk.plan import Plan, ShardPlan
 from shared.bulk.runs import ShardMessage
 from shared.bulk.stats import RowFailure, ShardFile, ShardStats
+from shared.bulk.summary import summarise
 from shared.errors import CheckpointError, ImagefleetError, LeaseLost, PlanDamaged
 from shared.jobs import State
 from shared.storage import open_store
@@ -72,7 +73,7 @@ class _Making:
             return
         plan = self._patiently(lambda: Plan.load(self._get(PLAN)), "reading the plan")
         shard = self._find(plan)
-        if not self._was_finished(shard):
+        if not self._was_finished(plan, shard):
             self._check_model(plan)
             with Spool() as spool:
                 failures = self._paint(plan, shard, spool)
@@ -117,7 +118,7 @@ class _Making:
                 f"the plan was made for model {plan.model_digest}; this worker has {mine}"
             )
 
-    def _was_finished(self, shard: ShardPlan) -> bool:
+    def _was_finished(self, plan: Plan, shard: ShardPlan) -> bool:
         """Whether a worker died between the commit marker and its record. Then that is made up."""
         try:
             stats = ShardStats.model_validate_json(self._store.get(stats_key(self.name)))
@@ -125,8 +126,14 @@ class _Making:
             return False
         if stats.plan_sha256 != shard.sha256:
             return False
-        self._shop.runs.succeed(*self._me, stats.samples, stats.reasons())
+        self._succeed(plan, stats)
         return True
+
+    def _succeed(self, plan: Plan, stats: ShardStats) -> None:
+        """Record it; whose shard completes the run writes what is told of the whole."""
+        move = self._shop.runs.succeed(*self._me, stats.samples, stats.reasons())
+        if move.run is State.SUCCEEDED:
+            self._patiently(lambda: summarise(self._store, plan), "the summary of the run")
 
     def _paint(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         data = self._patiently(lambda: self._get(plan_key(self.name)), "reading its rows")
@@ -160,7 +167,7 @@ class _Making:
         self._check_still_ours()
         key = stats_key(self.name)
         self._patiently(lambda: self._store.put(key, stats.dump(), "application/json"), key)
-        self._shop.runs.succeed(*self._me, stats.samples, stats.reasons())
+        self._succeed(plan, stats)
         log.info("shard %s: %d samples, %d failed", self.name, stats.samples, stats.failed)
 
     def _check_still_ours(self) -> None:

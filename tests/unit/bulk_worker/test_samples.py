@@ -84,7 +84,8 @@ def test_a_damaged_part_costs_its_samples_and_no_others(store: ObjectStore) -> N
 
 
 def test_a_picture_that_is_not_the_one_described_is_made_again(store: ObjectStore) -> None:
-    wrong = Sample(key="000000000-00", image=b"x", extension="png", document={"prompt": "p", "sha256": "0"})
+    document = {"prompt": "p", "sha256": "0"}
+    wrong = Sample(key="000000000-00", image=b"x", extension="png", document=document)
     store.put_file(archive_key("00000"), io.BytesIO(_tar([wrong])), "application/x-tar")
     with Spool() as spool:
         Parts(store, "00000").load(spool)
