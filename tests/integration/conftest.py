@@ -36,5 +36,6 @@ def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
 
 
 @pytest.fixture
-def producer(redis_server: EmbeddedRedis, namespace: str) -> Client:
-    return Client(redis_server.url, namespace=namespace)
+def producer(redis_server: EmbeddedRedis, namespace: str) -> Iterator[Client]:
+    with Client(redis_server.url, namespace=namespace) as client:
+        yield client

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
@@ -41,8 +41,9 @@ def run(redis_server: EmbeddedRedis, namespace: str) -> Run:
 
 
 @pytest.fixture
-def producer(redis_server: EmbeddedRedis, namespace: str) -> Client:
-    return Client(redis_server.url, namespace=namespace)
+def producer(redis_server: EmbeddedRedis, namespace: str) -> Iterator[Client]:
+    with Client(redis_server.url, namespace=namespace) as client:
+        yield client
 
 
 def _fail(client: redis.Redis, producer: Client, namespace: str, job_id: str) -> str:
