@@ -34,6 +34,8 @@ _AS_THEY_ARE: Final = (
     *("prompt", "seed", "width", "height", "negative_prompt"),
     *("row", "sha256", "model", "model_digest"),
 )
+_READ_AS: Final = {"huggingface": '{"info":{"features":{"image":{"_type":"Image"}}}}'}
+"""Without it `datasets` gives the bytes, not the picture."""
 _ROWS_A_GROUP: Final = 100
 """Of a parquet file: as many pictures are in memory at once."""
 
@@ -96,7 +98,8 @@ def _schema() -> "pyarrow.Schema":
     names = ["image", "image_name", "prompt", "part_id", "seed", "step", "cfg", "sampler"]
     names += ["width", "height", "negative_prompt", "row", "sha256", "model", "model_digest"]
     names += ["metadata"]
-    return pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in names])
+    fields = [(name, kinds.get(name, pyarrow.string())) for name in names]
+    return pyarrow.schema(fields, metadata=_READ_AS)
 
 
 def _columns(sample: Sample, shard: str) -> Mapping[str, Any]:

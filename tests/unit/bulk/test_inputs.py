@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+from datasets import Dataset
 from pyarrow import parquet
 
 from producer.bulk.inputs import Row, Rows, Wrong, open_rows
@@ -36,8 +37,7 @@ def test_every_kind_of_file_gives_the_same_prompts(tmp_path: Path) -> None:
 
 
 def test_a_hugging_face_dataset_is_an_iterable_of_rows() -> None:
-    datasets = pytest.importorskip("datasets", reason="test-only; in the dev extra")
-    assert _prompts(datasets.Dataset.from_list(ROWS)) == [row["prompt"] for row in ROWS]
+    assert _prompts(Dataset.from_list(ROWS)) == [row["prompt"] for row in ROWS]
 
 
 def test_a_broken_line_is_one_row(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""Finished datasets as their readers see them: webdataset, Hugging Face datasets, pandas."""
+
+import base64
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from producer import Client
+from producer.bulk.run import BulkRun
+from shared.embedded import EmbeddedRedis
+from shared.jobs import State
+from tests.support.processes import Worker
+
+ROWS: list[Any] = [
+    *({"prompt": f"prompt {n}", "seed": n, "author": "me"} for n in range(7)),
+    "a plain one",
+]
+FORMATS = {"webdataset": "png", "parquet": "webp", "files": "jpeg"}
+
+
+@pytest.fixture(scope="module")
+def made(
+    redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, BulkRun]]:
+    """One dataset in each format: 16 pictures of 8 rows in shards of 6."""
+    folder = tmp_path_factory.mktemp("made")
+    fleet = {
+        "IMAGEFLEET_REDIS_URL": redis_server.url,
+        "IMAGEFLEET_NAMESPACE": "reading",
+        "IMAGEFLEET_MODEL": "fake",
+        "IMAGEFLEET_STORAGE_URL": (folder / "store").as_uri(),
+    }
+    worker = Worker(folder, fleet)
+    try:
+        with closing(Client(redis_server.url, namespace="reading")) as client:
+            runs = {
+                kind: client.bulk(
+                    ROWS,
+                    folder / kind,
+                    format=kind,
+                    image_format=image_format,
+                    shard_size=6,
+                    num_images_per_prompt=2,
+                )
+                for kind, image_format in FORMATS.items()
+            }
+            for run in runs.values():
+                assert run.wait(90).state is State.SUCCEEDED, worker.output()[-2000:]
+            yield runs
+    finally:
+        worker.kill()
+
+
+def _folder(run: BulkRun) -> Path:
+    return Path(run.destination.removeprefix("file://"))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_is_verified_with_pictures_painted_again(
+    made: dict[str, BulkRun], kind: str
+) -> None:
+    verdict = made[kind].verify(sample=1)
+    assert verdict.clean, verdict.problems
+    assert (verdict.present, verdict.shards, verdict.painted_again) == (16, 3, 2)
+    assert verdict.most_levels == 0
+
+
+def _read(script: str, *arguments: object) -> Any:
+    """What a script prints as JSON, in a process of its own: webdataset leaves files open, which
+    ours may not."""
+    told = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout.splitlines()[-1])
+
+
+WEBDATASET = """
+import json, sys, webdataset
+samples = list(webdataset.WebDataset(sys.argv[1:], shardshuffle=False).decode("pil"))
+print(json.dumps([[s["__key__"], s["png"].size, s["txt"], s["json"]] for s in samples]))
+"""
+
+
+def test_webdataset_reads_the_shards(made: dict[str, BulkRun]) -> None:
+    samples = _read(WEBDATASET, *sorted(_folder(made["webdataset"]).glob("[0-9]*.tar")))
+    assert [key for key, *_ in samples] == [
+        f"{row:09d}-{image:02d}" for row in range(8) for image in range(2)
+    ]
+    _, size, text, document = samples[2]
+    assert (size, text, document["seed"]) == ([64, 64], "prompt 1", 1)
+    assert document["extra"] == {"author": "me"}
+
+
+DATASETS = """
+import json, sys, datasets
+found = datasets.load_dataset(sys.argv[1], split="train", cache_dir=sys.argv[2])
+print(json.dumps([len(found), found[2][sys.argv[3]].size]))
+"""
+
+
+@pytest.mark.parametrize(("kind", "column"), [("webdataset", "png"), ("parquet", "image")])
+def test_hugging_face_datasets_read_the_folder_by_its_card(
+    made: dict[str, BulkRun], kind: str, column: str, tmp_path: Path
+) -> None:
+    assert _read(DATASETS, _folder(made[kind]), tmp_path, column) == [16, [64, 64]]
+
+
+PANDAS = """
+import base64, json, pandas, sys
+table = pandas.concat([pandas.read_parquet(path) for path in sys.argv[1:]])
+third = table.iloc[2].drop("image").to_dict()
+picture = base64.b64encode(table.iloc[2]["image"]["bytes"]).decode()
+print(json.dumps([len(table), third, picture], default=int))
+"""
+
+
+def test_pandas_reads_the_columns_that_diffusiondb_has(made: dict[str, BulkRun]) -> None:
+    files = sorted(_folder(made["parquet"]).glob("[0-9]*.parquet"))
+    rows, third, picture = _read(PANDAS, *files)
+    assert rows == 16
+    known = ["image_name", "prompt", "part_id", "seed", "step", "cfg", "sampler", "width", "height"]
+    values = ["000000001-00.webp", "prompt 1", 0, 1, 4, 7.5, "ddim", 64, 64]
+    assert [third[name] for name in known] == values
+    with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
+        assert (image.format, image.size) == ("WEBP", (64, 64))
