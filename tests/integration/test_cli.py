@@ -1,5 +1,6 @@
 """The commands as a shell runs them: output, exit codes, one line for an error."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +40,16 @@ def test_submitted_jobs_can_be_asked_for_and_withdrawn(run: Run) -> None:
     assert run("cancel", "cat-1").stdout == "cat-1  cancelled\n"
     waited = run("wait", "cat-1")
     assert (waited.returncode, waited.stderr) == (1, "cat-1  job cat-1 was cancelled\n")
+
+
+def test_a_picture_to_start_from_goes_with_the_job(run: Run) -> None:
+    given = ["--image", "a.png", "--mask-image", "b.png", "--strength", "0.5", "--preview"]
+    run("submit", "a red star", "--id", "cat-2", *given)
+    asked = json.loads(run("status", "cat-2", "--json").stdout)["request"]
+    assert (asked["image"], asked["mask_image"], asked["strength"]) == ("a.png", "b.png", 0.5)
+    assert asked["preview"] is True
+    told = run("submit", "a red star", "--strength", "0.5")
+    assert (told.returncode, told.stderr) == (1, "imagefleet: strength=0.5: needs an image\n")
 
 
 def test_a_file_of_prompts_is_one_job_a_line(run: Run) -> None:

@@ -23,12 +23,15 @@ from shared.errors import (
 from shared.jobs import JobRequest
 from shared.storage import ObjectStore, open_store
 from tests.support.gallery import Gallery, broken_off, endless, status
-from tests.support.processes import Worker
+from tests.support.processes import Worker, until
+from worker.attempts import plan_attempt
 from worker.engine.base import Original, Shape
+from worker.engine.fake import FakeEngine
 from worker.originals import LARGEST_BYTES, Originals
 from worker.outbound.addresses import AllowList
 
 SHAPE = Shape(height=32, width=64)
+INFO = FakeEngine().info
 HERE = AllowList.parse(["127.0.0.1"])
 
 
@@ -184,6 +187,28 @@ def test_only_our_own_store_is_read(
 ) -> None:
     with pytest.raises(error, match=said):
         fetch(image=address)
+
+
+def test_what_is_put_down_while_it_is_fetched_arrives_nowhere(store: ObjectStore) -> None:
+    released = threading.Event()
+    shown = {"/slow": endless(b"", released), "/quick": _file(_painting(10))}
+    with Gallery(shown) as gallery:
+        originals = Originals(store, HERE)
+        slow, quick = (
+            plan_attempt(name, JobRequest(prompt="a", image=f"{gallery.url}/{name}"), INFO)
+            for name in ("slow", "quick")
+        )
+        originals.begin(slow)
+        originals.begin(quick)
+        [arrived] = until(originals.arrived)
+        assert arrived is quick
+        assert quick.specs[0].original is not None
+        assert originals.put_down() == [slow]
+        released.set()
+        with pytest.raises(InvalidInput):
+            slow.pictures()
+        assert originals.arrived() == []
+        assert originals.put_down() == []
 
 
 def test_jobs_with_pictures_go_through_a_worker_and_hold_no_others_up(tmp_path: Path) -> None:

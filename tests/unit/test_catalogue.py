@@ -1,5 +1,7 @@
 """The catalogue keeps what workers announced, under the model's name and as the default."""
 
+from typing import Any
+
 import fakeredis
 import pytest
 
@@ -45,3 +47,15 @@ def test_what_was_not_asked_for_is_the_model_s_default() -> None:
     zero = JobRequest(prompt="a", guidance_scale=0, num_inference_steps=1)
     [spec] = plan_attempt("j", zero, INFO).specs
     assert (spec.guidance_scale, spec.num_inference_steps) == (0, 1)
+
+
+def test_an_image_must_leave_a_step_to_paint(offers: dict[str, Offer]) -> None:
+    def asked(**parameters: Any) -> None:
+        admit(JobRequest(prompt="a", image="a.png", **parameters), offers)
+
+    asked(num_inference_steps=10, strength=0.1)
+    asked(num_inference_steps=2)  # 0.8 of them by default
+    with pytest.raises(InvalidRequest, match=r"strength=0\.09: leaves none of 10 steps"):
+        asked(num_inference_steps=10, strength=0.09)
+    with pytest.raises(InvalidRequest, match=r"strength=0\.8: leaves none of 1 steps"):
+        asked(num_inference_steps=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shared.errors import ConfigurationError, DeviceError
-from worker.engine.base import ImageSpec, Shape
+from worker.engine.base import ImageSpec, Original, Shape
 from worker.engine.fake import FAIL, HANG, FakeEngine
 
 SPEC = ImageSpec(prompt="a cat", num_inference_steps=3, guidance_scale=7.5)
@@ -26,6 +26,27 @@ def test_a_picture_is_a_function_of_its_spec_alone() -> None:
 
 def test_steps_are_reported() -> None:
     assert list(FakeEngine().render([SPEC], NATIVE)) == [1, 2, 3]
+
+
+def test_a_batch_ends_with_its_longest_slot_that_is_left() -> None:
+    rendering, seen = FakeEngine().render([SPEC, replace(SPEC, num_inference_steps=9)], NATIVE), []
+    for step in rendering:
+        seen.append(step)
+        rendering.drop([1])
+    assert seen == [1, 2, 3]
+
+
+def test_an_original_shortens_the_way_and_changes_the_picture() -> None:
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    spec = replace(SPEC, original=Original(pixels=pixels, strength=0.7, digest="sha256:1"))
+    rendering = FakeEngine().render([spec], NATIVE)
+    assert list(rendering) == [1, 2]
+    assert not np.array_equal(rendering.pictures(), FakeEngine().render([SPEC], NATIVE).pictures())
+
+
+def test_previews_are_small() -> None:
+    rendering = FakeEngine().render([SPEC, SPEC], NATIVE)
+    assert rendering.previews()().shape == (2, 8, 8, 3)
 
 
 def test_it_fails_when_told_to() -> None:
