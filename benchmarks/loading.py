@@ -41,7 +41,8 @@ def write(folder: Path) -> None:
     """A UNet with random weights, in diffusers' format."""
     from safetensors.numpy import save_file
 
-    from worker.engine.models.unet import UNet, UNetConfig
+    from worker.engine.models.unet import UNet
+    from worker.engine.models.unet_config import UNetConfig
     from worker.engine.stable_diffusion import abstract
     from worker.engine.weights import entries
 
@@ -86,7 +87,8 @@ def load(folder: Path, mesh: str) -> None:
 
     from worker.engine.checkpoint import TensorFiles
     from worker.engine.mesh import Layout, Placement, start_backend
-    from worker.engine.models.unet import UNet, UNetConfig
+    from worker.engine.models.unet import UNet
+    from worker.engine.models.unet_config import UNetConfig
     from worker.engine.stable_diffusion import abstract
     from worker.engine.weights import Plan
 

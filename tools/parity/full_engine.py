@@ -19,7 +19,8 @@ from safetensors.numpy import load_file
 
 from worker.engine.checkpoint import TensorFiles, read_json
 from worker.engine.mesh import Placement, start_backend
-from worker.engine.models.unet import UNet, UNetConfig
+from worker.engine.models.unet import UNet
+from worker.engine.models.unet_config import UNetConfig
 from worker.engine.stable_diffusion import abstract
 from worker.engine.weights import Plan, entries, require_complete
 

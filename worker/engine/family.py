@@ -14,7 +14,7 @@ from worker.engine.base import Shape
 from worker.engine.checkpoint import networks_of, read_json
 from worker.engine.models.clip_text import ClipTextConfig
 from worker.engine.models.safety import SafetyConfig
-from worker.engine.models.unet import UNetConfig
+from worker.engine.models.unet_config import UNetConfig
 from worker.engine.models.vae import VaeConfig
 from worker.engine.schedulers.noise import NoiseSchedule
 

@@ -17,7 +17,7 @@ from worker.engine.attention import SCORE_LIMIT, Backend, Task, choose
 from worker.engine.base import Shape
 from worker.engine.family import Configs
 from worker.engine.mesh import Placement
-from worker.engine.models.unet import UNetConfig
+from worker.engine.models.unet_config import UNetConfig
 
 _GIB: Final = 2**30
 _EXHAUSTED: Final = "RESOURCE_EXHAUSTED"

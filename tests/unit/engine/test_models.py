@@ -9,7 +9,8 @@ from flax import nnx
 
 from tests.unit.engine.parity import Oracle, worst
 from worker.engine.models.clip_text import ClipText
-from worker.engine.models.unet import UNet, UNetConfig
+from worker.engine.models.unet import UNet
+from worker.engine.models.unet_config import UNetConfig
 from worker.engine.stable_diffusion import abstract
 
 TIGHT: Final = 5e-6

@@ -18,7 +18,8 @@ from worker.engine.mesh import Placement
 from worker.engine.models.clip_text import ClipText, ClipTextConfig
 from worker.engine.models.config import Json
 from worker.engine.models.safety import SafetyChecker, SafetyConfig
-from worker.engine.models.unet import UNet, UNetConfig
+from worker.engine.models.unet import UNet
+from worker.engine.models.unet_config import UNetConfig
 from worker.engine.models.vae import Vae, VaeConfig
 from worker.engine.stable_diffusion import Configs, abstract, load_networks
 from worker.engine.weights import entries
