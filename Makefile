@@ -74,7 +74,7 @@ parity: $(VENV)/.dev ## ask PyTorch diffusers again (installs torch beside), the
 	.venv-parity/bin/python -m tools.make_parity_fixtures tests/fixtures/parity
 	$(BIN)/python -m pytest tests/unit/engine
 
-parity-full: $(VENV)/.dev ## SD 1.4's, SD 2.1's and SDXL's UNets at full size against PyTorch: 20 GB of disk, 13 of memory
+parity-full: $(VENV)/.dev ## SD 1.4's, SD 2.1's and SDXL's UNets at full size against PyTorch: 6 GB of disk, 17 of memory
 	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
 	.venv-parity/bin/pip install -q $(ORACLE)
 	$(BIN)/python -m tools.parity.full --pytorch .venv-parity/bin/python
