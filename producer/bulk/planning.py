@@ -179,7 +179,7 @@ class _Writer:
 
     def _put_rows(self, name: str, size: Size, shard: _OpenShard) -> ShardPlan:
         try:
-            data = "".join(f"{line}\n" for line in shard.lines).encode()
+            data = "\n".join((*shard.lines, "")).encode()
             if self._store is not None:
                 self._store.put(plan_key(name), data, "application/jsonl")
             return ShardPlan(

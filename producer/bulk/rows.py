@@ -87,21 +87,16 @@ class Decider:
         Raises:
             InvalidRequest: a column looks like a mistyped parameter; no row can be trusted then.
         """
-        if isinstance(row, Wrong):
-            return row
-        if not isinstance(row, str) and len(row) == 1 and isinstance(row.get(self._prompt), str):
+        if type(row) is dict and len(row) == 1 and isinstance(row.get(self._prompt), str):
             row = cast(str, row[self._prompt])
         if isinstance(row, str):
-            if (
-                row.isprintable()
-                and len(row) <= MAX_PROMPT_CHARACTERS
-                and not row.isspace()
-                and row
-            ):
+            if 0 < len(row) <= MAX_PROMPT_CHARACTERS and row.isprintable() and not row.isspace():
                 seed = derived_seed(self._order.seed, number)
                 line = f'{{"prompt":{encode_basestring(row)},"row":{number},"seed":{seed}}}'
                 return Decided(line, row, self._images, self._order.size)
             row = {self._prompt: row}
+        if isinstance(row, Wrong):
+            return row
         try:
             return self._decide(number, row)
         except _WrongRow as error:
