@@ -1,0 +1,63 @@
+"""What the live view says of a run."""
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from producer.bulk.view import Rates, render
+from shared.bulk.runs import RunStatus
+from shared.jobs import State
+
+
+def _status(images: int, **changes: Any) -> RunStatus:
+    fields: dict[str, Any] = {
+        "id": "r",
+        "destination": "file:///d/",
+        "plan_digest": "d",
+        "state": State.RUNNING,
+        "model": None,
+        "shards": 4,
+        "samples": 400,
+        "images": images,
+        "failed_images": 2,
+        "shards_by_state": dict.fromkeys(State, 1),
+        "failures_by_reason": {"device_error": 2},
+        "images_by_worker": {"one": images},
+        "max_failures": None,
+        "priority": 3,
+        "started_at": 1_000.0,
+        "finished_at": None,
+    }
+    return RunStatus.model_validate({**fields, **changes})
+
+
+def _text(status: RunStatus, rates: Rates) -> str:
+    console = Console(width=120, file=StringIO())
+    with console.capture() as shown:
+        console.print(render(status, rates))
+    return shown.get()
+
+
+def test_rates_and_the_time_left_come_from_the_last_minute() -> None:
+    rates = Rates(0.0, _status(0))
+    for second in (10, 100, 110):
+        rates.note(float(second), _status(second * 2))
+    assert (rates.overall, rates.of("one"), rates.of("nobody")) == (2.0, 2.0, 0.0)
+    assert rates.seconds_left() == (400 - 220 - 2) / 2
+
+
+def test_nothing_is_foretold_while_nothing_moves() -> None:
+    assert Rates(0.0, _status(0)).seconds_left() is None
+
+
+def test_an_ended_run_shows_its_average() -> None:
+    ended = _status(398, state=State.SUCCEEDED, finished_at=1_199.0)
+    assert Rates(0.0, ended).overall == 2.0
+
+
+def test_the_view_names_shards_workers_and_reasons() -> None:
+    status = _status(200)
+    shown = _text(status, Rates(0.0, status))
+    for words in ("200 of 400 pictures, 2 failed", "1 of 4 shards done", "one", "device_error"):
+        assert words in shown
