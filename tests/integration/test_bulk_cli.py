@@ -18,6 +18,7 @@ from shared.embedded import EmbeddedRedis
 from shared.errors import InvalidRequest, PlanConflict, ResultTimeout, StorageDenied, UnknownRun
 from shared.jobs import State
 from tests.support.processes import ROOT, StartWorker, Worker, until
+from tests.support.s3 import signed_s3
 
 NAMESPACE = "bulkcli"
 PROMPTS = [f"prompt {n}" for n in range(30)]
@@ -329,3 +330,18 @@ def test_a_name_that_is_no_run_is_told(bulk: Bulk, tmp_path: Path) -> None:
 def test_all_runs_are_listed_as_json(bulk: Bulk, made: BulkRun) -> None:
     lines = bulk("status", "--json").stdout.splitlines()
     assert made.id in {json.loads(line)["id"] for line in lines}
+
+
+def test_a_plan_goes_to_s3_and_rights_that_lack_are_told(
+    producer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with signed_s3() as s3:
+        for name, value in s3.credentials.environment().items():
+            monkeypatch.setenv(name, value)
+        run = producer.bulk(PROMPTS, s3.url("data"), shard_size=10)
+        assert producer.find_bulk(run.id) == producer.find_bulk(s3.url("data")) == run
+        assert {shard.name for shard in run.plan.shards} == {"00000", "00001", "00002"}
+        assert [problem.what for problem in run.verify().problems] == ["unfinished"] * 3
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        with pytest.raises(StorageDenied, match="secret key is wrong"):
+            producer.bulk(PROMPTS, s3.url("elsewhere"))

@@ -5,7 +5,7 @@ files        00000/<key>.png, .json, .txt
 parquet      00000.parquet                   pictures as `datasets` reads them, and columns
 
 Beside each, `00000.jsonl`: the samples' documents, a line each. In the order of the rows; the same
-samples give the same bytes. The only module that knows pyarrow.
+samples give the same bytes. The only module of the worker that knows pyarrow.
 """
 
 import tempfile
