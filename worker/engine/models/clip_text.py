@@ -48,18 +48,18 @@ class ClipTextConfig:
         fields = ConfigReader("text encoder", config)
         fields.choice("model_type", "clip_text_model", ("clip_text_model",))
         kind = fields.choice("architectures", _PLAIN, (_PLAIN, _PROJECTING))
-        width = fields.get("projection_dim", 512)
+        width, hidden = fields.count("projection_dim", 512), fields.count("hidden_size", 512)
         fields.ignored(
             *("attention_dropout", "dropout", "initializer_factor", "initializer_range", "dtype"),
             *("torch_dtype", "bos_token_id", "pad_token_id", "transformers_version"),
         )
         read = cls(
-            vocab_size=fields.get("vocab_size", 49408),
-            hidden_size=fields.get("hidden_size", 512),
-            intermediate_size=fields.get("intermediate_size", 2048),
-            num_hidden_layers=fields.get("num_hidden_layers", 12),
-            num_attention_heads=fields.get("num_attention_heads", 8),
-            max_position_embeddings=fields.get("max_position_embeddings", 77),
+            vocab_size=fields.count("vocab_size", 49408),
+            hidden_size=hidden,
+            intermediate_size=fields.count("intermediate_size", 2048),
+            num_hidden_layers=fields.count("num_hidden_layers", 12),
+            num_attention_heads=fields.divisor("num_attention_heads", 8, of=(hidden,)),
+            max_position_embeddings=fields.count("max_position_embeddings", 77),
             hidden_act=fields.choice("hidden_act", "quick_gelu", tuple(ACTIVATIONS)),
             layer_norm_eps=fields.get("layer_norm_eps", 1e-5),
             eos_token_id=fields.get("eos_token_id", 49407),

@@ -39,10 +39,10 @@ class ClipVisionConfig:
         fields.ignored(*config)  # old files list every option of text generation
         fields.fixed(num_channels=3)
         read = cls(
-            hidden_size=fields.count("hidden_size", 768),
+            hidden_size=(width := fields.count("hidden_size", 768)),
             intermediate_size=fields.count("intermediate_size", 3072),
             num_hidden_layers=fields.count("num_hidden_layers", 12),
-            num_attention_heads=fields.count("num_attention_heads", 12),
+            num_attention_heads=fields.divisor("num_attention_heads", 12, of=(width,)),
             image_size=fields.count("image_size", 224),
             patch_size=fields.divisor("patch_size", 32, of=(config.get("image_size", 224),)),
             hidden_act=fields.choice("hidden_act", "quick_gelu", tuple(ACTIVATIONS)),

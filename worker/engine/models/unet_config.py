@@ -69,6 +69,9 @@ class UNetConfig:
             flip_sin_to_cos=fields.choice("flip_sin_to_cos", True, (True, False)),
             freq_shift=fields.get("freq_shift", 0),
         )
+        for width, heads, attends in zip(channels, read.heads, read.down_attends, strict=False):
+            if attends and width % heads:
+                fields.fault(f"{heads} heads do not divide block_out_channels={width}")
         fields.finish()
         return read
 

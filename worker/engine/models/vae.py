@@ -41,19 +41,19 @@ class VaeConfig:
             CheckpointError: fields that are missing or ask for another network.
         """
         fields = ConfigReader("autoencoder", config)
-        channels = tuple(fields.get("block_out_channels", (64,)))
+        channels = fields.counts("block_out_channels", (64,))
         levels = len(channels)
         fields.fixed(act_fn="silu", shift_factor=None, latents_mean=None, latents_std=None)
         fields.choice("down_block_types", None, (["DownEncoderBlock2D"] * levels,))
         fields.choice("up_block_types", None, (["UpDecoderBlock2D"] * levels,))
         fields.ignored("sample_size", "force_upcast")
         read = cls(
-            in_channels=fields.get("in_channels", 3),
+            in_channels=fields.choice("in_channels", 3, (3,)),
             out_channels=fields.choice("out_channels", 3, (3,)),
-            latent_channels=fields.get("latent_channels", 4),
+            latent_channels=fields.count("latent_channels", 4),
             block_out_channels=channels,
-            layers_per_block=fields.get("layers_per_block", 1),
-            norm_num_groups=fields.get("norm_num_groups", 32),
+            layers_per_block=fields.count("layers_per_block", 1),
+            norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),
             scaling_factor=fields.get("scaling_factor", 0.18215),
             use_quant_conv=fields.choice("use_quant_conv", True, (True, False)),
             use_post_quant_conv=fields.choice("use_post_quant_conv", True, (True, False)),
