@@ -47,6 +47,9 @@ unit: $(VENV)/.dev ## the tests that start no server
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python benchmarks/seeds.py
 	$(BIN)/python benchmarks/delivery.py
 	$(BIN)/python benchmarks/bulk.py
 	$(BIN)/python benchmarks/recovery.py
