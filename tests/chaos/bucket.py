@@ -1,8 +1,8 @@
 """A server process: `python -m tests.chaos.bucket SEED`. S3 with checked signatures, and in front
 of it a door that does one put in ten wrong.
 
-Prints its addresses as one JSON line. It reads words, a line each: `calm`, do nothing wrong from
-now on; `count`, the same, and print how many faults of which kind there were. Ends with its input.
+Prints its addresses as one JSON line, and for each line of its input another one: how many faults
+of which kind there were. Ends with its input.
 """
 
 import json
@@ -13,6 +13,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler
 from typing import Final
 
+from tests.chaos.processes import PUTS
 from tests.support.s3 import (
     BUCKET,
     FaultyS3,
@@ -25,7 +26,6 @@ from tests.support.s3 import (
     signed_s3,
 )
 
-PUTS: Final = "puts"
 _SILENCE_S: Final = 30.0
 """Longer than the store waits for an answer."""
 _WEIGHTS: Final = {
@@ -51,7 +51,6 @@ class Whims:
         self._upstream = upstream
         self._rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self.calm = False
 
     def misdeed(self, door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
         whim = self._whim() if door.command == "PUT" else None
@@ -77,7 +76,7 @@ class Whims:
         drawn = self._rng.uniform(0, 100)
         for whim, percent in _WEIGHTS.items():
             drawn -= percent
-            if drawn < 0 and not self.calm:
+            if drawn < 0:
                 self.counts[whim] += 1
                 return whim
         return None
@@ -93,10 +92,8 @@ def main(seed: str) -> None:
             "environment": server.credentials.environment(),
         }
         print(json.dumps(addresses), flush=True)
-        for word in sys.stdin:
-            whims.calm = True
-            if word.strip() == "count":
-                print(json.dumps(whims.counts), flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(whims.counts), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from shared.parentage import leaves_with_parent
 from tests.chaos.orders import Order, Producer, write
 
 ROOT: Final = Path(__file__).parents[2]
+PUTS: Final = "puts"
+"""Among the kinds of faults: the puts there were in all."""
 
 
 class Producers:
@@ -91,18 +93,12 @@ class Bucket:
         self._process.kill()
         self._process.communicate()
 
-    def calm(self) -> None:
-        """No faults from now on."""
-        self._say("calm")
-
     def faults(self) -> dict[str, int]:
-        self._say("count")
-        return dict(json.loads(self._answer()))
-
-    def _say(self, word: str) -> None:
+        """How many there were, by kind, and of how many puts."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.write("\n")
         self._process.stdin.flush()
+        return dict(json.loads(self._answer()))
 
     def _answer(self) -> str:
         assert self._process.stdout is not None

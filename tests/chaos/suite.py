@@ -32,7 +32,7 @@ from tests.chaos.mailbox import Mailbox
 from tests.chaos.mischief import Mischief
 from tests.chaos.orders import SIZES, Order, draw
 from tests.chaos.pictures import audit_pictures
-from tests.chaos.processes import Bucket, Producers
+from tests.chaos.processes import PUTS, Bucket, Producers
 
 NAMESPACE: Final = "chaos"
 _IMPORTS: Final = (
@@ -93,7 +93,6 @@ def run(plan: Plan, folder: Path) -> Ledger:
         mischief = Mischief(fleet, server, plan.seed, plan.lease_s)
         mischief.play(plan.seconds, watch.look)
         mailbox.calm = True
-        bucket.calm()
         fleet.thaw_all()
         make_peace(plan, fleet, producers, watch)
         note_mischief(ledger, plan, mischief, fleet.started, bucket.faults())
@@ -123,7 +122,8 @@ def audit(
 
 
 def make_peace(plan: Plan, fleet: Fleet, producers: Producers, watch: "Watch") -> None:
-    """Let the producers and the fleet come to their end, without disturbing them further."""
+    """Let the producers and the fleet come to their end. Nothing is killed any more, but storage
+    stays as it was."""
     left, changed_at, hurried = -1, time.monotonic(), False
     while time.monotonic() < changed_at + plan.patience_s:
         fleet.fill()
@@ -218,8 +218,10 @@ def note_mischief(
     for deed, count in mischief.counts.items():
         ledger.note(section, deed, count)
     ledger.note(section, "workers started in all", started)
+    ledger.note(section, "puts at S3", faults[PUTS])
     for what, count in sorted(faults.items()):
-        ledger.note(section, f"S3: {what}", count)
+        if what != PUTS:
+            ledger.note(section, f"of them {what}", count)
 
 
 def note_codes(ledger: Ledger, codes: Sequence[int]) -> None:
