@@ -123,11 +123,13 @@ class Intake:
 
     def next_batch(self) -> list[Slot]:
         """What the devices do next: up to a full batch of one compile key, or nothing."""
+        looked = self._ahead is not None
         if self._ahead is not None:
             self._ahead.result()
             self._ahead = None
         with self._lock:
-            if len(self._waiting) < self._capacity:
+            ready = looked and self._backlog.has_rows()  # jobs were looked for a moment ago
+            if len(self._waiting) < self._capacity and not ready:
                 self._take_in()
             if self._closed or (
                 not self._backlog.has_rows() and self._linger.goes_on(self._waiting)

@@ -158,13 +158,10 @@ def test_a_worker_told_to_leave_keeps_what_it_has_and_hands_its_shards_back(
     assert not client.keys(f"{namespace}:claims:*")
     assert dataset.runs.get(dataset.run.id).shards_by_state[State.RUNNING] == 0
     assert not dataset.finished()
-    second = start()
+    start()
     assert _await(dataset) is State.SUCCEEDED
     assert _is_whole(dataset)
     assert dataset.files() == undisturbed
-    if _made_by_first := dataset.runs.get(dataset.run.id).images_by_worker:
-        assert sum(_made_by_first.values()) >= len(PROMPTS)
-    second.terminate()
 
 
 def test_a_frozen_worker_s_shards_are_taken_over_and_its_late_files_are_the_same(
@@ -267,9 +264,6 @@ def test_jobs_go_before_datasets(
     for job in jobs:
         job.result(timeout=30)
     assert not dataset.finished()
-    timings = [job.status() for job in jobs]
-    last = max(status.finished_at or 0.0 for status in timings)
-    assert last < dataset.runs.get(dataset.run.id).started_at + 60
     dataset.runs.cancel(dataset.run.id)
 
 
