@@ -48,6 +48,8 @@ class Fleet:
     commands: int = 0
     redis_kills: int = 0
     workers: list[Worker] = field(default_factory=list)
+    given: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Commands."""
     ready: dict[Worker, float] = field(default_factory=dict)
     """Since when."""
 
@@ -87,7 +89,7 @@ class Fleet:
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         with (self.folder / "command.log").open("ab") as log:
-            return subprocess.Popen(
+            command = subprocess.Popen(
                 [sys.executable, "-m", "producer", "bulk", *words],
                 cwd=ROOT,
                 env={**os.environ, **self.environment},
@@ -95,6 +97,8 @@ class Fleet:
                 stdout=log,
                 stderr=log,
             )
+        self.given.append(command)
+        return command
 
     def order(self, prompts: Path, destination: Path) -> subprocess.Popen[bytes]:
         self.commands += 1
@@ -105,6 +109,9 @@ class Fleet:
     def leave(self) -> None:
         for worker in self.workers:
             worker.kill()
+        for command in self.given:
+            command.kill()
+            command.wait()
 
 
 def prompts(count: int) -> list[str]:
@@ -162,9 +169,7 @@ def in_peace(fleet: Fleet, source: Path, destination: Path) -> float:
 
 def kept(destination: Path) -> int:
     """Samples in finished shards and in parts, about."""
-    return sum(
-        archive.stat().st_size > 0 and len(_keys(archive)) for archive in destination.rglob("*.tar")
-    )
+    return sum(len(_keys(archive)) for archive in destination.rglob("[0-9]*.tar"))
 
 
 def _keys(archive: Path) -> list[str]:
