@@ -21,6 +21,7 @@ from worker.patience import patiently
 
 log = logging.getLogger(__name__)
 
+
 class Finisher:
     """Ends attempts, well or badly. Safe to share between threads."""
 
