@@ -1,7 +1,7 @@
 """After `kill -9`: when its jobs run again, and what was painted twice. Then how batches fill up.
 
 `python benchmarks/recovery.py` starts its own Redis (AOF, `appendfsync always`) and workers with
-the fake engine, takes about four minutes, and prints a table and one line of JSON.
+the fake engine, takes about five minutes, and prints a table and one line of JSON.
 
 What it does not show: several hosts, real devices, a network that is slow or divided.
 """
