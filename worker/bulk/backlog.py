@@ -120,15 +120,18 @@ class Backlog:
 
     def take(self, room: int, shape: Shape | None = None) -> list[Slot]:
         """Up to `room` slots for one batch, of `shape` if jobs are in it already. Shards come in
-        the order of their claims, so that the first one ends first."""
+        the order of their claims, so that the first one ends first; but a row that must be alone
+        comes before all others: it is noted as tried, and whoever dies while it waits blames it."""
         batch: list[Slot] = []
         with self._lock:
             unstored = sum(sum(shelf.taken.values()) for shelf in self._shelves.values())
             room = min(room, _BATCHES_UNSTORED * self._capacity - unstored)
+            if shape is None and (alone := self._alone()) and room > 0:
+                first = alone.pop()
+                rest = min(room, len(first.work.specs) - first.index) - 1
+                return [first, *(alone.pop() for _ in range(rest))]
             for shelf in self._shelves.values():
                 while len(batch) < room and (slot := shelf.first()):
-                    if slot.work.alone and not batch and shape is None:
-                        return [shelf.pop() for _ in range(min(room, len(slot.work.specs)))]
                     if slot.work.alone or slot.work.shape != (shape or slot.work.shape):
                         break
                     shape = slot.work.shape
@@ -170,6 +173,14 @@ class Backlog:
             rows = [work for shelf in self._shelves.values() for work in shelf.open]
         for work in rows:
             work.abandon(error)
+
+    def _alone(self) -> _Shelf | None:
+        """The first shard whose next row must be alone."""
+        for shelf in self._shelves.values():
+            slot = shelf.first()
+            if slot is not None and slot.work.alone:
+                return shelf
+        return None
 
     def _ended(self, shelf: _Shelf, work: RowWork) -> None:
         with self._lock:

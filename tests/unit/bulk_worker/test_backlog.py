@@ -56,6 +56,14 @@ def test_a_suspect_row_has_a_batch_to_itself(backlog: Backlog) -> None:
     assert _numbers(backlog.take(CAPACITY)) == [0, 0]
 
 
+def test_a_suspect_row_does_not_wait_for_the_shards_before_its_own(backlog: Backlog) -> None:
+    backlog.fill("1", _rows(*range(10)))
+    backlog.fill("2", _rows(20, images=6, alone=True), last=False)
+    assert _numbers(backlog.take(CAPACITY)) == [20] * 4
+    assert _numbers(backlog.take(CAPACITY)) == [20] * 2
+    assert _numbers(backlog.take(CAPACITY)) == [0, 1, 2, 3]
+
+
 def test_rows_that_ended_meanwhile_take_no_place(backlog: Backlog) -> None:
     rows = _rows(0, 1)
     backlog.fill("1", rows)
