@@ -135,7 +135,7 @@ def make_peace(plan: Plan, fleet: Fleet, producers: Producers, watch: "Watch") -
             if not hurried:
                 bring_callbacks_forward(watch.client)
             hurried = True
-            if nothing_under_way(watch.client):
+            if nothing_under_way(watch.client, living=len(fleet.workers)):
                 return
         time.sleep(0.1)
 
@@ -147,11 +147,14 @@ def bring_callbacks_forward(client: redis.Redis) -> None:
         client.zadd(f"{NAMESPACE}:outbox", dict.fromkeys(owed, 0.0), xx=True)
 
 
-def nothing_under_way(client: redis.Redis) -> bool:
+def nothing_under_way(client: redis.Redis, living: int) -> bool:
+    """Nor is anybody's death unnoticed: who was killed last still has a lease for a while, and it
+    takes a living worker to clear that away."""
     names = ("outbox", "later", "deliveries", "queues")
     keys = [f"{NAMESPACE}:{name}" for name in names]
     claims = next(client.scan_iter(f"{NAMESPACE}:claims:*", count=10_000), None)
-    return not client.exists(*keys) and claims is None
+    leases = client.zcard(f"{NAMESPACE}:leases")
+    return not client.exists(*keys) and claims is None and leases == living
 
 
 class Watch:
