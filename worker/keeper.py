@@ -33,7 +33,7 @@ class Keeper:
         self._on_lost = on_lost
         self._pause_s = lease_s / _RENEWALS_A_LEASE
         self._stopped = threading.Event()
-        self._sweep_from = 0.0
+        self._sweep_from = self._after_a_grace()
         self._thread = vital_thread(self._loop, "keeper")
 
     def start(self) -> None:
@@ -50,16 +50,21 @@ class Keeper:
             try:
                 self._tend()
             except redis.RedisError as error:
-                # Others could not renew either: give them time to, once Redis is back.
-                self._sweep_from = time.monotonic() + 2 * self._pause_s
-                self._claims.doubt()
+                self._sweep_from = self._after_a_grace()
                 log.warning("Redis does not answer the lease keeper: %s", error)
+
+    def _after_a_grace(self) -> float:
+        """When to sweep: others could not renew either while Redis was away, which may be why this
+        process has only just started."""
+        return time.monotonic() + 2 * self._pause_s
 
     def _tend(self) -> None:
         if not self._claims.renew():
             log.error("the lease ran out while this host stood still; its jobs went elsewhere")
             self._on_lost()
             self._claims.join()
+        if strays := self._claims.hand_back_strays():
+            log.warning("%d messages that nobody here works on are back in the queue", strays)
         if time.monotonic() >= self._sweep_from:
             for worker, messages in self._claims.sweep():
                 log.warning("worker %s is dead: %d jobs back in the queue", worker, messages)

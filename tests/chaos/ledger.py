@@ -27,7 +27,6 @@ _MAY_STAY: Final = (
     "_kombu.binding",  # which queues Celery's producers named
     "{namespace}:job:",
     "{namespace}:catalogue",
-    "{namespace}:claims-made",  # the counter that tags come from
     "{namespace}:dead",
     "{namespace}:outbox:log",
 )

@@ -283,7 +283,7 @@ def test_leaving_hands_everything_back_uncounted(
     assert [(message.message, message.deliveries) for message in again] == [("a", 1), ("b", 1)]
 
 
-def test_a_claim_whose_answer_got_lost_is_handed_back_by_the_next(
+def test_a_claim_whose_answer_got_lost_is_handed_back(
     make: MakeClaims, client: redis.Redis, group: list[QueueGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _push(client, group[0], *"abc")
@@ -299,7 +299,47 @@ def test_a_claim_whose_answer_got_lost_is_handed_back_by_the_next(
     with pytest.raises(redis.ConnectionError):
         claims.claim(group, 1)
     monkeypatch.setattr(claims, "_take", take)
+    assert claims.hand_back_strays() == 1
     assert _texts(held + claims.claim(group, 8)) == ["a", "b", "c"]
+    assert claims.hand_back_strays() == 0
+
+
+def test_a_claim_that_came_back_after_its_ack_is_handed_back(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], "a")
+    claims = make("w")
+    [message] = claims.claim(group, 1)
+    kept = client.hgetall(claims.key)
+    claims.ack(message.tag)
+    client.hset(claims.key, mapping=kept)  # by a failover, or a restart without the last second
+    assert claims.hand_back_strays() == 1
+    assert _texts(claims.claim(group, 1)) == ["a"]
+
+
+def test_a_claim_that_a_failover_undid_cannot_acknowledge_the_next_one(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    _push(client, group[0], "a")
+    claims = make("w")
+    before = {key: client.dump(key) for key in client.scan_iter(f"{namespace}*")}
+    [first] = claims.claim(group, 1)
+    for key in client.scan_iter(f"{namespace}*"):
+        client.delete(key)
+    for key, value in before.items():
+        client.restore(key, 0, value)
+    [second] = claims.claim(group, 1)
+    assert not claims.ack(first.tag)
+    assert claims.find(second.tag) == (second.list_key, "a")
+
+
+def test_a_tenant_s_queue_that_was_asked_for_by_name_is_one_place(
+    make: MakeClaims, client: redis.Redis, namespace: str
+) -> None:
+    gold = _queue_of_tenant(client, namespace, "q", "gold")
+    client.lpush(gold, "a", "b")
+    groups = [QueueGroup(name="64x64", queues=(f"{namespace}.q", gold))]
+    assert _texts(make("w").claim(groups, 8)) == ["a", "b"]
 
 
 def test_what_was_claimed_survives_a_killed_redis(own_redis: EmbeddedRedis, namespace: str) -> None:

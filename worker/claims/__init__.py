@@ -8,6 +8,7 @@ it likes. Knows nothing of jobs: a message is an opaque string in an ordinary Ce
 
 import hashlib
 import json
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -47,7 +48,7 @@ class Claims:
     """The claims of one worker process. Threads may share it; one of them claims.
 
     Claims go through `once`, a client that does not retry by itself: a claim whose answer got lost
-    has happened, and asking again would take more. The next claim hands such messages back first.
+    has happened, and asking again would take more. The keeper hands such messages back.
     Acks go through `patient`, which waits for Redis to come back. Both end where they started if
     they happen twice.
     """
@@ -65,12 +66,12 @@ class Claims:
         self._redis = once
         self._patient = patient
         self._held: set[str] = set()
-        self._unsure = False
+        self._claims_made = 0
+        self._claiming = threading.Lock()
         self._lease_s = lease_s
         self._prefix = f"{namespace}:claims:"
         self._leases = f"{namespace}:leases"
         self._deliveries = f"{namespace}:deliveries"
-        self._counter = f"{namespace}:claims-made"
         self._known_queues = known_queues_key(namespace)
         self._weights = weights_key(namespace)
         self._turns: object = {}
@@ -117,12 +118,11 @@ class Claims:
 
         Raises:
             LeaseLost: join again first.
-            redis.RedisError: what was taken, if anything, is handed back by the next call.
+            redis.RedisError: what was taken, if anything, `hand_back_strays` hands back.
         """
-        if self._unsure:
-            self._hand_back_strays()
-        self._unsure = True
+        self._claims_made += 1
         ask = {
+            "claim": self._claims_made,
             "worker": self.worker,
             "groups": {queue: group.name for group in groups for queue in group.queues},
             "pictures": want,
@@ -131,9 +131,9 @@ class Claims:
             "idle": self._held <= set(aside),
             "turns": self._turns,
         }
-        claimed = self._take(ask)
-        self._held.update(message.tag for message in claimed)
-        self._unsure = False
+        with self._claiming:
+            claimed = self._take(ask)
+            self._held.update(message.tag for message in claimed)
         return claimed
 
     def _take(self, ask: dict[str, Any]) -> list[Claimed]:
@@ -141,10 +141,9 @@ class Claims:
             list[Any] | None,
             self._claim(
                 keys=[
-                    self._prefix + self.worker,
+                    self.key,
                     self._leases,
                     self._deliveries,
-                    self._counter,
                     self._known_queues,
                     self._weights,
                 ],
@@ -159,11 +158,6 @@ class Claims:
             Claimed(tag=tag, list_key=key, message=message, deliveries=deliveries)
             for tag, key, message, deliveries in taken
         ]
-
-    def _hand_back_strays(self) -> None:
-        for tag in cast(list[str], self._redis.hkeys(self._prefix + self.worker)):
-            if tag not in self._held:
-                self.hand_back(tag)
 
     def ack(self, tag: str) -> bool:
         """The message is done with. False if it was no longer ours."""
@@ -189,9 +183,12 @@ class Claims:
         list_key, _, message = entry.partition("\0")
         return list_key, message
 
-    def doubt(self) -> None:
-        """Redis was away, and may have come back without an ack it had confirmed."""
-        self._unsure = True
+    def hand_back_strays(self) -> int:
+        """Hand back what stands among our claims and is not ours: a claim whose answer got lost, or
+        one that was let go and that a Redis which restarted or failed over remembers. How many."""
+        with self._claiming:
+            strays = set(cast(list[str], self._redis.hkeys(self.key))) - self._held
+        return sum(self._let_go(tag, back=True, client=self._redis) for tag in strays)
 
     def holds(self, tag: str) -> bool:
         """Whether the message is neither acknowledged nor handed back yet."""
@@ -205,9 +202,11 @@ class Claims:
         """Put back the messages of workers whose lease ran out: (worker, messages) each."""
         return self._swept("", 1)
 
-    def _let_go(self, tag: str, *, back: bool, counted: bool = False) -> bool:
-        keys = [self._prefix + self.worker, self._deliveries]
-        ours = bool(self._release(keys=keys, args=[tag, int(back), int(counted)]))
+    def _let_go(
+        self, tag: str, *, back: bool, counted: bool = False, client: redis.Redis | None = None
+    ) -> bool:
+        keys = [self.key, self._deliveries]
+        ours = bool(self._release(keys=keys, args=[tag, int(back), int(counted)], client=client))
         self._held.discard(tag)
         return ours
 

@@ -1,8 +1,9 @@
 -- Take messages for one batch, and write down in the same call who has them.
 -- KEYS 1 this worker's claims (hash: tag -> list \0 message)   2 leases (sorted set: worker -> expiry)
---      3 deliveries so far (hash: sha1 of message -> count)    4 tag counter
---      5 queues of tenants (set of names)   6 weights of tenants (hash)
+--      3 deliveries so far (hash: sha1 of message -> count)
+--      4 queues of tenants (set of names)   5 weights of tenants (hash)
 -- ARGV 1 what is asked, as JSON:
+--        claim     its number, for the tags: counted by the worker, as a failover may roll back what is here
 --        worker    who asks                        groups    queue -> compile key; tenants' queues too
 --        pictures  how many are wanted             messages  how many may be taken at most
 --        suspect   delivery from which on a message is suspect
@@ -28,12 +29,12 @@ local function add_place(queue, group, tenant, weight)
     path = {tenant, key, key .. '\n' .. queue}, parents = {'*', tenant, key},
   }
 end
-local weights, weighed = {}, redis.call('HGETALL', KEYS[6])
+local weights, weighed = {}, redis.call('HGETALL', KEYS[5])
 for i = 1, #weighed, 2 do weights[weighed[i]] = tonumber(weighed[i + 1]) end
 for queue, its_group in pairs(ask.groups) do add_place(queue, its_group, '', 1) end
-for _, queue in ipairs(redis.call('SMEMBERS', KEYS[5])) do
+for _, queue in ipairs(redis.call('SMEMBERS', KEYS[4])) do
   local tenant, its_group = tenant_of(queue), ask.groups[string.match(queue, '^[^@]*')]
-  if tenant and its_group then
+  if tenant and its_group and not ask.groups[queue] then
     local weight = weights[tenant] or 1
     add_place(queue, its_group, tenant, weight > 0 and weight or 1)
   end
@@ -98,7 +99,7 @@ local function take(list)
       return nil
     end
   end
-  local tag = tostring(redis.call('INCR', KEYS[4]))
+  local tag = string.format('%d.%06d', ask.claim, #taken)
   redis.call('HSET', KEYS[1], tag, list .. '\0' .. message)
   taken[#taken + 1] = {tag, list, message, delivery}
   return tonumber(string.match(message, '"images": ?(%d+)') or 1)
@@ -131,8 +132,10 @@ local function serve(level, turns)
       charge(turns, place, got, free)
       group, place.left, pictures = place.group, place.left - 1, pictures + got
       finished = finished or pictures >= ask.pictures or #taken >= ask.messages
-      narrow()
+    else
+      place.left = 0
     end
+    narrow()
   end
   tidy(turns)
 end
@@ -143,6 +146,6 @@ for _, level in ipairs(LEVELS) do
   serve(level, ask.turns[level])
 end
 for _, place in ipairs(places) do
-  if place.empty_levels == #LEVELS then redis.call('SREM', KEYS[5], place.queue) end
+  if place.empty_levels == #LEVELS then redis.call('SREM', KEYS[4], place.queue) end
 end
 return {cjson.encode(ask.turns), taken}

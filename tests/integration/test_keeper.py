@@ -1,0 +1,45 @@
+"""The lease keeper on a real Redis: what it puts back, and what it leaves alone."""
+
+import time
+
+import pytest
+import redis
+
+from shared.records import Records
+from worker.claims import Claims, QueueGroup
+from worker.keeper import Keeper
+
+LEASE_S = 2.0
+
+
+@pytest.fixture
+def claims(client: redis.Redis, namespace: str) -> Claims:
+    return Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=LEASE_S)
+
+
+@pytest.fixture
+def keeper(client: redis.Redis, namespace: str, claims: Claims) -> Keeper:
+    claims.join()
+    return Keeper(claims, Records(client, namespace, 3600), LEASE_S, lambda: None)
+
+
+def test_a_worker_that_starts_after_an_outage_gives_the_others_time_to_renew(
+    keeper: Keeper, client: redis.Redis, namespace: str
+) -> None:
+    client.zadd(f"{namespace}:leases", {"could not renew": time.time() - 1})
+    keeper._tend()
+    assert client.zscore(f"{namespace}:leases", "could not renew")
+
+
+def test_a_claim_that_a_restart_brought_back_unnoticed_returns_to_its_queue(
+    keeper: Keeper, claims: Claims, client: redis.Redis, namespace: str
+) -> None:
+    queue = f"{namespace}.q"
+    client.lpush(queue, "a")
+    [message] = claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)
+    kept = client.hgetall(claims.key)
+    claims.ack(message.tag)
+    client.hset(claims.key, mapping=kept)
+    keeper._tend()
+    assert client.lrange(queue, 0, -1) == ["a"]
+    assert not client.exists(claims.key)
