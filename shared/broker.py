@@ -41,14 +41,16 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
     from redis.backoff import ExponentialBackoff
     from redis.retry import Retry
 
-    passing = [redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError]
-    if retries == UNTIL_IT_IS_BACK:  # full, or a replica for a moment
-        passing += [redis.OutOfMemoryError, redis.ReadOnlyError]
+    from shared.refusals import TakesNoWrites, UntilItTakesWrites
+
+    patient = retries == UNTIL_IT_IS_BACK
+    kind = UntilItTakesWrites if patient else Retry
+    lost = [redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError]
     options: dict[str, Any] = {
         "decode_responses": True,
         "encoding_errors": "replace",  # rubbish on a queue must reach the code that refuses it
-        "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
-        "retry_on_error": passing,
+        "retry": kind(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
+        "retry_on_error": [*lost, TakesNoWrites] if patient else lost,
         "socket_timeout": 10,
         "socket_connect_timeout": 5,
         "health_check_interval": 30,
@@ -82,12 +84,23 @@ def check(client: "Redis", url: str) -> None:
 
 def _sentence(error: Exception, url: str) -> str:
     import redis
+    from redis.sentinel import MasterNotFoundError
 
-    where = url.rpartition("@")[2]
+    from shared.refusals import will_pass
+
+    where = url.partition("?")[0].rpartition("@")[2]  # passwords stand before and behind
+    if isinstance(error, MasterNotFoundError):
+        return f"no Sentinel of {where} lets us ask it and knows a master of that name"
     if isinstance(error, redis.AuthenticationError):
         return f"Redis at {where} refuses the credentials: {error}"
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return f"Redis at {where} does not give this user the rights of docs/redis.md: {error}"
     if isinstance(error, redis.OutOfMemoryError):
         return f"Redis at {where} is full and took nothing: {error}"
+    if will_pass(error):
+        return f"Redis at {where} takes no writes for now and took nothing: {error}"
+    if isinstance(error, redis.ResponseError):
+        return f"Redis at {where} refuses: {error}"
     return f"Redis at {where} does not answer ({error}); start it or set IMAGEFLEET_REDIS_URL"
 
 
@@ -109,7 +122,7 @@ def celery_url(url: str) -> str:
 def transport_options(url: str) -> dict[str, Any]:
     """What `celery_url` cannot say: for `broker_` and `result_backend_transport_options`."""
     if url.startswith(sentinel.SCHEME):
-        return {"master_name": sentinel.Address.parse(url).service, "socket_keepalive": True}
+        return {"socket_keepalive": True, **sentinel.Address.parse(url).celery_options()}
     return {"socket_keepalive": not url.startswith("unix:")}
 
 

@@ -48,13 +48,18 @@ class Address:
         )
 
     def celery_url(self) -> str:
-        """As kombu and Celery's result backend spell it; they take the service as an option."""
+        """As kombu and Celery's result backend spell it; the rest is in `celery_options`."""
         credentials = ""
         if self.password is not None:
             credentials = f"{quote(self.username or '', safe='')}:{quote(self.password, safe='')}@"
         return ";".join(
             f"{SCHEME}{credentials}{host}:{port}/{self.db}" for host, port in self.hosts
         )
+
+    def celery_options(self) -> dict[str, Any]:
+        """What the URL cannot tell them."""
+        watchers = {"password": self.sentinel_password} if self.sentinel_password else {}
+        return {"master_name": self.service, "sentinel_kwargs": watchers}
 
 
 def connect(url: str, options: dict[str, Any]) -> "Redis":

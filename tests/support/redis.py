@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 import redis
 
@@ -57,9 +58,10 @@ class TcpServer:
 
 
 class WatchedPair:
-    """A master, its replica and one Sentinel that promotes the replica when the master dies."""
+    """A master, its replica and one Sentinel that promotes the replica when the master dies.
+    `password` is the Sentinel's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, password: str = "") -> None:
         durable = ("--appendonly", "yes", "--save", "")
         self._stack = ExitStack()
         self.master = TcpServer(folder / "master", *durable)
@@ -71,18 +73,21 @@ class WatchedPair:
             "--sentinel",
             config=f"sentinel monitor fleet 127.0.0.1 {self.master.port} 1\n"
             "sentinel down-after-milliseconds fleet 500\n"
-            "sentinel failover-timeout fleet 3000\n",
+            "sentinel failover-timeout fleet 3000\n"
+            + (f'requirepass "{password}"\n' if password else ""),
         )
+        self._password = password
 
     @property
     def url(self) -> str:
-        return f"sentinel://127.0.0.1:{self.sentinel.port}/fleet"
+        secret = f"?sentinel_password={quote(self._password)}" if self._password else ""
+        return f"sentinel://127.0.0.1:{self.sentinel.port}/fleet{secret}"
 
     def __enter__(self) -> Self:
         for server in (self.master, self.replica, self.sentinel):
             self._stack.enter_context(server)
         until(lambda: self.replica.client().info("replication")["master_link_status"] == "up")
-        until(lambda: self.sentinel.client().sentinel_slaves("fleet"))
+        until(lambda: self._watcher().sentinel_slaves("fleet"))
         return self
 
     def __exit__(
@@ -99,8 +104,11 @@ class WatchedPair:
         until(lambda: self._told_master() == self.replica.port)
 
     def _told_master(self) -> int:
-        _, port = self.sentinel.client().sentinel_get_master_addr_by_name("fleet")
+        _, port = self._watcher().sentinel_get_master_addr_by_name("fleet")
         return int(port)
+
+    def _watcher(self) -> redis.Redis:
+        return self.sentinel.client(**({"password": self._password} if self._password else {}))
 
 
 class TlsDoor:

@@ -32,6 +32,11 @@ def test_the_sentinels_service_is_told_as_an_option() -> None:
     assert "master_name" not in transport_options("redis://a/0")
 
 
+def test_the_sentinels_own_password_is_told_as_an_option() -> None:
+    told = transport_options("sentinel://:pw@a/fleet?sentinel_password=sp")
+    assert told["sentinel_kwargs"] == {"password": "sp"}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
