@@ -26,6 +26,7 @@ from shared.queues import queue_name, without_tenant
 from shared.records import Records
 from shared.storage import open_store
 from worker.attempts import Slot, attempts_in, offer_of
+from worker.beginning import Beginner
 from worker.bulk.backlog import Backlog
 from worker.bulk.making import make_shard
 from worker.bulk.workshop import Workshop
@@ -116,9 +117,8 @@ class Host:
         )
         self.intake = Intake(
             self._claims,
-            records,
-            dead,
-            self.engine,
+            Beginner(self._claims, records, dead, self.engine.info, settings.max_deliveries),
+            self.engine.capacity,
             self._backlog,
             Originals(store, AllowList.parse(settings.callback_allow)),
             max_deliveries=settings.max_deliveries,
@@ -229,12 +229,13 @@ class Host:
         finally:
             os._exit(Exit.HURRIED)
 
-    def _give_up(self, batch: Sequence[Slot]) -> None:
+    def _give_up(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
         """Sick devices had `batch`. That counts as a delivery, like a worker that died, so that a
         prompt which does it to them is bounded. What only waited goes back uncounted."""
         hurt = attempts_in(batch)
         self._put_down_shards(batch)
-        self.jobs.hand_back([each for each in self.intake.put_down() if each not in hurt])
+        others = dict.fromkeys([*attempts_in(waiting), *self.intake.put_down()])
+        self.jobs.hand_back([each for each in others if each not in hurt])
         self.jobs.hand_back(hurt, counted=True)
 
     def _leave_hung_devices(self) -> None:

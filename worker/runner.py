@@ -31,6 +31,9 @@ _SKETCH_EVERY_S: Final = 2.0
 
 Report = Callable[[Sequence[Slot], int], None]
 """A batch and the steps it has done."""
+GiveUp = Callable[[Sequence[Slot], Sequence[Slot]], None]
+"""The batch that sick devices had in hand, and what waited here to be painted again. Whoever is
+told takes both over, and all else that waits for the devices."""
 
 
 class Runner:
@@ -43,9 +46,8 @@ class Runner:
         report: Report,
         poll_s: float,
         health: Health,
-        give_up: Callable[[Sequence[Slot]], None],
+        give_up: GiveUp,
     ) -> None:
-        """`give_up` takes over what sick devices had in hand, and all that waits for them."""
         self._engine = engine
         self._next_batch = next_batch
         self._report = report
@@ -173,10 +175,20 @@ class Runner:
         self._quarantine(batch)
 
     def _quarantine(self, batch: Sequence[Slot]) -> None:
-        self._give_up(batch)
-        for work in work_in(batch):
+        with self._changed:
+            self._changed.wait_for(lambda: not self._flying)  # what fails there waits here too
+        waiting = self._let_go()
+        self._give_up(batch, waiting)
+        for work in work_in([*batch, *waiting]):
             work.abandon(DeviceError("the devices are sick"))
         self._health.recover(self._stopping)
+
+    def _let_go(self) -> list[Slot]:
+        """Halves and failed batches that would wait until the devices are well."""
+        waiting = [*self._halves, *(batch for batch, _ in self._failed)]
+        self._halves.clear()
+        self._failed.clear()
+        return [slot for batch in waiting for slot in batch]
 
     def _isolate(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Halve a failed batch until the culprit is alone; its mates go on without it."""

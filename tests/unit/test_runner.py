@@ -12,7 +12,7 @@ from tests.support.engines import INFO, RecordingEngine
 from worker.attempts import Attempt, Slot, plan_attempt, slots_of
 from worker.engine.base import ImageSpec
 from worker.health import Health
-from worker.runner import Runner
+from worker.runner import GiveUp, Runner
 
 
 def _attempt(name: str, seed: int) -> Attempt:
@@ -41,15 +41,36 @@ class SickAtFirst(Health):
         self.recovered = True
 
 
+class WellOnce(SickAtFirst):
+    """Falls sick while a failed batch is being halved."""
+
+    asked = 0
+
+    def paints(self) -> bool:
+        self.asked += 1
+        return self.asked == 1
+
+
+class GivenUp:
+    """What a runner gave up: the batches on sick devices, and what waited at that time."""
+
+    def __init__(self) -> None:
+        self.batches: list[Sequence[Slot]] = []
+        self.waiting: list[Sequence[Slot]] = []
+
+    def __call__(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
+        self.batches.append(batch)
+        self.waiting.append(waiting)
+
+
 def _run(
     engine: RecordingEngine,
     batches: list[list[Slot]],
     health: Health | None = None,
-    given_up: list[Sequence[Slot]] | None = None,
+    give_up: GiveUp = lambda hurt, waiting: None,
 ) -> list[int]:
     """Run `batches` to their end; the steps reported."""
     reported: list[int] = []
-    given_up = [] if given_up is None else given_up
     queue = list(batches)
     empty = threading.Event()
 
@@ -65,7 +86,7 @@ def _run(
         lambda _, step: reported.append(step),
         0.001,
         health or AlwaysWell(engine, MemoryStore(), 0),
-        given_up.append,
+        give_up,
     )
     runner.start()
     assert empty.wait(10)
@@ -119,10 +140,10 @@ def test_sick_devices_blame_no_prompt_and_give_the_batch_up_whole() -> None:
             raise RuntimeError("the device is lost")
 
     hurt, mate, later = _attempt("a", 1), _attempt("b", 2), _attempt("c", 3)
-    engine, given_up = RecordingEngine(8, fail_first), []
+    engine, given_up = RecordingEngine(8, fail_first), GivenUp()
     batch = _slots(hurt, mate)
     _run(engine, [batch, _slots(later)], SickAtFirst(engine, MemoryStore(), 0), given_up)
-    assert given_up == [batch]
+    assert given_up.batches == [batch]
     assert [len(batch) for batch in engine.batches] == [2, 1]
     assert later.pictures()[0].max() == 3
 
@@ -132,9 +153,22 @@ def test_devices_that_fail_every_job_are_not_believed_for_ever() -> None:
         raise RuntimeError("the device is lost")
 
     jobs = [_attempt(f"job {i}", i) for i in range(18)]
-    engine, given_up = RecordingEngine(8, fail), []
+    engine, given_up = RecordingEngine(8, fail), GivenUp()
     _run(engine, [_slots(job) for job in jobs], AlwaysWell(engine, MemoryStore(), 0), given_up)
-    assert given_up == [_slots(job) for job in jobs[16:]]
+    assert given_up.batches == [_slots(job) for job in jobs[16:]]
+
+
+def test_the_halves_of_a_failed_batch_do_not_wait_for_sick_devices_to_recover() -> None:
+    def fail(specs: Sequence[ImageSpec]) -> None:
+        raise RuntimeError("the device is lost")
+
+    jobs = [_attempt(f"job {i}", i) for i in range(4)]
+    engine, given_up = RecordingEngine(8, fail), GivenUp()
+    health = WellOnce(engine, MemoryStore(), 0)
+    _run(engine, [_slots(*jobs)], health, given_up)
+    assert (given_up.batches, given_up.waiting) == ([_slots(*jobs[:2])], [_slots(*jobs[2:])])
+    assert all(job.ended for job in jobs)
+    assert [len(batch) for batch in engine.batches] == [4, 2]
 
 
 def test_an_error_about_the_job_does_not_ask_the_devices() -> None:
