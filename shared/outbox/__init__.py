@@ -37,7 +37,8 @@ _PLACES: Final = 8
 """Of a receiver, a worker."""
 _LOOKED_AT: Final = 200
 """Due messages a claim looks at when receivers are crowded."""
-_STEP_BACK_S: Final = 5.0
+_SLOW_STEP_BACK_S: Final = 5.0
+_CROWDED_STEP_BACK_S: Final = 1.0
 _WEEK_S: Final = 7 * 24 * 3600
 _GONE_S: Final = _WEEK_S
 """How long a receiver that answered 410 is left alone."""
@@ -85,7 +86,11 @@ class Outbox:
             crowd += [receiver, places - busy.get(receiver, 0), int(receiver in slow)]
         found = self._claim(
             keys=[self._due, self._messages],
-            args=[limit, lease_s, _LOOKED_AT, _PLACES, _STEP_BACK_S, *crowd],
+            args=[
+                *(limit, lease_s, _LOOKED_AT, _PLACES),
+                *(_SLOW_STEP_BACK_S, _CROWDED_STEP_BACK_S),
+                *crowd,
+            ],
         )
         return list(self._parsed(dict(zip(found[::2], found[1::2], strict=True))))
 

@@ -14,6 +14,7 @@ from shared.jobs import CallbackEvent, JobError, JobRequest
 from shared.outbox import Outbox
 from shared.outbox.messages import Message, Outcome, Standing, Verdict
 from shared.records import Records
+from tests.support.processes import until
 
 DELIVERED = Outcome(verdict=Verdict.DELIVERED, status=204)
 FAILED = Outcome(verdict=Verdict.RETRY, status=503, reason="Service Unavailable")
@@ -194,6 +195,20 @@ def test_messages_to_a_slow_receiver_step_out_of_the_way(outbox: Outbox, client:
     ]
     assert [_names(claim) for claim in claims] == [["slow-000"], [], ["quick"]]
     assert outbox.waiting() == 451
+
+
+def test_messages_to_a_busy_receiver_that_answers_hide_no_others(
+    outbox: Outbox, client: Redis
+) -> None:
+    with client.pipeline(transaction=True) as pipe:
+        for number in range(450):
+            outbox.add(_message(f"many-{number:03}", "http://many.example/x"), pipe)
+        pipe.execute()
+    outbox.add(_message("one", "https://one.example/y"))
+    claims = [_names(outbox.claim(8, 60, busy={"many.example": 8})) for _ in range(3)]
+    assert claims == [[], [], ["one"]]
+    assert outbox.waiting() == 451
+    until(lambda: len(outbox.claim(8, 60)) == 8)  # they come back, and soon
 
 
 def test_rubbish_in_the_outbox_is_put_aside_and_holds_nothing_up(
