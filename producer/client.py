@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # planning is a matter of few producers
     from producer.bulk.run import BulkRun
 from shared.tenants import Tenants
 
-_CHUNK: Final = 500
+CHUNK: Final = 500
 """Jobs a round trip: 28,000 jobs/s with it, 1,600 one by one."""
 _FIRST_POLL_S: Final = 0.01
 _LAST_POLL_S: Final = 0.25
@@ -120,7 +120,7 @@ class Client:
             raise InvalidRequest("prompts", prompts, "must be several; `submit` takes one")
         jobs: list[Job] = []
         entries = iter(prompts)
-        while chunk := list(islice(entries, _CHUNK)):
+        while chunk := list(islice(entries, CHUNK)):
             common = {**self._common, **parameters}
             jobs += self._accept([_fields(entry, common) for entry in chunk])
         return jobs

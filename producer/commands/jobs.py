@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from producer.client import Client, Job, outcome
+from producer.client import CHUNK, Client, Job, outcome
 from producer.commands.connected import connected
 from shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
 from shared.jobs import (
@@ -69,12 +69,11 @@ def submit(
         if len(texts) != 1:
             raise click.UsageError("--id names one job, so give one prompt")
         given["id"] = job_id
-    jobs = client.submit_many(texts, **given)
+    accepted = _accept(client, texts, given)
     if wait:
-        sys.exit(_wait(client, jobs, timeout))
-    else:
-        for job in jobs:
-            click.echo(job.id)
+        sys.exit(_wait(client, _all_of(accepted), timeout))
+    for job in accepted:
+        click.echo(job.id)
 
 
 @connected
@@ -134,6 +133,25 @@ def _lines(given: Mapping[str, Any]) -> Iterator[str]:
         except InvalidRequest as error:
             raise InvalidRequest(f"line {at}: {error.field}", error.value, error.limit) from None
         yield line
+
+
+def _accept(client: Client, texts: Sequence[str], given: Mapping[str, Any]) -> Iterator[Job]:
+    """Chunk by chunk: the ids of one are printed before the next can be refused."""
+    for at in range(0, len(texts), CHUNK):
+        yield from client.submit_many(texts[at : at + CHUNK], **given)
+
+
+def _all_of(accepted: Iterator[Job]) -> list[Job]:
+    """To wait for. If some are refused, the others' ids are printed: nobody waits for them."""
+    jobs: list[Job] = []
+    try:
+        for job in accepted:
+            jobs.append(job)
+    except ImagefleetError:
+        for job in jobs:
+            click.echo(job.id)
+        raise
+    return jobs
 
 
 def _name_unknown(job_ids: Sequence[str], known: Sequence[JobStatus]) -> None:

@@ -42,7 +42,7 @@ def tenants(
     for tenant, weight in weights:
         client.tenants.weigh(tenant, _number(weight))
     for tenant, limit in limits:
-        client.tenants.limit(tenant, None if limit == "none" else int(_number(limit)))
+        client.tenants.limit(tenant, None if limit == "none" else _jobs(limit))
     click.echo(_row("tenant", "waiting", "weight", "limit"))
     for each in client.tenants.standings():
         click.echo(_line(each))
@@ -63,3 +63,10 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise click.UsageError(f"{text!r} is not a number") from None
+
+
+def _jobs(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is neither a whole number of jobs nor none") from None

@@ -111,6 +111,26 @@ def test_tenants_are_weighed_limited_and_shown(run: Run) -> None:
     assert run("tenants", "--weight", "gold").returncode == 2
 
 
+@pytest.mark.parametrize("limit", ["inf", "nan", "1.9", "many"])
+def test_a_limit_that_is_no_number_of_jobs_is_a_wrong_command_line(run: Run, limit: str) -> None:
+    told = run("tenants", "--limit", f"gold={limit}")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert f"{limit!r} is neither a whole number of jobs nor none" in told.stderr
+
+
+@pytest.mark.parametrize("wait", [(), ("--wait",)])
+def test_the_ids_of_accepted_jobs_are_printed_although_later_ones_are_refused(
+    run: Run, redis_server: EmbeddedRedis, namespace: str, wait: tuple[str, ...]
+) -> None:
+    client = Client(redis_server.url, namespace=namespace)
+    client.tenants.limit("*", 600)
+    told = run("submit", "-", *wait, stdin="".join(f"prompt {n}\n" for n in range(1000)))
+    assert told.returncode == 1
+    assert "the queue is full" in told.stderr
+    ids = told.stdout.split()
+    assert len(ids) == len(client.statuses(ids)) == 500
+
+
 def test_waiting_prints_where_the_pictures_are(
     run: Run, redis_server: EmbeddedRedis, namespace: str
 ) -> None:
