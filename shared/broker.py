@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # a quarter of a second that `import producer` does not spend
 
 TASK_NAME = "imagefleet.render"
 BULK_TASK_NAME = "imagefleet.bulk_shard"
+RECORDED = "recorded"
+"""Header of a message that was stored together with its job's record. A message without it came
+from plain Celery, and whoever reads it makes the record; redrive.lua takes it away."""
 NO_PROMPTS_IN_LOGS = ""
 """`argsrepr`/`kwargsrepr`: Celery would log the prompt, and carry it twice."""
 
@@ -135,11 +138,19 @@ def message(job_id: str, request: JobRequest, queue: str) -> str:
         queue=queue,
         priority=request.priority,
         images=request.num_images_per_prompt,
+        recorded=True,
     )
 
 
 def task_message(
-    task: str, id: str, kwargs: dict[str, Any], *, queue: str, priority: int, images: int
+    task: str,
+    id: str,
+    kwargs: dict[str, Any],
+    *,
+    queue: str,
+    priority: int,
+    images: int,
+    recorded: bool = False,
 ) -> str:
     """The Redis list element for one call of a Celery task.
 
@@ -151,7 +162,7 @@ def task_message(
             "body": base64.b64encode(body.encode()).decode(),
             "content-encoding": "utf-8",
             "content-type": "application/json",
-            "headers": _headers(task, id, images),
+            "headers": _headers(task, id, images, recorded=recorded),
             "properties": _properties(id, priority, queue),
         },
         separators=(",", ":"),
@@ -162,8 +173,9 @@ _NO_WORKFLOW = {"callbacks": None, "errbacks": None, "chain": None, "chord": Non
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
 
 
-def _headers(task: str, job_id: str, images: int) -> dict[str, Any]:
-    """`images` is ours: a claim counts pictures without opening the body. Left out it means 1."""
+def _headers(task: str, job_id: str, images: int, *, recorded: bool) -> dict[str, Any]:
+    """Two are ours. `images`: a claim counts pictures without opening the body; left out it means
+    1. `recorded`: see RECORDED."""
     return {
         "lang": "py",
         "task": task,
@@ -175,6 +187,7 @@ def _headers(task: str, job_id: str, images: int) -> dict[str, Any]:
         "kwargsrepr": NO_PROMPTS_IN_LOGS,
         "origin": _ORIGIN,
         **({"images": images} if images > 1 else {}),
+        **({RECORDED: True} if recorded else {}),
     }
 
 

@@ -5,6 +5,7 @@ picture of a job (`num_images_per_prompt` of them), a *step* one denoising step.
 This page knows nothing of Redis, Celery, storage or devices.
 """
 
+import hashlib
 import re
 import secrets
 import uuid
@@ -304,8 +305,12 @@ def pack(request: JobRequest) -> dict[str, Any]:
     return {"version": MESSAGE_VERSION, "request": request.model_dump(mode="json")}
 
 
-def unpack(kwargs: object) -> JobRequest:
-    """The opposite of `pack`. Raises MessageRejected or InvalidRequest, never anything else."""
+def unpack(kwargs: object, job_id: str) -> JobRequest:
+    """The opposite of `pack`. A seed that was left out follows from the id, so that every delivery
+    of the message asks for the same picture.
+
+    Raises MessageRejected or InvalidRequest, never anything else.
+    """
     if not isinstance(kwargs, dict):
         raise MessageRejected("message carries no keyword arguments")
     version, request = kwargs.get("version"), kwargs.get("request")
@@ -316,7 +321,11 @@ def unpack(kwargs: object) -> JobRequest:
         )
     if not isinstance(request, dict):
         raise MessageRejected("message carries no request object")
-    return JobRequest.parse(request)
+    return JobRequest.parse({"seed": _seed_of(job_id), **request})
+
+
+def _seed_of(job_id: str) -> int:
+    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4])
 
 
 def _refusal(error: ValidationError, parameters: dict[str, Any]) -> InvalidRequest:

@@ -11,7 +11,5 @@ local function queue_of(list) return string.match(list, '^[^\6]*') end
 -- Back to the head of the list, where the next claim finds it.
 local function put_back(list, message)
   redis.call('RPUSH', list, message)
-  if tenant_of(list) then
-    redis.call('SADD', string.match(list, '^[^.]*') .. ':queues', queue_of(list))
-  end
+  redis.call('SADD', string.match(list, '^[^.]*') .. ':queues', queue_of(list))
 end

@@ -51,6 +51,11 @@ def known_queues_key(namespace: str) -> str:
     return f"{namespace}:queues"
 
 
+def later_key(namespace: str) -> str:
+    """The sorted set of messages that wait outside their queues: list \\0 message by due time."""
+    return f"{namespace}:later"
+
+
 def list_key(queue: str, priority: int) -> str:
     """The Redis list behind `queue` at this priority (0..9)."""
     step = max(step for step in PRIORITY_STEPS if step <= priority)

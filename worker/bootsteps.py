@@ -60,9 +60,6 @@ def install(app: Celery, host: Host) -> None:
             host.intake.attach(groups, consumer.strategies, self._pass_on)
             host.take_work()
 
-        def stop(self, consumer: Any) -> None:
-            host.intake.detach()
-
     @worker_shutting_down.connect(weak=False)
     def stop_taking(how: str, **_: Any) -> None:
         if how == "Warm":

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from datetime import UTC, datetime
 
 from kombu.message import Message
 
@@ -13,13 +14,16 @@ class ClaimedMessage(Message):
     """A kombu message that remembers which claim it came with."""
 
     claimed: Claimed
+    due: float | None
+    """Unix seconds; None: at once. Its header `eta` is taken away: Celery would keep the message in
+    hand until then, and forget it when it reconnects."""
 
 
 def open_envelope(claimed: Claimed) -> ClaimedMessage:
     """Open kombu's Redis envelope. Raises almost anything if it is none."""
     envelope = json.loads(claimed.message)
-    properties, body = envelope["properties"], envelope["body"]
-    check_job_id(envelope["headers"]["id"])
+    headers, properties, body = envelope["headers"], envelope["properties"], envelope["body"]
+    check_job_id(headers["id"])
     if properties.get("body_encoding") == "base64":
         body = base64.b64decode(body)
     message = ClaimedMessage(
@@ -27,10 +31,17 @@ def open_envelope(claimed: Claimed) -> ClaimedMessage:
         delivery_tag=claimed.tag,
         content_type=envelope["content-type"],
         content_encoding=envelope["content-encoding"],
-        headers=envelope["headers"],
+        headers={**headers, "eta": None},
         properties={**properties, "delivery_tag": claimed.tag},
         delivery_info={**properties["delivery_info"], "redelivered": claimed.deliveries > 1},
         accept={"application/json"},
     )
     message.claimed = claimed
+    message.due = _unix_time(headers["eta"]) if headers.get("eta") else None
     return message
+
+
+def _unix_time(eta: str) -> float:
+    """Of an ISO 8601 time, which is UTC unless it says otherwise."""
+    time = datetime.fromisoformat(eta)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

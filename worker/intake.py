@@ -1,6 +1,6 @@
 """Between the queue and the devices: claimed messages become Celery requests, requests attempts.
 
-Celery stays the owner of a request's life: it decodes, checks revoked, expired and ETA, traces,
+Celery stays the owner of a request's life: it decodes, checks revoked and expired, traces,
 stores results, follows chains and acknowledges. Only two things are ours: when messages are taken
 (`next_batch`, at the moment the devices are free, or shortly before: `report`) and what happens
 between "received" and "sent to the pool" (`accept`: its pictures are put into a device batch).
@@ -21,20 +21,14 @@ from typing import Any, Final
 import redis
 from celery.worker.request import Request
 
-from shared.admission import admit
 from shared.broker import BULK_TASK_NAME
 from shared.bulk.runs import unpack_shard
-from shared.deadletters import DeadLetter, DeadLetters
-from shared.errors import ImagefleetError, LeaseLost, MessageRejected, TooManyDeliveries
-from shared.events import callback
-from shared.jobs import TERMINAL, CallbackEvent, JobError, State, unpack
-from shared.queues import DEFAULT_MODEL
-from shared.records import Beginning, Move, Records
-from worker.attempts import Attempt, Slot, attempts_in, offer_of, plan_attempt, slots_of
+from shared.errors import ImagefleetError, LeaseLost
+from worker.attempts import Attempt, Slot, attempts_in, slots_of
 from worker.batching import Linger, next_batch, suspect_from
+from worker.beginning import Beginner
 from worker.bulk.backlog import Backlog
 from worker.claims import Claimed, Claims, QueueGroup
-from worker.engine.base import Engine
 from worker.envelope import open_envelope
 from worker.foresight import Foresight
 from worker.originals import Originals
@@ -53,9 +47,8 @@ class Intake:
     def __init__(
         self,
         claims: Claims,
-        records: Records,
-        dead: DeadLetters,
-        engine: Engine,
+        beginner: Beginner,
+        capacity: int,
         backlog: Backlog,
         originals: Originals,
         *,
@@ -65,23 +58,20 @@ class Intake:
     ) -> None:
         """
         Args:
+            capacity: pictures in a device batch.
             originals: fetches what jobs start from.
             backlog: rows of datasets, for places in batches that no job wants.
             max_in_hand: jobs between claim and acknowledgement, each of which holds a thread.
             linger_s: how long a batch that is not full waits for more of its compile key.
         """
         self._claims = claims
-        self._records = records
-        self._dead = dead
-        self._info = engine.info
+        self._beginner = beginner
         self._backlog = backlog
         self._originals = originals
-        offer = offer_of(engine.info)
-        self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
-        self._capacity = engine.capacity
+        self._capacity = capacity
         self._max_deliveries = max_deliveries
         self._max_in_hand = max_in_hand
-        self._linger = Linger(linger_s, engine.capacity)
+        self._linger = Linger(linger_s, capacity)
         self._foresight = Foresight()
         self._ahead: Future[None] | None = None
         self._helper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
@@ -91,7 +81,6 @@ class Intake:
         self._pass_on: PassOn = lambda request: None
         self._claimed: deque[Claimed] = deque()
         self._requests: deque[Request] = deque()
-        self._scheduled: set[str] = set()
         self._waiting: deque[Slot] = deque()
         self._outcomes: dict[str, Attempt | ImagefleetError] = {}
         self._closed = False
@@ -105,15 +94,8 @@ class Intake:
         self._bulk_groups = [group for group in groups if group.bulk]
         self._strategies, self._pass_on = strategies, pass_on
 
-    def detach(self) -> None:
-        """Celery forgets what it holds for later (ETA) when it reconnects: give that back."""
-        for tag in list(self._scheduled):
-            self._claims.hand_back(tag)
-        self._scheduled.clear()
-
     def accept(self, request: Request) -> None:
-        """Celery's `on_task_request`: received, due and not revoked. Wait for the next batch."""
-        self._scheduled.discard(request.message.delivery_tag)
+        """Celery's `on_task_request`: received and not revoked. Wait for the next batch."""
         if request.name == BULK_TASK_NAME:
             unpack_shard(request.request_dict["kwargs"])
             self._backlog.expect(request.message.claimed)
@@ -230,11 +212,12 @@ class Intake:
         return [each for each in self._groups if each.name in shapes] or self._groups
 
     def _receive(self, claimed: Claimed) -> None:
-        """Give a claimed message to Celery, or to the dead letters if nobody can read it."""
+        """Give a claimed message to Celery, unless it is not due or nobody can read it."""
         try:
             message = open_envelope(claimed)
             strategy = self._strategies[message.headers["task"]]
-            self._scheduled.add(claimed.tag)  # unless Celery passes it on now
+            if message.due is not None and self._claims.put_aside(claimed.tag, message.due):
+                return
             strategy(
                 message,
                 None,
@@ -245,110 +228,27 @@ class Intake:
         except redis.RedisError:
             raise
         except Exception as error:  # anybody can write anything to a queue
-            self._bury(claimed, f"cannot be read: {type(error).__name__}: {error}")
-        if not self._claims.holds(claimed.tag):
-            self._scheduled.discard(claimed.tag)
+            self._beginner.bury(claimed, f"cannot be read: {type(error).__name__}: {error}")
 
     def _begin(self, requests: Sequence[Request]) -> None:
         """Start the attempts or refuse them; then Celery's pool runs the tasks."""
-        plans = [self._plan(request) for request in requests]
-        attempts = [plan for plan in plans if isinstance(plan, Attempt)]
-        beginnings = [self._beginning(attempt) for attempt in attempts]
-        moves = iter(self._records.begin_all(beginnings))
-        for request, plan in zip(requests, plans, strict=True):
-            if isinstance(plan, Attempt):
-                self._settle(request, plan, next(moves))
-            elif plan is not None:
-                self._refuse(request, plan)
+        for request, outcome in zip(requests, self._beginner.begin(requests), strict=True):
+            if self._claims.holds(tag := request.message.claimed.tag):
+                if outcome is not None:
+                    self._outcomes[tag] = outcome
+                if isinstance(outcome, Attempt):
+                    self._expect_pictures(outcome)
+                self._pass_on(request)
             self._requests.popleft()
 
-    def _plan(self, request: Request) -> Attempt | Exception | None:
-        """What it comes to: an attempt, why there can be none, or nothing if it was revoked."""
-        claimed: Claimed = request.message.claimed
-        try:
-            if request.revoked():
-                return None
-            asked = unpack(request.request_dict["kwargs"])
-            admit(asked, self._offers)
-            if claimed.deliveries > self._max_deliveries:
-                raise TooManyDeliveries(
-                    f"{self._max_deliveries} workers died with this job; it is not tried again"
-                )
-            return plan_attempt(
-                request.id, asked, self._info, deliveries=claimed.deliveries, tag=claimed.tag
-            )
-        except redis.RedisError:
-            raise
-        except Exception as error:
-            return error
-
-    def _refuse(self, request: Request, error: Exception) -> None:
-        claimed: Claimed = request.message.claimed
-        if not isinstance(error, ImagefleetError):
-            log.error("job %s", request.id, exc_info=error)
-            self._bury(claimed, f"cannot be begun: {type(error).__name__}: {error}")
-            return
-        log.warning("job %s refused: %s", request.id, error.code)
-        if isinstance(error, TooManyDeliveries):
-            self._keep(claimed, error)
-        self._fail(request.id, error, claimed.deliveries)
-        self._outcomes[claimed.tag] = error
-        self._pass_on(request)
-
-    def _beginning(self, attempt: Attempt) -> Beginning:
-        return Beginning(
-            job_id=attempt.job_id,
-            attempt=attempt.token,
-            deliveries=attempt.deliveries,
-            callback=callback(CallbackEvent.STARTED, attempt.job_id, attempt.request),
-            claim=(self._claims.key, attempt.tag),
-        )
-
-    def _settle(self, request: Request, attempt: Attempt, move: Move) -> None:
-        """The attempt has begun, unless its job has ended or is somebody else's."""
-        if move.state is None:  # it came as a plain Celery message
-            self._records.adopt(attempt.job_id, attempt.request)
-            [move] = self._records.begin_all([self._beginning(attempt)])
-        if move.happened:
-            self._outcomes[attempt.tag] = attempt
-            if attempt.request.image is None:
-                self._waiting.extend(slots_of(attempt))
-            else:
-                self._originals.begin(attempt)
-        elif move.state not in TERMINAL:
-            self._claims.hand_back(attempt.tag)
-            return
-        self._pass_on(request)
-
-    def _fail(self, job_id: str, error: ImagefleetError, deliveries: int) -> None:
-        """Record a failure before any attempt. A first delivery cannot end a running job: that one
-        has another message."""
-        [status] = self._records.read([job_id])
-        if status is not None:
-            leave = [State.QUEUED] if deliveries == 1 else [State.QUEUED, State.RUNNING]
-            reason = JobError(code=error.code, message=str(error))
-            event = callback(CallbackEvent.FAILED, job_id, status.request, error=reason)
-            self._records.fail(job_id, "", reason, event, leave=leave)
+    def _expect_pictures(self, attempt: Attempt) -> None:
+        if attempt.request.image is None:
+            self._waiting.extend(slots_of(attempt))
+        else:
+            self._originals.begin(attempt)
 
     def _reject(self, claimed: Claimed, *, requeue: bool) -> None:
         if requeue:
             self._claims.hand_back(claimed.tag)
         else:
-            self._bury(claimed, "rejected by its task")
-
-    def _bury(self, claimed: Claimed, reason: str) -> None:
-        log.error("message on %r goes to the dead letters: %s", claimed.list_key, reason)
-        error = MessageRejected(reason)
-        letter = self._keep(claimed, error)
-        if letter.job_id is not None:
-            self._fail(letter.job_id, error, claimed.deliveries)
-        self._claims.ack(claimed.tag)
-
-    def _keep(self, claimed: Claimed, error: ImagefleetError) -> DeadLetter:
-        return self._dead.bury(
-            claimed.list_key,
-            claimed.message,
-            code=error.code,
-            reason=str(error),
-            deliveries=claimed.deliveries,
-        )
+            self._beginner.bury(claimed, "rejected by its task")

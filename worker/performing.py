@@ -15,8 +15,7 @@ from shared.errors import (
     StorageDenied,
     StorageUnavailable,
 )
-from shared.events import callback
-from shared.jobs import CallbackEvent, JobResult, State
+from shared.jobs import JobResult, State
 from shared.records import Records
 from worker.attempts import Attempt
 from worker.claims import Claims
@@ -74,18 +73,18 @@ class Performer:
         found = self._intake.forget(tag)
         if isinstance(found, Attempt):
             found.abandon(JobCancelled(f"job {job_id} was revoked"))
-        [status] = self._records.read([job_id])
-        if status is not None:
-            event = callback(CallbackEvent.CANCELLED, job_id, status.request)
-            leave = [State.QUEUED, State.RUNNING]
-            self._records.cancel(job_id, "", event, leave=leave)
+        self._records.withdraw(job_id)
 
     def hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
         """Record, message, and then whoever waits: Celery acknowledges what was given up, and must
         find the claim gone. The oldest last: it ends nearest the head of its queue."""
         let_go = self._claims.give_up if counted else self._claims.hand_back
         for attempt in reversed(attempts):
-            self._records.requeue(attempt.job_id, attempt.token)
+            if self._records.requeue(attempt.job_id, attempt.token).unwanted:
+                self._finisher.cancel(attempt)
+                self._claims.ack(attempt.tag)
+                attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
+                continue
             let_go(attempt.tag)
             attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
         return len(attempts)

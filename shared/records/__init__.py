@@ -17,17 +17,18 @@ from shared.errors import (
     TenantLimit,
     UnknownJob,
 )
-from shared.events import Callback
+from shared.events import Callback, callback
 from shared.jobs import (
     MOVES,
     TERMINAL,
+    CallbackEvent,
     JobError,
     JobRequest,
     JobResult,
     JobStatus,
     State,
 )
-from shared.queues import known_queues_key, list_key, queue_of
+from shared.queues import known_queues_key, later_key, list_key, queue_of
 from shared.scripts import script
 from shared.tenants import EVERYBODY, limits_key
 
@@ -45,7 +46,7 @@ _NUMBERS: Final = (
     "retries",
 )
 _BROUGHT_BACK: Final = 100
-"""Jobs put aside that one call brings back."""
+"""Messages put aside that one call of the script brings back: Redis serves nobody meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ class Move:
     happened: bool
     state: State | None
     attempt: str
+    unwanted: bool = False
+    """It did not happen because the producer asked to cancel: the job may only end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,7 @@ class Records:
         self._move = script(client, __package__, "move")
         self._progress = script(client, __package__, "progress")
         self._cancel = script(client, __package__, "cancel")
-        self._later = f"{namespace}:later"
+        self._later = later_key(namespace)
         self._retry = script(client, __package__, "retry")
         self._bring_back = script(client, __package__, "bring_back")
 
@@ -169,7 +172,6 @@ class Records:
                     "attempt": each.attempt,
                     "deliveries": each.deliveries,
                     "step": 0,
-                    "retry_at": "",
                 }
                 keys, args = self._entering(
                     State.RUNNING, each.job_id, "", fields, "started_at", each.callback, each.claim
@@ -244,8 +246,15 @@ class Records:
             State.CANCELLED, job_id, attempt, {}, "finished_at", callback, leave=leave
         )
 
+    def withdraw(self, job_id: str) -> None:
+        """End a job as cancelled, with its callback, whoever has it."""
+        [status] = self.read([job_id])
+        if status is not None:
+            event = callback(CallbackEvent.CANCELLED, job_id, status.request)
+            self.cancel(job_id, "", event, leave=[State.QUEUED, State.RUNNING])
+
     def requeue(self, job_id: str, attempt: str) -> Move:
-        """The attempt gives the job back before it is done."""
+        """The attempt gives the job back before it is done. Not if the move is `unwanted`."""
         fields: dict[str, str | int] = {"attempt": "", "step": 0, "started_at": ""}
         return self._enter(State.QUEUED, job_id, attempt, fields, "", None)
 
@@ -264,7 +273,11 @@ class Records:
 
     def bring_back(self) -> int:
         """Put what was put aside and is due back to the head of its queue. How many."""
-        return cast(int, self._bring_back(keys=[self._later], args=[_BROUGHT_BACK]))
+        brought, more = 0, _BROUGHT_BACK
+        while more == _BROUGHT_BACK:
+            more = cast(int, self._bring_back(keys=[self._later], args=[_BROUGHT_BACK]))
+            brought += more
+        return brought
 
     def ask_to_cancel(self, job_id: str) -> State:
         """Mark a running job for cancelling between steps. Raises UnknownJob."""
@@ -319,8 +332,13 @@ class Records:
 
 
 def _moved(answer: Any) -> Move:
-    happened, before, holder = answer
-    return Move(happened=bool(happened), state=State(before) if before else None, attempt=holder)
+    happened, before, holder, *unwanted = answer
+    return Move(
+        happened=bool(happened),
+        state=State(before) if before else None,
+        attempt=holder,
+        unwanted=bool(unwanted),
+    )
 
 
 def _packed(callback: Callback | None) -> tuple[str, str]:

@@ -7,8 +7,9 @@
 --      6 callback id ('' for none)                         7 callback message JSON
 --      8 tag that must be among the claims ('' asks for none)
 --      9.. field, value, field, value …; an empty value removes the field
--- Returns {1 or 0, state before ('' if there is no record), attempt before}.
-local record = redis.call('HMGET', KEYS[1], 'state', 'attempt')
+-- A job that its producer asked to cancel neither begins again nor waits again: it may only end.
+-- Returns {1 or 0, state before ('' if there is no record), attempt before, 1 if it may only end}.
+local record = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested')
 local state, attempt = record[1] or '', record[2] or ''
 if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true) then
   return {0, state, attempt}
@@ -19,10 +20,13 @@ end
 if ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[4], ARGV[8]) == 0 then
   return {0, state, attempt}
 end
+if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then
+  return {0, state, attempt, 1}
+end
 local clock = redis.call('TIME')
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 redis.call('HSET', KEYS[1], 'state', ARGV[3])
-redis.call('HDEL', KEYS[1], 'preview')
+redis.call('HDEL', KEYS[1], 'preview', 'retry_at')
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], ARGV[4], now) end
 for i = 9, #ARGV, 2 do
   if ARGV[i + 1] == '' then

@@ -12,7 +12,7 @@ from shared.embedded import EmbeddedRedis
 from shared.jobs import JobRequest, pack
 from shared.queues import list_key
 
-OUR_OWN = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr"}
+OUR_OWN = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"}
 """Of the sending process, unused here, or left empty by us to keep prompts out of logs."""
 OPTIONAL = {
     "shadow": None,

@@ -202,7 +202,8 @@ def test_a_delayed_job_survives_a_lost_connection(
             queue=f"{namespace}.default.native",
             countdown=4,
         )
-        worker.await_log("received")
+        worker.await_log("ready after")
+        until(lambda: client.zcard(f"{namespace}:later"))
         client.client_kill_filter(_type="normal", skipme=True)
         assert sent.get(timeout=60)["model"] == "fake"
 

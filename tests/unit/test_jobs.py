@@ -79,12 +79,12 @@ def test_a_long_value_is_not_repeated_whole_in_the_message() -> None:
 
 def test_a_request_survives_the_queue() -> None:
     request = JobRequest.parse({"prompt": "ein Kreis\nrot 🔴", "seed": 7, "guidance_scale": 7.5})
-    assert unpack(json.loads(json.dumps(pack(request)))) == request
+    assert unpack(json.loads(json.dumps(pack(request))), "j") == request
 
 
 def test_a_seed_is_drawn_at_submission_so_that_every_attempt_paints_the_same() -> None:
     request = JobRequest.parse({"prompt": "a"})
-    assert unpack(pack(request)).seed == request.seed
+    assert unpack(pack(request), "j").seed == request.seed
     assert len({JobRequest.parse({"prompt": "a"}).seed for _ in range(20)}) > 1
 
 
@@ -92,13 +92,13 @@ def test_a_seed_is_drawn_at_submission_so_that_every_attempt_paints_the_same() -
 def test_a_message_of_another_version_is_rejected_by_number(version: object) -> None:
     message = {**pack(JobRequest.parse({"prompt": "a"})), "version": version}
     with pytest.raises(MessageRejected, match="version"):
-        unpack(message)
+        unpack(message, "j")
 
 
 @pytest.mark.parametrize("request_", [None, [], "prompt"])
 def test_a_message_without_a_request_is_rejected(request_: object) -> None:
     with pytest.raises(MessageRejected, match="no request"):
-        unpack({"version": 1, "request": request_})
+        unpack({"version": 1, "request": request_}, "j")
 
 
 @pytest.mark.parametrize("job_id", ["", "a/b", "../x", ".x", "a" * 129, "a b", 5, "ä"])

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import redis
 
 from shared.errors import LeaseLost
-from shared.queues import known_queues_key
+from shared.queues import known_queues_key, later_key
 from shared.scripts import script
 from shared.tenants import weights_key
 
@@ -72,12 +72,14 @@ class Claims:
         self._prefix = f"{namespace}:claims:"
         self._leases = f"{namespace}:leases"
         self._deliveries = f"{namespace}:deliveries"
+        self._later = later_key(namespace)
         self._known_queues = known_queues_key(namespace)
         self._weights = weights_key(namespace)
         self._turns: object = {}
         self._claim = script(once, __package__, "claim")
         self._renew = script(once, __package__, "renew")
         self._sweep = script(once, __package__, "sweep")
+        self._put_aside = script(once, __package__, "put_aside")
         self._release = script(patient, __package__, "release")
 
     @property
@@ -170,6 +172,14 @@ class Claims:
     def give_up(self, tag: str) -> bool:
         """As `hand_back`, but count a delivery, as if this worker had died with it."""
         return self._let_go(tag, back=True, counted=True)
+
+    def put_aside(self, tag: str, due: float) -> bool:
+        """Let go of a message that is not `due` (Unix seconds): then it comes back to the head of
+        its queue. False if it is due already, by Redis' clock."""
+        if not self._put_aside(keys=[self.key, self._later], args=[tag, due]):
+            return False
+        self._held.discard(tag)
+        return True
 
     def forgive(self, message: str) -> None:
         """It has made progress here: the workers that died with it before count no more."""
