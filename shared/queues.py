@@ -31,9 +31,10 @@ def queue_name(
 
 
 def queue_of(namespace: str, request: JobRequest, *, sorted_by_key: bool = True) -> str:
-    """The queue of a job's compile key and tenant; not `sorted_by_key` one every worker reads."""
+    """The queue of a job's compile key and tenant; not `sorted_by_key` one that every worker reads,
+    or every worker of the model it names."""
     if not sorted_by_key:
-        return queue_name(namespace, None, None, None, request.tenant)
+        return queue_name(namespace, request.model, None, None, request.tenant)
     return queue_name(namespace, request.model, request.height, request.width, request.tenant)
 
 

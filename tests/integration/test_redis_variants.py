@@ -14,8 +14,8 @@ from producer import Client, Job
 from shared import broker
 from shared.embedded import EmbeddedRedis
 from shared.errors import BrokerUnavailable
-from shared.jobs import State
-from shared.queues import list_key
+from shared.jobs import JobRequest, State, pack
+from shared.queues import known_queues_key, list_key
 from tests.support.certificates import make_certificate
 from tests.support.processes import ROOT, StartWorker, until
 from tests.support.redis import TcpServer, TlsDoor, WatchedPair
@@ -135,6 +135,32 @@ def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
     assert producer.get("too-many").status().request.prompt == "one too many"
     assert _all_succeed(producer, [*jobs, producer.get("too-many")])
     until(lambda: not admin.exists(list_key(f"{namespace}.default.native", 3)))
+
+
+def test_a_tenant_s_job_from_plain_celery_is_found_once_its_queue_is_told_of(
+    start: StartWorker, producer: Client, client: redis.Redis, settings: dict[str, str]
+) -> None:
+    worker, namespace = start(), settings["IMAGEFLEET_NAMESPACE"]
+    worker.await_log("ready after")
+    queue, known = f"{namespace}.default.native@gold", known_queues_key(namespace)
+    client.sadd(known, queue)
+    until(lambda: not client.sismember(known, queue))  # empty, so struck out
+    url = broker.celery_url(settings["IMAGEFLEET_REDIS_URL"])
+    with Celery(broker=url, set_as_current=False) as app:
+        request = pack(JobRequest(prompt="a"))
+        app.send_task(broker.TASK_NAME, task_id="late", kwargs=request, queue=queue)
+        client.sadd(known, queue)  # as docs/redis.md says
+        until(lambda: producer.statuses(["late"]))
+        assert producer.get("late").result(timeout=30).images
+
+
+def test_a_job_for_a_model_whose_workers_start_later_waits_for_them(
+    start: StartWorker, producer: Client
+) -> None:
+    early = producer.submit("a", model="other/model")
+    start()
+    assert producer.submit("b").result(timeout=60).images
+    assert early.status().state is State.QUEUED
 
 
 def _until_taken(producer: Client) -> None:
