@@ -11,6 +11,7 @@ from shared import broker
 from shared.embedded import EmbeddedRedis
 from shared.errors import LeaseLost
 from shared.queues import known_queues_key, list_key
+from shared.records import Records
 from shared.tenants import Tenants
 from worker.claims import Claims, QueueGroup
 
@@ -331,6 +332,33 @@ def test_a_claim_that_a_failover_undid_cannot_acknowledge_the_next_one(
     [second] = claims.claim(group, 1)
     assert not claims.ack(first.tag)
     assert claims.find(second.tag) == (second.list_key, "a")
+
+
+def test_what_is_not_due_is_in_nobody_s_hands_and_comes_back_uncounted(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    _push(client, group[0], "later", "now")
+    claims = make("w")
+    later, now = claims.claim(group, 2)
+    assert not claims.put_aside(now.tag, time.time() - 5)
+    assert claims.put_aside(later.tag, time.time() + 3600)
+    assert client.hkeys(claims.key) == [now.tag]
+    assert not claims.holds(later.tag)
+    client.zadd(f"{namespace}:later", {f"{later.list_key}\0later": 1})
+    Records(client, namespace, 3600).bring_back()
+    [again] = make("other").claim(group, 8)
+    assert (again.message, again.deliveries) == ("later", 1)
+
+
+def test_a_queue_that_gets_something_back_is_known_again(
+    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    _push(client, group[0], "a")
+    claims = make("w")
+    [message] = claims.claim(group, 8)
+    assert claims.claim(group, 8) == []
+    claims.hand_back(message.tag)
+    assert client.smembers(known_queues_key(namespace)) == set(group[0].queues)
 
 
 def test_a_tenant_s_queue_that_was_asked_for_by_name_is_one_place(

@@ -1,8 +1,11 @@
 """Dead letters on a real Redis: kept whole, found by letter or job, redriven once."""
 
+import json
+
 import pytest
 import redis
 
+from shared import broker
 from shared.deadletters import DeadLetter, DeadLetters
 from shared.errors import UnknownJob
 from shared.jobs import JobError, JobRequest, State
@@ -104,6 +107,18 @@ def test_a_message_without_a_record_goes_back_as_it_came(
     letter = _bury(letters, "rubbish", f"{namespace}.q")
     assert letters.redrive(letter) is State.QUEUED
     assert client.lrange(f"{namespace}.q", 0, -1) == ["rubbish"]
+
+
+def test_a_job_whose_record_expired_can_be_redriven(
+    letters: DeadLetters, client: redis.Redis, namespace: str
+) -> None:
+    queue = f"{namespace}.default.native"
+    message = broker.message("j", JobRequest.parse({"prompt": "a"}), queue)
+    assert letters.redrive(_bury(letters, message, queue)) is State.QUEUED
+    [pushed] = client.lrange(queue, 0, -1)
+    headers = json.loads(message)["headers"]
+    assert headers.pop(broker.RECORDED)  # else a worker would take its job for one that ended
+    assert json.loads(pushed) == {**json.loads(message), "headers": headers}
 
 
 def test_a_dropped_letter_is_gone(letters: DeadLetters) -> None:

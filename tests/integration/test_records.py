@@ -203,3 +203,35 @@ def test_a_job_somebody_wants_cancelled_is_not_tried_again(
     with pytest.raises(JobCancelled):
         records.retry("j", "a", claim, 0)
     assert records.cancel("j", "a", None).happened
+
+
+def test_a_job_somebody_wants_cancelled_neither_waits_nor_begins_again(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    _submit(records, callback_url="http://example.org/x")
+    records.begin("j", "a", 1, None)
+    assert records.ask_to_cancel("j") is State.RUNNING
+    assert records.requeue("j", "a").unwanted
+    assert records.begin("j", "b", 2, None).unwanted
+    assert records.holds("j", "a")
+    records.withdraw("j")
+    assert records.get("j").state is State.CANCELLED
+    assert client.zrange(f"{namespace}:outbox", 0, -1) == ["j.cancelled"]
+
+
+def test_a_job_cancelled_while_it_waits_for_a_retry_waits_no_more(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    claim = _claimed(client, namespace, records)
+    records.retry("j", "a", claim, 3600)
+    assert records.cancel("j", "", None).happened
+    assert records.get("j").retry_at is None
+
+
+def test_all_that_is_due_comes_back_at_once_and_what_was_due_first_is_served_first(
+    records: Records, client: redis.Redis, namespace: str
+) -> None:
+    queue = f"{namespace}.q"
+    client.zadd(f"{namespace}:later", {f"{queue}\0{due}": due for due in range(250)})
+    assert records.bring_back() == 250
+    assert [client.rpop(queue) for _ in range(250)] == [str(due) for due in range(250)]

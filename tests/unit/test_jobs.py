@@ -88,6 +88,13 @@ def test_a_seed_is_drawn_at_submission_so_that_every_attempt_paints_the_same() -
     assert len({JobRequest.parse({"prompt": "a"}).seed for _ in range(20)}) > 1
 
 
+def test_a_plain_message_without_a_seed_asks_for_the_same_picture_at_each_delivery() -> None:
+    message = {"version": 1, "request": {"prompt": "a"}}
+    assert unpack(message, "j").seed == unpack(message, "j").seed
+    assert unpack(message, "j").seed != unpack(message, "another").seed
+    assert unpack({"version": 1, "request": {"prompt": "a", "seed": 5}}, "j").seed == 5
+
+
 @pytest.mark.parametrize("version", [None, 0, 2, "1"])
 def test_a_message_of_another_version_is_rejected_by_number(version: object) -> None:
     message = {**pack(JobRequest.parse({"prompt": "a"})), "version": version}

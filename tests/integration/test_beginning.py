@@ -1,0 +1,142 @@
+"""What a real worker makes of messages whose jobs ended, ran or were never told of before."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+
+from producer import Client, Job
+from shared.broker import TASK_NAME, celery_url
+from shared.embedded import EmbeddedRedis
+from shared.jobs import JobRequest, JobResult, State, pack
+from shared.queues import list_key
+from shared.records import Records
+from tests.support.processes import StartWorker, until
+
+RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
+
+
+@pytest.fixture
+def records(client: redis.Redis, namespace: str) -> Records:
+    return Records(client, namespace, 3600)
+
+
+@pytest.fixture
+def queue(namespace: str) -> str:
+    return list_key(f"{namespace}.default.native", 3)
+
+
+def _die_with(client: redis.Redis, namespace: str, message: str, times: int) -> None:
+    client.hset(f"{namespace}:deliveries", hashlib.sha1(message.encode()).hexdigest(), times)
+
+
+def _finish(producer: Client, jobs: list[Job]) -> set[State]:
+    for _ in producer.as_completed(jobs, timeout=60):
+        pass
+    return {status.state for status in producer.statuses(job.id for job in jobs)}
+
+
+def test_a_job_that_was_handed_back_as_running_can_still_be_refused(
+    start: StartWorker, producer: Client, records: Records
+) -> None:
+    job = producer.submit("a", num_inference_steps=40)
+    records.begin(job.id, "an attempt that was handed back uncounted", 1, None)
+    start(IMAGEFLEET_MAX_NUM_INFERENCE_STEPS="20")
+    assert _finish(producer, [job]) == {State.FAILED}
+
+
+def test_a_job_that_succeeded_is_not_refused_afterwards(
+    start: StartWorker,
+    producer: Client,
+    records: Records,
+    client: redis.Redis,
+    redis_server: EmbeddedRedis,
+    namespace: str,
+    queue: str,
+) -> None:
+    job = producer.submit("a")
+    _die_with(client, namespace, str(client.lindex(queue, 0)), 4)
+    records.begin(job.id, "the fourth that died, just before its ack", 4, None)
+    records.succeed(job.id, "the fourth that died, just before its ack", RESULT, None)
+    start()
+    url = celery_url(redis_server.url)
+    with Celery(broker=url, backend=url, set_as_current=False) as app:
+        assert app.AsyncResult(job.id).get(timeout=60)["model"] == "m"
+    assert job.status().result == RESULT
+    assert not producer.dead_letters.read()
+
+
+def test_a_cancelled_job_is_not_painted_after_its_record_expired(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    job = producer.submit("withdrawn long before a worker saw it")
+    job.cancel()
+    client.delete(f"{namespace}:job:{job.id}")  # as EXPIRE does
+    start()
+    assert _finish(producer, [producer.submit("behind it")]) == {State.SUCCEEDED}
+    assert not client.exists(f"{namespace}:job:{job.id}")
+    assert not (tmp_path / "store" / "jobs" / job.id).exists()
+
+
+def test_a_job_that_somebody_wants_cancelled_is_not_handed_back(
+    start: StartWorker, producer: Client, queue: str, client: redis.Redis
+) -> None:
+    worker = start(IMAGEFLEET_MODEL="fake:seconds=60", IMAGEFLEET_DRAIN_S="0.5")
+    job = producer.submit("a", num_inference_steps=2)
+    until(lambda: job.status().state is State.RUNNING)
+    assert job.cancel() is State.RUNNING
+    worker.terminate()
+    assert job.status().state is State.CANCELLED
+    assert not client.exists(queue)
+
+
+def test_a_job_that_is_not_due_is_in_nobody_s_hands_and_keeps_no_suspect_waiting(
+    start: StartWorker,
+    producer: Client,
+    client: redis.Redis,
+    redis_server: EmbeddedRedis,
+    namespace: str,
+    queue: str,
+) -> None:
+    with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
+        app.send_task(
+            TASK_NAME,
+            kwargs=pack(JobRequest(prompt="tomorrow")),
+            queue=f"{namespace}.default.native",
+            countdown=86_400,
+        )
+    worker = start()
+    until(lambda: client.zcard(f"{namespace}:later"))
+    worker.freeze()
+    suspect = producer.submit("two workers died with it")
+    _die_with(client, namespace, str(client.lindex(queue, 0)), 2)
+    worker.thaw()
+    assert _finish(producer, [suspect]) == {State.SUCCEEDED}
+    until(lambda: not client.keys(f"{namespace}:claims:*"))
+    assert client.zcard(f"{namespace}:later") == 1
+
+
+def test_a_plain_job_that_took_its_workers_down_leaves_a_record_that_says_so(
+    start: StartWorker,
+    producer: Client,
+    client: redis.Redis,
+    redis_server: EmbeddedRedis,
+    namespace: str,
+    queue: str,
+) -> None:
+    with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
+        sent = app.send_task(
+            TASK_NAME,
+            kwargs=pack(JobRequest(prompt="a")),
+            queue=f"{namespace}.default.native",
+            priority=3,
+        )
+    _die_with(client, namespace, str(client.lindex(queue, 0)), 4)
+    start()
+    until(lambda: producer.dead_letters.read())
+    assert _finish(producer, [producer.get(sent.id)]) == {State.FAILED}
+    error = producer.get(sent.id).status().error
+    assert error is not None
+    assert error.code == "too_many_deliveries"
