@@ -30,6 +30,7 @@ class ProgressReporter:
     def __init__(self, records: Records) -> None:
         self._records = records
         self._latest: tuple[Sequence[Slot], int] | None = None
+        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="progress", daemon=True)
@@ -42,14 +43,16 @@ class ProgressReporter:
         self._wake.set()
 
     def report(self, batch: Sequence[Slot], step: int) -> None:
-        self._latest = (batch, step)
+        with self._lock:
+            self._latest = (batch, step)
         self._wake.set()
 
     def _loop(self) -> None:
         while not self._stopped.is_set():
             self._wake.wait()
             self._wake.clear()
-            latest, self._latest = self._latest, None
+            with self._lock:
+                latest, self._latest = self._latest, None
             if latest is not None:
                 try:
                     self._note_batch(*latest)

@@ -1,5 +1,5 @@
-"""Threads that the process must not outlive: without its device loop or its lease keeper a worker
-would only look alive."""
+"""Threads that the process must not outlive: without its device loop, lease keeper or courier a
+worker would only look alive."""
 
 import logging
 import os

@@ -32,6 +32,7 @@ class Message:
                 **{name: str(fields[name]) for name in ("id", "job_id", "url", "body")},
                 attempts=int(fields.get("attempts", 0)),
             )
+            urlsplit(message.url)
         except (ValueError, TypeError, KeyError) as error:
             raise MessageRejected(f"outbox holds no message but {text[:80]!r}: {error}") from None
         return message

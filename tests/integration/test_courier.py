@@ -1,6 +1,8 @@
 """From the outbox to the receiver and back: real Redis, real HTTP, checked signatures."""
 
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +19,12 @@ from shared.errors import ConfigurationError
 from shared.outbox import Outbox
 from shared.outbox.messages import Message, Verdict
 from shared.webhooks import new_secret, webhook_id
+from tests.support.processes import ROOT
 from tests.support.receiver import Receiver, answers
 from worker.delivery import start_delivery
 from worker.delivery.courier import Courier
 from worker.delivery.sender import Sender
+from worker.exits import Exit
 from worker.outbound.addresses import AllowList
 from worker.settings import WorkerSettings
 
@@ -172,3 +176,12 @@ def test_settings_that_cannot_be_delivered_with_stop_the_start(
 ) -> None:
     with pytest.raises(ConfigurationError):
         start_delivery(client, WorkerSettings.model_validate({"namespace": namespace, **wrong}))
+
+
+def test_a_worker_does_not_outlive_its_courier() -> None:
+    program = (
+        "import threading; from worker.delivery.courier import Courier;"
+        "Courier(None, None).start(); threading.Event().wait(30)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
+    assert ended.returncode == Exit.BROKEN

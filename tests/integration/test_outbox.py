@@ -218,6 +218,7 @@ def test_rubbish_in_the_outbox_is_put_aside_and_holds_nothing_up(
         client.zadd(f"{namespace}:outbox", {name: 0})
         client.hset(f"{namespace}:outbox:messages", name, text)
     client.zadd(f"{namespace}:outbox", {"without a message": 0})
+    outbox.add(_message("nowhere", "http://[::1/x"))
     outbox.add(_message())
     assert _names(_claim(outbox)) == ["a"]
     assert outbox.waiting() == 1

@@ -17,6 +17,7 @@ import redis
 from shared.outbox import Outbox
 from shared.outbox.messages import Message, Outcome, Verdict
 from worker.delivery.schedule import PAUSES, pause_after
+from worker.vital import vital_thread
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Courier:
         self._busy: Counter[str] = Counter()
         self._slow: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._loop, name="courier", daemon=True)
+        self._thread = vital_thread(self._loop, "courier")
 
     def start(self) -> None:
         self._thread.start()
