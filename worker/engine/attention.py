@@ -132,17 +132,22 @@ def _unfold(x: jax.Array, heads: int) -> jax.Array:
     return split.reshape(folded // heads, length, heads * head_dim)
 
 
+_WIDE: Final = {"preferred_element_type": jnp.float32}
+
+
 def _attend(
     q: jax.Array, k: jax.Array, v: jax.Array, *, first: jax.Array | int, causal: bool
 ) -> jax.Array:
     """Folded queries, the first of which is at position `first`."""
-    scores = jnp.einsum("bnd,bmd->bnm", q, k, preferred_element_type=jnp.float32)
-    scores = scores * q.shape[-1] ** -0.5
+    scores = jnp.einsum("bnd,bmd->bnm", q * q.shape[-1] ** -0.5, k, **_WIDE)
     if causal:
         positions = first + jnp.arange(q.shape[1])
         scores = jnp.where(positions[:, None] >= jnp.arange(k.shape[1]), scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bnm,bmd->bnd", weights, v)
+    # Divided by its sum only after it met the values: a pass less over all scores, which is a sixth
+    # of a step of a small UNet on CPU.
+    weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    attended = jnp.einsum("bnm,bmd->bnd", weights.astype(v.dtype), v, **_WIDE)
+    return (attended / weights.sum(axis=-1, keepdims=True)).astype(v.dtype)
 
 
 def _folded(q: jax.Array, k: jax.Array, v: jax.Array, task: Task) -> jax.Array:
