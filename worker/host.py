@@ -19,9 +19,7 @@ from shared.broker import UNTIL_IT_IS_BACK
 from shared.bulk.runs import Runs, bulk_queue, unpack_shard
 from shared.catalogue import Catalogue
 from shared.deadletters import DeadLetters
-from shared.errors import (
-    LeaseLost,
-)
+from shared.errors import LeaseLost
 from shared.queues import queue_name, without_tenant
 from shared.records import Records
 from shared.storage import open_store
@@ -71,17 +69,32 @@ class Host:
         Raises:
             ImagefleetError: which part is wrong and what to do.
         """
-        settings, started = self.settings, time.monotonic()
-        url = settings.redis_url.get_secret_value()
-        once = broker.connect(url, retries=0)
-        broker.check(once, url)
-        patient = broker.connect(url, retries=UNTIL_IT_IS_BACK)
-        store = open_store(settings.storage_url)
-        store.check()
-        self._delivery = start_delivery(patient, settings)
+        started = time.monotonic()
+        self._connect()
+        self._delivery = start_delivery(self._patient, self.settings)
+        self.engine = self._load_engine()
+        self.engine.warm()
+        self._make_claims()
+        self._make_workshop()
+        self._make_intake()
+        self._make_performer()
+        self._make_device_loop()
+        self._make_keeper()
+        Catalogue(self._patient, self.settings.namespace).announce(offer_of(self.engine.info))
+        log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(self.engine))
+
+    def _connect(self) -> None:
+        url = self.settings.redis_url.get_secret_value()
+        self._once = broker.connect(url, retries=0)
+        broker.check(self._once, url)
+        self._patient = broker.connect(url, retries=UNTIL_IT_IS_BACK)
+        self._store = open_store(self.settings.storage_url)
+        self._store.check()
+
+    def _load_engine(self) -> Engine:
+        settings = self.settings
         secret, shared = settings.programs_secret, settings.programs_url
-        programs = open_store(shared, "IMAGEFLEET_PROGRAMS_URL") if shared else None
-        self.engine = load_engine(
+        return load_engine(
             settings.model,
             shapes=settings.declared_shapes(),
             per_device_batch=settings.per_device_batch,
@@ -89,24 +102,29 @@ class Host:
             devices=settings.devices,
             dtype=settings.dtype,
             cache_dir=settings.cache_dir,
-            programs=programs,
+            programs=open_store(shared, "IMAGEFLEET_PROGRAMS_URL") if shared else None,
             programs_secret=secret.get_secret_value() if secret else "",
             max_num_inference_steps=settings.max_num_inference_steps,
             safety_checker=settings.safety_checker,
         )
-        self.engine.warm()
-        records = Records(patient, settings.namespace, settings.retention_s)
+
+    def _make_claims(self) -> None:
+        settings = self.settings
+        self._records = Records(self._patient, settings.namespace, settings.retention_s)
+        self._dead = DeadLetters(self._patient, settings.namespace)
         self._claims = Claims(
-            once=once,
-            patient=patient,
+            once=self._once,
+            patient=self._patient,
             namespace=settings.namespace,
             worker=self.name,
             lease_s=settings.lease_s,
         )
-        dead = DeadLetters(patient, settings.namespace)
+
+    def _make_workshop(self) -> None:
+        settings = self.settings
         self._backlog = Backlog(self.engine.capacity)
         self._workshop = Workshop(
-            runs=Runs(patient, settings.namespace, settings.retention_s),
+            runs=Runs(self._patient, settings.namespace, settings.retention_s),
             claims=self._claims,
             backlog=self._backlog,
             engine=self.engine,
@@ -115,39 +133,52 @@ class Host:
             patience_s=settings.storage_patience_s,
             max_deliveries=settings.max_deliveries,
         )
+
+    def _make_intake(self) -> None:
+        settings = self.settings
         self.intake = Intake(
             self._claims,
-            Beginner(self._claims, records, dead, self.engine.info, settings.max_deliveries),
+            Beginner(
+                self._claims, self._records, self._dead, self.engine.info, settings.max_deliveries
+            ),
             self.engine.capacity,
             self._backlog,
-            Originals(store, AllowList.parse(settings.callback_allow)),
+            Originals(self._store, AllowList.parse(settings.callback_allow)),
             max_deliveries=settings.max_deliveries,
             max_in_hand=settings.post_threads,
             linger_s=settings.linger_s,
         )
-        self._health = Health(self.engine, store, settings.quarantine_s)
+
+    def _make_performer(self) -> None:
+        patience_s = self.settings.storage_patience_s
+        self._health = Health(self.engine, self._store, self.settings.quarantine_s)
         self.jobs = Performer(
             self.intake,
-            records,
+            self._records,
             self._claims,
-            Finisher(store, records, self.engine, self.name, settings.storage_patience_s),
-            Retries(records, self._claims, dead, settings.max_retries),
+            Finisher(self._store, self._records, self.engine, self.name, patience_s),
+            Retries(self._records, self._claims, self._dead, self.settings.max_retries),
             self._health,
         )
-        self._reporter = ProgressReporter(records)
+
+    def _make_device_loop(self) -> None:
+        self._reporter = ProgressReporter(self._records)
         self._runner = Runner(
             self.engine,
             self.intake.next_batch,
             self._report,
-            settings.poll_s,
+            self.settings.poll_s,
             self._health,
             self._give_up,
         )
-        self._watchdog = Watchdog(self._runner.beats, self._leave_hung_devices, settings.watchdog_s)
-        impatient = Records(once, settings.namespace, settings.retention_s)
+        self._watchdog = Watchdog(
+            self._runner.beats, self._leave_hung_devices, self.settings.watchdog_s
+        )
+
+    def _make_keeper(self) -> None:
+        settings = self.settings
+        impatient = Records(self._once, settings.namespace, settings.retention_s)
         self._keeper = Keeper(self._claims, impatient, settings.lease_s, self._abandon_all)
-        Catalogue(patient, settings.namespace).announce(offer_of(self.engine.info))
-        log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(self.engine))
 
     def take_work(self) -> None:
         """Begin to claim. Again after a reconnect: nothing happens."""
