@@ -83,12 +83,13 @@ def test_a_cancelled_job_is_not_painted_after_its_record_expired(
 def test_a_job_that_somebody_wants_cancelled_is_not_handed_back(
     start: StartWorker, producer: Client, queue: str, client: redis.Redis
 ) -> None:
-    worker = start(IMAGEFLEET_MODEL="fake:seconds=60", IMAGEFLEET_DRAIN_S="0.5")
-    job = producer.submit("a", num_inference_steps=2)
-    until(lambda: job.status().state is State.RUNNING)
-    assert job.cancel() is State.RUNNING
+    worker = start(IMAGEFLEET_MODEL="fake:seconds=6,capacity=4")
+    jobs = producer.submit_many(["a", "b"], num_images_per_prompt=4, num_inference_steps=2)
+    # The second is claimed ahead, while the devices paint the last step of the first.
+    until(lambda: all(job.status().state is State.RUNNING for job in jobs))
+    assert jobs[1].cancel() is State.RUNNING
     worker.terminate()
-    assert job.status().state is State.CANCELLED
+    assert jobs[1].status().state is State.CANCELLED
     assert not client.exists(queue)
 
 
