@@ -17,7 +17,18 @@ from worker.host import Host
 
 def install(app: Celery, host: Host) -> None:
     """Make every worker of `app` own the devices and claim its own work."""
+    app.steps["worker"].add(_devices_of(host))
+    app.steps["consumer"].add(_intake_of(host))
 
+    @worker_shutting_down.connect(weak=False)
+    def stop_taking(how: str, **_: Any) -> None:
+        if how == "Warm":
+            host.stop_taking()  # at the signal; Celery's loop may need a second to notice it
+        else:
+            host.quit()
+
+
+def _devices_of(host: Host) -> type[bootsteps.StartStopStep]:
     class Devices(bootsteps.StartStopStep):
         """Load and compile before Celery connects, so that nothing is taken before ready; drain
         before its pool stops, whichever way the worker ends."""
@@ -40,6 +51,10 @@ def install(app: Celery, host: Host) -> None:
 
         terminate = stop
 
+    return Devices
+
+
+def _intake_of(host: Host) -> type[bootsteps.StartStopStep]:
     class Intake(bootsteps.StartStopStep):
         """Take the queues over from kombu between its consumer's creation and its first read."""
 
@@ -60,12 +75,4 @@ def install(app: Celery, host: Host) -> None:
             host.intake.attach(groups, consumer.strategies, self._pass_on)
             host.take_work()
 
-    @worker_shutting_down.connect(weak=False)
-    def stop_taking(how: str, **_: Any) -> None:
-        if how == "Warm":
-            host.stop_taking()  # at the signal; Celery's loop may need a second to notice it
-        else:
-            host.quit()
-
-    app.steps["worker"].add(Devices)
-    app.steps["consumer"].add(Intake)
+    return Intake

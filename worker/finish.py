@@ -3,7 +3,6 @@
 Runs in the Celery pool's threads, one job a thread, while the devices paint the next batch.
 """
 
-import logging
 import time
 from datetime import UTC, datetime
 
@@ -18,8 +17,6 @@ from worker.encode import encode
 from worker.engine.base import Engine
 from worker.metadata import picture_metadata, sidecar
 from worker.patience import patiently
-
-log = logging.getLogger(__name__)
 
 
 class Finisher:

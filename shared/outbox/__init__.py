@@ -120,12 +120,6 @@ class Outbox:
             self._note(pipe, message, outcome)
             pipe.execute()
 
-    def given_up(self, limit: int = 100) -> list[Message]:
-        """The messages that were given up, latest first."""
-        ids: Any = self._redis.zrevrange(self._given_up, 0, limit - 1)
-        texts: Any = self._redis.hmget(self._messages, ids) if ids else []
-        return [Message.parse(text) for text in texts if text is not None]
-
     def replay(self, message_id: str) -> None:
         """Start anew with a given-up message, and let its receiver be sent to again.
 

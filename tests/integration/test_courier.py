@@ -87,27 +87,27 @@ def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outb
     statuses = answers(500, 500, 500, 204)
     with Receiver([SECRET], statuses) as receiver, _delivering(outbox, pauses=(0.01, 0.01)):
         outbox.add(_message(receiver.url))
-        _until(lambda: len(outbox.given_up()) == 1)
+        _until(lambda: len(outbox.entries(failed=True)) == 1)
         assert len(receiver.deliveries) == 3
         outbox.replay("cat-1.succeeded")
         _until(lambda: outbox.waiting() == 0)
     assert len(receiver.deliveries) == 4
-    assert outbox.given_up() == []
+    assert outbox.entries(failed=True) == []
 
 
 def test_a_receiver_that_is_gone_gets_nothing_more(outbox: Outbox) -> None:
     with Receiver([SECRET], answers(410)) as receiver, _delivering(outbox):
         outbox.add(_message(receiver.url, "first"))
-        _until(lambda: len(outbox.given_up()) == 1)
+        _until(lambda: len(outbox.entries(failed=True)) == 1)
         outbox.add(_message(receiver.url, "second"))
-        _until(lambda: len(outbox.given_up()) == 2)
+        _until(lambda: len(outbox.entries(failed=True)) == 2)
     assert len(receiver.deliveries) == 1
 
 
 def test_an_address_that_is_not_allowed_is_given_up_at_once(outbox: Outbox) -> None:
     with Receiver([SECRET]) as receiver, _delivering(outbox, allow=AllowList()):
         outbox.add(_message(receiver.url))
-        _until(lambda: len(outbox.given_up()) == 1)
+        _until(lambda: len(outbox.entries(failed=True)) == 1)
     assert receiver.deliveries == []
     [entry] = outbox.entries(failed=True)
     assert entry.last is not None
