@@ -69,6 +69,7 @@ class DiffusionEngine:
 
     def _warm(self) -> None:
         started = time.monotonic()
+        self._requests.make_every_table()
         self._programs = {shape: self._maker.of(shape, self._colours) for shape in self.info.shapes}
         self._nothing = {
             shape: self._placement.split(self._requests.nothing_given(shape))

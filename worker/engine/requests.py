@@ -35,6 +35,12 @@ class RequestMaker:
         self._noise = noise
         self._tables: dict[tuple[str, int, int], Table] = {}
 
+    def make_every_table(self) -> None:
+        """Of each sampler one, the longest: what is wrong with a schedule is no job's fault."""
+        steps = self._info.max_num_inference_steps
+        for name in self._info.schedulers:
+            SCHEDULERS[name](self._noise, steps, 0)
+
     def blank(self, *, guided: bool = True) -> Request:
         """A batch of nothing but padding."""
         slots, calls = self._slots, self._info.max_num_inference_steps + EXTRA_CALLS

@@ -116,6 +116,12 @@ def test_a_padded_table_reads_the_same_rows() -> None:
         ({"beta_schedule": "sigmoid"}, "beta_schedule"),
         ({"prediction_type": "flow"}, "prediction_type"),
         ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr"),
+        ({"trained_betas": [0.1, 0.2]}, "trained_betas is not a list of 1000 numbers"),
+        ({"trained_betas": "linear"}, "trained_betas is not a list"),
+        ({"num_train_timesteps": 2, "trained_betas": [0.1, 1]}, "trained_betas has 1"),
+        ({"num_train_timesteps": 2, "trained_betas": [0.1, None]}, "trained_betas has None"),
+        ({"num_train_timesteps": 2, "trained_betas": [1e-9, 0.1]}, "betas of this scheduler"),
+        ({"beta_start": 0.9, "beta_end": 0.9}, "nothing of it at the last"),
         ({"final_sigmas_type": "one"}, "final_sigmas_type"),
         ({"_class_name": "EulerDiscreteScheduler", "timestep_type": "continuous"}, "timestep_type"),
         ({"_class_name": "DPMSolverMultistepScheduler", "solver_order": 3}, "solver_order"),
@@ -165,3 +171,9 @@ def test_more_steps_than_a_consistency_model_was_distilled_at_still_go_downwards
     made = SCHEDULERS["lcm"](_schedule("lcm", "epsilon", "leading", "sd"), 80, 0)
     assert (np.diff(made.rows[:, 0]) < 0).all()
     assert np.isfinite(np.delete(made.rows, table.BOUND, axis=1)).all()
+
+
+def test_betas_may_be_given_one_by_one() -> None:
+    betas = np.linspace(1e-4, 0.02, 1000, dtype=np.float32).tolist()
+    given = NoiseSchedule.from_json({"trained_betas": betas})
+    np.testing.assert_array_equal(given.alphas_cumprod, NoiseSchedule.from_json({}).alphas_cumprod)

@@ -5,6 +5,7 @@ network: each one says which fields it reads, and which values of the others it 
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -58,9 +59,40 @@ class ConfigReader:
         """Fields that say nothing about inference."""
         self._read.update(names)
 
-    def count(self, name: str, default: object = _MISSING) -> int:
-        """A field that is a whole number of at least 1. If it is not, a fault, and 1 goes on."""
-        return self._counted(name, self.get(name, default))
+    def flag(self, name: str, default: bool) -> bool:
+        """A field that is true or false."""
+        return bool(self.choice(name, default, (True, False)))
+
+    def number(
+        self, name: str, default: float, *, above: float = -math.inf, below: float = math.inf
+    ) -> float:
+        """A number between two others, or the default. If it is not, a fault, and the default
+        goes on."""
+        value = self.get(name, default)
+        if value != default and not _is_between(above, value, below):
+            self.fault(f"{name}={value!r} is not a number{_limits(above, below)}")
+            return default
+        return float(value)
+
+    def numbers(
+        self, name: str, *, length: int, above: float = -math.inf, below: float = math.inf
+    ) -> tuple[float, ...] | None:
+        """So many numbers, each between two others; None where the file is silent."""
+        values = self.get(name, None)
+        if values is None:
+            return None
+        if not isinstance(values, list | tuple) or len(values) != length:
+            self.fault(f"{name} is not a list of {length} numbers")
+        elif wrong := [value for value in values if not _is_between(above, value, below)]:
+            self.fault(f"{name} has {wrong[0]!r}, not a number{_limits(above, below)}")
+        else:
+            return tuple(float(value) for value in values)
+        return None
+
+    def count(self, name: str, default: object = _MISSING, *, least: int = 1) -> int:
+        """A field that is a whole number of at least `least`. If it is not, a fault, and `least`
+        goes on."""
+        return self._counted(name, self.get(name, default), least)
 
     def counts(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
         """A field that is a list of counts."""
@@ -85,14 +117,14 @@ class ConfigReader:
             self.fault(f"{name}={value} does not divide all of {list(of)}")
         return value
 
-    def _counted(self, name: str, value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+    def _counted(self, name: str, value: object, least: int = 1) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return value
         if value is None:
             self.fault(f"{name} is missing")
         elif value is not _MISSING:  # which was said already
-            self.fault(f"{name}={value!r} is not a whole number of at least 1")
-        return 1
+            self.fault(f"{name}={value!r} is not a whole number of at least {least}")
+        return least
 
     def finish(self) -> None:
         """
@@ -109,3 +141,12 @@ class ConfigReader:
         )
         if unknown:
             log.warning("%s config: unknown fields %s are ignored", self._network, unknown)
+
+
+def _is_between(low: float, value: object, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low < value < high
+
+
+def _limits(low: float, high: float) -> str:
+    above = "" if low == -math.inf else f" above {low:g}"
+    return above + ("" if high == math.inf else f" below {high:g}")

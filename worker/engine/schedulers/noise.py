@@ -125,17 +125,17 @@ class NoiseSchedule:
             sigma_max=None,
         )
         fields.ignored(*config)  # settings of one sampler; ours have their own
-        betas = fields.get("trained_betas", None)
+        count = fields.count("num_train_timesteps", 1000)
         curve, first, last = _LCM_BETAS if name == "LCMScheduler" else ("linear", 1e-4, 0.02)
         clips = fields.choice("clip_sample", name in _CLIPPING, (True, False))
         bound = fields.get("clip_sample_range", 1.0)
         schedule = cls(
             class_name=name,
-            num_train_timesteps=fields.get("num_train_timesteps", 1000),
+            num_train_timesteps=count,
             beta_schedule=fields.choice("beta_schedule", curve, tuple(_BETAS)),
-            beta_start=fields.get("beta_start", first),
-            beta_end=fields.get("beta_end", last),
-            trained_betas=None if betas is None else tuple(betas),
+            beta_start=fields.number("beta_start", first, above=0, below=1),
+            beta_end=fields.number("beta_end", last, above=0, below=1),
+            trained_betas=fields.numbers("trained_betas", length=count, above=0, below=1),
             prediction_type=fields.choice("prediction_type", "epsilon", PREDICTIONS),
             timestep_spacing=fields.choice("timestep_spacing", None, (None, *SPACINGS)),
             steps_offset=fields.get("steps_offset", 0),
@@ -153,18 +153,27 @@ class NoiseSchedule:
                 "rescale_betas_zero_snr=True leaves nothing but noise at the first step, from "
                 "which prediction_type='epsilon' cannot recover a sample; use v_prediction"
             )
+        if not 0 < schedule._trained[-1] <= schedule._trained[0] < 1:
+            raise CheckpointError(
+                "the betas of this scheduler leave all of the signal at the first timestep, or "
+                "nothing of it at the last"
+            )
         return schedule
 
     @cached_property
     def alphas_cumprod(self) -> NDArray[np.float32]:
         """Share of the signal's variance left at each training timestep; float32 as in torch."""
+        return _zero_terminal_snr(self._trained) if self.rescale_betas_zero_snr else self._trained
+
+    @cached_property
+    def _trained(self) -> NDArray[np.float32]:
+        """The same before it is rescaled."""
         if self.trained_betas is not None:
             betas = np.array(self.trained_betas, np.float32)
         else:
             count, first, last = self.num_train_timesteps, self.beta_start, self.beta_end
             betas = _BETAS[self.beta_schedule](first, last, count).astype(np.float32)
-        kept = np.cumprod(np.float32(1) - betas, dtype=np.float32)
-        return _zero_terminal_snr(kept) if self.rescale_betas_zero_snr else kept
+        return np.cumprod(np.float32(1) - betas, dtype=np.float32)
 
     def timesteps(self, steps: int, default_spacing: str) -> NDArray[np.int64]:
         """Training timesteps to visit, the noisiest first (Lin et al. 2023, table 2)."""
