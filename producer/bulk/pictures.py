@@ -50,10 +50,11 @@ def samples_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> list
     return keys
 
 
-def keys_of_metadata(data: bytes) -> list[str]:
-    """The keys of a shard's JSON lines. Raises Damaged."""
+def told_in_metadata(data: bytes) -> list[tuple[str, str, int]]:
+    """Key, prompt and seed of each sample in a shard's JSON lines. Raises Damaged."""
     try:
-        return [json.loads(line)["key"] for line in data.splitlines()]
+        documents = [json.loads(line) for line in data.splitlines()]
+        return [(each["key"], each["prompt"], each["seed"]) for each in documents]
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(f"is not the samples' metadata: {error}") from None
 

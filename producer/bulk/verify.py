@@ -9,13 +9,14 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Final
 
 from producer.bulk.again import painted_again
-from producer.bulk.pictures import Damaged, keys_of_metadata, picture, samples_in
+from producer.bulk.pictures import Damaged, picture, samples_in, told_in_metadata
 from producer.bulk.run import BulkRun
 from shared.bulk.layout import (
     archive_key,
@@ -45,7 +46,8 @@ class Problem:
     shard: str
     what: str
     """`unfinished`, `missing file`, `changed file`, `damaged file`, `missing samples`, `unplanned
-    samples`, `repeated samples`, `different picture`, `not compared` or `damaged plan`"""
+    samples`, `repeated samples`, `other rows`, `different picture`, `not compared` or `damaged
+    plan`"""
     detail: str
     samples: int = 0
     """How many it concerns, where that is known."""
@@ -119,17 +121,23 @@ class _Verification:
             detail = f"no {stats_key(shard.name)} that can be read"
             yield Problem(shard=shard.name, what="unfinished", detail=detail, samples=shard.samples)
             return
+        if stats.plan_sha256 != shard.sha256:
+            detail = f"{stats_key(shard.name)} is of other rows than those planned"
+            yield Problem(shard=shard.name, what="unfinished", detail=detail, samples=shard.samples)
+            return
         failed = {failure.row for failure in stats.failures}
         self._failed += stats.failed
         wanted = {
-            sample_key(row.row, image)
+            sample_key(row.row, image): row
             for row in rows
             if row.row not in failed
             for image in range(self._plan.images_of(row))
         }
         data: dict[str, bytes] = {}
         yield from self._changed_files(shard, stats, data)
-        yield from self._samples(shard, stats, wanted, data)
+        yield from self._samples(shard, stats, set(wanted), data)
+        if (metadata := data.get(metadata_key(shard.name))) is not None:
+            yield from _other_rows(shard.name, wanted, metadata)
 
     def _rows(self, shard: ShardPlan) -> list[ShardRow]:
         """Raises PlanDamaged."""
@@ -193,7 +201,7 @@ class _Verification:
                 lambda: samples_in(content, plan.format, plan.image_format),
             )
         if (metadata := data.get(metadata_key(shard.name))) is not None:
-            yield metadata_key(shard.name), lambda: keys_of_metadata(metadata)
+            yield metadata_key(shard.name), lambda: [t[0] for t in told_in_metadata(metadata)]
 
     def _listing(self, shard: str) -> str:
         return parquet_key(shard) if self._plan.format is BulkFormat.PARQUET else archive_key(shard)
@@ -231,6 +239,19 @@ class _Verification:
                 self._problems.append(
                     Problem(shard=shard.name, what="different picture", detail=detail, samples=1)
                 )
+
+
+def _other_rows(shard: str, wanted: dict[str, ShardRow], metadata: bytes) -> Iterator[Problem]:
+    """Samples under a planned key that were made of another prompt or seed."""
+    with suppress(Damaged):  # told before
+        keys = [
+            key
+            for key, prompt, seed in told_in_metadata(metadata)
+            if key in wanted and (prompt, seed) != (wanted[key].prompt, wanted[key].seed)
+        ]
+        if keys:
+            detail = f"{', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"
+            yield Problem(shard=shard, what="other rows", detail=detail, samples=len(keys))
 
 
 def levels_apart(one: bytes, other: bytes) -> int:

@@ -3,7 +3,7 @@
     plan/plan.json         what is to be made; written last, so its presence says the plan is whole
     plan/00000.jsonl       the rows of shard 00000
     plan/rejected.jsonl    rows that cannot be painted, and why
-    parts/00000/…          what a shard in work has so far; gone once it is committed
+    parts/00000/<sum>/…    what a shard in work has so far; gone once it is committed
     00000.tar              a finished shard (`webdataset`); 00000.parquet; 00000/<sample key>.png
     00000.jsonl            its metadata, one line a sample
     00000.stats.json       its commit marker, written last: counts, failures, SHA-256 of its files
@@ -38,8 +38,9 @@ def plan_key(shard: str) -> str:
     return f"plan/{shard}.jsonl"
 
 
-def parts_prefix(shard: str) -> str:
-    return f"parts/{shard}/"
+def parts_prefix(shard: str, sha256: str) -> str:
+    """Of what attempts at the rows with that SHA-256 left: parts of another plan are not ours."""
+    return f"parts/{shard}/{sha256[:12]}/"
 
 
 def archive_key(shard: str) -> str:

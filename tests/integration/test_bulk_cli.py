@@ -1,5 +1,6 @@
 """Datasets from a shell and from Python: real workers, and what the finished files hold."""
 
+import hashlib
 import json
 import shutil
 import signal
@@ -14,6 +15,7 @@ import pytest
 from producer import Client
 from producer.bulk.run import BulkRun
 from shared import broker
+from shared.bulk.plan import derived_seed
 from shared.embedded import EmbeddedRedis
 from shared.errors import InvalidRequest, PlanConflict, ResultTimeout, StorageDenied, UnknownRun
 from shared.jobs import State
@@ -242,7 +244,7 @@ def _remove(*names: str) -> Callable[[Path], None]:
     [
         (_cut, {"changed file", "damaged file"}),
         (_swap, {"changed file", "missing samples", "unplanned samples"}),
-        (_flip, {"changed file"}),
+        (_flip, {"changed file", "other rows"}),
         (_remove("00001.stats.json"), {"unfinished"}),
         (_remove("00001.tar"), {"missing file"}),
         (_remove("00001.tar", "00001.jsonl"), {"missing file"}),
@@ -283,8 +285,13 @@ def test_a_picture_that_is_not_of_its_prompt_is_found_by_painting_again(
     for path in (tmp_path / "1").glob("0*"):
         if path.suffix != ".json":
             shutil.copy(path, tmp_path / "2")
+    assert [p.what for p in runs[1].verify().problems] == ["changed file"] * 2 + ["other rows"]
     stats = json.loads((tmp_path / "1" / "00000.stats.json").read_text())
     stats["plan_sha256"] = runs[1].plan.shards[0].sha256
+    lines = tmp_path / "2" / "00000.jsonl"
+    seeds = [derived_seed(seed, 0) for seed in (1, 2)]
+    lines.write_text(lines.read_text().replace(*(f'"seed":{seed}' for seed in seeds)))
+    stats["files"][1]["sha256"] = hashlib.sha256(lines.read_bytes()).hexdigest()
     (tmp_path / "2" / "00000.stats.json").write_text(json.dumps(stats))
     assert runs[1].verify().clean
     assert [p.what for p in runs[1].verify(sample=1).problems] == ["different picture"]

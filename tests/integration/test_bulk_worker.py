@@ -188,6 +188,18 @@ def test_a_frozen_worker_s_shards_are_taken_over_and_its_late_files_are_the_same
     assert {k: v for k, v in dataset.files().items() if not k.startswith("parts/")} == undisturbed
 
 
+def test_pictures_of_another_plan_are_not_taken_for_those_planned(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    start()
+    for prompts in (PROMPTS[:20], [f"another {n}" for n in range(20)]):
+        dataset = planned(tmp_path / "data", client, namespace, prompts)
+        dataset.send()
+        assert _await(dataset) is State.SUCCEEDED
+        assert [document["prompt"] for document in dataset.documents(0)] == prompts
+        (dataset.folder / "stats.json").unlink()
+
+
 def test_a_row_that_breaks_its_batch_is_listed_with_its_reason_and_the_rest_is_made(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:

@@ -63,7 +63,6 @@ class _Making:
         self._token = uuid.uuid4().hex
         self._me = (message.run, message.shard, self._token, workshop.claims.worker)
         self._store = open_store(message.destination)
-        self._parts = Parts(self._store, self.name)
         self._samples = 1
         """Planned; before the plan is read, some."""
 
@@ -78,7 +77,7 @@ class _Making:
             with Spool() as spool:
                 failures = self._paint(plan, shard, spool)
                 self._put_together(plan, shard, spool, failures)
-        self._patiently(self._parts.clear, "clearing the parts")
+        self._patiently(Parts(self._store, shard).clear, "clearing the parts")
 
     def hand_back(self, *, counted: bool = False) -> None:
         """Let another worker have it; `counted` as if this one had died with it."""
@@ -138,9 +137,8 @@ class _Making:
     def _paint(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         data = self._patiently(lambda: self._get(plan_key(self.name)), "reading its rows")
         rows = list(plan.read_rows(shard, data))
-        painting = Painting(
-            self._shop, self._tag, plan, shard, rows, self._parts, spool, self._report
-        )
+        parts = Parts(self._store, shard)
+        painting = Painting(self._shop, self._tag, plan, shard, rows, parts, spool, self._report)
         painting.paint()
         return [painting.failures[row] for row in sorted(painting.failures)]
 

@@ -8,6 +8,7 @@ what is new is kept as a part. Knows no claims and no commit markers.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -20,7 +21,7 @@ from worker.attempts import offer_of
 from worker.batching import suspect_from
 from worker.bulk.backlog import RowWork
 from worker.bulk.parts import Parts
-from worker.bulk.rows import failure_of, keys_of, samples_of, work_of
+from worker.bulk.rows import failure_of, is_sample_of, keys_of, samples_of, work_of
 from worker.bulk.samples import Sample, Spool
 from worker.bulk.workshop import Workshop
 from worker.patience import patiently
@@ -68,6 +69,8 @@ class Painting:
         self._plan = plan
         self._shard = shard
         self._rows = {row.row: row for row in rows}
+        offer = offer_of(workshop.engine.info)
+        self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
         self._parts = parts
         self._spool = spool
         self._report = report
@@ -95,23 +98,34 @@ class Painting:
         self._keep()
 
     def _resume(self) -> None:
-        for failure in self._parts.load(self._spool):
-            self.failures[failure.row] = failure
+        for failure in self._parts.load(self._spool, self._is_ours):
+            if failure.row in self._rows:
+                self.failures[failure.row] = failure
         if len(self._spool) or self.failures:
             log.info("shard %s goes on from sample %d", self._shard.name, len(self._spool))
 
+    def _is_ours(self, sample: Sample) -> bool:
+        """Whether a sample that was found is one of this shard's, as planned."""
+        row = self._rows.get(sample.document["row"])
+        with suppress(ImagefleetError):
+            return row is not None and is_sample_of(
+                sample, self._work_of(row), self._shop.engine.info
+            )
+        return False
+
+    def _work_of(self, row: ShardRow) -> RowWork:
+        """Raises ImagefleetError if it cannot be painted."""
+        return work_of(self._plan, self._shard, row, self._shop.engine.info, self._offers)
+
     def _works(self) -> list[RowWork]:
         """Of the rows that are missing and can be painted."""
-        info = self._shop.engine.info
-        offer = offer_of(info)
-        offers = {offer.model: offer, DEFAULT_MODEL: offer}
         works = []
         for row in self._rows.values():
             done = all(key in self._spool for key in keys_of(self._plan, row))
             if done or row.row in self.failures:
                 continue
             try:
-                works.append(work_of(self._plan, self._shard, row, info, offers))
+                works.append(self._work_of(row))
             except ImagefleetError as error:
                 self._fail(row, error)
         return works

@@ -1,22 +1,23 @@
 """What is done of a shard so far, kept in its dataset: a worker that dies loses the rest only.
 
-parts/00000/<first key>-<last key>.tar     finished samples
-parts/00000/<first key>.failed.jsonl       rows that cannot be made, and why
-parts/00000/alone.json                     the row that was tried by itself when its worker died
+<first key>-<last key>.tar     finished samples
+<first row>.failed.jsonl       rows that cannot be made, and why
+alone.json                     the row that was tried by itself when its worker died
 
-Each object stands for itself, so one that a late worker writes again changes nothing.
+They lie below `parts/00000/` and the first digits of the SHA-256 of the shard's rows. Each object
+stands for itself, so one that a late worker writes again changes nothing.
 """
 
 import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from shared.bulk.layout import archive_key, parts_prefix
-from shared.bulk.plan import canonical
+from shared.bulk.plan import ShardPlan, canonical
 from shared.bulk.stats import RowFailure
 from shared.storage import ObjectStore
 from worker.bulk.samples import Sample, Spool
@@ -28,10 +29,10 @@ _ALONE: Final = "alone.json"
 class Parts:
     """Progress of one shard."""
 
-    def __init__(self, store: ObjectStore, shard: str) -> None:
+    def __init__(self, store: ObjectStore, shard: ShardPlan) -> None:
         self._store = store
-        self._shard = shard
-        self._prefix = parts_prefix(shard)
+        self._shard = shard.name
+        self._prefix = parts_prefix(shard.name, shard.sha256)
 
     def save(self, samples: Sequence[Sample], failures: Sequence[RowFailure]) -> None:
         """Keep finished samples, and rows that failed."""
@@ -46,15 +47,17 @@ class Parts:
             name = f"{self._prefix}{min(each.row for each in failures):09d}.failed.jsonl"
             self._store.put(name, lines, "application/jsonl")
 
-    def load(self, spool: Spool) -> list[RowFailure]:
-        """Fill `spool`; the rows that failed. What cannot be read, or is not what its document
-        says, is made again. A whole archive is a part too: its worker died beside it."""
+    def load(self, spool: Spool, is_ours: Callable[[Sample], bool]) -> list[RowFailure]:
+        """Fill `spool`; the rows that failed. What cannot be read, is not what its document says,
+        or is not `is_ours` is made again. A whole archive is a part too: its worker died beside
+        it, or it is of another plan."""
         failures: list[RowFailure] = []
         for key in (archive_key(self._shard), *sorted(self._store.list(self._prefix))):
             with suppress(tarfile.TarError, KeyError, ValueError):
                 if key.endswith(".tar"):
                     for sample in read_tar(io.BytesIO(self._store.get(key))):
-                        if hashlib.sha256(sample.image).hexdigest() == sample.document["sha256"]:
+                        sha256 = hashlib.sha256(sample.image).hexdigest()
+                        if sha256 == sample.document["sha256"] and is_ours(sample):
                             spool.add(sample)
                 elif key.endswith(".failed.jsonl"):
                     lines = self._store.get(key).splitlines()

@@ -1,6 +1,7 @@
 """From a row of a plan to its work, and from its pixels to its samples. Plain functions."""
 
 import hashlib
+from typing import Final
 
 from shared.admission import admit
 from shared.bulk.layout import sample_key
@@ -14,6 +15,12 @@ from worker.bulk.samples import Sample
 from worker.encode import encode
 from worker.engine.base import Engine, ModelInfo
 from worker.metadata import picture_metadata
+
+_PAINTED_FROM: Final = (
+    *("prompt", "negative_prompt", "seed"),
+    *("num_inference_steps", "guidance_scale", "scheduler"),
+)
+"""What a sample's document tells and its row decides."""
 
 
 def keys_of(plan: Plan, row: ShardRow) -> list[str]:
@@ -33,6 +40,18 @@ def work_of(
     admit(request, offers)
     painted = plan_attempt("", request, info)
     return RowWork(shape=painted.shape, specs=painted.specs, row=row.row)
+
+
+def is_sample_of(sample: Sample, work: RowWork, info: ModelInfo) -> bool:
+    """Whether `sample`, found in the destination, is what `work` would make: it may be left of
+    another plan or model."""
+    found = sample.document
+    return any(
+        sample.key == sample_key(work.row, index)
+        and found.get("model_digest") == info.digest
+        and all(found.get(name) == getattr(spec, name) for name in _PAINTED_FROM)
+        for index, spec in enumerate(work.specs)
+    )
 
 
 def samples_of(
