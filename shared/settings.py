@@ -49,7 +49,11 @@ class Settings(BaseSettings):
             parts = urlsplit(text)
             if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
                 raise ValueError("must end in the number of a database, as in redis://host:6379/0")
-            if parts.port == 0:  # and `port` itself raises ValueError for what is none
+            try:
+                port = parts.port
+            except ValueError:  # whose words quote what may be a part of the password
+                raise ValueError("port is no number; in a password write %3F for a ?") from None
+            if port == 0:
                 raise ValueError("must not name port 0")
         return url
 

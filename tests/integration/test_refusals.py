@@ -14,7 +14,7 @@ from producer import Client
 from shared import broker
 from shared.broker import UNTIL_IT_IS_BACK
 from shared.embedded import EmbeddedRedis
-from shared.errors import BrokerUnavailable
+from shared.errors import BrokerUnavailable, ConfigurationError
 from shared.jobs import State
 from shared.refusals import TakesNoWrites, UntilItTakesWrites, will_pass
 from shared.scripts import script
@@ -133,6 +133,12 @@ def test_no_message_shows_a_password(url: str, says: str) -> None:
         Client(url).check()
     assert "hunter2" not in str(told.value)
     assert "pw" not in str(told.value)
+
+
+def test_a_password_that_was_not_quoted_does_not_show() -> None:
+    with pytest.raises(ConfigurationError, match="port is no number") as told:
+        Client("redis://:hunter2?more@localhost/0")
+    assert "hunter2" not in str(told.value)
 
 
 def test_sentinels_that_want_a_password_get_it_from_celery_too(
