@@ -1,5 +1,6 @@
 """Every sampler's table walks where diffusers' scheduler walks."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import jax
@@ -177,3 +178,26 @@ def test_betas_may_be_given_one_by_one() -> None:
     betas = np.linspace(1e-4, 0.02, 1000, dtype=np.float32).tolist()
     given = NoiseSchedule.from_json({"trained_betas": betas})
     np.testing.assert_array_equal(given.alphas_cumprod, NoiseSchedule.from_json({}).alphas_cumprod)
+
+
+@pytest.mark.parametrize("spacing", ["leading", "trailing", "linspace"])
+@pytest.mark.parametrize(
+    ("train", "counts"), [(40, range(1, 41)), (1000, (61, 122, 999, 1000))], ids=["all", "extreme"]
+)
+def test_every_sampler_runs_at_any_step_count_there_can_be(
+    spacing: str, train: int, counts: Sequence[int]
+) -> None:
+    for config in ({}, SD, CONFIGS["clipped_cosine"]):
+        fields = {"num_train_timesteps": train, "timestep_spacing": spacing, **config}
+        noise = NoiseSchedule.from_json(fields | {"clip_sample": False})
+        for name, scheduler in SCHEDULERS.items():
+            for steps in counts:
+                rows = scheduler(noise, steps, 0).rows
+                case = (name, steps, config)
+                clipped = "lambda_min_clipped" in config and name.startswith("dpm")
+                expected = steps + (name == "pndm" and steps > 1)
+                assert len(rows) == expected or (clipped and len(rows) < expected), case
+                assert np.isfinite(np.delete(rows, table.BOUND, axis=1)).all(), case
+                assert 0 <= rows[:, 0].min() <= rows[:, 0].max() <= train - 1, case
+                one = scheduler(noise, steps, steps - 1).rows  # from a picture, hardly changed
+                assert np.isfinite(np.delete(one, table.BOUND, axis=1)).all(), case

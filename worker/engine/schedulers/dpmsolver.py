@@ -25,6 +25,7 @@ _FEW_STEPS = 15
 def dpmsolver(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     """`steps` calls of the model, less the `skipped` first ones; h is the clean sample."""
     timesteps, ratios = _schedule(noise, steps)
+    skipped = min(skipped, len(timesteps) - 1)  # what is beyond the clip was left out already
     last = CLEAN if noise.final_sigmas_type == "zero" else Level.of_ratio(noise_ratios(noise)[0])
     levels = [*(Level.of_ratio(ratio) for ratio in ratios), last]
     rows = []
@@ -84,16 +85,21 @@ def _schedule(noise: NoiseSchedule, steps: int) -> tuple[Floats, Floats]:
 
 
 def _timesteps(noise: NoiseSchedule, steps: int) -> Floats:
+    """As `NoiseSchedule.timesteps`, but of one step more, without the last. With nearly as many as
+    there are timesteps, the model is asked in between."""
     train = noise.num_train_timesteps
     # -log(ratio) grows towards clean samples; the noisiest beyond the clip are left out.
     clipped = int((-np.log(noise_ratios(noise)) < noise.dpm.lambda_min_clipped).sum())
     last = train - clipped
     spacing = noise.timestep_spacing or "linspace"
     if spacing == "linspace":
-        return np.asarray(np.linspace(0, last - 1, steps + 1).round()[:0:-1], np.float64)
+        exact = np.linspace(0, last - 1, steps + 1)[:0:-1]
+        return np.asarray(exact.round() if steps < last else exact, np.float64)
     if spacing == "leading":
-        return np.arange(steps, 0.0, -1) * (last // (steps + 1)) + noise.steps_offset
-    return np.arange(last, 0.0, -train / steps).round() - 1
+        stride = last // (steps + 1) or last / (steps + 1)
+        offset = min(noise.steps_offset, train - 1 - steps * stride)
+        return np.arange(steps, 0.0, -1) * stride + offset
+    return np.arange(last, 0.5, -train / steps).round() - 1
 
 
 def _log_ratio(level: Level) -> float:

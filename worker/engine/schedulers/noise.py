@@ -182,8 +182,12 @@ class NoiseSchedule:
         if spacing == "linspace":
             return np.linspace(0, train - 1, steps).round()[::-1].astype(np.int64)
         if spacing == "leading":
-            return np.arange(steps)[::-1] * np.int64(train // steps) + self.steps_offset
-        return np.arange(train, 0, -train / steps).round().astype(np.int64) - 1
+            stride = train // steps
+            # It gives way where nearly as many steps as timesteps would lead past the noisiest.
+            offset = min(self.steps_offset, train - 1 - (steps - 1) * stride)
+            return np.arange(steps)[::-1] * np.int64(stride) + offset
+        # To 0.5, not 0: for 61 steps of 1000 a rounding error would add timestep -1.
+        return np.arange(train, 0.5, -train / steps).round().astype(np.int64) - 1
 
 
 def _zero_terminal_snr(kept: NDArray[np.float32]) -> NDArray[np.float32]:
