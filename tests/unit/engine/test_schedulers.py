@@ -123,6 +123,9 @@ def test_a_padded_table_reads_the_same_rows() -> None:
         ({"num_train_timesteps": 2, "trained_betas": [0.1, None]}, "trained_betas has None"),
         ({"num_train_timesteps": 2, "trained_betas": [1e-9, 0.1]}, "betas of this scheduler"),
         ({"beta_start": 0.9, "beta_end": 0.9}, "nothing of it at the last"),
+        ({"_class_name": "DDPMScheduler", "variance_type": "learned"}, "variance_type='learned'"),
+        ({"_class_name": "PNDMScheduler"}, "skip_prk_steps=False"),
+        ({"_class_name": "PNDMScheduler", "skip_prk_steps": False}, "skip_prk_steps=False"),
         ({"final_sigmas_type": "one"}, "final_sigmas_type"),
         ({"_class_name": "EulerDiscreteScheduler", "timestep_type": "continuous"}, "timestep_type"),
         ({"_class_name": "DPMSolverMultistepScheduler", "solver_order": 3}, "solver_order"),
@@ -139,7 +142,8 @@ def test_a_process_we_do_not_have_is_refused_by_name(config: dict[str, Any], nam
 
 def test_ddim_clips_unless_its_file_says_otherwise_and_others_only_if_it_does() -> None:
     assert NoiseSchedule.from_json({"_class_name": "DDIMScheduler"}).clip_bound == 1.0
-    assert NoiseSchedule.from_json({"_class_name": "PNDMScheduler"}).clip_bound == np.inf
+    pndm = {"_class_name": "PNDMScheduler", "skip_prk_steps": True}
+    assert NoiseSchedule.from_json(pndm).clip_bound == np.inf
 
 
 def test_a_checkpoint_made_for_pndm_runs_with_every_sampler_and_pndm_by_default() -> None:
@@ -150,7 +154,7 @@ def test_a_checkpoint_made_for_pndm_runs_with_every_sampler_and_pndm_by_default(
 
 @pytest.mark.parametrize(("name", "class_name"), CLASSES.items())
 def test_a_checkpoints_own_sampler_is_its_default(name: str, class_name: str) -> None:
-    noise = NoiseSchedule.from_json({"_class_name": class_name, **SD})
+    noise = NoiseSchedule.from_json({"_class_name": class_name, "skip_prk_steps": True, **SD})
     assert catalogue.default(noise) == name.removesuffix("_karras")
 
 
@@ -201,3 +205,9 @@ def test_every_sampler_runs_at_any_step_count_there_can_be(
                 assert 0 <= rows[:, 0].min() <= rows[:, 0].max() <= train - 1, case
                 one = scheduler(noise, steps, steps - 1).rows  # from a picture, hardly changed
                 assert np.isfinite(np.delete(one, table.BOUND, axis=1)).all(), case
+
+
+@pytest.mark.parametrize("variance", ["fixed_small", "fixed_small_log", "fixed_large"])
+def test_a_file_that_diffusers_writes_for_ddpm_is_read(variance: str) -> None:
+    noise = NoiseSchedule.from_json({"_class_name": "DDPMScheduler", "variance_type": variance})
+    assert catalogue.default(noise) == "ddim"

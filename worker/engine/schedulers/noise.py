@@ -39,6 +39,10 @@ _LCM_BETAS: Final = ("scaled_linear", 0.00085, 0.012)
 _CLIPPING: Final = ("DDIMScheduler", "DDPMScheduler")
 """Of these, the ones that clip unless told not to."""
 
+_FIXED_VARIANCES: Final = ("fixed_small", "fixed_small_log", "fixed_large", "fixed_large_log")
+"""DDPM's choices of the noise it adds, which no sampler of ours does. A learned one would be half
+of the model's output."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DpmOptions:
@@ -111,14 +115,14 @@ class NoiseSchedule:
         """
         fields = ConfigReader("scheduler", config)
         name = fields.choice("_class_name", "DDIMScheduler", _FAMILY)
-        fields.choice("skip_prk_steps", True, (True,))
+        fields.choice("skip_prk_steps", name != "PNDMScheduler", (True,))
+        fields.choice("variance_type", None, (None, *_FIXED_VARIANCES))
         fields.fixed(
             thresholding=False,
             use_exponential_sigmas=False,
             use_beta_sigmas=False,
             use_lu_lambdas=False,
             use_flow_sigmas=False,
-            variance_type=None,
             timestep_type="discrete",
             interpolation_type="linear",
             sigma_min=None,
