@@ -49,15 +49,21 @@ class TensorFiles:
     def __init__(self, folder: Path) -> None:
         """
         Raises:
-            CheckpointError: no safetensors there, or one is damaged.
+            CheckpointError: no safetensors there, one is damaged, or two have the same tensor.
         """
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        """In the format's own words: F16."""
         self._files: dict[str, Any] = {}
         for path in weight_files(folder):
             try:
                 file: Any = safe_open(path, framework="numpy")
                 for key in file.keys():  # noqa: SIM118  (not a mapping)
-                    self.shapes[key] = tuple(file.get_slice(key).get_shape())
+                    if key in self._files:
+                        raise CheckpointError(f"{path} has {key}, as another file there does")
+                    tensor = file.get_slice(key)
+                    self.shapes[key] = tuple(tensor.get_shape())
+                    self.dtypes[key] = tensor.get_dtype()
                     self._files[key] = file
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(

@@ -2,7 +2,8 @@
 
 Goes in: an abstract network (shapes only), the tensors of a checkpoint. Comes out: an `nnx.State`
 on the devices. Our attribute names are the checkpoint's wherever they can be; the tables below are
-the exceptions. A key that is missing, unused or misshapen stops everything.
+the exceptions. A key that is missing, unused, given twice, misshapen or not of floating-point
+numbers stops everything.
 """
 
 import math
@@ -23,6 +24,9 @@ from worker.engine.mesh import Index, Placement
 Names = Sequence[tuple[str, str]]
 Weights = nnx.State[Any, Any]
 
+DTYPES: Final = ("F32", "F16", "BF16")
+"""What weights may be stored as, in safetensors' words."""
+_ONE_OF: Final = " or ".join(DTYPES)
 LEAVES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
 _CLIP_TEXT: Final[Names] = (
@@ -125,23 +129,36 @@ class Plan:
         """
         self._network, self._files = network, files
         self._entries = entries(network, model)
-        self._spelling = {_rewrite(key, OLD_NAMES[network]): key for key in files.shapes}
+        self._spelling: dict[str, str] = {}
+        self._twice: list[str] = []
+        for key in sorted(files.shapes):
+            name = _rewrite(key, OLD_NAMES[network])
+            if (first := self._spelling.setdefault(name, key)) != key:
+                self._twice.append(f"{first}, {key}")
         known = {entry.key for entry in self._entries} | BUFFERS[network]
         self._unused = sorted(self._spelling.keys() - known)
 
     def faults(self) -> list[str]:
-        """A line for every missing, unused and misshapen key."""
+        """A line for every key that is not as it must be."""
         missing = [entry.key for entry in self._entries if entry.key not in self._spelling]
         lines = [f"missing {self._network}: {key}" for key in missing]
         lines += [f"unused {self._network}: {key}" for key in self._unused]
+        lines += [f"twice {self._network}: {keys}" for keys in self._twice]
         for entry in self._entries:
             if entry.key in self._spelling:
-                shape = self._files.shapes[self._spelling[entry.key]]
-                if shape not in entry.stored_shapes:
-                    lines.append(
-                        f"misshapen {self._network}: {entry.key} is {list(shape)}, "
-                        f"the config makes it {list(entry.stored_shapes[0])}"
-                    )
+                lines += self._faults_of(entry, self._spelling[entry.key])
+        return lines
+
+    def _faults_of(self, entry: Entry, key: str) -> list[str]:
+        """Of a tensor that is there."""
+        lines, shape, dtype = [], self._files.shapes[key], self._files.dtypes[key]
+        if shape not in entry.stored_shapes:
+            lines.append(
+                f"misshapen {self._network}: {entry.key} is {list(shape)}, "
+                f"the config makes it {list(entry.stored_shapes[0])}"
+            )
+        if dtype not in DTYPES:
+            lines.append(f"mistyped {self._network}: {entry.key} is {dtype}, not {_ONE_OF}")
         return lines
 
     def bytes_on_a_device(self, dtype: np.dtype[Any], placement: Placement) -> int:

@@ -44,6 +44,17 @@ def test_shards_are_one_network(checkpoint: Path, half: str, newer: bool) -> Non
         TensorFiles(folder)
 
 
+def test_a_tensor_in_two_shards_is_refused(checkpoint: Path) -> None:
+    folder = checkpoint / "unet"
+    for index in (1, 2):
+        (folder / f"{Path(UNET).stem}-0000{index}-of-00002.safetensors").write_bytes(
+            (folder / UNET).read_bytes()
+        )
+    (folder / UNET).unlink()
+    with pytest.raises(CheckpointError, match=r"00002-of-00002\S+ has \S+, as another file"):
+        TensorFiles(folder)
+
+
 def test_full_precision_goes_before_half(checkpoint: Path) -> None:
     full = checkpoint / "unet" / UNET
     half = full.with_suffix(".fp16.safetensors")

@@ -60,6 +60,26 @@ def test_every_missing_unused_and_misshapen_key_of_every_network_is_in_one_error
     ]
 
 
+@pytest.mark.parametrize(("dtype", "said"), [(np.int8, "I8"), (np.bool_, "BOOL")])
+def test_weights_that_are_not_floating_point_are_refused(
+    checkpoint: Path, dtype: type, said: str
+) -> None:
+    key = "conv_in.weight"
+    _change(checkpoint / UNET, lambda t: t.update({key: t[key].astype(dtype)}))
+    with pytest.raises(CheckpointError, match=rf"mistyped unet: {key} is {said}, not F32 or F16"):
+        _load(checkpoint)
+
+
+def test_a_weight_in_its_old_spelling_and_in_todays_is_refused(checkpoint: Path) -> None:
+    def add(tensors: Tensors) -> None:
+        old = next(key for key in tensors if key.startswith("text_model."))
+        tensors[old.removeprefix("text_model.")] = np.zeros_like(tensors[old])
+
+    _change(checkpoint / "text_encoder" / "model.safetensors", add)
+    with pytest.raises(CheckpointError, match=r"twice text_encoder: (\S+), text_model\.\1"):
+        _load(checkpoint)
+
+
 def test_half_an_autoencoder_is_not_enough(checkpoint: Path) -> None:
     def strip(tensors: Tensors) -> None:
         for key in [key for key in tensors if key.startswith(("encoder.", "quant_conv."))]:
