@@ -12,6 +12,12 @@ from worker.engine.checkpoint import TensorFiles, digest, weight_files
 from worker.engine.stable_diffusion import Configs
 
 UNET = "diffusion_pytorch_model.safetensors"
+SCHEDULER = "scheduler/scheduler_config.json"
+ONLY_UPWARDS = {
+    "attention_head_dim": [3, 4],
+    "down_block_types": ["DownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+}
 
 
 def test_a_pickle_is_not_read(checkpoint: Path) -> None:
@@ -91,6 +97,20 @@ def test_a_broken_config_is_named(checkpoint: Path) -> None:
         ("unet/config.json", {"cross_attention_dim": "wide"}, "cross_attention_dim='wide' is not"),
         ("unet/config.json", {"norm_num_groups": 7}, "norm_num_groups=7 does not divide"),
         ("unet/config.json", {"in_channels": 9}, "UNet in_channels"),
+        (SCHEDULER, {"num_train_timesteps": "1000"}, "num_train_timesteps='1000' is not a whole"),
+        (SCHEDULER, {"num_train_timesteps": 0}, "num_train_timesteps=0 is not a whole"),
+        (SCHEDULER, {"steps_offset": "1"}, "steps_offset='1' is not a whole number of at least 0"),
+        (SCHEDULER, {"beta_start": None}, "beta_start=None is not a number above 0 below 1"),
+        (SCHEDULER, {"clip_sample_range": "x"}, "clip_sample_range='x' is not a number above 0"),
+        (SCHEDULER, {"original_inference_steps": 2000}, "=2000 of num_train_timesteps=1000"),
+        (SCHEDULER, {"rescale_betas_zero_snr": "no"}, "rescale_betas_zero_snr='no'"),
+        ("vae/config.json", {"scaling_factor": "0.18"}, "scaling_factor='0.18' is not a number"),
+        ("unet/config.json", {"norm_eps": "x"}, "norm_eps='x' is not a number above 0"),
+        ("unet/config.json", {"freq_shift": None}, "freq_shift is missing"),
+        ("unet/config.json", {"down_block_types": 7}, "down_block_types=7 is not a list"),
+        ("unet/config.json", {"up_block_types": [["x"], 3]}, r"up_block_types entry=\['x'\]"),
+        ("unet/config.json", {"mid_block_type": ["x"]}, r"mid_block_type=\['x'\]"),
+        ("unet/config.json", ONLY_UPWARDS, "3 heads do not divide block_out_channels=16"),
         ("unet/config.json", {"cross_attention_dim": 99}, "cross_attention_dim"),
         ("vae/config.json", {"shift_factor": 0.1}, "shift_factor"),
         ("unet/config.json", {"attention_head_dim": 5}, "5 heads do not divide block_out_ch"),

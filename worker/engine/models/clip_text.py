@@ -61,8 +61,8 @@ class ClipTextConfig:
             num_attention_heads=fields.divisor("num_attention_heads", 8, of=(hidden,)),
             max_position_embeddings=fields.count("max_position_embeddings", 77),
             hidden_act=fields.choice("hidden_act", "quick_gelu", tuple(ACTIVATIONS)),
-            layer_norm_eps=fields.get("layer_norm_eps", 1e-5),
-            eos_token_id=fields.get("eos_token_id", 49407),
+            layer_norm_eps=fields.number("layer_norm_eps", 1e-5, above=0),
+            eos_token_id=fields.count("eos_token_id", 49407, least=0),
             projection_dim=width if kind == _PROJECTING else None,
         )
         fields.finish()

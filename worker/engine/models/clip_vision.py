@@ -46,7 +46,7 @@ class ClipVisionConfig:
             image_size=fields.count("image_size", 224),
             patch_size=fields.divisor("patch_size", 32, of=(config.get("image_size", 224),)),
             hidden_act=fields.choice("hidden_act", "quick_gelu", tuple(ACTIVATIONS)),
-            layer_norm_eps=fields.get("layer_norm_eps", 1e-5),
+            layer_norm_eps=fields.number("layer_norm_eps", 1e-5, above=0),
         )
         fields.finish()
         return read

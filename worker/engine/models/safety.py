@@ -23,6 +23,9 @@ _LEAST_SCORE: Final = 0.0005
 """diffusers rounds scores to three digits before it asks whether they are above 0."""
 _CUBIC: Final = 3
 """Pillow's number for bicubic resampling."""
+_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
+_DEVIATION: Final = (0.26862954, 0.26130258, 0.27577711)
+"""CLIP's own, of each colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +53,8 @@ class PictureConfig:
         read = cls(
             shortest_edge=edge,
             crop=crop,
-            mean=tuple(fields.get("image_mean", (0.48145466, 0.4578275, 0.40821073))),
-            deviation=tuple(fields.get("image_std", (0.26862954, 0.26130258, 0.27577711))),
+            mean=fields.numbers("image_mean", length=3) or _MEAN,
+            deviation=fields.numbers("image_std", length=3, above=0) or _DEVIATION,
         )
         fields.finish()
         return read

@@ -65,15 +65,22 @@ class UNetConfig:
             cross_attention_dim=fields.count("cross_attention_dim", 1280),
             added=AddedConfig.read(fields),
             norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),
-            norm_eps=fields.get("norm_eps", 1e-5),
-            flip_sin_to_cos=fields.choice("flip_sin_to_cos", True, (True, False)),
-            freq_shift=fields.get("freq_shift", 0),
+            norm_eps=fields.number("norm_eps", 1e-5, above=0),
+            flip_sin_to_cos=fields.flag("flip_sin_to_cos", True),
+            freq_shift=fields.count("freq_shift", 0, least=0),
         )
-        for width, heads, attends in zip(channels, read.heads, read.down_attends, strict=False):
+        for width, heads, attends in zip(channels, read.heads, read._levels_attend, strict=False):
             if attends and width % heads:
                 fields.fault(f"{heads} heads do not divide block_out_channels={width}")
         fields.finish()
         return read
+
+    @property
+    def _levels_attend(self) -> tuple[bool, ...]:
+        """On the way down, in the middle or on the way up."""
+        *finer, coarsest = self.down_attends
+        downwards = (*finer, coarsest or self.mid_attends)
+        return tuple(map(any, zip(downwards, reversed(self.up_attends), strict=False)))
 
     @property
     def downsampling(self) -> int:
@@ -111,16 +118,20 @@ class AddedConfig:
 
 def _attends(fields: ConfigReader, name: str, levels: int) -> tuple[bool, ...]:
     side = "Down" if name.startswith("down") else "Up"
-    for block in (kinds := fields.get(name)):
+    kinds = fields.get(name)
+    if not isinstance(kinds, list | tuple) or not kinds:
+        fields.fault(f"{name}={kinds!r} is not a list of blocks")
+        return (False,) * levels
+    for block in kinds:
         fields.one_of(f"{name} entry", block, tuple(k for k in _ATTENDING if side in k))
     if len(kinds) != levels:
         fields.fault(f"{name} has {len(kinds)} entries for {levels} levels")
-    return tuple(_ATTENDING.get(block, False) for block in kinds)
+    return tuple(_ATTENDING.get(str(block), False) for block in kinds)
 
 
 def _mid_attends(fields: ConfigReader) -> bool:
     kinds = {"UNetMidBlock2DCrossAttn": True, "UNetMidBlock2D": False}
-    return bool(kinds.get(fields.choice("mid_block_type", next(iter(kinds)), tuple(kinds))))
+    return bool(kinds.get(str(fields.choice("mid_block_type", next(iter(kinds)), tuple(kinds)))))
 
 
 def _heads(fields: ConfigReader, channels: tuple[int, ...]) -> tuple[int, ...]:

@@ -54,10 +54,10 @@ class VaeConfig:
             block_out_channels=channels,
             layers_per_block=fields.count("layers_per_block", 1),
             norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),
-            scaling_factor=fields.get("scaling_factor", 0.18215),
-            use_quant_conv=fields.choice("use_quant_conv", True, (True, False)),
-            use_post_quant_conv=fields.choice("use_post_quant_conv", True, (True, False)),
-            mid_block_add_attention=fields.choice("mid_block_add_attention", True, (True, False)),
+            scaling_factor=fields.number("scaling_factor", 0.18215, above=0),
+            use_quant_conv=fields.flag("use_quant_conv", True),
+            use_post_quant_conv=fields.flag("use_post_quant_conv", True),
+            mid_block_add_attention=fields.flag("mid_block_add_attention", True),
         )
         fields.finish()
         return read

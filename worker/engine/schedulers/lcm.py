@@ -40,6 +40,6 @@ def lcm(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
 def _timesteps(noise: NoiseSchedule, steps: int) -> NDArray[np.int64]:
     """A choice of the timesteps it was distilled at. Where more are asked for than there are,
     diffusers raises; here the model is asked in between."""
-    original = max(min(noise.lcm.original_inference_steps, noise.num_train_timesteps), steps)
+    original = max(noise.lcm.original_inference_steps, steps)
     distilled = np.arange(original, 0, -1) * (noise.num_train_timesteps // original) - 1
     return distilled[np.linspace(0, original, steps, endpoint=False).astype(np.int64)]

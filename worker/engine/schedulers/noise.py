@@ -62,9 +62,9 @@ class DpmOptions:
             solver_order=fields.choice("solver_order", 2, (1, 2)),
             solver_type=fields.choice("solver_type", "midpoint", ("midpoint", "heun")),
             stochastic=fields.choice("algorithm_type", kinds[0], kinds) == kinds[1],
-            lower_order_final=fields.get("lower_order_final", True),
-            euler_at_final=fields.get("euler_at_final", False),
-            lambda_min_clipped=float(fields.get("lambda_min_clipped", -math.inf)),
+            lower_order_final=fields.flag("lower_order_final", True),
+            euler_at_final=fields.flag("euler_at_final", False),
+            lambda_min_clipped=fields.number("lambda_min_clipped", -math.inf),
         )
 
 
@@ -76,10 +76,13 @@ class LcmOptions:
     timestep_scaling: float = 10.0
 
     @classmethod
-    def read(cls, fields: ConfigReader) -> Self:
+    def read(cls, fields: ConfigReader, train: int) -> Self:
+        original = fields.count("original_inference_steps", min(50, train))
+        if original > train:
+            fields.fault(f"original_inference_steps={original} of num_train_timesteps={train}")
         return cls(
-            original_inference_steps=fields.get("original_inference_steps", 50),
-            timestep_scaling=fields.get("timestep_scaling", 10.0),
+            original_inference_steps=original,
+            timestep_scaling=fields.number("timestep_scaling", 10.0, above=0),
         )
 
 
@@ -131,8 +134,8 @@ class NoiseSchedule:
         fields.ignored(*config)  # settings of one sampler; ours have their own
         count = fields.count("num_train_timesteps", 1000)
         curve, first, last = _LCM_BETAS if name == "LCMScheduler" else ("linear", 1e-4, 0.02)
-        clips = fields.choice("clip_sample", name in _CLIPPING, (True, False))
-        bound = fields.get("clip_sample_range", 1.0)
+        clips = fields.flag("clip_sample", name in _CLIPPING)
+        bound = fields.number("clip_sample_range", 1.0, above=0)
         schedule = cls(
             class_name=name,
             num_train_timesteps=count,
@@ -142,14 +145,14 @@ class NoiseSchedule:
             trained_betas=fields.numbers("trained_betas", length=count, above=0, below=1),
             prediction_type=fields.choice("prediction_type", "epsilon", PREDICTIONS),
             timestep_spacing=fields.choice("timestep_spacing", None, (None, *SPACINGS)),
-            steps_offset=fields.get("steps_offset", 0),
-            set_alpha_to_one=fields.get("set_alpha_to_one", None),
-            rescale_betas_zero_snr=fields.get("rescale_betas_zero_snr", False),
+            steps_offset=fields.count("steps_offset", 0, least=0),
+            set_alpha_to_one=fields.choice("set_alpha_to_one", None, (None, True, False)),
+            rescale_betas_zero_snr=fields.flag("rescale_betas_zero_snr", False),
             clip_bound=bound if clips else math.inf,
-            use_karras_sigmas=bool(fields.get("use_karras_sigmas", False)),
+            use_karras_sigmas=fields.flag("use_karras_sigmas", False),
             final_sigmas_type=fields.choice("final_sigmas_type", "zero", ("zero", "sigma_min")),
             dpm=DpmOptions.read(fields) if name == _DPM else DpmOptions(),
-            lcm=LcmOptions.read(fields),
+            lcm=LcmOptions.read(fields, count),
         )
         fields.finish()
         if schedule.rescale_betas_zero_snr and schedule.prediction_type == "epsilon":
