@@ -41,6 +41,10 @@ _FORMATS: Final = ("PNG", "JPEG", "WEBP")
 _TOTAL_S: Final = 30.0
 """For one picture, from the name server to the last byte."""
 _THREADS: Final = 8
+_DECODING: Final = 2
+"""Pictures in memory as pixels: one of the largest takes 305 MB on its way."""
+_DEEP_GREYS: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+"""Pillow's modes for grey of 16 bits."""
 _BUSY: Final = (408, 425, 429)
 """Beside 5xx: answers that may be others in a while."""
 
@@ -53,6 +57,8 @@ class Originals:
         self._allow = allow
         self._total_s = total_s
         self._tls = ssl.create_default_context()
+        self._decoding = threading.Semaphore(_DECODING)
+        self._resolving = ThreadPoolExecutor(_THREADS, thread_name_prefix="resolving")
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="originals")
         self._lock = threading.Lock()
         self._expected: set[Attempt] = set()
@@ -125,13 +131,13 @@ class Originals:
         if len(data) > LARGEST_BYTES:
             raise InvalidInput(f"{field}: must be at most {LARGEST_BYTES:,} bytes")
         try:
-            with Image.open(BytesIO(data), formats=_FORMATS) as opened:
+            with self._decoding, Image.open(BytesIO(data), formats=_FORMATS) as opened:
                 if opened.width * opened.height > LARGEST_PIXELS:
                     raise InvalidInput(
                         f"{field}: {opened.width}x{opened.height}; must be at most "
                         f"{LARGEST_PIXELS:,} pixels"
                     )
-                upright = ImageOps.exif_transpose(opened).convert("RGB")
+                upright = _in_colours(ImageOps.exif_transpose(opened))
                 return upright.resize((shape.width, shape.height), Image.Resampling.LANCZOS)
         except _UNREADABLE as error:
             formats = ", ".join(_FORMATS)
@@ -154,10 +160,12 @@ class Originals:
 
     def _download(self, field: str, url: str) -> bytes:
         deadline = time.monotonic() + self._total_s
+        # A name server may take longer than we wait, and nothing stops getaddrinfo.
+        vetted = self._resolving.submit(vet, url, self._allow)
         headers = {"user-agent": f"imagefleet/{version('imagefleet')}"}
         try:
             answer = exchange(
-                vet(url, self._allow),
+                vetted.result(self._total_s),
                 self._tls,
                 "GET",
                 headers,
@@ -178,6 +186,12 @@ class Originals:
         if not answer.whole and len(answer.body) <= LARGEST_BYTES:
             raise InputUnavailable(f"{field}: its server stopped in the middle")
         return answer.body
+
+
+def _in_colours(picture: Image.Image) -> Image.Image:
+    if picture.mode in _DEEP_GREYS:  # of which Pillow makes white what is above 255
+        picture = Image.fromarray((np.asarray(picture) // 257).astype(np.uint8))
+    return picture.convert("RGB")
 
 
 _UNREADABLE: Final = (

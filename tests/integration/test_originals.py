@@ -91,6 +91,13 @@ def test_the_usual_kinds_are_read(fetch: Callable[..., Original], kind: str, mod
         assert fetch(image=f"{gallery.url}/a").pixels.shape == (32, 64, 3)
 
 
+def test_grey_of_sixteen_bits_is_scaled_and_not_cut_off(fetch: Callable[..., Original]) -> None:
+    greys = np.linspace(0, 65535, 32 * 64).astype(np.uint16).reshape(32, 64)
+    with Gallery({"/a.png": _file(Image.fromarray(greys))}) as gallery:
+        pixels = fetch(image=f"{gallery.url}/a.png").pixels
+    np.testing.assert_array_equal(pixels, np.stack([greys // 257] * 3, axis=-1))
+
+
 def test_a_photo_is_turned_as_its_camera_says(fetch: Callable[..., Original]) -> None:
     image = _painting(3, (64, 32))
     exif = Image.Exif()
@@ -155,6 +162,18 @@ def test_a_server_that_dribbles_holds_nobody_up(fetch: Callable[..., Original]) 
                 fetch(image=f"{gallery.url}/a")
         finally:
             released.set()
+
+
+def test_a_name_server_that_says_nothing_holds_nobody_up(
+    fetch: Callable[..., Original], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: released.wait() and [])
+    try:
+        with pytest.raises(InputUnavailable, match="not there within 1 s"):
+            fetch(image="http://slow.example/a.png")
+    finally:
+        released.set()
 
 
 def test_a_server_that_is_not_there_may_come_back(fetch: Callable[..., Original]) -> None:
