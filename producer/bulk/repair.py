@@ -9,14 +9,11 @@ _BEYOND_US = ("damaged plan", "not compared")
 
 
 def repair(run: BulkRun, verdict: Verdict) -> int:
-    """Send the shards with problems again. How many there are; a damaged plan is not mended."""
+    """Send the shards with problems again. How many went: not those in work, and a damaged plan is
+    not mended."""
     damaged = {problem.shard for problem in verdict.problems if problem.what not in _BEYOND_US}
     shards = [shard for shard in run.plan.shards if shard.name in damaged]
-    for shard in shards:
-        for key in _files(run, shard.name):
-            run.store.delete(key)
-    run.send_again(shards)
-    return len(shards)
+    return run.send_again(shards, lambda shard: _files(run, shard.name))
 
 
 def _files(run: BulkRun, shard: str) -> list[str]:

@@ -5,7 +5,7 @@ in Redis and needs no process of the producer's to go on.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -97,19 +97,33 @@ class BulkRun:
             yield from stats.failures
 
     def retry_failed(self) -> int:
-        """Send the shards with failed rows once more. How many there are."""
+        """Send the finished shards with failed rows once more. How many went."""
         again = [shard for shard, stats in self.finished(self.plan.shards) if stats.failures]
         again += self._in_state(State.FAILED)
-        self.send_again(again)
-        return len(again)
+        return self.send_again(again)
 
-    def send_again(self, shards: list[ShardPlan]) -> None:
-        """Take the commit markers of `shards` away and have their missing samples painted."""
+    def send_again(
+        self,
+        shards: Sequence[ShardPlan],
+        spoiled: Callable[[ShardPlan], Sequence[str]] = lambda shard: (),
+    ) -> int:
+        """Take the commit markers of `shards` away, and the files that are `spoiled`, and have
+        what is missing painted. Shards on their way or in work are left alone. How many went."""
         if not shards:
-            return
-        for key in (RUN_STATS, CARD, *(stats_key(shard.name) for shard in shards)):
-            self.store.delete(key)
-        self._send(self._standing(), again=shards)
+            return 0
+        terms = self._standing()
+        with self.client.asking() as runs:
+            runs.start(self._record(terms))
+            free = set(runs.withdraw(self.id, (shard.number for shard in shards)))
+        again = [shard for shard in shards if shard.number in free]
+        for shard in again:
+            for key in (*spoiled(shard), stats_key(shard.name)):
+                self.store.delete(key)
+        if again:
+            for key in (RUN_STATS, CARD):
+                self.store.delete(key)
+        self._send(terms)
+        return len(again)
 
     def resume(self, *, max_failures: int | None, priority: int) -> None:
         """Send every shard that is neither finished nor on its way."""
@@ -118,13 +132,12 @@ class BulkRun:
             if states.count(State.SUCCEEDED) < len(self.plan.shards) or not self.status().done:
                 self._send((max_failures, priority))
 
-    def _send(self, terms: tuple[int | None, int], again: Sequence[ShardPlan] = ()) -> None:
-        """Set the run going: `again`, and every shard that is neither finished nor on its way.
+    def _send(self, terms: tuple[int | None, int]) -> None:
+        """Set the run going: every shard that is neither finished nor on its way.
         Of shards that Redis has not heard of, those with a commit marker are finished."""
         run = self._record(terms)
         with self.client.asking() as runs:
             runs.start(run)
-            runs.enqueue(run, map(_sent, again), again=True)
             known = {record.shard for record in runs.shards(self.id)}
             unheard = [shard for shard in self.plan.shards if shard.number not in known]
             runs.note_finished(

@@ -154,12 +154,9 @@ class Runs:
         self,
         run: NewRun,
         shards: Iterable[tuple[int, int, int | None, int | None]],
-        *,
-        again: bool = False,
     ) -> int:
         """Send shards (number, samples, height, width) to the workers: those without a record, and
-        those that failed or were cancelled; `again` those that succeeded too. How many went."""
-        leave = (*_AT_REST, State.SUCCEEDED) if again else _AT_REST
+        those that failed or were cancelled. How many went."""
         sent = 0
         for chunk in _chunks(shards):
             with self._redis.pipeline(transaction=False) as pipe:
@@ -178,13 +175,28 @@ class Runs:
                         State.QUEUED,
                         run.id,
                         number,
-                        leave=leave,
+                        leave=_AT_REST,
                         counts="0|0",
                         message=(list_key(queue, run.priority), message),
                         client=pipe,
                     )
                 sent += sum(_moved(answer).happened for answer in pipe.execute())
         return sent
+
+    def withdraw(self, run: str, shards: Iterable[int]) -> list[int]:
+        """Count shards as cancelled, so that no worker touches their files until they are sent
+        again. Which: not those on their way or in work."""
+        gone = []
+        for chunk in _chunks(shards):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for number in chunk:
+                    leave = (*_AT_REST, State.SUCCEEDED)
+                    self._enter(
+                        State.CANCELLED, run, number, leave=leave, counts="0|0", client=pipe
+                    )
+                answers = pipe.execute()
+            gone += [number for number, move in zip(chunk, answers, strict=True) if move[0]]
+        return gone
 
     def note_finished(self, run: str, shards: Iterable[tuple[int, int, int]]) -> None:
         """Record shards (number, samples, failed samples) whose commit markers were found."""

@@ -95,7 +95,8 @@ def test_the_last_shard_ends_the_run_and_only_that_move_says_so(runs: Runs) -> N
 def test_failed_samples_are_counted_by_reason_and_once(runs: Runs) -> None:
     _go(runs)
     _finish(runs, 0, done=3, reasons={"device_error": 1})
-    runs.enqueue(RUN, SHARDS[:1], again=True)
+    assert runs.withdraw(RUN.id, [0, 1]) == [0]
+    runs.enqueue(RUN, SHARDS[:1])
     assert runs.get(RUN.id).images == 0
     _finish(runs, 0, done=3, reasons={"device_error": 1})
     status = runs.get(RUN.id)
@@ -133,6 +134,16 @@ def test_a_shard_handed_back_is_nobodys(runs: Runs) -> None:
     assert runs.shards(RUN.id)[0].state is State.QUEUED
     with pytest.raises(LeaseLost):
         runs.progress(RUN.id, 0, "a", "host", 1, 0)
+
+
+def test_only_shards_that_nobody_works_on_are_withdrawn(runs: Runs) -> None:
+    _go(runs)
+    _finish(runs, 0)
+    runs.begin(RUN.id, 1, "a", "host")
+    assert runs.withdraw(RUN.id, range(3)) == [0]
+    assert not runs.begin(RUN.id, 0, "b", "host").happened
+    assert runs.holds(RUN.id, 1, "a")
+    assert runs.enqueue(RUN, SHARDS) == 1
 
 
 def test_finished_shards_found_in_the_destination_are_not_sent(runs: Runs) -> None:
