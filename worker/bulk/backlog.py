@@ -22,7 +22,8 @@ _MOST_SHARDS: Final = 3
 """In hand: one on the devices, one behind it, one on its way to the store."""
 _BATCHES_UNSTORED: Final = 6
 """Of pictures between the backlog and the spool: two on the devices, the others wait for encoders.
-Beyond it the devices wait, and memory does not grow."""
+Beyond it no row begins, and memory does not grow; a row that has begun goes on, as its pictures are
+stored together."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -125,14 +126,16 @@ class Backlog:
         batch: list[Slot] = []
         with self._lock:
             unstored = sum(sum(shelf.taken.values()) for shelf in self._shelves.values())
-            room = min(room, _BATCHES_UNSTORED * self._capacity - unstored)
-            if shape is None and (alone := self._alone()) and room > 0:
+            begins = _BATCHES_UNSTORED * self._capacity - unstored
+            if room > 0 and shape is None and (alone := self._alone(begins > 0)):
                 first = alone.pop()
                 rest = min(room, len(first.work.specs) - first.index) - 1
                 return [first, *(alone.pop() for _ in range(rest))]
             for shelf in self._shelves.values():
                 while len(batch) < room and (slot := shelf.first()):
                     if slot.work.alone or slot.work.shape != (shape or slot.work.shape):
+                        break
+                    if len(batch) >= begins and not slot.index:
                         break
                     shape = slot.work.shape
                     batch.append(shelf.pop())
@@ -174,11 +177,11 @@ class Backlog:
         for work in rows:
             work.abandon(error)
 
-    def _alone(self) -> _Shelf | None:
-        """The first shard whose next row must be alone."""
+    def _alone(self, may_begin: bool) -> _Shelf | None:
+        """The first shard whose next row must be alone, and goes on or `may_begin`."""
         for shelf in self._shelves.values():
             slot = shelf.first()
-            if slot is not None and slot.work.alone:
+            if slot is not None and slot.work.alone and (slot.index or may_begin):
                 return shelf
         return None
 

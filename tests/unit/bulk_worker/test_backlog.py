@@ -110,6 +110,17 @@ def test_pictures_that_nobody_stores_hold_the_devices_back(backlog: Backlog) -> 
     assert len(backlog.take(CAPACITY)) == CAPACITY
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_row_of_more_pictures_than_may_wait_is_painted_to_its_end(
+    backlog: Backlog, alone: bool
+) -> None:
+    backlog.fill("1", _rows(0, 1, images=64, alone=alone))
+    taken = []
+    while batch := backlog.take(CAPACITY):
+        taken += batch
+    assert _numbers(taken) == [0] * 64
+
+
 def test_closing_ends_what_waits_and_leaves_the_devices_theirs(backlog: Backlog) -> None:
     rows = _rows(*range(6))
     backlog.fill("1", rows)
