@@ -31,6 +31,8 @@ _WHOLE: Final = frozenset(
 _LIKENESS: Final = 0.85
 """From which on a column's name looks like a slip of the pen."""
 _SHOWN: Final = 60
+_MAX_DEPTH: Final = 64
+"""Of objects and lists in a column that is carried along: pydantic reads some 200."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +191,10 @@ def _whole(value: object) -> object:
     return value
 
 
-def _plain(column: str, value: object) -> Any:
-    """A value as JSON can hold it."""
+def _plain(column: str, value: object, depth: int = 0) -> Any:
+    """A value as JSON can hold it, and its readers can read it."""
+    if depth > _MAX_DEPTH:
+        raise _WrongRow(column, "…", f"must not be nested over {_MAX_DEPTH} deep")
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
@@ -198,9 +202,9 @@ def _plain(column: str, value: object) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(name): _plain(column, each) for name, each in value.items()}
+        return {str(name): _plain(column, each, depth + 1) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(column, each) for each in value]
+        return [_plain(column, each, depth + 1) for each in value]
     if isinstance(value, bytes | bytearray | memoryview):
         raise _WrongRow(column, value[:_SHOWN], "bytes cannot be carried along")
     return str(value)

@@ -131,7 +131,10 @@ class Plan(Record):
         if hashlib.sha256(data).hexdigest() != shard.sha256:
             raise PlanDamaged(f"plan/{shard.name}.jsonl is not the file that was planned")
         for line in data.splitlines():
-            yield ShardRow.model_validate_json(line)
+            try:
+                yield ShardRow.model_validate_json(line)
+            except ValidationError:
+                raise PlanDamaged(f"a row of plan/{shard.name}.jsonl cannot be read") from None
 
     def request(self, shard: ShardPlan, row: ShardRow) -> JobRequest:
         """Everything that is asked for one row, in a job's words."""

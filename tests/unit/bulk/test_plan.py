@@ -59,6 +59,13 @@ def test_rows_that_are_not_the_planned_ones_are_refused() -> None:
         list(_plan().read_rows(SHARD, ROWS[:-1]))
 
 
+def test_a_row_that_cannot_be_read_is_a_damaged_plan() -> None:
+    data = b'{"prompt":"a","row":0,"seed":1,"extra":{"m":' + b"[" * 300 + b"]" * 300 + b"}}\n"
+    shard = SHARD.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
+    with pytest.raises(PlanDamaged, match="cannot be read"):
+        list(_plan().read_rows(shard, data))
+
+
 def test_no_two_rows_of_a_run_derive_one_seed() -> None:
     seeds = {derived_seed(7, row) for row in range(100_000)}
     assert len(seeds) == 100_000

@@ -211,3 +211,13 @@ def test_a_full_disk_leaves_no_plan(objects: int) -> None:
     with pytest.raises(StorageDenied, match="full"):
         _plan((f"prompt {n}" for n in range(300)), store)
     assert read_plan(store) is None
+
+
+@pytest.mark.parametrize("depth", [100, 250, 900])
+def test_a_column_nested_deeper_than_workers_read_is_refused(depth: int, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt":"a"}\n{"prompt":"b","m":' + "[" * depth + "]" * depth + "}\n")
+    store = MemoryStore()
+    made = _plan(path, store)
+    assert (made.rows, made.rejected) == (1, 1)
+    assert [row["field"] for row in read_rejected(store)] == ["m"]
