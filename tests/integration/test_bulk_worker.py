@@ -238,7 +238,7 @@ def test_a_row_that_takes_workers_down_is_found_and_the_rest_is_made(
     prompts = [f"{n} [die]" if n == 11 else f"{n}" for n in range(20)]
     dataset = planned(tmp_path / "data", client, namespace, prompts)
     dataset.send()
-    for _ in range(3):
+    for _ in range(4):
         assert start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2").wait(120) == -9
     start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2")
     assert _await(dataset, 120) is State.SUCCEEDED
@@ -250,19 +250,30 @@ def test_a_row_that_takes_workers_down_is_found_and_the_rest_is_made(
 def test_a_cancelled_run_stops_between_batches(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, [f"{n}" for n in range(400)])
+    """Long before a part of it is due."""
+    prompts = [f"{n}" for n in range(400)]
+    dataset = planned(tmp_path / "data", client, namespace, prompts, shard_size=400)
     dataset.send()
-    start(
-        IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8",
-        IMAGEFLEET_BULK_CHECKPOINT_S="0.2",
-    )
-    until(lambda: _made(dataset) > 0)
+    start(IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8", IMAGEFLEET_BULK_CHECKPOINT_S="3600")
+    until(lambda: dataset.runs.get(dataset.run.id).shards_by_state[State.RUNNING])
     dataset.runs.cancel(dataset.run.id)
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     until(lambda: not client.keys(f"{namespace}.bulk*"))
-    status = dataset.runs.get(dataset.run.id)
-    assert status.state is State.CANCELLED
-    assert status.images < 400
+    assert dataset.runs.get(dataset.run.id).state is State.CANCELLED
+    assert not dataset.samples()
+
+
+def test_a_message_of_a_shard_that_has_ended_goes(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset.send()
+    dataset.runs.begin(dataset.run.id, 0, "a", "host")
+    dataset.runs.fail(dataset.run.id, 0, "a", "host", {"storage_denied": 20})  # and dies
+    start()
+    assert _await(dataset) is State.FAILED
+    assert len(dataset.samples()) == 40
+    until(lambda: not client.keys(f"{namespace}.bulk*"))
 
 
 def test_jobs_go_before_datasets(

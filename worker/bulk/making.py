@@ -91,9 +91,10 @@ class _Making:
         self._shop.runs.fail(*self._me, {error.code: self._samples})
 
     def _begin(self) -> bool:
-        """False if there is nothing to do: it is done, or its run has stopped or is forgotten."""
+        """False if there is nothing to do: it has ended, or its run has stopped or is forgotten."""
         move = self._shop.runs.begin(*self._me, (self._shop.claims.key, self._tag))
-        if not move.happened and move.run is State.RUNNING and move.before is not State.SUCCEEDED:
+        waits = move.before in (State.QUEUED, State.RUNNING)
+        if not move.happened and move.run is State.RUNNING and waits:
             raise LeaseLost(f"shard {self.name} is another worker's")
         return move.happened
 

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _PART_BYTES: Final = 64 << 20
 """A part that would be larger is kept before its time."""
+_LOOKS_S: Final = 1.0
+"""Between two looks whether the run goes on."""
 _TRIES_ALONE: Final = 3
 _BATCHES_ALONE: Final = 3
 """Of rows that may have been on the devices when their worker died: see `Runner`, and one kept."""
@@ -79,6 +81,9 @@ class Painting:
         self._fresh_bytes = 0
         self._fresh_failures: list[RowFailure] = []
         self._due = time.monotonic() + workshop.checkpoint_s
+        self._look_due = time.monotonic() + _LOOKS_S
+        self._kept = (0, 0)
+        """Samples made and failed, as reported."""
         self._deliveries = workshop.backlog.claimed(tag).deliveries
 
     def paint(self) -> None:
@@ -101,7 +106,8 @@ class Painting:
         for failure in self._parts.load(self._spool, self._is_ours):
             if failure.row in self._rows:
                 self.failures[failure.row] = failure
-        if len(self._spool) or self.failures:
+        self._kept = (len(self._spool), sum(each.samples for each in self.failures.values()))
+        if any(self._kept):
             log.info("shard %s goes on from sample %d", self._shard.name, len(self._spool))
 
     def _is_ours(self, sample: Sample) -> bool:
@@ -189,13 +195,16 @@ class Painting:
             self._ended.put(_Ended(work=work, error=failure))
 
     def _next_ended(self) -> _Ended:
-        """Keeps a part whenever one is due meanwhile."""
+        """Keeps a part whenever one is due meanwhile, and looks whether the run goes on."""
         while True:
+            if time.monotonic() >= self._look_due:
+                self._look()
             careful = self._deliveries > 1 and len(self._fresh) >= self._shop.engine.capacity
             if careful or self._fresh_bytes >= _PART_BYTES or time.monotonic() >= self._due:
                 self._keep()
             try:
-                return self._ended.get(timeout=max(0.0, self._due - time.monotonic()))
+                due = min(self._due, self._look_due)
+                return self._ended.get(timeout=max(0.0, due - time.monotonic()))
             except Empty:
                 continue
 
@@ -211,16 +220,29 @@ class Painting:
         self.failures[row.row] = failure
         self._fresh_failures.append(failure)
 
+    def _look(self) -> None:
+        """Raises LeaseLost if the run has stopped or the shard is another's."""
+        self._look_due = time.monotonic() + _LOOKS_S
+        try:
+            self._report(*self._kept)
+        except LeaseLost:
+            self._save()
+            raise
+
     def _keep(self) -> None:
         """Whoever has the shard next goes on from here."""
+        self._save()
+        failed = sum(failure.samples for failure in self.failures.values())
+        self._kept = (len(self._spool), failed)
+        self._report(*self._kept)
+
+    def _save(self) -> None:
         self._due = time.monotonic() + self._shop.checkpoint_s
         if self._fresh or self._fresh_failures:
             samples = [self._spool[key] for key in self._fresh]
             self._patiently(lambda: self._parts.save(samples, self._fresh_failures), "a part")
             self._fresh, self._fresh_failures, self._fresh_bytes = [], [], 0
             self._shop.claims.forgive(self._message)
-        failed = sum(failure.samples for failure in self.failures.values())
-        self._report(len(self._spool), failed)
 
     def _patiently(self, act: Callable[[], None], what: str) -> None:
         patiently(act, self._shop.patience_s, f"shard {self._shard.name}: {what}")
