@@ -3,10 +3,13 @@
 Goes in: functions and the shapes they will see. Comes out: executables that never recompile.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import jax
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from shared.errors import ConfigurationError
 
@@ -31,6 +34,18 @@ def use_cache(folder: Path) -> None:
         ("jax_persistent_cache_min_entry_size_bytes", -1),
     ):
         jax.config.update(option, value)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def past_cache() -> Iterator[None]:
+    """What is compiled within is neither looked for in JAX's cache nor put there."""
+    jax.config.update("jax_enable_compilation_cache", False)  # type: ignore[no-untyped-call]
+    reset_cache()  # or JAX would not look at the option again
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)  # type: ignore[no-untyped-call]
+        reset_cache()
 
 
 class CompileCounter:

@@ -25,7 +25,7 @@ from jax.experimental import serialize_executable
 
 from shared.errors import ImagefleetError
 from shared.storage import ObjectStore
-from worker.engine.compilation import CacheHits
+from worker.engine.compilation import CacheHits, past_cache
 from worker.engine.mesh import Placement
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,9 @@ _SEAL_BYTES: Final = hashlib.sha256().digest_size
 _COMPILER_VARIABLES: Final = ("JAX_", "XLA_", "LIBTPU_")
 """Beginnings of environment variables that change what is compiled."""
 _NOT_COMPILING: Final = frozenset({"JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"})
+
+_ANEW: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
+"""What XLA does anyway; but JAX takes it for a program that it does not have in memory."""
 
 
 class Shelf:
@@ -77,15 +80,21 @@ class Shelf:
                 self._put(lacking, key, sealed)
                 return found
             lacking.append(store)
-        hits = int(self._from_cache)
-        made = lower().compile()
+        made = self._compile(lower())
         self.compiled += 1
+        content = pickle.dumps(serialize_executable.serialize(made))
+        self._put(lacking, key, self._seal(key, content) + content)
+        return made
+
+    def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        hits = int(self._from_cache)
+        made = lowered.compile()
+        if jax.default_backend() != "cpu" or int(self._from_cache) == hits:
+            return made
         # One out of JAX's cache has lost its functions when it is saved again, on CPU only: the
         # runtime says "Function … not found" as it runs.
-        if jax.default_backend() != "cpu" or int(self._from_cache) == hits:
-            content = pickle.dumps(serialize_executable.serialize(made))
-            self._put(lacking, key, self._seal(key, content) + content)
-        return made
+        with past_cache():
+            return lowered.compile(_ANEW)
 
     def _fetch(self, store: ObjectStore, key: str) -> bytes | None:
         try:

@@ -13,7 +13,7 @@ from shared.storage import ObjectStore, StoredObject
 from shared.storage.memory import MemoryStore
 from tests.unit.engine.parity import FOLDER
 from worker.engine.base import ImageSpec
-from worker.engine.compilation import use_cache
+from worker.engine.compilation import CacheHits, CompileCounter, use_cache
 from worker.engine.executables import Shelf, source_digest, surroundings
 from worker.engine.load import load_engine
 from worker.engine.mesh import Placement
@@ -117,14 +117,20 @@ def test_a_store_that_is_away_costs_a_compilation_and_no_more() -> None:
     assert _made(shelf) == (1, 0)
 
 
-def test_a_program_out_of_jaxs_own_cache_is_used_but_not_saved_again(tmp_path: Path) -> None:
-    # On CPU it would lose its functions, and fail as it runs.
+def test_a_program_out_of_jaxs_own_cache_is_shelved_whole(tmp_path: Path) -> None:
+    # On CPU it has lost its functions, and would fail as it runs: it is compiled once more.
     use_cache(tmp_path)
     _double(_shelf(), 5)  # into the cache
     jax.clear_caches()
-    store = MemoryStore()
+    store, hits, compiled = MemoryStore(), CacheHits(), CompileCounter()
     _double(_shelf(store), 5)
-    assert list(store.list()) == []
+    assert (int(hits), int(compiled)) == (1, 2)
+    again = _shelf(store)
+    _double(again, 5)
+    assert _made(again) == (0, 1)
+    jax.clear_caches()
+    _double(_shelf(), 5)
+    assert int(hits) == 2  # the cache goes on as before
 
 
 def test_the_fingerprint_follows_source_mesh_and_compiler_settings(
