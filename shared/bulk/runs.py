@@ -260,11 +260,16 @@ class Runs:
         self._tell(run, shard, reasons)
         return self._by(State.FAILED, run, shard, attempt, worker, 0, sum(reasons.values()))
 
-    def hand_back(self, run: str, shard: int, attempt: str) -> bool:
-        """The worker gives the shard back; its message must go back to the queue too, unless the
-        run has stopped. Whether the shard was still its own."""
+    def hand_back(self, run: str, shard: int, attempt: str) -> ShardMove:
+        """The worker gives the shard back, if it still has it; its message must go back to the
+        queue too, unless the run has stopped: then it must go."""
         leave = (State.RUNNING,)
-        return _moved(self._enter(State.QUEUED, run, shard, leave=leave, holder=attempt)).happened
+        return _moved(self._enter(State.QUEUED, run, shard, leave=leave, holder=attempt))
+
+    def tries(self, run: str, shard: int) -> int:
+        """How often the shard was begun."""
+        record = cast(str | None, self._redis.hget(self._keys(run)[1], str(shard)))
+        return 0 if record is None else _record(str(shard), record).tries
 
     def holds(self, run: str, shard: int, attempt: str) -> bool:
         """Whether the shard is still this attempt's. Asked right before its files are shown."""

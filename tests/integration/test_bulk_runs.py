@@ -69,7 +69,7 @@ def test_only_the_attempt_that_has_a_shard_moves_it(runs: Runs) -> None:
     runs.begin(RUN.id, 0, "first", "host-1")
     runs.begin(RUN.id, 0, "second", "host-2")
     assert not runs.holds(RUN.id, 0, "first")
-    assert not runs.hand_back(RUN.id, 0, "first")
+    assert not runs.hand_back(RUN.id, 0, "first").happened
     with pytest.raises(LeaseLost):
         runs.progress(RUN.id, 0, "first", "host-1", 1, 0)
     with pytest.raises(LeaseLost):
@@ -120,7 +120,8 @@ def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
     runs.begin(RUN.id, 0, "a", "host")
     assert runs.cancel(RUN.id) is State.CANCELLED
     assert not runs.progress(RUN.id, 0, "a", "host", 1, 0)
-    assert runs.hand_back(RUN.id, 0, "a")
+    move = runs.hand_back(RUN.id, 0, "a")
+    assert (move.happened, move.run) == (True, State.CANCELLED)
     assert not runs.begin(RUN.id, 1, "b", "host").happened
     runs.start(RUN)
     assert runs.enqueue(RUN, SHARDS) == 2  # the third still has its message
@@ -130,7 +131,7 @@ def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
 def test_a_shard_handed_back_is_nobodys(runs: Runs) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "a", "host")
-    assert runs.hand_back(RUN.id, 0, "a")
+    assert runs.hand_back(RUN.id, 0, "a").happened
     assert runs.shards(RUN.id)[0].state is State.QUEUED
     with pytest.raises(LeaseLost):
         runs.progress(RUN.id, 0, "a", "host", 1, 0)

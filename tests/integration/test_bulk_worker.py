@@ -290,18 +290,34 @@ def test_jobs_go_before_datasets(
     dataset.runs.cancel(dataset.run.id)
 
 
-def test_a_worker_with_another_model_refuses_the_shard(
+def test_a_host_that_cannot_make_a_shard_leaves_it_to_others(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    format = BulkFormat.PARQUET
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS, format=format)
+    dataset.send()
+    (tmp_path / "pyarrow.py").write_text("raise ImportError(name='pyarrow')")
+    start(PYTHONPATH=str(tmp_path)).await_log("goes to others")
+    start()
+    assert _await(dataset) is State.SUCCEEDED
+    assert dataset.runs.get(dataset.run.id).images == len(PROMPTS)
+    assert not client.hgetall(f"{namespace}:deliveries")
+
+
+def test_a_run_for_a_model_that_nobody_has_fails_after_some_tries(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
     dataset = planned(
         tmp_path / "data", client, namespace, ["a"], model_digest="sha256:" + "1" * 64
     )
     dataset.send()
-    worker = start()
+    worker = start(IMAGEFLEET_MAX_DELIVERIES="1")
     assert _await(dataset) is State.FAILED
     assert dataset.runs.get(dataset.run.id).failures_by_reason == {"checkpoint_error": 1}
+    assert [shard.tries for shard in dataset.runs.shards(dataset.run.id)] == [3]
     assert "the plan was made for model sha256:1111" in worker.output()
     assert dataset.files() == {}
+    assert not client.hgetall(f"{namespace}:deliveries")
 
 
 @pytest.mark.parametrize("format", [BulkFormat.FILES, BulkFormat.PARQUET])

@@ -6,6 +6,7 @@ Knows no Redis, no store and no file format.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ _BATCHES_AHEAD: Final = 4
 """Of rows. With fewer another shard is wanted."""
 _MOST_SHARDS: Final = 3
 """In hand: one on the devices, one behind it, one on its way to the store."""
+_LONGEST_REST_S: Final = 300.0
 _BATCHES_UNSTORED: Final = 6
 """Of pictures between the backlog and the spool: two on the devices, the others wait for encoders.
 Beyond it no row begins, and memory does not grow; a row that has begun goes on, as its pictures are
@@ -75,6 +77,8 @@ class Backlog:
         self._capacity = capacity
         self._shelves: dict[str, _Shelf] = {}
         self._closed = False
+        self._rests_until = 0.0
+        self._setbacks = 0
         self._lock = threading.Lock()
 
     def wants_shard(self) -> bool:
@@ -83,10 +87,24 @@ class Backlog:
             rows = sum(len(shelf.waiting) for shelf in self._shelves.values())
             return (
                 not self._closed
+                and time.monotonic() >= self._rests_until
                 and len(self._shelves) < _MOST_SHARDS
                 and rows < _BATCHES_AHEAD * self._capacity
                 and all(shelf.filled for shelf in self._shelves.values())
             )
+
+    def rest(self) -> float:
+        """This host could not make a shard: take none for a while, each time longer. Seconds."""
+        with self._lock:
+            pause_s = min(2.0**self._setbacks, _LONGEST_REST_S)
+            self._setbacks += 1
+            self._rests_until = time.monotonic() + pause_s
+        return pause_s
+
+    def went_well(self) -> None:
+        """This host makes shards."""
+        with self._lock:
+            self._setbacks = 0
 
     def expect(self, claimed: Claimed) -> None:
         """A shard was claimed; its thread will `fill` it."""

@@ -7,16 +7,23 @@ bytes. The commit marker is written last, so a shard that has one is whole.
 import logging
 import uuid
 from collections.abc import Callable
-from typing import TypeVar
+from functools import cached_property
+from typing import Final, TypeVar
 
 from shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
 from shared.bulk.plan import Plan, ShardPlan
 from shared.bulk.runs import ShardMessage
 from shared.bulk.stats import RowFailure, ShardFile, ShardStats
 from shared.bulk.summary import summarise
-from shared.errors import CheckpointError, ImagefleetError, LeaseLost, PlanDamaged
+from shared.errors import (
+    CheckpointError,
+    ImagefleetError,
+    LeaseLost,
+    PlanDamaged,
+    TooManyDeliveries,
+)
 from shared.jobs import State
-from shared.storage import open_store
+from shared.storage import ObjectStore, open_store
 from worker.bulk.packing import put_shard
 from worker.bulk.painting import Painting
 from worker.bulk.parts import Parts
@@ -25,6 +32,9 @@ from worker.bulk.workshop import Workshop
 from worker.patience import patiently
 
 log = logging.getLogger(__name__)
+
+_TRIES: Final = 3
+"""Times `max_deliveries` that a shard is tried before an error of hosts is taken for its own."""
 
 T = TypeVar("T")
 
@@ -41,15 +51,12 @@ def make_shard(workshop: Workshop, message: ShardMessage, tag: str) -> None:
     except LeaseLost:
         making.hand_back()
         raise
-    except ImagefleetError as error:
-        if error.retryable:
-            making.hand_back(counted=True)
-            raise LeaseLost(f"shard {making.name} was handed back: {error}") from error
+    except (PlanDamaged, TooManyDeliveries) as error:
         making.fail(error)
     except Exception as error:
-        log.exception("shard %s failed in a way nobody thought of", making.name)
-        making.hand_back(counted=True)
-        raise LeaseLost(f"shard {making.name} was handed back") from error
+        making.leave_to_others(error)
+    else:
+        workshop.backlog.went_well()
     finally:
         workshop.backlog.leave(tag)
 
@@ -62,7 +69,6 @@ class _Making:
         self._message = message
         self._token = uuid.uuid4().hex
         self._me = (message.run, message.shard, self._token, workshop.claims.worker)
-        self._store = open_store(message.destination)
         self._samples = 1
         """Planned; before the plan is read, some."""
 
@@ -79,11 +85,33 @@ class _Making:
                 self._put_together(plan, shard, spool, failures)
         self._patiently(Parts(self._store, shard).clear, "clearing the parts")
 
-    def hand_back(self, *, counted: bool = False) -> None:
-        """Let another worker have it; `counted` as if this one had died with it."""
-        self._shop.runs.hand_back(self._message.run, self._message.shard, self._token)
-        let_go = self._shop.claims.give_up if counted else self._shop.claims.hand_back
-        let_go(self._tag)
+    @cached_property
+    def _store(self) -> ObjectStore:
+        """Raises ConfigurationError if this host cannot open it."""
+        return open_store(self._message.destination)
+
+    def hand_back(self) -> None:
+        """Let another worker have it, unless its run has stopped. No row is to blame."""
+        run, claims = self._shop.runs, self._shop.claims
+        move = run.hand_back(self._message.run, self._message.shard, self._token)
+        stopped = move.happened and move.run is not State.RUNNING
+        (claims.ack if stopped else claims.hand_back)(self._tag)
+
+    def leave_to_others(self, error: Exception) -> None:
+        """The rows are not to blame: storage is away, or this host lacks room, rights or a library.
+        Hand the shard back and take none for a while; after many tries of anybody's it fails,
+        unless it is only a matter of time. Raises LeaseLost."""
+        if not isinstance(error, ImagefleetError):
+            log.exception("shard %s failed in a way nobody thought of", self.name)
+            error = ImagefleetError(f"{type(error).__name__}: {error}")
+        tries = self._shop.runs.tries(self._message.run, self._message.shard)
+        if not error.retryable and tries >= _TRIES * self._shop.max_deliveries:
+            self.fail(error)
+            return
+        rest_s = self._shop.backlog.rest()
+        log.error("shard %s goes to others, none taken for %.0f s: %s", self.name, rest_s, error)
+        self.hand_back()
+        raise LeaseLost(f"shard {self.name} was handed back: {error}") from error
 
     def fail(self, error: ImagefleetError) -> None:
         """Record that the shard as a whole cannot be made. Raises LeaseLost."""
