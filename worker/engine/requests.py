@@ -6,6 +6,8 @@ moves.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -16,9 +18,12 @@ from worker.engine.schedulers.noise import NoiseSchedule
 from worker.engine.schedulers.table import COLUMNS, Table
 from worker.engine.tokenizer import PromptTokenizer
 
+_TABLES: Final = 256
+"""Kept, those used last: jobs may ask for any of millions, of up to 64 kB each."""
+
 
 class RequestMaker:
-    """Knows the model's tokenizer and samplers; keeps the tables it has made."""
+    """Knows the model's tokenizer and samplers; keeps tables it has made."""
 
     def __init__(
         self,
@@ -33,13 +38,13 @@ class RequestMaker:
         self._sampler = sampler
         self._tokenizer = tokenizer
         self._noise = noise
-        self._tables: dict[tuple[str, int, int], Table] = {}
+        self._table_of = lru_cache(_TABLES)(self._make_table)
 
     def make_every_table(self) -> None:
         """Of each sampler one, the longest: what is wrong with a schedule is no job's fault."""
         steps = self._info.max_num_inference_steps
         for name in self._info.schedulers:
-            SCHEDULERS[name](self._noise, steps, 0)
+            self._table_of(name, steps, 0)
 
     def blank(self, *, guided: bool = True) -> Request:
         """A batch of nothing but padding."""
@@ -114,8 +119,6 @@ class RequestMaker:
     def _table(self, spec: ImageSpec) -> Table:
         scheduler, steps = spec.scheduler, spec.num_inference_steps
         skipped = steps - spec.steps
-        if (found := self._tables.get((scheduler, steps, skipped))) is not None:
-            return found
         if scheduler not in self._info.schedulers:
             there = ", ".join(self._info.schedulers)
             raise ValueError(f"scheduler {scheduler!r}; there are {there}")
@@ -125,8 +128,10 @@ class RequestMaker:
         if skipped == steps:
             strength = spec.original.strength if spec.original else 1.0
             raise ValueError(f"strength {strength} leaves none of {steps} steps")
-        made = SCHEDULERS[scheduler](self._noise, steps, skipped)
-        return self._tables.setdefault((scheduler, steps, skipped), made)
+        return self._table_of(scheduler, steps, skipped)
+
+    def _make_table(self, scheduler: str, steps: int, skipped: int) -> Table:
+        return SCHEDULERS[scheduler](self._noise, steps, skipped)
 
 
 def start_of(spec: ImageSpec, table: Table) -> tuple[float, float]:
