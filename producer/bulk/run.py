@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from producer.bulk.inputs import Rows
 from producer.bulk.planning import Wish, plan, read_plan, read_rejected
 from producer.bulk.rows import Order
-from shared.bulk.layout import CARD, RUN_STATS, stats_key
+from shared.bulk.layout import CARD, RUN_STATS, parts_prefix, stats_key
 from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardPlan, run_id
 from shared.bulk.runs import NewRun, RunStatus
 from shared.bulk.stats import RowFailure, ShardStats
@@ -117,7 +117,9 @@ class BulkRun:
             free = set(runs.withdraw(self.id, (shard.number for shard in shards)))
         again = [shard for shard in shards if shard.number in free]
         for shard in again:
-            for key in (*spoiled(shard), stats_key(shard.name)):
+            parts = self.store.list(parts_prefix(shard.name, shard.sha256))
+            told = [key for key in parts if not key.endswith(".tar")]  # what failed before
+            for key in (*spoiled(shard), *told, stats_key(shard.name)):
                 self.store.delete(key)
         if again:
             for key in (RUN_STATS, CARD):
@@ -126,11 +128,15 @@ class BulkRun:
         return len(again)
 
     def resume(self, *, max_failures: int | None, priority: int) -> None:
-        """Send every shard that is neither finished nor on its way."""
-        with self.client.asking() as runs:
-            states = [record.state for record in runs.shards(self.id)]
-            if states.count(State.SUCCEEDED) < len(self.plan.shards) or not self.status().done:
-                self._send((max_failures, priority))
+        """Send every shard that is neither finished nor on its way; finished is one whose commit
+        marker still stands."""
+        done = self._in_state(State.SUCCEEDED)
+        stands = {shard.name for shard, _ in self.finished(done)}
+        if gone := [shard for shard in done if shard.name not in stands]:
+            self.send_again(gone)
+        unsettled = (State.RUNNING, State.CANCELLED)
+        if len(stands) < len(self.plan.shards) or self.status().state in unsettled:
+            self._send((max_failures, priority))
 
     def _send(self, terms: tuple[int | None, int]) -> None:
         """Set the run going: every shard that is neither finished nor on its way.
@@ -145,6 +151,7 @@ class BulkRun:
                 [(s.number, stats.samples, stats.failed) for s, stats in self.finished(unheard)],
             )
             runs.enqueue(run, map(_sent, self.plan.shards))
+            runs.settle(self.id)
 
     def finished(self, shards: Sequence[ShardPlan]) -> Iterator[tuple[ShardPlan, ShardStats]]:
         """Those of `shards` whose commit marker stands, with it."""

@@ -119,6 +119,7 @@ class Runs:
         self._retention_s = retention_s
         self._index = f"{namespace}:bulk"
         self._move = script(client, __package__, "move")
+        self._settle = script(client, __package__, "settle")
 
     def start(self, run: NewRun) -> None:
         """Make the run's record, or set one that has ended going again. Sends no shard."""
@@ -277,15 +278,13 @@ class Runs:
         return record is not None and record.startswith(f"{State.RUNNING}|{attempt}|")
 
     def cancel(self, run: str) -> State:
-        """Stop a run: workers put its shards down between batches. Raises UnknownRun."""
-        status = self.get(run)
-        if status.done:
-            return status.state
-        now = self._redis.time()[0]
-        self._redis.hset(
-            self._key(run), mapping={"state": State.CANCELLED.value, "finished_at": now}
-        )
-        return State.CANCELLED
+        """Stop a run: workers put its shards down between batches. How it ended, now or before.
+        Raises UnknownRun."""
+        return self._end(run, cancel=True)
+
+    def settle(self, run: str) -> State:
+        """End a run that was set going when all its shards had ended. Raises UnknownRun."""
+        return self._end(run, cancel=False)
 
     def get(self, run: str) -> RunStatus:
         """Raises UnknownRun."""
@@ -306,6 +305,12 @@ class Runs:
     def ids(self) -> list[str]:
         """The runs of which there may be records, the latest first."""
         return cast(list[str], self._redis.zrevrange(self._index, 0, -1))
+
+    def _end(self, run: str, *, cancel: bool) -> State:
+        state = self._settle(keys=self._keys(run)[:3], args=[int(cancel), self._retention_s])
+        if not state:
+            raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
+        return State(cast(str, state))
 
     def _tell(self, run: str, shard: int, reasons: Mapping[str, int]) -> None:
         key = self._keys(run)[3]

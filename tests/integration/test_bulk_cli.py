@@ -15,6 +15,7 @@ import pytest
 from producer import Client
 from producer.bulk.run import BulkRun
 from shared import broker
+from shared.bulk.layout import parts_prefix
 from shared.bulk.plan import derived_seed
 from shared.embedded import EmbeddedRedis
 from shared.errors import InvalidRequest, PlanConflict, ResultTimeout, StorageDenied, UnknownRun
@@ -177,10 +178,16 @@ def test_failed_prompts_are_listed_and_do_not_stop_the_run(
     run = fleet.bulk([*PROMPTS, "please [fail] here"], tmp_path, shard_size=40)
     assert run.wait(60).failures_by_reason == {"device_error": 1}
     assert [failure.row for failure in run.failures()] == [30]
+    [failure] = run.failures()
+    left = parts_prefix("00000", run.plan.shards[0].sha256) + "000000030.failed.jsonl"
+    failure = failure.model_copy(update={"message": "left by a worker that died"})
+    run.store.put(left, failure.model_dump_json().encode(), "application/jsonl")
     assert run.verify().clean
     assert "1 shards sent again" in bulk("retry-failed", run.id).stdout
     assert run.wait(60).images == 30
     assert run.verify().failed == 1
+    assert [each.message for each in run.failures()] != [failure.message]
+    assert not list(run.store.list("parts/"))
 
 
 def test_more_failures_than_allowed_fail_the_run(bulk: Bulk, prompts: Path, tmp_path: Path) -> None:
@@ -213,6 +220,24 @@ def test_what_redis_forgot_is_read_from_the_destination(
     assert run.wait(60).state is State.SUCCEEDED
     with fleet.asking() as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [0, 0, 0, 1, 0, 0]
+
+
+def test_a_destination_that_was_emptied_is_made_again(fleet: Client, tmp_path: Path) -> None:
+    for _ in range(2):
+        run = fleet.bulk(PROMPTS, tmp_path / "data", shard_size=10)
+        assert run.wait(60).state is State.SUCCEEDED
+        assert run.verify().clean
+        shutil.rmtree(tmp_path / "data")
+
+
+def test_a_run_cancelled_when_all_was_made_succeeds_when_run_again(
+    fleet: Client, place: list[str], tmp_path: Path
+) -> None:
+    run = fleet.bulk(PROMPTS, tmp_path, shard_size=10)
+    run.wait(60)
+    with broker.connect(place[1]) as redis:
+        redis.hset(f"{NAMESPACE}:bulk:{run.id}", "state", "cancelled")
+    assert fleet.bulk(PROMPTS, tmp_path, shard_size=10).status().state is State.SUCCEEDED
 
 
 def _cut(folder: Path) -> None:

@@ -128,6 +128,20 @@ def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
     assert runs.get(RUN.id).shards_by_state[State.QUEUED] == 3
 
 
+def test_a_run_cancelled_with_its_last_shard_ends_when_it_goes_on(runs: Runs) -> None:
+    _go(runs)
+    for shard in (0, 1):
+        _finish(runs, shard)
+    runs.begin(RUN.id, 2, "a", "host")
+    assert runs.cancel(RUN.id) is State.CANCELLED
+    assert runs.succeed(RUN.id, 2, "a", "host", 4, {}).run is State.CANCELLED
+    runs.start(RUN)
+    assert runs.settle(RUN.id) is State.SUCCEEDED
+    assert runs.cancel(RUN.id) is State.SUCCEEDED
+    with pytest.raises(UnknownRun):
+        runs.cancel("another")
+
+
 def test_a_shard_handed_back_is_nobodys(runs: Runs) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "a", "host")

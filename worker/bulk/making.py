@@ -26,7 +26,7 @@ from shared.jobs import State
 from shared.storage import ObjectStore, open_store
 from worker.bulk.packing import put_shard
 from worker.bulk.painting import Painting
-from worker.bulk.parts import Parts
+from worker.bulk.parts import Parts, clear_parts
 from worker.bulk.samples import Spool
 from worker.bulk.workshop import Workshop
 from worker.patience import patiently
@@ -83,7 +83,10 @@ class _Making:
             with Spool() as spool:
                 failures = self._paint(plan, shard, spool)
                 self._put_together(plan, shard, spool, failures)
-        self._patiently(Parts(self._store, shard).clear, "clearing the parts")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._patiently(lambda: clear_parts(self._store, self.name), "clearing the parts")
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -124,6 +127,8 @@ class _Making:
         waits = move.before in (State.QUEUED, State.RUNNING)
         if not move.happened and move.run is State.RUNNING and waits:
             raise LeaseLost(f"shard {self.name} is another worker's")
+        if move.before is State.SUCCEEDED:
+            self._clear()  # whoever finished it may not have lived to
         return move.happened
 
     def _get(self, key: str) -> bytes:

@@ -77,7 +77,8 @@ class Parts:
         data = json.dumps({"row": row, "times": times}).encode()
         self._store.put(self._prefix + _ALONE, data, "application/json")
 
-    def clear(self) -> None:
-        """The shard is complete."""
-        for key in list(self._store.list(self._prefix)):
-            self._store.delete(key)
+
+def clear_parts(store: ObjectStore, shard: str) -> None:
+    """The shard is complete: nobody needs its parts, nor those of another plan."""
+    for key in list(store.list(parts_prefix(shard))):
+        store.delete(key)

@@ -10,7 +10,7 @@ from shared.bulk.layout import archive_key
 from shared.bulk.plan import ShardPlan
 from shared.bulk.stats import RowFailure
 from shared.storage import ObjectStore, open_store
-from worker.bulk.parts import Parts
+from worker.bulk.parts import Parts, clear_parts
 from worker.bulk.samples import Sample, Spool
 from worker.bulk.tar import read_tar, write_tar
 
@@ -123,5 +123,6 @@ def test_parts_go_when_their_shard_is_complete(store: ObjectStore) -> None:
     parts.try_alone(3, 1)
     assert parts.alone() == (3, 1)
     Parts(store, _shard("00001")).save([_sample(1)], [])
-    parts.clear()
+    Parts(store, _shard("00000", "f" * 64)).save([_sample(0)], [])
+    clear_parts(store, "00000")
     assert list(store.list()) == ["parts/00001/abcabcabcabc/000000001-00-000000001-00.tar"]
