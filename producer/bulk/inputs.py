@@ -80,23 +80,40 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    """With a header. An empty cell is a column left out, save the prompt's own."""
+    """With a header. An empty cell is a column left out, save the prompt's own.
+
+    Raises InvalidRequest: two columns of one name, or a quote that swallows the rest."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
+        reader = csv.reader(file, strict=True)
+        header = _header(reader, path)
         while True:
+            begins = reader.line_num + 1
             try:
                 cells = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                yield Wrong("line", str(reader.line_num), f"is not CSV: {error}")
+                if "end of data" in str(error):
+                    open_quote = f"a quote in the row at line {begins} is never closed"
+                    raise InvalidRequest("input", str(path), open_quote) from None
+                yield Wrong("line", str(begins), f"is not CSV: {error}")
                 continue
             if len(cells) > len(header):
                 wide = f"has {len(cells)} cells, the header {len(header)}"
                 yield Wrong("line", str(reader.line_num), wide)
             else:
                 yield dict(zip(header, cells, strict=False))
+
+
+def _header(reader: Iterator[list[str]], path: Path) -> list[str]:
+    try:
+        header = next(reader, [])
+    except csv.Error as error:
+        raise InvalidRequest("input", str(path), f"its header is not CSV: {error}") from None
+    for name in header:
+        if name and header.count(name) > 1:
+            raise InvalidRequest("column", name, "stands twice in the header")
+    return header
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:

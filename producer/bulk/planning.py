@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 from producer.bulk.inputs import Row, Rows, Wrong, open_rows
-from producer.bulk.rows import Decided, Decider, Order, Size
+from producer.bulk.rows import Decided, Decider, Order, Size, readable
 from shared.bulk.layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
 from shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source, canonical
 from shared.catalogue import Offer
@@ -213,9 +213,10 @@ class _Rejected:
         """Said when there is no other row."""
 
     def add(self, number: int, wrong: Wrong) -> None:
-        told = {"row": number, "field": wrong.field, "value": wrong.value, "reason": wrong.reason}
+        field, value = readable(wrong.field), readable(wrong.value)
+        told = {"row": number, "field": field, "value": value, "reason": readable(wrong.reason)}
         if not self.count:
-            self.first = f"; row {number}: {wrong.field}={wrong.value!r}: {wrong.reason}"
+            self.first = f"; row {number}: {field}={value!r}: {told['reason']}"
         self.count += 1
         self.file.write(canonical(told) + b"\n")
 

@@ -25,6 +25,8 @@ Size = tuple[int | None, int | None]
 MAX_EXTRA_BYTES: Final = 65_536
 _COLUMNS: Final = ("prompt", *RowParameters.model_fields, "seed", "height", "width", "model")
 """What a column may decide. Every other one is carried beside the pictures."""
+_ASKED: Final = (*RowParameters.model_fields, "height", "width")
+"""Beside prompt and seed, what two rows that ask for the same have in common."""
 _WHOLE: Final = frozenset(
     {"num_inference_steps", "num_images_per_prompt", "seed", "height", "width"}
 )
@@ -75,6 +77,7 @@ class Decider:
         common = JobRequest.parse({"prompt": "any", **self._common})
         admit(common, offers)
         self._images = common.num_images_per_prompt
+        self._asked = {name: getattr(common, name) for name in _ASKED}
         if self._images > order.shard_size:
             raise InvalidRequest(
                 "shard_size", order.shard_size, "must hold the pictures of at least one row"
@@ -118,12 +121,21 @@ class Decider:
             raise _WrongRow("num_images_per_prompt", request.num_images_per_prompt, limit)
         decided = {name: getattr(request, name) for name in chosen if name in ShardRow.model_fields}
         size = (request.height, request.width)
-        same_as = "\0" + canonical({**decided, "extra": extra, "size": size}).decode()
+        same_as = self._same_as(request, chosen.get("seed") is not None)
         decided.setdefault("seed", derived_seed(self._order.seed, number))
         decided["row"] = number
         if extra:
             decided["extra"] = extra
         return Decided(canonical(decided).decode(), same_as, request.num_images_per_prompt, size)
+
+    def _same_as(self, request: JobRequest, seeded: bool) -> str:
+        """What is asked for, with what the run gives to all, without the columns carried along."""
+        asked = {name: getattr(request, name) for name in _ASKED}
+        if not seeded and asked == self._asked:
+            return request.prompt
+        if seeded:
+            asked["seed"] = request.seed
+        return "\0" + canonical({**asked, "prompt": request.prompt}).decode()
 
     def _sort(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What decides the pictures, and what is only carried along."""
@@ -147,6 +159,8 @@ class Decider:
     def _look_at(self, column: object) -> None:
         if not isinstance(column, str) or not column:
             raise _WrongRow("column", column, "must have a name")
+        if column != readable(column):
+            raise _WrongRow("column", column, "its name is not UTF-8")
         plain = column.lower().replace("-", "_").replace(" ", "_")
         if like := difflib.get_close_matches(plain, _COLUMNS, 1, _LIKENESS):
             raise InvalidRequest(
@@ -162,8 +176,12 @@ class _WrongRow(Exception):
 
     def __init__(self, field: str, value: object, reason: str) -> None:
         shown = value if isinstance(value, str) else repr(value)
-        clean = shown[:_SHOWN].encode("utf-8", "backslashreplace").decode()
-        self.wrong = Wrong(field, clean, reason)
+        self.wrong = Wrong(field, shown[:_SHOWN], reason)
+
+
+def readable(text: str) -> str:
+    """`text` with what is left of broken UTF-8 as escapes, so that it can be written."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _columns(renamed: Mapping[str, str]) -> dict[str, str]:
@@ -198,11 +216,13 @@ def _plain(column: str, value: object, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return readable(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(name): _plain(column, each, depth + 1) for name, each in value.items()}
+        return {
+            readable(str(name)): _plain(column, each, depth + 1) for name, each in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_plain(column, each, depth + 1) for each in value]
     if isinstance(value, bytes | bytearray | memoryview):

@@ -221,3 +221,59 @@ def test_a_column_nested_deeper_than_workers_read_is_refused(depth: int, tmp_pat
     made = _plan(path, store)
     assert (made.rows, made.rejected) == (1, 1)
     assert [row["field"] for row in read_rejected(store)] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "field"),
+    [
+        ("a.jsonl", b'{"prompt":"a"}\n\xff\xfe no JSON\n', "line"),
+        ("a.jsonl", b'{"prompt":"a"}\n{"prompt":"b","\\ud800":1}\n', "column"),
+        ("a.jsonl", b'{"prompt":"a"}\n{"prompt":"b","caf\xe9":1}\n', "column"),
+        ("a.csv", b'prompt,n\na,1\n"b"c,2\n', "line"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_listed_and_the_others_are_planned(
+    tmp_path: Path, name: str, data: bytes, field: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    store = MemoryStore()
+    made = _plan(tmp_path / name, store)
+    assert (made.rows, made.rejected) == (1, 1)
+    assert [row["field"] for row in read_rejected(store)] == [field]
+
+
+def test_broken_text_inside_a_column_is_carried_along_as_escapes(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"prompt":"a","m":{"\\ud800":"caf\xe9"}}\n')
+    store = MemoryStore()
+    [[row]] = _rows(store, _plan(tmp_path / "a.jsonl", store))
+    assert row.extra == {"m": {"\\ud800": "caf\\udce9"}}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'prompt\na cat\n"a dog\na bird\na cow\n', "line 3 is never closed"),
+        (b"prompt,prompt\na cat,a dog\n", "stands twice"),
+        ("prompt,caf\u00e9\na,b\n".encode("latin-1"), "not UTF-8"),
+    ],
+)
+def test_a_csv_file_of_which_no_row_can_be_trusted_is_refused(
+    tmp_path: Path, data: bytes, reason: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(data)
+    with pytest.raises(InvalidRequest, match=reason):
+        _plan(tmp_path / "a.csv", MemoryStore())
+
+
+def test_rows_that_ask_for_the_same_in_other_words_are_duplicates() -> None:
+    rows = [
+        "a cat",
+        {"prompt": "a cat", "negative_prompt": None},
+        {"prompt": "a cat", "num_inference_steps": 20, "id": 7},
+        {"prompt": "a cat", "seed": 1, "id": 1},
+        {"prompt": "a cat", "seed": 1, "id": 2},
+        {"prompt": "a cat", "num_inference_steps": 21},
+    ]
+    common = RowParameters(num_inference_steps=20)
+    made = _plan(rows, MemoryStore(), parameters=common, dedupe=True)
+    assert (made.rows, made.duplicates) == (3, 3)
