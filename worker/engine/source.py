@@ -13,7 +13,7 @@ import worker
 from shared.errors import CheckpointError
 from worker.engine.checkpoint import WEIGHTS, networks_of, read_json, weight_files
 
-BUNDLED: Final = {"shapes": "shapes", "bundled": "shapes"}
+BUNDLED: Final = ("shapes",)
 
 _DESCRIPTIONS: Final = (
     "model_index.json",
@@ -33,7 +33,7 @@ def find_checkpoint(model: str) -> Path:
         CheckpointError: no such folder, no such repository, or the Hub cannot be reached.
     """
     if model in BUNDLED:
-        folder = Path(worker.__file__).parent / "bundled" / BUNDLED[model]
+        folder = Path(worker.__file__).parent / "bundled" / model
     elif (local := Path(model).expanduser()).is_dir() or not re.fullmatch(
         r"[\w.-]+/[\w.-]+", model
     ):
@@ -52,7 +52,7 @@ def find_checkpoint(model: str) -> Path:
 def announced_name(model: str, folder: Path) -> str:
     """What producers call this model: `shapes`, the Hub id, or the folder's own name."""
     if model in BUNDLED:
-        return BUNDLED[model]
+        return model
     is_folder = Path(model).expanduser().resolve() == folder.resolve()
     return folder.resolve().name if is_folder else model
 

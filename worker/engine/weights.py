@@ -22,7 +22,6 @@ from worker.engine.checkpoint import TensorFiles
 from worker.engine.mesh import Index, Placement
 
 Names = Sequence[tuple[str, str]]
-Weights = nnx.State[Any, Any]
 
 DTYPES: Final = ("F32", "F16", "BF16")
 """What weights may be stored as, in safetensors' words."""
@@ -168,7 +167,7 @@ class Plan:
             for entry in self._entries
         )
 
-    def load(self, dtype: np.dtype[Any], placement: Placement) -> Weights:
+    def load(self, dtype: np.dtype[Any], placement: Placement) -> nnx.State[Any, Any]:
         """Read, cast and place every parameter, one after the other, each in the parts that the
         devices take: the host never holds more than the parts of one."""
         flat = []

@@ -268,7 +268,7 @@ class UNet(nnx.Module):
         """
         blocks: list[DownBlock | MidBlock | UpBlock] = [*self.down_blocks, self.mid_block]
         blocks += self.up_blocks
-        texts = [[attention.read(hidden) for attention in block.attentions] for block in blocks]
+        texts = [[each.read(hidden) for each in block.attentions] for block in blocks]
         if self.add_embedding is None or self.config.added is None or pooled is None:
             return Reading(texts, None)
         numbers = self._sinusoids(jnp.array(time_ids, jnp.float32), self.config.added.sinusoids)
