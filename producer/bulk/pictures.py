@@ -15,7 +15,7 @@ from shared.errors import ConfigurationError
 from shared.jobs import ImageFormat
 from shared.storage import ObjectStore
 
-_EXTENSION = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
+EXTENSION = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
 
 
 class Damaged(Exception):
@@ -29,7 +29,7 @@ def samples_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> list
     """
     if kind is BulkFormat.PARQUET:
         return [name.rpartition(".")[0] for name, _ in _parquet_pictures(data)]
-    wanted = {_EXTENSION[image_format], "json", "txt"}
+    wanted = {EXTENSION[image_format], "json", "txt"}
     keys: list[str] = []
     found: set[str] = set()
     try:
@@ -63,7 +63,7 @@ def picture(
     store: ObjectStore, shard: str, key: str, kind: BulkFormat, image_format: ImageFormat
 ) -> bytes:
     """One picture's file out of a finished shard. Raises KeyError, Damaged."""
-    name = f"{key}.{_EXTENSION[image_format]}"
+    name = f"{key}.{EXTENSION[image_format]}"
     if kind is BulkFormat.FILES:
         return store.get(file_key(shard, name))
     if kind is BulkFormat.PARQUET:

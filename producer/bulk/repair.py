@@ -5,12 +5,12 @@ from producer.bulk.verify import Verdict
 from shared.bulk.layout import archive_key, metadata_key, parquet_key, stats_key
 from shared.bulk.stats import ShardStats
 
-_BEYOND_US = ("damaged plan", "not compared")
+_BEYOND_US = ("damaged plan", "not compared", "stray file")
 
 
 def repair(run: BulkRun, verdict: Verdict) -> int:
     """Send the shards with problems again. How many went: not those in work, and a damaged plan is
-    not mended."""
+    not mended, a stray file not removed."""
     damaged = {problem.shard for problem in verdict.problems if problem.what not in _BEYOND_US}
     shards = [shard for shard in run.plan.shards if shard.name in damaged]
     return run.send_again(shards, lambda shard: _files(run, shard.name))

@@ -7,8 +7,9 @@ a time, and changes nothing.
 
 import hashlib
 import random
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from io import BytesIO
 from typing import Final
 
 from producer.bulk.again import painted_again
-from producer.bulk.pictures import Damaged, picture, samples_in, told_in_metadata
+from producer.bulk.pictures import EXTENSION, Damaged, picture, samples_in, told_in_metadata
 from producer.bulk.run import BulkRun
 from shared.bulk.layout import (
     archive_key,
@@ -46,8 +47,8 @@ class Problem:
     shard: str
     what: str
     """`unfinished`, `missing file`, `changed file`, `damaged file`, `missing samples`, `unplanned
-    samples`, `repeated samples`, `other rows`, `different picture`, `not compared` or `damaged
-    plan`"""
+    samples`, `repeated samples`, `other rows`, `stray file`, `different picture`, `not compared`
+    or `damaged plan`"""
     detail: str
     samples: int = 0
     """How many it concerns, where that is known."""
@@ -78,6 +79,7 @@ def verify(run: BulkRun, *, sample: int = 0, seed: int = 0) -> Verdict:
     verification = _Verification(run)
     for shard in run.plan.shards:
         verification.look_at(shard)
+    verification.look_for_strays()
     if sample:
         paint_again = partial(painted_again, run.client)
         verification.compare(sample, paint_again, random.Random(seed))
@@ -91,6 +93,9 @@ class _Verification:
         self._problems: list[Problem] = []
         self._good: list[tuple[ShardPlan, int]] = []
         """Shards without a problem, and how many samples each has."""
+        self._finished: set[str] = set()
+        self._files: set[str] = set()
+        """Named by commit markers."""
         self._present = self._failed = self._painted = self._levels = 0
 
     def verdict(self) -> Verdict:
@@ -133,11 +138,23 @@ class _Verification:
             if row.row not in failed
             for image in range(self._plan.images_of(row))
         }
+        self._finished.add(shard.name)
+        self._files.update(file.key for file in stats.files)
         data: dict[str, bytes] = {}
         yield from self._changed_files(shard, stats, data)
-        yield from self._samples(shard, stats, set(wanted), data)
+        yield from self._samples(shard, wanted.keys(), data)
         if (metadata := data.get(metadata_key(shard.name))) is not None:
             yield from _other_rows(shard.name, wanted, metadata)
+
+    def look_for_strays(self) -> None:
+        """Files that readers of the dataset would take for a part of it, and nobody planned."""
+        planned = {shard.name for shard in self._plan.shards}
+        for key in self._store.list():
+            shard = re.split("[./]", key, maxsplit=1)[0]
+            told = key == stats_key(shard) or key in self._files
+            is_stray = shard not in planned or (shard in self._finished and not told)
+            if shard.isdecimal() and is_stray:
+                self._problems.append(Problem(shard=shard, what="stray file", detail=key))
 
     def _rows(self, shard: ShardPlan) -> list[ShardRow]:
         """Raises PlanDamaged."""
@@ -150,7 +167,8 @@ class _Verification:
     def _changed_files(
         self, shard: ShardPlan, stats: ShardStats, data: dict[str, bytes]
     ) -> Iterator[Problem]:
-        """Hold files against their SHA-256; keep in `data` those that list samples."""
+        """Hold files against their SHA-256; keep in `data` those that list samples, and the names
+        of the others that were read."""
         listing = {self._listing(shard.name), metadata_key(shard.name)}
         for file in stats.files:
             try:
@@ -158,17 +176,16 @@ class _Verification:
             except KeyError:
                 yield Problem(shard=shard.name, what="missing file", detail=file.key)
                 continue
-            if file.key in listing:
-                data[file.key] = content
+            data[file.key] = content if file.key in listing else b""
             if hashlib.sha256(content).hexdigest() != file.sha256:
                 detail = f"{file.key}: {len(content)} bytes are not the {file.size} stored"
                 yield Problem(shard=shard.name, what="changed file", detail=detail)
 
     def _samples(
-        self, shard: ShardPlan, stats: ShardStats, wanted: set[str], data: dict[str, bytes]
+        self, shard: ShardPlan, wanted: Set[str], data: dict[str, bytes]
     ) -> Iterator[Problem]:
         """Every planned sample once, in the pictures and in the metadata."""
-        for key, listed in self._lists(shard, stats, data):
+        for key, listed in self._lists(shard, data):
             try:
                 found = Counter(listed())
             except Damaged as error:
@@ -186,14 +203,14 @@ class _Verification:
                     yield Problem(shard=shard.name, what=what, detail=detail, samples=len(keys))
 
     def _lists(
-        self, shard: ShardPlan, stats: ShardStats, data: dict[str, bytes]
+        self, shard: ShardPlan, data: dict[str, bytes]
     ) -> Iterator[tuple[str, Callable[[], list[str]]]]:
         """The files that tell a shard's samples, and how."""
         plan = self._plan
         if plan.format is BulkFormat.FILES:
-            prefix = f"{shard.name}/"
-            names = [file.key.removeprefix(prefix) for file in stats.files]
-            keys = [name.removesuffix(".txt") for name in names if name.endswith(".txt")]
+            prefix, suffix = f"{shard.name}/", f".{EXTENSION[plan.image_format]}"
+            names = [key.removeprefix(prefix) for key in data]
+            keys = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
             yield prefix, lambda: keys
         elif content := data.get(self._listing(shard.name)):
             yield (

@@ -291,6 +291,28 @@ def test_damage_is_found_and_repaired_to_the_same_bytes(
         assert path.read_bytes() == (_folder(made) / path.name).read_bytes(), path.name
 
 
+def test_a_stray_shard_is_told_and_left_alone(copy: tuple[BulkRun, Path]) -> None:
+    run, folder = copy
+    shutil.copy(folder / "00001.tar", folder / "00077.tar")
+    shutil.copy(folder / "00001.tar", folder / "00001.bak.tar")
+    (folder / "notes.txt").write_text("mine")
+    verdict = run.verify()
+    strays = {(problem.what, problem.detail) for problem in verdict.problems}
+    assert strays == {("stray file", "00077.tar"), ("stray file", "00001.bak.tar")}
+    assert run.repair(verdict) == 0
+
+
+def test_only_pictures_that_are_there_are_counted_as_present(fleet: Client, tmp_path: Path) -> None:
+    run = fleet.bulk(PROMPTS, tmp_path, shard_size=30, format="files")
+    run.wait(60)
+    assert (run.verify().clean, run.verify().present) == (True, 30)
+    for path in sorted((tmp_path / "00000").glob("*.png"))[:7]:
+        path.unlink()
+    verdict = run.verify()
+    assert verdict.present == 23
+    assert {problem.what for problem in verdict.problems} == {"missing file", "missing samples"}
+
+
 def test_a_changed_plan_is_told_and_not_repaired(copy: tuple[BulkRun, Path]) -> None:
     run, folder = copy
     path = folder / "plan" / "00001.jsonl"
