@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ import redis
 
 from shared import broker
 from shared.embedded import EmbeddedRedis, find_server
+
+# A shell that runs tests in the background has them ignore Ctrl-C, and so would what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
