@@ -90,8 +90,7 @@ class Placement:
         wanted = len(there) if devices is None else devices
         if not 1 <= wanted <= len(there):
             raise ConfigurationError(
-                f"{wanted} devices are asked for: this host has {len(there)} "
-                f"{there[0].platform} devices"
+                f"devices={wanted}: this host has {len(there)} {there[0].platform} devices"
             )
         if wanted % model:
             raise ConfigurationError(f"{wanted} devices cannot share weights by {model}")

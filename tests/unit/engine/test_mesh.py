@@ -36,7 +36,7 @@ def test_a_mesh_and_a_number_of_devices_must_agree() -> None:
 
 
 def test_a_mesh_larger_than_the_host_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="16 devices are asked for: this host has 8"):
+    with pytest.raises(ConfigurationError, match="devices=16: this host has 8"):
         Placement.of(16, 2)
 
 
