@@ -9,7 +9,8 @@ ORACLE := torch==2.13.0 diffusers==0.42.1 transformers==5.23.0 safetensors==0.8.
 
 # The last diffusers with Flax in it, on our JAX.
 TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
-# Half of the tests wait for leases and processes: three at once keep two cores busy.
+# Half of the tests wait for leases and processes: three at once keep two cores busy. Those that start servers and those
+# that load JAX run apart: a process with JAX in it must not fork.
 AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
@@ -24,7 +25,8 @@ demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and 
 
 test: $(VENV)/.dev ## lint, types, contracts and every test
 	$(MAKE) --no-print-directory lint types contracts
-	$(BIN)/python -m pytest $(AT_ONCE)
+	$(BIN)/python -m pytest $(AT_ONCE) tests/chaos tests/integration
+	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
 
 check: $(VENV)/.dev ## the quick part, about a minute: lint, types, contracts, unit tests
 	$(MAKE) --no-print-directory lint types contracts unit
