@@ -9,9 +9,7 @@ What it does not show: several workers, a store over a network, pictures larger 
 """
 
 import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.report import print_json
 from producer import Client
 from shared.embedded import EmbeddedRedis
 from worker.engine.base import Engine, ImageSpec
@@ -151,11 +150,7 @@ def main() -> None:
     print("  ".join(f"{column:>24}" for column in columns))
     for row in found:
         print("  ".join(_shown(value) for value in row.values()))
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    print(json.dumps({"benchmark": "bulk", "cases": found, "commit": commit, "hardware": machine}))
+    print_json("bulk", {"cases": found})
 
 
 def _shown(value: float | str) -> str:

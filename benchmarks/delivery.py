@@ -6,9 +6,7 @@ the fake engine. The peer is Celery's own `apply_async` on the same Redis in the
 What it does not show: networks between hosts, several workers, real uploads.
 """
 
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from celery import Celery
 
+from benchmarks.report import print_json
 from producer import Client, Job
 from shared.broker import TASK_NAME, celery_url
 from shared.embedded import EmbeddedRedis
@@ -125,12 +124,8 @@ def main() -> None:
         figures = accept_rates(server) | worker_figures(server, Path(name))
     for figure, value in figures.items():
         print(f"{figure:32} {value:10.2f}")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     numbers = {figure: round(value, 3) for figure, value in figures.items()}
-    print(json.dumps({"benchmark": "delivery", **numbers, "commit": commit, "hardware": machine}))
+    print_json("delivery", numbers)
 
 
 if __name__ == "__main__":

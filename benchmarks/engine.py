@@ -9,20 +9,17 @@ not in the cache (`warm_s` is whatever the cache makes of it).
 """
 
 import argparse
-import json
-import os
 import platform
-import subprocess
 import time
 from pathlib import Path
 
 import jax
 
+from benchmarks.report import print_json
 from worker.engine.base import ImageSpec
 from worker.engine.load import load_engine
 from worker.engine.mesh import start_backend
 
-ROOT = Path(__file__).parents[1]
 ROUNDS = 3
 
 
@@ -68,13 +65,10 @@ def main() -> None:
     print(f"{'devices':>8}" + "".join(f"{name:>16}" for name in rows[counts[0]]))
     for devices, row in rows.items():
         print(f"{devices:>8}" + "".join(f"{value:>16.2f}" for value in row.values()))
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
     rounded = {n: {name: round(v, 3) for name, v in row.items()} for n, row in rows.items()}
     about = {"model": given.model, "batch": given.batch, "steps": given.steps, "devices": rounded}
-    hardware = f"{jax.devices()[0].device_kind}, {platform.machine()}, {os.cpu_count()} cores"
-    print(json.dumps({"benchmark": "engine", **about, "commit": commit, "hardware": hardware}))
+    kind = f"{jax.devices()[0].device_kind}, {platform.machine()}"
+    print_json("engine", about, processor=kind)
 
 
 if __name__ == "__main__":

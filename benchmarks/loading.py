@@ -11,8 +11,6 @@ takes back when it needs them.
 
 import argparse
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -23,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.report import print_json
+
 MESHES = ("data=1", "data=1,model=2", "data=2,model=2")
 CONFIG = {
     "_class_name": "UNet2DConditionModel",
@@ -134,12 +133,7 @@ def main() -> None:
     print(f"{'mesh':<16}" + "".join(f"{name:>13}" for name in names))
     for mesh, row in rows.items():
         print(f"{mesh:<16}" + "".join(f"{row[name]:>13.1f}" for name in names))
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
-    hardware = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    about = {"file_mib": round(size), "meshes": rows, "commit": commit, "hardware": hardware}
-    print(json.dumps({"benchmark": "loading", **about}))
+    print_json("loading", {"file_mib": round(size), "meshes": rows})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ What it does not show: a destination in S3, where writing 10,000 files takes lon
 
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import print_json
 from producer import Client
 from shared import broker
 from shared.embedded import EmbeddedRedis
@@ -70,9 +70,7 @@ def main(rows: int) -> None:
             f"{kind:<8}{row['rows']:>12}{row['seconds']:>10}{row['cpu_seconds']:>8}"
             f"{row['peak_mb']:>9}{row['redis_bytes_per_10_prompts']:>12}"
         )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
-    print(json.dumps({**found, "commit": commit.stdout.strip(), "hardware": machine}))
+    print_json("planning", {**found, "load": round(os.getloadavg()[0])})
 
 
 if __name__ == "__main__":

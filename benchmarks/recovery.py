@@ -6,9 +6,7 @@ the fake engine, takes about five minutes, and prints a table and one line of JS
 What it does not show: several hosts, real devices, a network that is slow or divided.
 """
 
-import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -20,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.report import print_json
 from producer import Client, Job
 from shared import broker
 from shared.embedded import EmbeddedRedis
@@ -257,12 +256,8 @@ def main() -> None:
         figures |= claim_rates(server)
     for figure, value in figures.items():
         print(f"{figure:36} {value:10.2f}")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     numbers = {figure: round(value, 3) for figure, value in figures.items()}
-    print(json.dumps({"benchmark": "recovery", **numbers, "commit": commit, "hardware": machine}))
+    print_json("recovery", numbers)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,6 @@ What it does not show: accelerators, whose matmuls round in another way; other j
 """
 
 import argparse
-import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -18,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.report import print_json
+
 CASES = (
     ("data=8", 1),
     ("data=1", 1),
@@ -104,12 +102,8 @@ def main() -> None:
                     figures = (int(apart.max()), float((apart > 0).mean()), painted["held"] / 1e6)
                     rows.append((mesh, batch, order, *figures))
                     print("{:<16}{:>6}{:>11}{:>9}{:>10.1e}{:>13.1f}".format(*rows[-1]), flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
-    hardware = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     about = {"model": given.model, "largest": max(row[3] for row in rows), "rows": rows}
-    print(json.dumps({"benchmark": "seeds", **about, "commit": commit, "hardware": hardware}))
+    print_json("seeds", about)
 
 
 if __name__ == "__main__":

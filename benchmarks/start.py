@@ -10,8 +10,6 @@ checkpoint; accelerators, where compiling takes minutes.
 
 import argparse
 import json
-import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -20,10 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.report import print_json
 from shared.storage.folder import FolderStore
 from worker.engine.load import load_engine
 
-ROOT = Path(__file__).parents[1]
 Row = dict[str, float]
 
 
@@ -88,13 +86,9 @@ def main() -> None:
     print(f"{'start':<18}" + "".join(f"{name:>10}" for name in names))
     for case, row in rows.items():
         print(f"{case:<18}" + "".join(f"{row[name]:>10.1f}" for name in names))
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
     rounded = {case: {name: round(v, 2) for name, v in row.items()} for case, row in rows.items()}
-    hardware = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     about = {"model": given.model, "devices": given.devices, "starts": rounded}
-    print(json.dumps({"benchmark": "start", **about, "commit": commit, "hardware": hardware}))
+    print_json("start", about)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ What it does not show: accelerators, large models, queue and storage.
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -29,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.report import print_json
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -180,18 +181,9 @@ def main() -> None:
                     stream = mixed_stream(racers, batch, given.jobs)
                     results["mixed stream, times slower than ours"] = stream
                     print(f"\nmixed step counts, {given.jobs} jobs:", _rounded(stream), flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
-    ).stdout.strip()
-    hardware = f"{platform.machine()}, {os.cpu_count()} cores"
     about = {"channels": given.channels, "steps": given.steps, "rounds": given.rounds}
     print()
-    print(
-        json.dumps(
-            {"benchmark": "race", **about, "results": _rounded(results)}
-            | {"commit": commit, "hardware": hardware}
-        )
-    )
+    print_json("race", {**about, "results": _rounded(results)})
 
 
 def _show(case: str, figures: dict[str, dict[str, float]]) -> None:

@@ -1,0 +1,23 @@
+"""How every benchmark ends: one line of JSON with its numbers, the commit and the machine."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def print_json(benchmark: str, figures: Mapping[str, Any], *, processor: str = "") -> None:
+    """`processor`: what did the work, where that is not this host's."""
+    kind = processor or platform.processor() or platform.machine()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+    ).stdout.strip()
+    hardware = f"{kind}, {os.cpu_count()} cores"
+    line = {"benchmark": benchmark, **figures, "commit": commit, "hardware": hardware}
+    print(json.dumps(line))
