@@ -2,38 +2,23 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
+from http.server import BaseHTTPRequestHandler
+
+from tests.support.local_http import LocalServer
 
 Shown = bytes | Callable[[BaseHTTPRequestHandler], None]
 """A body for status 200, or whoever answers."""
 
 
-class Gallery:
+class Gallery(LocalServer):
     """`with Gallery({"/a.png": data}) as gallery: … gallery.url + "/a.png"`; else status 404."""
 
     def __init__(self, shown: Mapping[str, Shown]) -> None:
-        self._server = _QuietServer(("127.0.0.1", 0), _door(shown))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        super().__init__(_door(shown))
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        return f"http://127.0.0.1:{self.port}"
 
 
 def status(code: int, **headers: str) -> Shown:
@@ -73,13 +58,6 @@ def endless(body: bytes, released: threading.Event) -> Shown:
         released.wait()
 
     return answer
-
-
-class _QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Callers that hang up are part of the tests."""
 
 
 def _door(shown: Mapping[str, Shown]) -> type[BaseHTTPRequestHandler]:

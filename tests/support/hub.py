@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from unittest import mock
+
+from tests.support.local_http import LocalServer
 
 _COMMIT = "0" * 40
 _FILE_URL = "/{repo_id}/resolve/{revision}/{filename}"
@@ -17,21 +18,14 @@ _FILE_URL = "/{repo_id}/resolve/{revision}/{filename}"
 def serving(repository: str, folder: Path, cache: Path) -> Iterator[list[str]]:
     """The Hub of this process is this one; yields the files fetched from it, as they are."""
     fetched: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _door(repository, folder, fetched))
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with LocalServer(_door(repository, folder, fetched)) as server:
+        url = f"http://127.0.0.1:{server.port}"
         with (
             mock.patch("huggingface_hub.constants.ENDPOINT", url),
             mock.patch("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + _FILE_URL),
             mock.patch("huggingface_hub.constants.HF_HUB_CACHE", str(cache)),
         ):
             yield fetched
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _door(repository: str, folder: Path, fetched: list[str]) -> type[BaseHTTPRequestHandler]:

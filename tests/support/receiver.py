@@ -4,11 +4,10 @@ import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
+from http.server import BaseHTTPRequestHandler
 
 from shared.webhooks import InvalidSignature, verify
+from tests.support.local_http import LocalServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ def answers(*statuses: int, **headers: str) -> Manner:
     return manner
 
 
-class Receiver:
+class Receiver(LocalServer):
     """`with Receiver([secret]) as receiver: … receiver.url … receiver.deliveries`"""
 
     def __init__(
@@ -51,15 +50,10 @@ class Receiver:
         self._manner = manner or answers(204)
         self._changed = threading.Condition()
         self.deliveries: list[Delivery] = []
-        self._server = _QuietServer(("127.0.0.1", 0), self._door())
+        super().__init__(self._door())
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._scheme = "http" if tls is None else "https"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
@@ -70,20 +64,6 @@ class Receiver:
             arrived = self._changed.wait_for(lambda: len(self.deliveries) >= count, timeout_s)
             assert arrived, f"{len(self.deliveries)} of {count} deliveries within {timeout_s} s"
             return list(self.deliveries)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def _note(self, path: str, headers: dict[str, str], body: bytes) -> int:
         try:
@@ -111,10 +91,3 @@ class Receiver:
                 return None
 
         return Door
-
-
-class _QuietServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that hang up are what the tests are about."""

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Final, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
 
 import boto3
 from moto import settings
 from moto.moto_api._internal.models import moto_api_backend
 from moto.server import ThreadedMotoServer
+
+from tests.support.local_http import LocalServer
 
 BUCKET: Final = "pictures"
 _EVERYTHING: Final = (
@@ -153,15 +154,13 @@ def accept(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
     door.end_headers()
 
 
-class FaultyS3:
+class FaultyS3(LocalServer):
     """A server that does `misdeed` to every request. Assign another to start anew."""
 
     def __init__(self, misdeed: Misdeed = accept) -> None:
         self._lock = threading.Lock()
         self.misdeed = misdeed
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._door())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        super().__init__(self._door())
 
     @property
     def misdeed(self) -> Misdeed:
@@ -174,21 +173,7 @@ class FaultyS3:
 
     @property
     def endpoint_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        return f"http://127.0.0.1:{self.port}"
 
     def _next(self) -> tuple[Misdeed, int]:
         with self._lock:
