@@ -72,10 +72,14 @@ class Attempt(Work):
 
     job_id: str
     request: JobRequest
-    tag: str
+    tag: str = ""
     """Of the claim it came with."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     """What the record is compared with: a later attempt has another one."""
+    submitted_at: float = 0.0
+    """Unix seconds by the server's clock, as the record has it."""
+    retries: int = 0
+    """Other failures before it, as the record has them."""
     began_at: float = field(default_factory=time.time)
     quarter: int = 0
     """Quarter of its steps that was last called back."""
@@ -111,9 +115,7 @@ def offer_of(info: ModelInfo) -> Offer:
     )
 
 
-def plan_attempt(
-    job_id: str, request: JobRequest, info: ModelInfo, *, deliveries: int = 1, tag: str = ""
-) -> Attempt:
+def plan_attempt(job_id: str, request: JobRequest, info: ModelInfo) -> Attempt:
     """Fill in the model's defaults: from what was asked to exactly what is painted."""
     steps, guidance = request.num_inference_steps, request.guidance_scale
     shape = info.shapes[0]
@@ -136,8 +138,6 @@ def plan_attempt(
         request=request,
         shape=shape,
         specs=specs,
-        deliveries=deliveries,
-        tag=tag,
         wants_sketch=request.preview,
     )
 

@@ -6,9 +6,8 @@ no devices and no pool.
 """
 
 import logging
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import redis
@@ -36,11 +35,12 @@ class _Plan:
     job_id: str
     claimed: Claimed
     comes_to: Attempt | ImagefleetError
+    token: str
+    """Of the attempt that takes the record."""
     asked: JobRequest | None = None
     """None if nobody can read it."""
     recorded: bool = True
     """Whether its record was made together with the message: if it is missing, it has expired."""
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class Beginner:
@@ -69,8 +69,12 @@ class Beginner:
         """
         plans = [self._plan(request) for request in requests]
         beginnings = [self._beginning(plan) for plan in plans if plan is not None]
-        moves = iter(self._records.begin_all(beginnings))
+        moves = iter(self._records.begin(*beginnings))
         return [None if plan is None else self._settle(plan, next(moves)) for plan in plans]
+
+    def acknowledge(self, claimed: Claimed, job_id: str) -> None:
+        """Celery is done with a request: its message goes, if its job's record has ended."""
+        self._claims.ack(claimed.tag, self._records.key(job_id))
 
     def bury(self, claimed: Claimed, reason: str) -> None:
         """Keep a message that nobody can read among the dead letters, and end its job if it has
@@ -79,23 +83,29 @@ class Beginner:
         error = MessageRejected(reason)
         letter = self._keep(claimed, error)
         if letter.job_id is not None:
-            plan = _Plan(job_id=letter.job_id, claimed=claimed, comes_to=error)
-            [move] = self._records.begin_all([self._beginning(plan)])
+            token = self._claims.attempt(claimed.tag)
+            plan = _Plan(job_id=letter.job_id, claimed=claimed, comes_to=error, token=token)
+            [move] = self._records.begin(self._beginning(plan))
             self._settle(plan, move)
         self._claims.ack(claimed.tag)
 
     def _plan(self, request: Request) -> _Plan | None:
         """None if it was revoked, or cannot be read."""
         claimed: Claimed = request.message.claimed
-        recorded = RECORDED in request.message.headers
-        plan = partial(_Plan, job_id=request.id, claimed=claimed, recorded=recorded)
+        plan = partial(
+            _Plan,
+            job_id=request.id,
+            claimed=claimed,
+            token=self._claims.attempt(claimed.tag),
+            recorded=RECORDED in request.message.headers,
+        )
         asked = None
         try:
             if request.revoked():
                 return None
             asked = unpack(request.request_dict["kwargs"], request.id)
             attempt = self._attempt(request.id, asked, claimed)
-            return plan(asked=asked, comes_to=attempt, token=attempt.token)
+            return plan(asked=asked, comes_to=attempt)
         except redis.RedisError:
             raise
         except ImagefleetError as error:
@@ -111,9 +121,10 @@ class Beginner:
             raise TooManyDeliveries(
                 f"{self._max_deliveries} workers died with this job; it is not tried again"
             )
-        return plan_attempt(
-            job_id, asked, self._info, deliveries=claimed.deliveries, tag=claimed.tag
-        )
+        attempt = plan_attempt(job_id, asked, self._info)
+        attempt.deliveries, attempt.tag = claimed.deliveries, claimed.tag
+        attempt.token = self._claims.attempt(claimed.tag)
+        return attempt
 
     def _beginning(self, plan: _Plan) -> Beginning:
         started = None
@@ -130,7 +141,7 @@ class Beginner:
     def _settle(self, plan: _Plan, move: Move) -> Attempt | ImagefleetError | None:
         if move.state is None and plan.asked is not None and not plan.recorded:
             self._records.adopt(plan.job_id, plan.asked)
-            [move] = self._records.begin_all([self._beginning(plan)])
+            [move] = self._records.begin(self._beginning(plan))
         if move.unwanted:
             self._records.withdraw(plan.job_id)
             return None
@@ -141,6 +152,9 @@ class Beginner:
             return None
         if isinstance(plan.comes_to, ImagefleetError):
             self._refuse(plan, plan.comes_to)
+        else:
+            plan.comes_to.submitted_at = move.submitted_at
+            plan.comes_to.retries = move.retries
         return plan.comes_to
 
     def _refuse(self, plan: _Plan, error: ImagefleetError) -> None:

@@ -37,7 +37,7 @@ class Finisher:
         self._worker = worker
         self._patience_s = patience_s
 
-    def finish(self, attempt: Attempt, submitted_at: float) -> JobResult:
+    def finish(self, attempt: Attempt) -> JobResult:
         """Wait for the attempt's pictures, store them and record the job as succeeded.
 
         Raises:
@@ -46,7 +46,7 @@ class Finisher:
         """
         pictures = attempt.pictures()
         timings = {
-            "waited": round(max(0.0, attempt.began_at - submitted_at), 4),
+            "waited": round(max(0.0, attempt.began_at - attempt.submitted_at), 4),
             "denoise": round(attempt.device_s, 4),
             "encode": 0.0,
             "upload": 0.0,

@@ -221,7 +221,7 @@ class Intake:
             strategy(
                 message,
                 None,
-                lambda *_: self._claims.ack(claimed.tag),
+                lambda *_: self._beginner.acknowledge(claimed, message.headers["id"]),
                 lambda *args: self._reject(claimed, requeue=bool(args[2:] and args[2])),
                 [],
             )

@@ -90,30 +90,29 @@ class Performer:
         return len(attempts)
 
     def _finish(self, attempt: Attempt) -> JobResult:
-        status = self._records.get(attempt.job_id)
         try:
-            return self._finisher.finish(attempt, status.submitted_at)
+            return self._finisher.finish(attempt)
         except LeaseLost:
             raise
         except JobCancelled:
             self._finisher.cancel(attempt)
             raise
         except ImagefleetError as error:
-            self._fail(attempt, error, status.retries)
+            self._fail(attempt, error)
             raise
         except Exception as error:
             log.exception("job %s failed in a way nobody thought of", attempt.job_id)
             failure = ImagefleetError(f"{type(error).__name__}: {error}")
-            self._fail(attempt, failure, status.retries)
+            self._fail(attempt, failure)
             raise failure from error
 
-    def _fail(self, attempt: Attempt, error: ImagefleetError, retries: int) -> None:
+    def _fail(self, attempt: Attempt, error: ImagefleetError) -> None:
         """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
         if isinstance(error, StorageUnavailable | StorageDenied) and not self._health.stores():
             self.hand_back([attempt])  # it would have failed any job, and takes none from now on
             raise LeaseLost(f"job {attempt.job_id} was handed back") from error
         try:
-            again = self._retries.again(attempt, error, retries)
+            again = self._retries.again(attempt, error)
         except JobCancelled:
             self._finisher.cancel(attempt)
             raise

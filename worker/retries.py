@@ -31,13 +31,14 @@ class Retries:
         self._dead = dead
         self._max_retries = max_retries
 
-    def again(self, attempt: Attempt, error: ImagefleetError, retries: int) -> bool:
-        """Whether the job, after `retries` other failures, is now to be tried again, or is another
-        attempt's already. If not, its message is kept among the dead letters.
+    def again(self, attempt: Attempt, error: ImagefleetError) -> bool:
+        """Whether the job is now to be tried again, or is another attempt's already. If not, its
+        message is kept among the dead letters.
 
         Raises:
             JobCancelled: nobody wants it any more.
         """
+        retries = attempt.retries
         if error.retryable and retries < bound(error, self._max_retries):
             pause_s = pause_after(retries)
             claim = (self._claims.key, attempt.tag)

@@ -58,6 +58,8 @@ class Move:
     attempt: str
     unwanted: bool = False
     """It did not happen because the producer asked to cancel: the job may only end."""
+    submitted_at: float = 0.0
+    retries: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +69,8 @@ class Beginning:
 
     job_id: str
     attempt: str
-    deliveries: int
-    callback: Callback | None
+    deliveries: int = 1
+    callback: Callback | None = None
     claim: tuple[str, str] = ("", "")
 
 
@@ -105,7 +107,7 @@ class Records:
         args: list[str] = []
         for job_id, request in jobs:
             queue = queue_of(self._namespace, request, sorted_by_key=sorted_by_key)
-            keys += [self._key(job_id), list_key(queue, request.priority)]
+            keys += [self.key(job_id), list_key(queue, request.priority)]
             args += [request.model_dump_json(), broker.message(job_id, request, queue)]
         outcome, *answer = cast(list[Any], self._submit(keys=keys, args=args))
         if outcome != "accepted":
@@ -117,7 +119,7 @@ class Records:
 
     def adopt(self, job_id: str, request: JobRequest) -> None:
         """Make the record of a job that came as a plain Celery message, if it has none."""
-        key = self._key(job_id)
+        key = self.key(job_id)
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.hsetnx(key, "request", request.model_dump_json())
             pipe.hsetnx(key, "state", State.QUEUED.value)
@@ -128,7 +130,7 @@ class Records:
         """The records as they stand, None where there is none. One round trip."""
         with self._redis.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
-                pipe.hgetall(self._key(job_id))
+                pipe.hgetall(self.key(job_id))
             found = cast(list[dict[str, str]], pipe.execute())
         return [
             _status(job_id, fields) if "state" in fields else None
@@ -139,7 +141,7 @@ class Records:
         """Only the states: what a thousand waiting jobs are polled for."""
         with self._redis.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
-                pipe.hget(self._key(job_id), "state")
+                pipe.hget(self.key(job_id), "state")
             return [State(state) if state else None for state in pipe.execute()]
 
     def get(self, job_id: str) -> JobStatus:
@@ -149,23 +151,8 @@ class Records:
             raise UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
         return status
 
-    def begin(
-        self,
-        job_id: str,
-        attempt: str,
-        deliveries: int,
-        callback: Callback | None,
-        claim: tuple[str, str] = ("", ""),
-    ) -> Move:
-        """A new attempt takes the job, unless it has ended. See `Beginning`."""
-        beginning = Beginning(
-            job_id=job_id, attempt=attempt, deliveries=deliveries, callback=callback, claim=claim
-        )
-        [move] = self.begin_all([beginning])
-        return move
-
-    def begin_all(self, beginnings: Sequence[Beginning]) -> list[Move]:
-        """`begin` for the jobs of a whole claim, together."""
+    def begin(self, *beginnings: Beginning) -> list[Move]:
+        """New attempts take their jobs, those that have not ended. One round trip."""
         with self._redis.pipeline(transaction=False) as pipe:
             for each in beginnings:
                 fields: dict[str, str | int] = {
@@ -190,7 +177,7 @@ class Records:
     ) -> bool:
         """Note progress. False when the producer asked to cancel. Raises LeaseLost."""
         answer = self._progress(
-            keys=[self._key(job_id), *self._outbox],
+            keys=[self.key(job_id), *self._outbox],
             args=[attempt, step, steps, *_packed(callback), preview],
         )
         if answer == -1:
@@ -199,7 +186,7 @@ class Records:
 
     def holds(self, job_id: str, attempt: str) -> bool:
         """Whether the job is still this attempt's."""
-        found = self._redis.hmget(self._key(job_id), ["state", "attempt"])
+        found = self._redis.hmget(self.key(job_id), ["state", "attempt"])
         return cast(list[str | None], found) == [State.RUNNING.value, attempt]
 
     def succeed(
@@ -265,7 +252,7 @@ class Records:
         Returns False, with nothing changed, if the job or the message is no longer the attempt's.
         Raises JobCancelled if the producer asked for that meanwhile.
         """
-        keys = [self._key(job_id), claim[0], self._later]
+        keys = [self.key(job_id), claim[0], self._later]
         answer = self._retry(keys=keys, args=[attempt, claim[1], pause_s])
         if answer == -1:
             raise JobCancelled(f"job {job_id} was cancelled")
@@ -281,7 +268,7 @@ class Records:
 
     def ask_to_cancel(self, job_id: str) -> State:
         """Mark a running job for cancelling between steps. Raises UnknownJob."""
-        state = cast(str, self._cancel(keys=[self._key(job_id)]))
+        state = cast(str, self._cancel(keys=[self.key(job_id)]))
         if not state:
             raise UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
         return State(state)
@@ -315,7 +302,7 @@ class Records:
         """The keys and arguments of move.lua."""
         may_leave = leave or [origin for origin, moves in MOVES.items() if state in moves]
         keep_s = self._retention_s if state in TERMINAL else 0
-        keys = [self._key(job_id), *self._outbox, *filter(None, claim[:1])]
+        keys = [self.key(job_id), *self._outbox, *filter(None, claim[:1])]
         return keys, [
             attempt,
             f",{','.join(may_leave)},",
@@ -327,17 +314,20 @@ class Records:
             *(part for pair in fields.items() for part in pair),
         ]
 
-    def _key(self, job_id: str) -> str:
+    def key(self, job_id: str) -> str:
+        """Of a job's record."""
         return f"{self._namespace}:job:{job_id}"
 
 
 def _moved(answer: Any) -> Move:
-    happened, before, holder, *unwanted = answer
+    happened, before, holder, unwanted, submitted_at, retries = answer
     return Move(
         happened=bool(happened),
         state=State(before) if before else None,
         attempt=holder,
         unwanted=bool(unwanted),
+        submitted_at=float(submitted_at),
+        retries=int(retries),
     )
 
 

@@ -8,21 +8,19 @@
 --      8 tag that must be among the claims ('' asks for none)
 --      9.. field, value, field, value …; an empty value removes the field
 -- A job that its producer asked to cancel neither begins again nor waits again: it may only end.
--- Returns {1 or 0, state before ('' if there is no record), attempt before, 1 if it may only end}.
-local record = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested')
+-- Returns {1 or 0, state before ('' if there is no record), attempt before, 1 if it may only end,
+-- submitted_at, retries}.
+local record = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries')
 local state, attempt = record[1] or '', record[2] or ''
-if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true) then
-  return {0, state, attempt}
+local function answer(happened, unwanted)
+  return {happened, state, attempt, unwanted, record[4] or '0', record[5] or '0'}
 end
-if ARGV[1] ~= '' and ARGV[1] ~= attempt then
-  return {0, state, attempt}
+if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true)
+  or (ARGV[1] ~= '' and ARGV[1] ~= attempt)
+  or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[4], ARGV[8]) == 0) then
+  return answer(0, 0)
 end
-if ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[4], ARGV[8]) == 0 then
-  return {0, state, attempt}
-end
-if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then
-  return {0, state, attempt, 1}
-end
+if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then return answer(0, 1) end
 local clock = redis.call('TIME')
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 redis.call('HSET', KEYS[1], 'state', ARGV[3])
@@ -40,4 +38,4 @@ if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], now, ARGV[6])
   redis.call('HSET', KEYS[3], ARGV[6], ARGV[7])
 end
-return {1, state, attempt}
+return answer(1, 0)

@@ -14,6 +14,7 @@ from shared.jobs import JobRequest, JobResult, State, pack
 from shared.queues import list_key
 from shared.records import Records
 from tests.support.processes import StartWorker, until
+from tests.support.records import begin
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
 
@@ -42,7 +43,7 @@ def test_a_job_that_was_handed_back_as_running_can_still_be_refused(
     start: StartWorker, producer: Client, records: Records
 ) -> None:
     job = producer.submit("a", num_inference_steps=40)
-    records.begin(job.id, "an attempt that was handed back uncounted", 1, None)
+    begin(records, job.id, "an attempt that was handed back uncounted")
     start(IMAGEFLEET_MAX_NUM_INFERENCE_STEPS="20")
     assert _finish(producer, [job]) == {State.FAILED}
 
@@ -58,7 +59,7 @@ def test_a_job_that_succeeded_is_not_refused_afterwards(
 ) -> None:
     job = producer.submit("a")
     _die_with(client, namespace, str(client.lindex(queue, 0)), 4)
-    records.begin(job.id, "the fourth that died, just before its ack", 4, None)
+    begin(records, job.id, "the fourth that died, just before its ack", 4)
     records.succeed(job.id, "the fourth that died, just before its ack", RESULT, None)
     start()
     url = celery_url(redis_server.url)

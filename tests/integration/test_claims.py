@@ -230,6 +230,37 @@ def test_an_acknowledged_message_is_gone_for_good(
     assert make("v").claim(group, 1) == []
 
 
+@pytest.mark.parametrize(
+    ("state", "attempt", "goes_back"),
+    [
+        ("queued", "", True),  # the server has not even heard that the attempt began
+        ("running", "this one's", True),
+        ("running", "another's", False),  # which has a message of its own
+        ("succeeded", "this one's", False),
+        (None, "", False),  # expired
+    ],
+)
+def test_a_job_that_the_server_calls_open_is_not_acknowledged(
+    make: MakeClaims,
+    client: redis.Redis,
+    group: list[QueueGroup],
+    namespace: str,
+    state: str | None,
+    attempt: str,
+    goes_back: bool,
+) -> None:
+    _push(client, group[0], "a")
+    claims, record = make("w"), f"{namespace}:job:j"
+    [claimed] = claims.claim(group, 1)
+    if state is not None:
+        holder = claims.attempt(claimed.tag) if attempt == "this one's" else attempt
+        client.hset(record, mapping={"state": state, "attempt": holder})
+    assert claims.ack(claimed.tag, record)
+    assert not claims.holds(claimed.tag)
+    assert not client.exists(claims.key)
+    assert _texts(claims.claim(group, 1)) == (["a"] if goes_back else [])
+
+
 def test_a_dead_worker_s_messages_return_to_the_head_in_order_and_counted(
     make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:

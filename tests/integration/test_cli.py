@@ -13,6 +13,7 @@ from shared.embedded import EmbeddedRedis
 from shared.jobs import JobResult
 from shared.records import Records
 from tests.support.processes import ROOT
+from tests.support.records import begin
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -136,7 +137,7 @@ def test_waiting_prints_where_the_pictures_are(
 ) -> None:
     job = Client(redis_server.url, namespace=namespace).submit("a")
     records = Records(broker.connect(redis_server.url), namespace, 3600)
-    records.begin(job.id, "x", 1, None)
+    begin(records, job.id, "x")
     result = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
     records.succeed(job.id, "x", result, None)
     assert run("wait", job.id).returncode == 0

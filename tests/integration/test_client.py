@@ -24,6 +24,7 @@ from shared.errors import (
 from shared.jobs import JobError, JobResult, State
 from shared.records import Records
 from tests.support.engines import INFO
+from tests.support.records import begin
 from worker.attempts import offer_of
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
@@ -40,7 +41,7 @@ def records(redis_server: EmbeddedRedis, namespace: str) -> Records:
 
 
 def _succeed(records: Records, job_id: str) -> None:
-    records.begin(job_id, "a", 1, None)
+    begin(records, job_id, "a")
     records.succeed(job_id, "a", RESULT, None)
 
 
@@ -77,7 +78,7 @@ def test_a_timeout_says_that_the_job_goes_on(producer: Client) -> None:
 
 def test_failures_are_typed_and_carry_the_stored_code(producer: Client, records: Records) -> None:
     job = producer.submit("a")
-    records.begin(job.id, "x", 1, None)
+    begin(records, job.id, "x")
     records.fail(job.id, "x", JobError(code="device_error", message="out of memory"), None)
     with pytest.raises(JobFailed, match="out of memory") as failed:
         job.result(timeout=5)

@@ -9,6 +9,7 @@ from shared.jobs import JobRequest, State
 from shared.records import Records
 from shared.storage.base import StoredObject
 from shared.storage.memory import MemoryStore
+from tests.support.records import begin
 from worker.attempts import Attempt, plan_attempt
 from worker.engine.fake import FakeEngine
 from worker.finish import Finisher
@@ -37,7 +38,7 @@ def _begun(records: Records, images: int = 1) -> Attempt:
     request = JobRequest.parse({"prompt": "a", "seed": 1, "num_images_per_prompt": images})
     records.submit([("j", request)])
     attempt = plan_attempt("j", request, FakeEngine().info)
-    records.begin("j", attempt.token, 1, None)
+    begin(records, "j", attempt.token)
     for index in range(images):
         attempt.deliver(index, np.zeros((64, 64, 3), np.uint8))
     return attempt
@@ -49,16 +50,16 @@ def _finisher(records: Records, store: MemoryStore, patience_s: float = 10) -> F
 
 def test_an_attempt_that_lost_its_job_stores_nothing(records: Records) -> None:
     attempt, store = _begun(records), MemoryStore()
-    records.begin("j", "another", 2, None)
+    begin(records, "j", "another", 2)
     with pytest.raises(LeaseLost):
-        _finisher(records, store).finish(attempt, 0.0)
+        _finisher(records, store).finish(attempt)
     assert list(store.list()) == []
     assert records.get("j").state is State.RUNNING
 
 
 def test_pictures_outlive_uploads_that_fail(records: Records) -> None:
     attempt, store = _begun(records, images=4), FailsSometimes()
-    result = _finisher(records, store).finish(attempt, 0.0)
+    result = _finisher(records, store).finish(attempt)
     assert [image.index for image in result.images] == [0, 1, 2, 3]
     assert len(list(store.list())) == 8
     assert store.puts == 16
@@ -67,13 +68,13 @@ def test_pictures_outlive_uploads_that_fail(records: Records) -> None:
 def test_an_upload_is_not_tried_for_ever(records: Records) -> None:
     attempt = _begun(records)
     with pytest.raises(StorageUnavailable):
-        _finisher(records, FailsSometimes(), patience_s=0).finish(attempt, 0.0)
+        _finisher(records, FailsSometimes(), patience_s=0).finish(attempt)
     assert records.get("j").state is State.RUNNING  # the caller decides what becomes of it
 
 
 def test_a_succeeded_record_tells_all_its_steps(records: Records) -> None:
     attempt = _begun(records)
     records.progress("j", attempt.token, 3, 4, None)
-    _finisher(records, MemoryStore()).finish(attempt, 0.0)
+    _finisher(records, MemoryStore()).finish(attempt)
     status = records.get("j")
     assert (status.state, status.step, status.steps) == (State.SUCCEEDED, 4, 4)

@@ -10,6 +10,7 @@ from shared.events import callback
 from shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
 from shared.queues import list_key
 from shared.records import Records
+from tests.support.records import begin
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
 
@@ -57,8 +58,8 @@ def test_an_id_with_other_parameters_is_refused(records: Records) -> None:
 
 def test_only_the_attempt_that_holds_the_job_can_end_it(records: Records) -> None:
     _submit(records)
-    assert records.begin("j", "first", 1, None).happened
-    assert records.begin("j", "second", 2, None).happened
+    assert begin(records, "j", "first").happened
+    assert begin(records, "j", "second", 2).happened
     late = records.succeed("j", "first", RESULT, None)
     assert (late.happened, late.attempt) == (False, "second")
     with pytest.raises(LeaseLost):
@@ -71,9 +72,9 @@ def test_only_the_attempt_that_holds_the_job_can_end_it(records: Records) -> Non
 
 def test_a_job_that_ended_stays_as_it_is(records: Records) -> None:
     _submit(records)
-    records.begin("j", "a", 1, None)
+    begin(records, "j", "a")
     records.succeed("j", "a", RESULT, None)
-    assert not records.begin("j", "b", 2, None).happened
+    assert not begin(records, "j", "b", 2).happened
     assert not records.fail("j", "a", JobError(code="x", message="y"), None).happened
     assert not records.cancel("j", "", None).happened
     assert records.ask_to_cancel("j") is State.SUCCEEDED
@@ -83,7 +84,7 @@ def test_a_job_that_ended_stays_as_it_is(records: Records) -> None:
 def test_cancelling_ends_a_queued_job_and_warns_a_running_one(records: Records) -> None:
     _submit(records, "queued")
     _submit(records, "running")
-    records.begin("running", "a", 1, None)
+    begin(records, "running", "a")
     assert records.cancel("queued", "", None).happened
     assert not records.cancel("running", "", None).happened
     assert records.ask_to_cancel("running") is State.RUNNING
@@ -95,7 +96,7 @@ def test_a_callback_is_queued_exactly_when_its_move_happens(
     records: Records, client: redis.Redis, namespace: str
 ) -> None:
     request = _submit(records, callback_url="http://example.org/x")
-    records.begin("j", "a", 1, callback(CallbackEvent.STARTED, "j", request))
+    begin(records, "j", "a", 1, callback(CallbackEvent.STARTED, "j", request))
     event = callback(CallbackEvent.SUCCEEDED, "j", request, result=RESULT)
     assert event is not None
     records.succeed("j", "stale", RESULT, event)
@@ -120,7 +121,7 @@ def test_finished_records_expire_and_unfinished_ones_do_not(
 ) -> None:
     _submit(records)
     assert client.ttl(f"{namespace}:job:j") == -1
-    records.begin("j", "a", 1, None)
+    begin(records, "j", "a")
     records.succeed("j", "a", RESULT, None)
     assert 0 < client.ttl(f"{namespace}:job:j") <= 3600
 
@@ -130,12 +131,12 @@ def test_an_unknown_job_says_so(records: Records) -> None:
         records.get("nobody")
     with pytest.raises(UnknownJob):
         records.ask_to_cancel("nobody")
-    assert not records.begin("nobody", "a", 1, None).happened
+    assert not begin(records, "nobody", "a").happened
 
 
 def test_a_handed_back_job_forgets_that_it_had_started(records: Records) -> None:
     _submit(records)
-    records.begin("j", "a", 1, None)
+    begin(records, "j", "a")
     assert records.get("j").started_at
     assert records.requeue("j", "a").happened
     status = records.get("j")
@@ -149,7 +150,7 @@ def _claimed(client: redis.Redis, namespace: str, records: Records) -> tuple[str
     queue = list_key(f"{namespace}.default.native", 3)
     claims = f"{namespace}:claims:w"
     client.hset(claims, "7", f"{queue}\0{client.rpop(queue)}")
-    records.begin("j", "a", 1, None, (claims, "7"))
+    begin(records, "j", "a", 1, None, (claims, "7"))
     return claims, "7"
 
 
@@ -180,7 +181,7 @@ def test_what_is_due_comes_back_to_the_head_of_its_queue(
     queue = list_key(f"{namespace}.default.native", 3)
     ids = [json.loads(message)["headers"]["id"] for message in client.lrange(queue, 0, -1)]
     assert ids == ["behind", "j"]  # popped from the right
-    assert records.begin("j", "b", 1, None).happened
+    assert begin(records, "j", "b").happened
     assert records.get("j").retry_at is None
 
 
@@ -209,10 +210,10 @@ def test_a_job_somebody_wants_cancelled_neither_waits_nor_begins_again(
     records: Records, client: redis.Redis, namespace: str
 ) -> None:
     _submit(records, callback_url="http://example.org/x")
-    records.begin("j", "a", 1, None)
+    begin(records, "j", "a")
     assert records.ask_to_cancel("j") is State.RUNNING
     assert records.requeue("j", "a").unwanted
-    assert records.begin("j", "b", 2, None).unwanted
+    assert begin(records, "j", "b", 2).unwanted
     assert records.holds("j", "a")
     records.withdraw("j")
     assert records.get("j").state is State.CANCELLED

@@ -13,7 +13,9 @@ from worker.batching import Linger, next_batch, suspect_from
 
 def _attempt(name: str, deliveries: int = 1, **parameters: object) -> Attempt:
     request = JobRequest.parse({"prompt": name, "seed": 1, **parameters})
-    return plan_attempt(name, request, INFO, deliveries=deliveries)
+    attempt = plan_attempt(name, request, INFO)
+    attempt.deliveries = deliveries
+    return attempt
 
 
 def _waiting(*attempts: Attempt) -> deque[Slot]:

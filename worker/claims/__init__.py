@@ -8,6 +8,7 @@ it likes. Knows nothing of jobs: a message is an opaque string in an ordinary Ce
 
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from shared.queues import known_queues_key, later_key
 from shared.scripts import script
 from shared.tenants import weights_key
 
+log = logging.getLogger(__name__)
+
 _NO_LIMIT: Final = 1_000_000
+_WENT_BACK: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,17 +165,34 @@ class Claims:
             for tag, key, message, deliveries in taken
         ]
 
-    def ack(self, tag: str) -> bool:
-        """The message is done with. False if it was no longer ours."""
-        return self._let_go(tag, back=False)
+    def ack(self, tag: str, record: str = "") -> bool:
+        """The message is done with. False if it was no longer ours.
+
+        Args:
+            record: key of the job's record. If that says queued, or running by the attempt of this
+                claim, the message goes back to the head of its queue instead: the server was a
+                replica when the job ended, and has never heard of it.
+        """
+        outcome = self._release(
+            keys=[self.key, self._deliveries, *filter(None, [record])],
+            args=[tag, 0, 0, self.attempt(tag)],
+        )
+        self._held.discard(tag)
+        if outcome == _WENT_BACK:
+            log.warning("%s: Redis does not know that it ended; it is done again", record)
+        return bool(outcome)
+
+    def attempt(self, tag: str) -> str:
+        """What names one claim among all that were ever made."""
+        return f"{self.worker}/{tag}"
 
     def hand_back(self, tag: str) -> bool:
         """Put a message back to the head of its queue, uncounted. False if no longer ours."""
-        return self._let_go(tag, back=True)
+        return self._put_back(tag)
 
     def give_up(self, tag: str) -> bool:
         """As `hand_back`, but count a delivery, as if this worker had died with it."""
-        return self._let_go(tag, back=True, counted=True)
+        return self._put_back(tag, counted=True)
 
     def put_aside(self, tag: str, due: float) -> bool:
         """Let go of a message that is not `due` (Unix seconds): then it comes back to the head of
@@ -198,7 +219,7 @@ class Claims:
         one that was let go and that a Redis which restarted or failed over remembers. How many."""
         with self._claiming:
             strays = set(cast(list[str], self._redis.hkeys(self.key))) - self._held
-        return sum(self._let_go(tag, back=True, client=self._redis) for tag in strays)
+        return sum(self._put_back(tag, client=self._redis) for tag in strays)
 
     def holds(self, tag: str) -> bool:
         """Whether the message is neither acknowledged nor handed back yet."""
@@ -212,11 +233,11 @@ class Claims:
         """Put back the messages of workers whose lease ran out: (worker, messages) each."""
         return self._swept("", 1)
 
-    def _let_go(
-        self, tag: str, *, back: bool, counted: bool = False, client: redis.Redis | None = None
+    def _put_back(
+        self, tag: str, *, counted: bool = False, client: redis.Redis | None = None
     ) -> bool:
         keys = [self.key, self._deliveries]
-        ours = bool(self._release(keys=keys, args=[tag, int(back), int(counted)], client=client))
+        ours = bool(self._release(keys=keys, args=[tag, 1, int(counted)], client=client))
         self._held.discard(tag)
         return ours
 
