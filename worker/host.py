@@ -16,7 +16,8 @@ from typing import Final
 
 from shared import broker
 from shared.broker import UNTIL_IT_IS_BACK
-from shared.bulk.runs import Runs, bulk_queue, unpack_shard
+from shared.bulk.messages import bulk_queue, unpack_shard
+from shared.bulk.runs import Runs
 from shared.catalogue import Catalogue
 from shared.deadletters import DeadLetters
 from shared.errors import LeaseLost

@@ -22,7 +22,7 @@ import redis
 from celery.worker.request import Request
 
 from shared.broker import BULK_TASK_NAME
-from shared.bulk.runs import unpack_shard
+from shared.bulk.messages import unpack_shard
 from shared.errors import ImagefleetError, LeaseLost
 from worker.attempts import Attempt, Slot, attempts_in, slots_of
 from worker.batching import Linger, next_batch, suspect_from

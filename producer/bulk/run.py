@@ -18,7 +18,7 @@ from producer.bulk.planning import Wish, plan, read_plan, read_rejected
 from producer.bulk.rows import Order
 from shared.bulk.layout import CARD, RUN_STATS, parts_prefix, stats_key
 from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardPlan, run_id
-from shared.bulk.runs import NewRun, RunStatus
+from shared.bulk.records import NewRun, RunStatus
 from shared.bulk.stats import RowFailure, ShardStats
 from shared.bulk.summary import summarise
 from shared.errors import (
@@ -148,7 +148,7 @@ class BulkRun:
             unheard = [shard for shard in self.plan.shards if shard.number not in known]
             runs.note_finished(
                 self.id,
-                [(s.number, stats.samples, stats.failed) for s, stats in self.finished(unheard)],
+                [(s.number, stats.samples, stats.reasons()) for s, stats in self.finished(unheard)],
             )
             runs.enqueue(run, map(_sent, self.plan.shards))
             runs.settle(self.id)

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shared.bulk.runs import RunStatus
+from shared.bulk.records import RunStatus
 from shared.jobs import State
 
 _WINDOW_S: Final = 60.0

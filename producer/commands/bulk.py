@@ -16,7 +16,7 @@ from producer.bulk.view import Rates, render, watch
 from producer.client import Client
 from producer.commands.connected import connected
 from shared.bulk.plan import BulkFormat
-from shared.bulk.runs import RunStatus
+from shared.bulk.records import RunStatus
 from shared.errors import UnknownRun
 from shared.jobs import ImageFormat, State
 

@@ -13,15 +13,24 @@ loses, running the same command again brings back. Knows no store and no Celery.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from shared import broker
 from shared.bulk.layout import shard_name
-from shared.errors import LeaseLost, MessageRejected, UnknownRun
-from shared.jobs import Record, State
-from shared.queues import list_key, queue_name
+from shared.bulk.messages import Waiting, bulk_queue, message_id, packed
+from shared.bulk.records import (
+    NONE,
+    NewRun,
+    RunStatus,
+    ShardMove,
+    ShardRecord,
+    read_move,
+    read_record,
+    read_status,
+)
+from shared.errors import LeaseLost, UnknownRun
+from shared.jobs import State
+from shared.queues import later_key
 from shared.scripts import script
 
 if TYPE_CHECKING:
@@ -29,85 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MESSAGE_VERSION: Final = 1
 _CHUNK: Final = 500
-_NONE: Final = "none"
-"""State of a shard that has no record yet."""
-_AT_REST: Final = (_NONE, State.FAILED, State.CANCELLED)
+_AT_REST: Final = (NONE, State.FAILED, State.CANCELLED)
 """States in which no message of the shard is on its way."""
-
-
-class ShardMessage(Record):
-    """What the Celery message of a shard says."""
-
-    version: int = MESSAGE_VERSION
-    run: str
-    shard: int
-    destination: str
-    """URL of the store."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardRecord:
-    """A shard as it stands. Counts are samples."""
-
-    shard: int
-    state: State
-    attempt: str
-    worker: str
-    done: int
-    failed: int
-    tries: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardMove:
-    """What came of a move: whether it happened, what stood there before, how the run stands."""
-
-    happened: bool
-    before: State | None
-    run: State | None
-    """None: no record of the run."""
-
-
-class RunStatus(Record):
-    """A run as it stands. Times are Unix seconds by the Redis server's clock."""
-
-    id: str
-    destination: str
-    plan_digest: str
-    state: State
-    model: str | None
-    shards: int
-    samples: int
-    images: int
-    """Samples made so far, those of shards in work too."""
-    failed_images: int
-    shards_by_state: dict[State, int]
-    failures_by_reason: dict[str, int]
-    images_by_worker: dict[str, int]
-    max_failures: int | None
-    priority: int
-    started_at: float
-    finished_at: float | None
-
-    @property
-    def done(self) -> bool:
-        return self.state is not State.RUNNING
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewRun:
-    """What the record of a run is made of."""
-
-    id: str
-    destination: str
-    plan_digest: str
-    model: str | None
-    shards: int
-    samples: int
-    max_failures: int | None
-    priority: int
 
 
 class Runs:
@@ -120,9 +53,11 @@ class Runs:
         self._index = f"{namespace}:bulk"
         self._move = script(client, __package__, "move")
         self._settle = script(client, __package__, "settle")
+        self._lost = script(client, __package__, "lost")
 
     def start(self, run: NewRun) -> None:
         """Make the run's record, or set one that has ended going again. Sends no shard."""
+        self._forget_expired()
         key = self._key(run.id)
         now = self._redis.time()[0]
         fixed = {
@@ -146,81 +81,52 @@ class Runs:
                 },
             )
             pipe.hdel(key, "finished_at")
-            for each in self._keys(run.id)[:3]:
+            for each in self._keys(run.id):
                 pipe.persist(each)
             pipe.zadd(self._index, {run.id: now}, nx=True)
             pipe.execute()
 
-    def enqueue(
-        self,
-        run: NewRun,
-        shards: Iterable[tuple[int, int, int | None, int | None]],
-    ) -> int:
-        """Send shards (number, samples, height, width) to the workers: those without a record, and
-        those that failed or were cancelled. How many went."""
-        sent = 0
-        for chunk in _chunks(shards):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for number, samples, height, width in chunk:
-                    queue = bulk_queue(self._namespace, run.model, height, width)
-                    said = ShardMessage(run=run.id, shard=number, destination=run.destination)
-                    message = broker.task_message(
-                        broker.BULK_TASK_NAME,
-                        message_id(run.id, number),
-                        said.model_dump(),
-                        queue=queue,
-                        priority=run.priority,
-                        images=samples,
-                    )
-                    self._enter(
-                        State.QUEUED,
-                        run.id,
-                        number,
-                        leave=_AT_REST,
-                        counts="0|0",
-                        message=(list_key(queue, run.priority), message),
-                        client=pipe,
-                    )
-                sent += sum(_moved(answer).happened for answer in pipe.execute())
-        return sent
+    def enqueue(self, run: NewRun, shards: Iterable[Waiting]) -> int:
+        """Send shards to the workers: those without a record, and those that failed or were
+        cancelled. What was done of the latter still counts. How many went."""
+        sent = ((shard[0], {"message": packed(self._namespace, run, shard)}) for shard in shards)
+        return len(self._enter_all(State.QUEUED, run.id, _AT_REST, sent))
+
+    def withdraw_lost(
+        self, run: NewRun, sizes: Iterable[tuple[int | None, int | None]]
+    ) -> list[int]:
+        """Count shards as cancelled that wait or are worked on by their records, while no message
+        of theirs is anywhere: a Redis that failed over forgot it, or how they ended. Which.
+
+        Reads all claims and all messages in the queues of `sizes` (height, width) in one go.
+        """
+        leases = f"{self._namespace}:leases"
+        queues = {bulk_queue(self._namespace, run.model, *size) for size in sizes}
+        keys = [*self._keys(run.id), leases, later_key(self._namespace), *sorted(queues)]
+        found = self._lost(keys=keys, args=[run.id, self._claims_prefix])
+        return sorted(int(shard) for shard in cast(list[str], found))
 
     def withdraw(self, run: str, shards: Iterable[int]) -> list[int]:
         """Count shards as cancelled, so that no worker touches their files until they are sent
         again. Which: not those on their way or in work."""
-        gone = []
-        for chunk in _chunks(shards):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for number in chunk:
-                    leave = (*_AT_REST, State.SUCCEEDED)
-                    self._enter(
-                        State.CANCELLED, run, number, leave=leave, counts="0|0", client=pipe
-                    )
-                answers = pipe.execute()
-            gone += [number for number, move in zip(chunk, answers, strict=True) if move[0]]
-        return gone
+        leave = (*_AT_REST, State.SUCCEEDED)
+        asked = ((shard, {"made": (0, dict[str, int]())}) for shard in shards)
+        return self._enter_all(State.CANCELLED, run, leave, asked)
 
-    def note_finished(self, run: str, shards: Iterable[tuple[int, int, int]]) -> None:
-        """Record shards (number, samples, failed samples) whose commit markers were found."""
-        for chunk in _chunks(shards):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for number, done, failed in chunk:
-                    self._enter(
-                        State.SUCCEEDED,
-                        run,
-                        number,
-                        leave=_AT_REST,
-                        counts=f"{done}|{failed}",
-                        client=pipe,
-                    )
-                pipe.execute()
+    def note_finished(self, run: str, shards: Iterable[tuple[int, int, Mapping[str, int]]]) -> None:
+        """Record shards (number, samples, failed samples by error code) whose commit markers were
+        found."""
+        found = ((shard, {"made": (done, reasons)}) for shard, done, reasons in shards)
+        self._enter_all(State.SUCCEEDED, run, _AT_REST, found)
 
     def begin(
         self, run: str, shard: int, attempt: str, worker: str, claim: tuple[str, str] = ("", "")
     ) -> ShardMove:
         """A worker takes the shard; `claim` (claims hash, tag) must still stand. Not if the run has
-        stopped: then the shard is recorded as cancelled, and its message can go."""
-        leave = (_NONE, State.QUEUED, State.RUNNING)
-        return _moved(
+        stopped: then the shard is recorded as cancelled, and its message can go. Nor if a living
+        worker claims another message of the shard: it goes on, and this message can go."""
+        leave = (NONE, State.QUEUED, State.RUNNING)
+        return read_move(
             self._enter(
                 State.RUNNING, run, shard, leave=leave, attempt=attempt, worker=worker, claim=claim
             )
@@ -234,7 +140,8 @@ class Runs:
         Raises:
             LeaseLost: another attempt has the shard, or nobody does.
         """
-        move = self._by(State.RUNNING, run, shard, attempt, worker, done, failed)
+        counts = f"{done}|{failed}"
+        move = self._by(State.RUNNING, run, shard, attempt, worker, counts=counts)
         return move.run is State.RUNNING
 
     def succeed(
@@ -251,26 +158,24 @@ class Runs:
         The move that completes the run, and only that one, answers with the run succeeded or
         failed: whoever made it writes the summary. Raises LeaseLost.
         """
-        self._tell(run, shard, reasons)
-        return self._by(State.SUCCEEDED, run, shard, attempt, worker, done, sum(reasons.values()))
+        return self._by(State.SUCCEEDED, run, shard, attempt, worker, made=(done, reasons))
 
     def fail(
         self, run: str, shard: int, attempt: str, worker: str, reasons: Mapping[str, int]
     ) -> ShardMove:
         """The shard as a whole cannot be made. Raises LeaseLost."""
-        self._tell(run, shard, reasons)
-        return self._by(State.FAILED, run, shard, attempt, worker, 0, sum(reasons.values()))
+        return self._by(State.FAILED, run, shard, attempt, worker, made=(0, reasons))
 
     def hand_back(self, run: str, shard: int, attempt: str) -> ShardMove:
         """The worker gives the shard back, if it still has it; its message must go back to the
         queue too, unless the run has stopped: then it must go."""
         leave = (State.RUNNING,)
-        return _moved(self._enter(State.QUEUED, run, shard, leave=leave, holder=attempt))
+        return read_move(self._enter(State.QUEUED, run, shard, leave=leave, holder=attempt))
 
     def tries(self, run: str, shard: int) -> int:
         """How often the shard was begun."""
         record = cast(str | None, self._redis.hget(self._keys(run)[1], str(shard)))
-        return 0 if record is None else _record(str(shard), record).tries
+        return 0 if record is None else read_record(str(shard), record).tries
 
     def holds(self, run: str, shard: int, attempt: str) -> bool:
         """Whether the shard is still this attempt's. Asked right before its files are shown."""
@@ -295,35 +200,44 @@ class Runs:
             fields, by_worker, by_shard = cast(list[dict[str, str]], pipe.execute())
         if "state" not in fields:
             raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
-        return _status(run, fields, by_worker, by_shard)
+        return read_status(run, fields, by_worker, by_shard)
 
     def shards(self, run: str) -> list[ShardRecord]:
         """Every shard's record, in order."""
         found = cast(dict[str, str], self._redis.hgetall(self._keys(run)[1]))
-        return sorted((_record(shard, text) for shard, text in found.items()), key=_number)
+        return sorted((read_record(shard, text) for shard, text in found.items()), key=_number)
 
     def ids(self) -> list[str]:
         """The runs of which there may be records, the latest first."""
         return cast(list[str], self._redis.zrevrange(self._index, 0, -1))
 
     def _end(self, run: str, *, cancel: bool) -> State:
-        state = self._settle(keys=self._keys(run)[:3], args=[int(cancel), self._retention_s])
+        state = self._settle(keys=self._keys(run), args=[int(cancel), self._retention_s])
         if not state:
             raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
         return State(cast(str, state))
 
-    def _tell(self, run: str, shard: int, reasons: Mapping[str, int]) -> None:
-        key = self._keys(run)[3]
-        if reasons:
-            self._redis.hset(key, str(shard), json.dumps(dict(reasons)))
-        else:
-            self._redis.hdel(key, str(shard))
+    def _forget_expired(self) -> None:
+        with self._redis.pipeline(transaction=False) as pipe:
+            for run in (runs := self.ids()):
+                pipe.exists(self._key(run))
+            gone = [run for run, stands in zip(runs, pipe.execute(), strict=True) if not stands]
+        if gone:
+            self._redis.zrem(self._index, *gone)
 
     def _by(
-        self, state: State, run: str, shard: int, attempt: str, worker: str, done: int, failed: int
+        self,
+        state: State,
+        run: str,
+        shard: int,
+        attempt: str,
+        worker: str,
+        *,
+        counts: str = "",
+        made: tuple[int, Mapping[str, int]] | None = None,
     ) -> ShardMove:
         """A move that only the attempt which has the shard may make."""
-        move = _moved(
+        move = read_move(
             self._enter(
                 state,
                 run,
@@ -332,12 +246,30 @@ class Runs:
                 holder=attempt,
                 attempt=attempt if state is State.RUNNING else "",
                 worker=worker,
-                counts=f"{done}|{failed}",
+                counts=counts,
+                made=made,
             )
         )
         if not move.happened:
             raise LeaseLost(f"shard {shard_name(shard)} of run {run} is another attempt's now")
         return move
+
+    def _enter_all(
+        self,
+        state: State,
+        run: str,
+        leave: Iterable[str],
+        shards: Iterable[tuple[int, dict[str, Any]]],
+    ) -> list[int]:
+        """Move many shards, each with what else `_enter` takes. Which did move."""
+        moved = []
+        for chunk in _chunks(shards):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for shard, more in chunk:
+                    self._enter(state, run, shard, leave=leave, client=pipe, **more)
+                answers = pipe.execute()
+            moved += [shard for (shard, _), move in zip(chunk, answers, strict=True) if move[0]]
+        return moved
 
     def _enter(
         self,
@@ -350,14 +282,17 @@ class Runs:
         attempt: str = "",
         worker: str = "",
         counts: str = "",
+        made: tuple[int, Mapping[str, int]] | None = None,
         claim: tuple[str, str] = ("", ""),
         message: tuple[str, str] = ("", ""),
         client: Any = None,
     ) -> Any:
-        """Call move.lua."""
-        run_key, shards, workers, _ = self._keys(run)
+        """Call move.lua. `made`: samples, and failed samples by error code."""
+        reasons = ""
+        if made is not None:
+            counts, reasons = f"{made[0]}|{sum(made[1].values())}", json.dumps(dict(made[1]))
         return self._move(
-            keys=[run_key, shards, workers, claim[0], message[0]],
+            keys=[*self._keys(run), claim[0], message[0], f"{self._namespace}:leases"],
             args=[
                 shard,
                 holder,
@@ -369,9 +304,17 @@ class Runs:
                 claim[1],
                 message[1],
                 self._retention_s,
+                reasons,
+                self._claims_prefix,
+                message_id(run, shard),
             ],
             client=client,
         )
+
+    @property
+    def _claims_prefix(self) -> str:
+        """Of the hashes that tell what each worker has in hand."""
+        return f"{self._namespace}:claims:"
 
     def _key(self, run: str) -> str:
         return f"{self._index}:{run}"
@@ -381,28 +324,6 @@ class Runs:
         return key, f"{key}:shards", f"{key}:workers", f"{key}:reasons"
 
 
-def bulk_queue(namespace: str, model: str | None, height: int | None, width: int | None) -> str:
-    """The queue of the shards of one compile key: `imagefleet.bulk.default.native`."""
-    return queue_name(f"{namespace}.bulk", model, height, width)
-
-
-def message_id(run: str, shard: int) -> str:
-    """Celery's task id of a shard."""
-    return f"{run}-{shard_name(shard)}"
-
-
-def unpack_shard(kwargs: object) -> ShardMessage:
-    """What a shard's message says. Raises MessageRejected."""
-    if not isinstance(kwargs, dict):
-        raise MessageRejected("message carries no keyword arguments")
-    if kwargs.get("version") != MESSAGE_VERSION:
-        raise MessageRejected(f"shard message of version {kwargs.get('version')!r}, not 1")
-    try:
-        return ShardMessage.model_validate(kwargs)
-    except ValueError as error:
-        raise MessageRejected(f"not the message of a shard: {error}") from None
-
-
 def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
     """What goes to the server in one round trip."""
     source = iter(items)
@@ -410,57 +331,5 @@ def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
         yield chunk
 
 
-def _moved(answer: Any) -> ShardMove:
-    happened, before, run = answer
-    return ShardMove(
-        happened=bool(happened),
-        before=None if before == _NONE else State(before),
-        run=State(run) if run else None,
-    )
-
-
-def _record(shard: str, text: str) -> ShardRecord:
-    state, attempt, worker, done, failed, tries = text.split("|")
-    return ShardRecord(
-        shard=int(shard),
-        state=State(state),
-        attempt=attempt,
-        worker=worker,
-        done=int(done),
-        failed=int(failed),
-        tries=int(tries),
-    )
-
-
 def _number(record: ShardRecord) -> int:
     return record.shard
-
-
-def _status(
-    run: str,
-    fields: Mapping[str, str],
-    by_worker: Mapping[str, str],
-    by_shard: Mapping[str, str],
-) -> RunStatus:
-    reasons: dict[str, int] = {}
-    for text in by_shard.values():
-        for code, samples in json.loads(text).items():
-            reasons[code] = reasons.get(code, 0) + samples
-    return RunStatus(
-        id=run,
-        destination=fields["destination"],
-        plan_digest=fields["plan_digest"],
-        state=State(fields["state"]),
-        model=fields["model"] or None,
-        shards=int(fields["shards"]),
-        samples=int(fields["samples"]),
-        images=int(fields.get("images", 0)),
-        failed_images=int(fields.get("failed_images", 0)),
-        shards_by_state={state: int(fields.get(f"shards:{state}", 0)) for state in State},
-        failures_by_reason=reasons,
-        images_by_worker={worker: int(samples) for worker, samples in by_worker.items()},
-        max_failures=int(fields["max_failures"]) if fields["max_failures"] else None,
-        priority=int(fields["priority"]),
-        started_at=float(fields["started_at"]),
-        finished_at=float(fields["finished_at"]) if "finished_at" in fields else None,
-    )

@@ -5,7 +5,9 @@ import json
 import pytest
 import redis
 
-from shared.bulk.runs import NewRun, Runs, bulk_queue, unpack_shard
+from shared.bulk.messages import bulk_queue, unpack_shard
+from shared.bulk.records import NewRun
+from shared.bulk.runs import Runs
 from shared.errors import LeaseLost, MessageRejected, UnknownRun
 from shared.jobs import State
 from shared.queues import list_key
@@ -163,7 +165,7 @@ def test_only_shards_that_nobody_works_on_are_withdrawn(runs: Runs) -> None:
 
 def test_finished_shards_found_in_the_destination_are_not_sent(runs: Runs) -> None:
     runs.start(RUN)
-    runs.note_finished(RUN.id, [(0, 4, 0), (2, 3, 1)])
+    runs.note_finished(RUN.id, [(0, 4, {}), (2, 3, {"device_error": 1})])
     assert runs.enqueue(RUN, SHARDS) == 1
     assert (runs.get(RUN.id).images, runs.get(RUN.id).failed_images) == (7, 1)
 

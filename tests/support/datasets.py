@@ -14,7 +14,8 @@ import redis
 
 from shared.bulk.layout import PLAN, RUN_STATS, plan_key, shard_name
 from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardPlan, ShardRow, Source, run_id
-from shared.bulk.runs import NewRun, Runs
+from shared.bulk.records import NewRun
+from shared.bulk.runs import Runs
 from shared.jobs import State
 from shared.storage import open_store
 

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
+from shared.bulk.messages import ShardMessage
 from shared.bulk.plan import Plan, ShardPlan
-from shared.bulk.runs import ShardMessage
 from shared.bulk.stats import RowFailure, ShardFile, ShardStats
 from shared.bulk.summary import summarise
 from shared.errors import (

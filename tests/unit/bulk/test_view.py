@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from producer.bulk.view import Rates, render
-from shared.bulk.runs import RunStatus
+from shared.bulk.records import RunStatus
 from shared.jobs import State
 
 

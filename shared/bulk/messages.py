@@ -1,0 +1,66 @@
+"""What travels to the workers for a shard: a Celery message beside the jobs', on its own queues.
+
+Goes in: a run and a shard. Comes out: a queue's list and what to put on it; and what such a message
+says. Knows no store and sends nothing.
+"""
+
+from typing import Final
+
+from shared import broker
+from shared.bulk.layout import shard_name
+from shared.bulk.records import NewRun
+from shared.errors import MessageRejected
+from shared.jobs import Record
+from shared.queues import list_key, queue_name
+
+MESSAGE_VERSION: Final = 1
+Waiting = tuple[int, int, int | None, int | None]
+"""A shard: number, samples, height and width in pixels, or None for the model's own."""
+
+
+class ShardMessage(Record):
+    """What the Celery message of a shard says."""
+
+    version: int = MESSAGE_VERSION
+    run: str
+    shard: int
+    destination: str
+    """URL of the store."""
+
+
+def bulk_queue(namespace: str, model: str | None, height: int | None, width: int | None) -> str:
+    """The queue of the shards of one compile key: `imagefleet.bulk.default.native`."""
+    return queue_name(f"{namespace}.bulk", model, height, width)
+
+
+def message_id(run: str, shard: int) -> str:
+    """Celery's task id of a shard."""
+    return f"{run}-{shard_name(shard)}"
+
+
+def unpack_shard(kwargs: object) -> ShardMessage:
+    """What a shard's message says. Raises MessageRejected."""
+    if not isinstance(kwargs, dict):
+        raise MessageRejected("message carries no keyword arguments")
+    if kwargs.get("version") != MESSAGE_VERSION:
+        raise MessageRejected(f"shard message of version {kwargs.get('version')!r}, not 1")
+    try:
+        return ShardMessage.model_validate(kwargs)
+    except ValueError as error:
+        raise MessageRejected(f"not the message of a shard: {error}") from None
+
+
+def packed(namespace: str, run: NewRun, shard: Waiting) -> tuple[str, str]:
+    """The list that `shard` goes to, and its message."""
+    number, samples, height, width = shard
+    queue = bulk_queue(namespace, run.model, height, width)
+    said = ShardMessage(run=run.id, shard=number, destination=run.destination)
+    message = broker.task_message(
+        broker.BULK_TASK_NAME,
+        message_id(run.id, number),
+        said.model_dump(),
+        queue=queue,
+        priority=run.priority,
+        images=samples,
+    )
+    return list_key(queue, run.priority), message

@@ -1,0 +1,126 @@
+"""Runs and shards as Redis keeps them, read into values. Knows no Redis."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shared.jobs import Record, State
+
+NONE: Final = "none"
+"""State of a shard that has no record yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRecord:
+    """A shard as it stands. Counts are samples."""
+
+    shard: int
+    state: State
+    attempt: str
+    worker: str
+    done: int
+    failed: int
+    tries: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardMove:
+    """What came of a move: whether it happened, what stood there before, how the run stands."""
+
+    happened: bool
+    before: State | None
+    run: State | None
+    """None: no record of the run."""
+
+
+class RunStatus(Record):
+    """A run as it stands. Times are Unix seconds by the Redis server's clock."""
+
+    id: str
+    destination: str
+    plan_digest: str
+    state: State
+    model: str | None
+    shards: int
+    samples: int
+    images: int
+    """Samples made so far, those of shards in work too."""
+    failed_images: int
+    shards_by_state: dict[State, int]
+    failures_by_reason: dict[str, int]
+    images_by_worker: dict[str, int]
+    max_failures: int | None
+    priority: int
+    started_at: float
+    finished_at: float | None
+
+    @property
+    def done(self) -> bool:
+        return self.state is not State.RUNNING
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRun:
+    """What the record of a run is made of."""
+
+    id: str
+    destination: str
+    plan_digest: str
+    model: str | None
+    shards: int
+    samples: int
+    max_failures: int | None
+    priority: int
+
+
+def read_move(answer: Any) -> ShardMove:
+    happened, before, run = answer
+    return ShardMove(
+        happened=bool(happened),
+        before=None if before == NONE else State(before),
+        run=State(run) if run else None,
+    )
+
+
+def read_record(shard: str, text: str) -> ShardRecord:
+    state, attempt, worker, done, failed, tries = text.split("|")
+    return ShardRecord(
+        shard=int(shard),
+        state=State(state),
+        attempt=attempt,
+        worker=worker,
+        done=int(done),
+        failed=int(failed),
+        tries=int(tries),
+    )
+
+
+def read_status(
+    run: str,
+    fields: Mapping[str, str],
+    by_worker: Mapping[str, str],
+    by_shard: Mapping[str, str],
+) -> RunStatus:
+    reasons: dict[str, int] = {}
+    for text in by_shard.values():
+        for code, samples in json.loads(text).items():
+            reasons[code] = reasons.get(code, 0) + samples
+    return RunStatus(
+        id=run,
+        destination=fields["destination"],
+        plan_digest=fields["plan_digest"],
+        state=State(fields["state"]),
+        model=fields["model"] or None,
+        shards=int(fields["shards"]),
+        samples=int(fields["samples"]),
+        images=int(fields.get("images", 0)),
+        failed_images=int(fields.get("failed_images", 0)),
+        shards_by_state={state: int(fields.get(f"shards:{state}", 0)) for state in State},
+        failures_by_reason=reasons,
+        images_by_worker={worker: int(samples) for worker, samples in by_worker.items()},
+        max_failures=int(fields["max_failures"]) if fields["max_failures"] else None,
+        priority=int(fields["priority"]),
+        started_at=float(fields["started_at"]),
+        finished_at=float(fields["finished_at"]) if "finished_at" in fields else None,
+    )
