@@ -2,7 +2,7 @@
 
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,9 +98,12 @@ def test_a_failover_by_sentinel_stops_nobody(
     with WatchedPair(tmp_path) as pair:
         worker = start(IMAGEFLEET_REDIS_URL=pair.url, IMAGEFLEET_MODEL="fake:seconds=0.1")
         producer = Client(pair.url, namespace=namespace)
-        before = producer.submit_many([f"before {n}" for n in range(40)])
-        until(lambda: any(each.done for each in producer.statuses(job.id for job in before)))
+        before = producer.submit_many([f"before {n}" for n in range(160)])
+        done = _how_many_are_done(producer, before)
         pair.master.client().wait(1, 5000)  # what was accepted has reached the replica
+        pair.part()
+        known = done()
+        until(lambda: done() >= known + 8)  # confirmed, and about to be lost
         pair.fail_over()
         after = producer.submit_many([f"after {n}" for n in range(8)])
         assert _all_succeed(producer, [*before, *after], timeout=90)
@@ -161,6 +164,14 @@ def test_a_job_for_a_model_whose_workers_start_later_waits_for_them(
     start()
     assert producer.submit("b").result(timeout=60).images
     assert early.status().state is State.QUEUED
+
+
+def _how_many_are_done(producer: Client, jobs: list[Job]) -> Callable[[], int]:
+    def done() -> int:
+        return sum(each.done for each in producer.statuses(job.id for job in jobs))
+
+    until(done)
+    return done
 
 
 def _until_taken(producer: Client) -> None:

@@ -98,6 +98,10 @@ class WatchedPair:
     ) -> None:
         self._stack.close()
 
+    def part(self) -> None:
+        """From now on the replica hears nothing of what the master confirms."""
+        self.replica.client().replicaof("127.0.0.1", "1")
+
     def fail_over(self) -> None:
         """Kill the master; returns when the Sentinel names the replica as the new one."""
         self.master.kill()
