@@ -181,20 +181,21 @@ class Client:
         Args:
             rows: a .txt, .csv, .jsonl or .parquet file, or an iterable of prompts or mappings.
             destination: s3://bucket/prefix, file:///folder, or a path.
-            options: of `producer.bulk.run.start`, and what holds for all rows, in diffusers' names.
+            options: of `producer.bulk.handles.start`, and what holds for all rows, in diffusers'
+                names.
 
         Raises:
             InvalidRequest: the input, or what holds for all rows, is wrong.
             PlanConflict: the destination holds other work.
             StorageDenied, StorageUnavailable: the destination cannot be written.
         """
-        from producer.bulk.run import start
+        from producer.bulk.handles import start
 
         return start(self, rows, destination, **options)
 
     def find_bulk(self, name: str) -> "BulkRun":
         """The run of a destination, or of a run id. Raises UnknownRun."""
-        from producer.bulk.run import find
+        from producer.bulk.handles import find
 
         return find(self, name)
 

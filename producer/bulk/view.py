@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -16,7 +16,6 @@ from shared.jobs import State
 
 _WINDOW_S: Final = 60.0
 """Rates are over the last minute."""
-_LOOKS_S: Final = 1.0
 
 
 class Rates:
@@ -54,14 +53,12 @@ class Rates:
         return max(0, count(last) - count(first)) / max(ended - began, 1e-9)
 
 
-def watch(look: Callable[[], RunStatus], console: Console) -> RunStatus:
-    """Show the run until it ends. Ctrl-C leaves it going: KeyboardInterrupt is the caller's."""
-    status = look()
+def watch(looks: Iterator[RunStatus], console: Console) -> RunStatus:
+    """Show the run at every look. Ctrl-C leaves it going: KeyboardInterrupt is the caller's."""
+    status = next(looks)
     rates = Rates(time.monotonic(), status)
     with Live(render(status, rates), console=console, auto_refresh=False) as live:
-        while not status.done:
-            time.sleep(_LOOKS_S)
-            status = look()
+        for status in looks:
             rates.note(time.monotonic(), status)
             live.update(render(status, rates), refresh=True)
     return status

@@ -10,7 +10,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from producer.bulk.run import DEFAULT_PRIORITY, DEFAULT_SHARD_SIZE, BulkRun
+from producer.bulk.handles import DEFAULT_SHARD_SIZE
+from producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from producer.bulk.verify import Verdict
 from producer.bulk.view import Rates, render, watch
 from producer.client import Client
@@ -178,8 +179,7 @@ def _tell_rejected(found: BulkRun) -> None:
 
 def _watch(found: BulkRun) -> None:
     try:
-        watch(found.status, Console())
-        ended = found.wait()
+        ended = watch(found.looks(every_s=1.0), Console())
     except KeyboardInterrupt:
         click.echo(
             f"\nThe run goes on. `imagefleet bulk wait {found.id}` shows it again.", err=True

@@ -107,11 +107,16 @@ class Plan(Record):
         """SHA-256, hexadecimal, of all but the time it was made."""
         return hashlib.sha256(self._canonical(but={"created_at"})).hexdigest()
 
-    def is_same_work(self, other: "Plan") -> bool:
-        """Whether both ask for the same pictures in the same files. What may differ: when it was
+    @property
+    def work(self) -> str:
+        """SHA-256 of the pictures and files that are asked for. What may differ: when it was
         planned, the input's name, and whether the model's digest was known by then."""
-        loose = {"created_at", "source", "model_digest"}
-        return self._canonical(but=loose) == other._canonical(but=loose)
+        but = {"created_at", "source", "model_digest"}
+        return hashlib.sha256(self._canonical(but=but)).hexdigest()
+
+    def is_same_work(self, other: "Plan") -> bool:
+        """Whether both ask for the same pictures in the same files."""
+        return self.work == other.work
 
     def dump(self) -> bytes:
         return self._canonical(but=set()) + b"\n"
@@ -179,5 +184,6 @@ def derived_seed(run_seed: int, row: int) -> int:
 
 
 def run_id(destination: str, plan: Plan) -> str:
-    """Of the work on one plan in one place. `destination` is the store's url."""
-    return hashlib.sha256(f"{destination}\0{plan.digest}".encode()).hexdigest()[:16]
+    """Of the work on one plan in one place. `destination` is the store's url. Two who plan the same
+    at once mean one run, also if a worker tells its model's digest in between."""
+    return hashlib.sha256(f"{destination}\0{plan.work}".encode()).hexdigest()[:16]

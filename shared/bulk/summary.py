@@ -4,16 +4,16 @@ Goes in: a destination where every shard has its commit marker. The same shards 
 The card's header: https://huggingface.co/docs/hub/datasets-cards
 """
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
-from shared.bulk.layout import CARD, RUN_STATS, stats_key
+from shared.bulk.layout import CARD, RUN_STATS
+from shared.bulk.markers import finished
 from shared.bulk.plan import BulkFormat, Plan
-from shared.bulk.stats import RunStats, ShardStats
+from shared.bulk.stats import RunStats
 from shared.storage import ObjectStore
 
-_READERS: Final = 16
 _SIZES: Final = (
     (1_000, "n<1K"),
     (10_000, "1K<n<10K"),
@@ -31,17 +31,23 @@ _DATA_FILES: Final = {
 
 def summarise(store: ObjectStore, plan: Plan) -> RunStats:
     """Write both files. Raises KeyError if a shard is not finished."""
-    stats = RunStats.of(plan, read_stats(store, (shard.name for shard in plan.shards)))
+    found = [stats for _, stats in finished(store, plan.shards)]
+    if len(found) < len(plan.shards):
+        raise KeyError(f"{len(plan.shards) - len(found)} shards are not finished")
+    stats = RunStats.of(plan, found)
     store.put(CARD, card(plan, stats).encode(), "text/markdown; charset=utf-8")
     store.put(RUN_STATS, stats.dump(), "application/json")
     return stats
 
 
-def read_stats(store: ObjectStore, shards: Iterable[str]) -> Iterator[ShardStats]:
-    """The commit markers of `shards`, in their order. Raises KeyError, ValueError."""
-    with ThreadPoolExecutor(_READERS) as readers:
-        for data in readers.map(lambda shard: store.get(stats_key(shard)), shards):
-            yield ShardStats.model_validate_json(data)
+def sum_up(store: ObjectStore, plan: Plan) -> None:
+    """The same for a run that is complete, if whoever ended it did not live to. Nothing where files
+    were removed since."""
+    with suppress(KeyError, ValueError):
+        if RunStats.model_validate_json(store.get(RUN_STATS)).plan_digest == plan.digest:
+            return
+    with suppress(KeyError):
+        summarise(store, plan)
 
 
 def card(plan: Plan, stats: RunStats) -> str:

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
+from shared.bulk.markers import read_marker
 from shared.bulk.messages import ShardMessage
 from shared.bulk.plan import Plan, ShardPlan
 from shared.bulk.stats import RowFailure, ShardFile, ShardStats
-from shared.bulk.summary import summarise
+from shared.bulk.summary import sum_up, summarise
 from shared.errors import (
     CheckpointError,
     ImagefleetError,
@@ -29,7 +30,6 @@ from worker.bulk.painting import Painting
 from worker.bulk.parts import Parts, clear_parts
 from worker.bulk.samples import Spool
 from worker.bulk.workshop import Workshop
-from worker.patience import patiently
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class _Making:
         """Raises LeaseLost, or why the shard cannot be made."""
         if not self._begin():
             return
-        plan = self._patiently(lambda: Plan.load(self._get(PLAN)), "reading the plan")
+        plan = self._plan()
         shard = self._find(plan)
         if not self._was_finished(plan, shard):
             self._check_model(plan)
@@ -84,6 +84,9 @@ class _Making:
                 failures = self._paint(plan, shard, spool)
                 self._put_together(plan, shard, spool, failures)
         self._clear()
+
+    def _plan(self) -> Plan:
+        return self._patiently(lambda: Plan.load(self._get(PLAN)), "reading the plan")
 
     def _clear(self) -> None:
         self._patiently(lambda: clear_parts(self._store, self.name), "clearing the parts")
@@ -122,13 +125,14 @@ class _Making:
         self._shop.runs.fail(*self._me, {error.code: self._samples})
 
     def _begin(self) -> bool:
-        """False if there is nothing to do: it has ended, or its run has stopped or is forgotten."""
+        """False if there is nothing to do: it has ended or is another's, or its run has stopped or
+        is forgotten."""
         move = self._shop.runs.begin(*self._me, (self._shop.claims.key, self._tag))
-        waits = move.before in (State.QUEUED, State.RUNNING)
-        if not move.happened and move.run is State.RUNNING and waits:
-            raise LeaseLost(f"shard {self.name} is another worker's")
-        if move.before is State.SUCCEEDED:
-            self._clear()  # whoever finished it may not have lived to
+        if move.before is State.SUCCEEDED:  # whoever finished it may not have lived to do the rest
+            self._clear()
+            if move.run is State.SUCCEEDED:
+                plan = self._plan()
+                self._patiently(lambda: sum_up(self._store, plan), "the summary of the run")
         return move.happened
 
     def _get(self, key: str) -> bytes:
@@ -153,14 +157,10 @@ class _Making:
 
     def _was_finished(self, plan: Plan, shard: ShardPlan) -> bool:
         """Whether a worker died between the commit marker and its record. Then that is made up."""
-        try:
-            stats = ShardStats.model_validate_json(self._store.get(stats_key(self.name)))
-        except (KeyError, ValueError):
-            return False
-        if stats.plan_sha256 != shard.sha256:
-            return False
-        self._succeed(plan, stats)
-        return True
+        stats = read_marker(self._store, shard)
+        if stats is not None:
+            self._succeed(plan, stats)
+        return stats is not None
 
     def _succeed(self, plan: Plan, stats: ShardStats) -> None:
         """Record it; whose shard completes the run writes what is told of the whole."""
@@ -208,4 +208,4 @@ class _Making:
             raise LeaseLost(f"shard {self.name} is another worker's now")
 
     def _patiently(self, act: Callable[[], T], what: str) -> T:
-        return patiently(act, self._shop.patience_s, f"shard {self.name}: {what}")
+        return self._shop.patiently(act, f"shard {self.name}: {what}")

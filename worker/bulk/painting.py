@@ -24,7 +24,6 @@ from worker.bulk.parts import Parts
 from worker.bulk.rows import failure_of, is_sample_of, keys_of, samples_of, work_of
 from worker.bulk.samples import Sample, Spool
 from worker.bulk.workshop import Workshop
-from worker.patience import patiently
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ class Painting:
             LeaseLost: the rows were taken back; what was done is kept.
             TooManyDeliveries: ever more workers died with this shard before a row was done.
         """
-        self._patiently(self._resume, "reading the parts")
+        self._shop.patiently(self._resume, f"shard {self._shard.name}: reading the parts")
         try:
             rest = self._one_by_one(self._works())
             self._paint(rest)
@@ -240,9 +239,9 @@ class Painting:
         self._due = time.monotonic() + self._shop.checkpoint_s
         if self._fresh or self._fresh_failures:
             samples = [self._spool[key] for key in self._fresh]
-            self._patiently(lambda: self._parts.save(samples, self._fresh_failures), "a part")
+            self._shop.patiently(
+                lambda: self._parts.save(samples, self._fresh_failures),
+                f"shard {self._shard.name}: a part",
+            )
             self._fresh, self._fresh_failures, self._fresh_bytes = [], [], 0
             self._shop.claims.forgive(self._message)
-
-    def _patiently(self, act: Callable[[], None], what: str) -> None:
-        patiently(act, self._shop.patience_s, f"shard {self._shard.name}: {what}")

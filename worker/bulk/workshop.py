@@ -1,12 +1,17 @@
 """What a worker has for making shards, wired once."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from shared.bulk.runs import Runs
 from worker.bulk.backlog import Backlog
 from worker.claims import Claims
 from worker.engine.base import Engine
+from worker.patience import patiently
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +27,7 @@ class Workshop:
     patience_s: float
     """How long the store may fail."""
     max_deliveries: int
+
+    def patiently(self, act: Callable[[], T], what: str) -> T:
+        """Do `act` until the store can. Raises StorageUnavailable."""
+        return patiently(act, self.patience_s, what)
