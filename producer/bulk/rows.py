@@ -9,8 +9,12 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from json.encoder import encode_basestring
+from pathlib import PurePath
 from typing import Any, Final, NamedTuple, cast
+from uuid import UUID
 
 from producer.bulk.inputs import Row, Wrong
 from shared.admission import admit
@@ -33,6 +37,7 @@ _WHOLE: Final = frozenset(
 _LIKENESS: Final = 0.85
 """From which on a column's name looks like a slip of the pen."""
 _SHOWN: Final = 60
+_TOLD_AS_TEXT: Final = (date, time, timedelta, Decimal, UUID, PurePath)
 _MAX_DEPTH: Final = 64
 """Of objects and lists in a column that is carried along: pydantic reads some 200."""
 
@@ -227,4 +232,13 @@ def _plain(column: str, value: object, depth: int = 0) -> Any:
         return [_plain(column, each, depth + 1) for each in value]
     if isinstance(value, bytes | bytearray | memoryview):
         raise _WrongRow(column, value[:_SHOWN], "bytes cannot be carried along")
-    return str(value)
+    if isinstance(value, _TOLD_AS_TEXT):
+        return str(value)
+    if hasattr(value, "tolist"):  # of numpy
+        return _plain(column, value.tolist(), depth + 1)
+    # the text of, say, a picture is its place in memory: the same rows would not make the same plan
+    raise _WrongRow(
+        column,
+        type(value).__name__,
+        "must be text, numbers, times, or lists and mappings of these, to be carried along",
+    )

@@ -183,6 +183,55 @@ def test_nobody_works_on_a_run_redis_forgot(
         runs.get(RUN.id)
 
 
+def test_what_a_cancelled_shard_has_is_counted_once(runs: Runs) -> None:
+    _go(runs)
+    runs.begin(RUN.id, 0, "a", "first")
+    runs.progress(RUN.id, 0, "a", "first", 3, 0)
+    runs.cancel(RUN.id)
+    runs.hand_back(RUN.id, 0, "a")
+    _go(runs)
+    runs.begin(RUN.id, 0, "b", "second")
+    runs.progress(RUN.id, 0, "b", "second", 3, 0)  # found in its parts
+    runs.succeed(RUN.id, 0, "b", "second", 4, {})
+    status = runs.get(RUN.id)
+    assert (status.images, status.images_by_worker) == (4, {"first": 3, "second": 1})
+
+
+def test_a_shard_that_failed_as_a_whole_starts_from_nothing(runs: Runs) -> None:
+    _go(runs)
+    runs.begin(RUN.id, 0, "a", "host")
+    runs.fail(RUN.id, 0, "a", "host", {"storage_denied": 4})
+    assert runs.get(RUN.id).failures_by_reason == {"storage_denied": 4}
+    _go(runs)
+    assert (runs.get(RUN.id).failed_images, runs.get(RUN.id).failures_by_reason) == (0, {})
+
+
+@pytest.mark.parametrize("end", ["success", "cancel"])
+def test_all_that_redis_holds_of_a_run_that_ended_expires(
+    runs: Runs, client: redis.Redis, namespace: str, end: str
+) -> None:
+    _go(runs)
+    assert client.ttl(f"{namespace}:bulk:{RUN.id}") == -1
+    if end == "cancel":
+        runs.begin(RUN.id, 0, "a", "host")
+        runs.cancel(RUN.id)
+        runs.succeed(RUN.id, 0, "a", "host", 3, {"device_error": 1})
+    else:
+        for shard in range(3):
+            _finish(runs, shard, done=3, reasons={"device_error": 1})
+    kept = client.keys(f"{namespace}:bulk:*")
+    assert len(kept) == 4
+    assert all(0 < client.ttl(key) <= 60 for key in kept)
+    _go(runs)
+    assert all(client.ttl(key) == -1 for key in kept if client.exists(key))
+    client.delete(*kept)
+    runs.start(NewRun(**{**vars(RUN), "id": "another"}))
+    assert runs.ids() == ["another"]
+    with pytest.raises(LeaseLost):
+        runs.succeed(RUN.id, 1, "a", "host", 3, {"device_error": 1})
+    assert not client.keys(f"{namespace}:bulk:{RUN.id}*")
+
+
 def test_a_message_of_another_version_is_refused() -> None:
     for kwargs in (None, {}, {"version": 2}, {"version": 1, "run": 3}):
         with pytest.raises(MessageRejected):

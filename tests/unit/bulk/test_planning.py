@@ -1,16 +1,19 @@
 """Planning: what becomes of every row, and what is left behind when it fails."""
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from producer.bulk.inputs import Rows
 from producer.bulk.planning import Wish, plan, read_plan, read_rejected
 from producer.bulk.rows import Order
 from shared.bulk.layout import plan_key
-from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardRow
+from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardRow, run_id
 from shared.catalogue import Offer
 from shared.errors import InvalidRequest, PlanConflict, StorageDenied
 from shared.jobs import ImageFormat
@@ -76,6 +79,15 @@ def test_the_same_rows_and_parameters_make_the_same_plan() -> None:
     first = _plan(["a", "b"], MemoryStore())
     assert _plan(iter(["a", "b"]), MemoryStore()).is_same_work(first)
     assert not _plan(["b", "a"], MemoryStore()).is_same_work(first)
+
+
+def test_two_who_plan_the_same_at_once_mean_one_run_whatever_they_knew() -> None:
+    one = _plan(["a"], MemoryStore())
+    other = _plan(iter(["a"]), MemoryStore(), {"default": OFFER})
+    assert (one.model_digest, one.source) != (other.model_digest, other.source)
+    assert run_id("s3://b/", one) == run_id("s3://b/", other)
+    assert run_id("s3://b/", one) != run_id("s3://c/", one)
+    assert run_id("s3://b/", one) != run_id("s3://b/", _plan(["b"], MemoryStore()))
 
 
 def test_a_plain_prompt_is_planned_as_one_that_takes_the_long_way() -> None:
@@ -240,6 +252,21 @@ def test_a_row_that_cannot_be_read_is_listed_and_the_others_are_planned(
     made = _plan(tmp_path / name, store)
     assert (made.rows, made.rejected) == (1, 1)
     assert [row["field"] for row in read_rejected(store)] == [field]
+
+
+def test_what_has_no_text_of_its_own_is_not_carried_along() -> None:
+    """A picture's text is its place in memory: the plan would be another one each time."""
+    day = date(2026, 2, 3)
+    rows = [
+        {"prompt": "a", "at": day, "scores": np.array([1.5, 2.0]), "n": np.int64(3)},
+        {"prompt": "b", "image": Image.new("RGB", (8, 8))},
+    ]
+    store = MemoryStore()
+    made = _plan(rows, store)
+    [[row]] = _rows(store, made)
+    assert row.extra == {"at": "2026-02-03", "scores": [1.5, 2.0], "n": 3}
+    [wrong] = read_rejected(store)
+    assert (wrong["row"], wrong["field"], wrong["value"]) == (1, "image", "Image")
 
 
 def test_broken_text_inside_a_column_is_carried_along_as_escapes(tmp_path: Path) -> None:
