@@ -23,19 +23,12 @@ wait for us, few enough that a cancelled batch stops soon."""
 
 
 @dataclass(frozen=True)
-class Loop:
-    """The executables that differ with the number of prompts a slot has."""
-
-    begin: Any
-    step: Any
-
-
-@dataclass(frozen=True)
 class Programs:
     """The executables of one shape."""
 
-    guided: Loop
-    unguided: Loop
+    begin: Any
+    step: Any
+    unguided_step: Any
     """Half the work, for batches in which no slot wants guidance."""
     encode: Any
     preview: Any
@@ -58,18 +51,19 @@ class Batch:
     ) -> None:
         """
         Args:
-            request: On the devices; a prompt a slot, or two.
+            request: On the devices.
             calls: Of the model, for each spec.
             colours: What latents look like, for `previews`.
         """
         self._programs = programs
-        self._loop = programs.guided if request.tokens.shape[1] == 2 else programs.unguided
+        guided = any(spec.guidance_scale > 1 for spec in specs)
+        self._step = programs.step if guided else programs.unguided_step
         self._weights = weights
         self._specs = specs
         self._calls = calls
         self._colours = colours
         self._live = set(range(len(specs)))
-        self._conditions, self._state = self._loop.begin(weights, request, given)
+        self._conditions, self._state = programs.begin(weights, request, given)
         self._decoded: Decoded | None = None
 
     def __iter__(self) -> Iterator[int]:
@@ -81,7 +75,7 @@ class Batch:
         call = 0
         with device_errors():
             while call < self._calls_wanted():
-                self._state, done = self._loop.step(self._weights, self._conditions, self._state)
+                self._state, done = self._step(self._weights, self._conditions, self._state)
                 flying.append(done)
                 call += 1
                 if len(flying) > _AHEAD:

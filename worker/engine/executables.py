@@ -35,6 +35,12 @@ _COMPILER_VARIABLES: Final = ("JAX_", "XLA_", "LIBTPU_")
 """Beginnings of environment variables that change what is compiled."""
 _NOT_COMPILING: Final = frozenset({"JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"})
 
+_OPTIONS: Final[Mapping[str, dict[str, bool | str]]] = {
+    "cpu": {"xla_backend_optimization_level": "2"}
+}
+"""By platform, what its compiler is told. On CPU level 3, the default, takes half as long again to
+make programs that are no faster and whose numbers are the same to the bit."""
+
 _ANEW: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
 """What XLA does anyway; but JAX takes it for a program that it does not have in memory."""
 
@@ -88,13 +94,14 @@ class Shelf:
 
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         hits = int(self._from_cache)
-        made = lowered.compile()
+        options = _OPTIONS.get(jax.default_backend(), {})
+        made = lowered.compile(options)
         if jax.default_backend() != "cpu" or int(self._from_cache) == hits:
             return made
         # One out of JAX's cache has lost its functions when it is saved again, on CPU only: the
         # runtime says "Function … not found" as it runs.
         with past_cache():
-            return lowered.compile(_ANEW)
+            return lowered.compile({**options, **_ANEW})
 
     def _fetch(self, store: ObjectStore, key: str) -> bytes | None:
         try:

@@ -6,14 +6,14 @@ the shelf or compiled. Runs nothing.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
 from worker.engine.base import Shape
-from worker.engine.batch import Loop, Programs
+from worker.engine.batch import Programs
 from worker.engine.executables import Shelf
 from worker.engine.mesh import Placement
 from worker.engine.requests import RequestMaker
@@ -35,15 +35,12 @@ class ProgramMaker:
         sampler, weights, by_slot = self.sampler, self.weights, self.placement.by_slot
         given = _abstract(self.requests.nothing_given(shape), by_slot)
         originals = _abstract(self.requests.blank_originals(shape), by_slot)
-        requests = {
-            guided: _abstract(self.requests.blank(guided=guided), by_slot)
-            for guided in (True, False)
-        }
-        inputs = (weights, requests, given, originals, colours)
+        request = _abstract(self.requests.blank(), by_slot)
+        inputs = (weights, request, given, originals, colours)
 
         @cache
-        def begun(guided: bool) -> tuple[Conditions, State]:
-            made = jax.eval_shape(sampler.begin, weights, requests[guided], given)
+        def begun() -> tuple[Conditions, State]:
+            made = jax.eval_shape(sampler.begin, weights, request, given)
             placed: tuple[Conditions, State] = _abstract(made, by_slot)
             return placed
 
@@ -57,24 +54,17 @@ class ProgramMaker:
 
             return self.shelf.executable(f"{shape}/{name}", inputs, lower)
 
-        def loop(name: str, guided: bool) -> Loop:
-            start = (weights, requests[guided], given)
-            return Loop(
-                begin=program(f"begin-{name}", sampler.begin, lambda: start),
-                step=program(
-                    f"step-{name}",
-                    sampler.step,
-                    lambda: (weights, *begun(guided)),
-                    donate_argnums=2,
-                ),
-            )
+        def step(name: str, *, guidance: bool) -> Any:
+            function = partial(sampler.step, guidance=guidance)
+            return program(name, function, lambda: (weights, *begun()), donate_argnums=2)
 
         return Programs(
-            guided=loop("guided", True),
-            unguided=loop("unguided", False),
+            begin=program("begin", sampler.begin, lambda: (weights, request, given)),
+            step=step("step", guidance=True),
+            unguided_step=step("unguided-step", guidance=False),
             encode=program("encode", sampler.encode, lambda: (weights, originals)),
-            preview=program("preview", sampler.preview, lambda: (begun(True)[1], colours)),
-            decode=program("decode", sampler.decode, lambda: (weights, begun(True)[1])),
+            preview=program("preview", sampler.preview, lambda: (begun()[1], colours)),
+            decode=program("decode", sampler.decode, lambda: (weights, begun()[1])),
         )
 
 

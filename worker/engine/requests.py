@@ -46,11 +46,11 @@ class RequestMaker:
         for name in self._info.schedulers:
             self._table_of(name, steps, 0)
 
-    def blank(self, *, guided: bool = True) -> Request:
+    def blank(self) -> Request:
         """A batch of nothing but padding."""
         slots, calls = self._slots, self._info.max_num_inference_steps + EXTRA_CALLS
         return Request(
-            tokens=np.zeros((slots, 1 + guided, *self._tokenizer.shape), np.int32),
+            tokens=np.zeros((slots, 2, *self._tokenizer.shape), np.int32),
             key=np.zeros((slots, 2), np.uint32),
             image_index=np.zeros(slots, np.uint32),
             start=np.zeros((slots, 2), np.float32),
@@ -64,12 +64,10 @@ class RequestMaker:
         Raises:
             ValueError: a scheduler this model does not have, or a step count out of range.
         """
-        guided = any(spec.guidance_scale > 1 for spec in specs)
-        request = self.blank(guided=guided)
+        request = self.blank()
         for slot, spec in enumerate(specs):
             table = self._table(spec)
-            prompts = [spec.negative_prompt, spec.prompt] if guided else [spec.prompt]
-            request.tokens[slot] = self._tokenizer(prompts)
+            request.tokens[slot] = self._tokenizer([spec.negative_prompt, spec.prompt])
             request.key[slot] = divmod(spec.seed, 2**32)
             request.image_index[slot] = spec.image_index
             request.start[slot] = start_of(spec, table)

@@ -4,8 +4,8 @@ denoising step, preview, decode.
 Goes in: weights, and arrays whose leading axis is the slot. Comes out: arrays of slots. Slots never
 mix, so a picture depends on its own slot's inputs only. Knows no devices and no loop.
 
-Axes: b slots, h w latent size, H W pixels, c latent channels, n tokens, p prompts: the negative one
-and the prompt, or the prompt alone where no slot wants guidance.
+Axes: b slots, h w latent size, H W pixels, c latent channels, n tokens, 2 the negative prompt and
+the prompt.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Request(NamedTuple):
     """What a batch is to become. Numpy on the host, then split between devices by slot."""
 
     tokens: Any
-    """int32 `[b, p, e, n]`; for each of e text encoders its own."""
+    """int32 `[b, 2, e, n]`; for each of e text encoders its own."""
     key: Any
     """uint32 `[b, 2]`: the seed's high and low half, which is threefry's key."""
     image_index: Any
@@ -78,7 +78,7 @@ class Conditions(NamedTuple):
     """What stays the same over all steps."""
 
     text: Any
-    """The text as each layer of the UNet attends to it, a tree of `[b, p, n, c]`."""
+    """The text as each layer of the UNet attends to it, a tree of `[b, 2, n, c]`."""
     guidance: jax.Array
     rows: jax.Array
     calls: jax.Array
@@ -202,11 +202,16 @@ class Sampler:
         )
 
     def step(
-        self, weights: Weights, conditions: Conditions, state: State
+        self, weights: Weights, conditions: Conditions, state: State, *, guidance: bool = True
     ) -> tuple[State, jax.Array]:
-        """One row of every slot that has rows left; also the rows each has done, int32 `[b]`."""
+        """One row of every slot that has rows left; also the rows each has done, int32 `[b]`.
+
+        Without `guidance`, which then no slot may want, the UNet sees the prompts alone. `begin`
+        reads the negative ones all the same: once, some percent of a step, for a program fewer.
+        """
         row = table.row_at(conditions.rows, state.position)
-        output = self._predict(weights, conditions, state.latents, table.timestep(row))
+        timestep = table.timestep(row)
+        output = self._predict(weights, conditions, state.latents, timestep, 2 if guidance else 1)
         fresh = normal(fold(conditions.step_key, state.position), state.latents.shape[1:])
         painted, history = table.step(state.latents, output, state.history, fresh, row)
         given = conditions.given
@@ -227,14 +232,21 @@ class Sampler:
         return state, state.position
 
     def _predict(
-        self, weights: Weights, conditions: Conditions, latents: jax.Array, timestep: jax.Array
+        self,
+        weights: Weights,
+        conditions: Conditions,
+        latents: jax.Array,
+        timestep: jax.Array,
+        prompts: int,
     ) -> jax.Array:
-        """The guided output of the UNet, float32 `[b, h, w, c]`."""
-        slots, prompts = jax.tree.leaves(conditions.text)[0].shape[:2]
-        denoise = self._denoiser(weights)
+        """The UNet's output for the last one or two `prompts` of each slot, guided where there are
+        two; float32 `[b, h, w, c]`."""
+        slots = len(latents)
         inputs = jnp.repeat(latents.astype(self.dtype), prompts, axis=0)  # [b * p, h, w, c]
-        text = jax.tree.map(lambda x: x.reshape(slots * prompts, *x.shape[2:]), conditions.text)
-        outputs = denoise(inputs, jnp.repeat(timestep, prompts), text)
+        text = jax.tree.map(
+            lambda x: x[:, -prompts:].reshape(slots * prompts, *x.shape[2:]), conditions.text
+        )
+        outputs = self._denoiser(weights)(inputs, jnp.repeat(timestep, prompts), text)
         outputs = outputs.astype(jnp.float32).reshape(slots, prompts, *latents.shape[1:])
         return outputs[:, 0] if prompts == 1 else guided(outputs, conditions.guidance)
 

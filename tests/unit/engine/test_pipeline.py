@@ -138,7 +138,7 @@ def test_a_batch_without_guidance_runs_half_the_work_and_paints_the_same(
     before = engine.recompiles  # other engines of this session count too
     plain = [replace(spec, guidance_scale=1.0) for spec in _specs(7)]
     rendering = engine.render(plain, NATIVE)
-    assert rendering._loop is rendering._programs.unguided  # type: ignore[attr-defined]
+    assert rendering._step is rendering._programs.unguided_step  # type: ignore[attr-defined]
     mixed = _paint(engine, [*plain, replace(_specs(8)[7], guidance_scale=5.0)])
     apart = np.abs(rendering.pictures().astype(int) - mixed[:7])
     # Another batch size in the networks, so sums in another order. Measured: all equal.
@@ -269,6 +269,6 @@ def test_an_error_of_the_runtime_becomes_ours(warm_engine: WarmEngine) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nlong trace")
 
     rendering = engine.render(_specs(1), NATIVE)
-    rendering._loop = replace(rendering._loop, step=out_of_memory)  # type: ignore[attr-defined]
+    rendering._step = out_of_memory  # type: ignore[attr-defined]
     with pytest.raises(DeviceError, match=r"RESOURCE_EXHAUSTED: out of memory$"):
         rendering.pictures()
