@@ -1,11 +1,10 @@
 """A disk that is really full: a file system of 64 KiB, in a namespace of the test's own."""
 
-import subprocess
 import sys
 
 import pytest
 
-from tests.support.processes import ROOT
+from tests.support.mounts import in_namespace
 
 _FILL = """
 import sys
@@ -26,16 +25,10 @@ store.put("jobs/b/0.png", b"there is room again", "image/png")
 """
 
 
-def _in_namespace(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run `script` where it may mount what it likes and nobody else sees it."""
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=ROOT)
-
-
 def test_a_full_disk_is_told_and_keeps_what_it_has(tmp_path: object) -> None:
     mount = 'mount -t tmpfs -o size=64k none "$1"'
-    if _in_namespace(mount, str(tmp_path)).returncode:
+    if in_namespace(mount, str(tmp_path)).returncode:
         pytest.skip("this kernel lets nobody but root mount a file system")
-    done = _in_namespace(f'{mount} && exec "$2" -c "$3" "$1"', str(tmp_path), sys.executable, _FILL)
+    done = in_namespace(f'{mount} && exec "$2" -c "$3" "$1"', str(tmp_path), sys.executable, _FILL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("the disk is full\n")

@@ -21,6 +21,7 @@ from shared.errors import (
     ImagefleetError,
     LeaseLost,
     PlanDamaged,
+    StorageDenied,
     TooManyDeliveries,
 )
 from shared.jobs import State
@@ -107,7 +108,9 @@ class _Making:
         """The rows are not to blame: storage is away, or this host lacks room, rights or a library.
         Hand the shard back and take none for a while; after many tries of anybody's it fails,
         unless it is only a matter of time. Raises LeaseLost."""
-        if not isinstance(error, ImagefleetError):
+        if isinstance(error, OSError):  # its temporary folder is full
+            error = StorageDenied(str(error))
+        elif not isinstance(error, ImagefleetError):
             log.exception("shard %s failed in a way nobody thought of", self.name)
             error = ImagefleetError(f"{type(error).__name__}: {error}")
         tries = self._shop.runs.tries(self._message.run, self._message.shard)

@@ -1,0 +1,120 @@
+"""Datasets in a bucket, and what becomes of a run while there is no room or no store."""
+
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from producer import Client
+from shared.embedded import EmbeddedRedis
+from shared.jobs import State
+from tests.support.mounts import in_namespace
+from tests.support.processes import StartWorker
+from tests.support.s3 import BUCKET, FaultyS3, carry, error, reply, signed_s3
+
+PROMPTS = [f"prompt {n}" for n in range(30)]
+
+
+@pytest.mark.parametrize("format", ["webdataset", "files", "parquet"])
+def test_a_dataset_is_painted_into_a_bucket(
+    start: StartWorker, producer: Client, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    with signed_s3() as s3:
+        for name, value in s3.credentials.environment().items():
+            monkeypatch.setenv(name, value)
+        start()
+        run = producer.bulk(PROMPTS, s3.url("data"), shard_size=10, format=format)
+        assert run.wait(60).state is State.SUCCEEDED
+        verdict = run.verify(sample=2)
+        assert (verdict.clean, verdict.present, verdict.painted_again) == (True, 30, 2)
+        assert not list(run.store.list("parts/"))
+        assert producer.find_bulk(s3.url("data")) == run
+
+
+class _Store:
+    """An S3 that goes away when the first shard comes, and is away until it is told."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+        self._away, self.back = threading.Event(), threading.Event()
+
+    def __call__(self, door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+        if door.command == "PUT" and door.path.endswith("/00000.tar"):
+            self._away.set()
+        if self._away.is_set() and not self.back.is_set():
+            error(503, "SlowDown")(door, body, number)
+        else:
+            reply(door, *carry(self._upstream, door, body))
+
+
+def test_a_store_that_goes_away_while_a_shard_is_stored_costs_time_only(
+    start: StartWorker, producer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with signed_s3() as s3:
+        for name, value in s3.credentials.environment().items():
+            monkeypatch.setenv(name, value)
+        store = _Store(s3.endpoint_url)
+        with FaultyS3(store) as door:
+            place = f"s3://{BUCKET}/data?endpoint_url={door.endpoint_url}"
+            run = producer.bulk(PROMPTS, place, shard_size=10)
+            worker = start(IMAGEFLEET_STORAGE_PATIENCE_S="1")
+            worker.await_log("shard 00000 goes to others")
+            assert not run.status().done
+            store.back.set()
+            status = run.wait(60)
+            assert (status.state, status.images, status.failed_images) == (State.SUCCEEDED, 30, 0)
+            assert run.verify().clean
+
+
+_MAKE = """
+import subprocess, sys
+from pathlib import Path
+from producer import Client
+from tests.support.processes import Worker, until
+
+small, url, namespace, folder = sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])
+place = {
+    "IMAGEFLEET_REDIS_URL": url,
+    "IMAGEFLEET_NAMESPACE": namespace,
+    "IMAGEFLEET_MODEL": "fake",
+    "IMAGEFLEET_STORAGE_URL": (folder / "store").as_uri(),
+}
+data = folder / "data"
+with Client(url, namespace=namespace) as client:
+    run = client.bulk([f"prompt {n}" for n in range(200)], data, shard_size=50)
+    workers = [Worker(folder, {**place, "TMPDIR": str(folder / "tmp")})]
+    try:
+        workers[0].await_log("goes to others")
+        assert not run.status().done
+        assert {problem.what for problem in run.verify().problems} == {"unfinished"}
+        if small == "tmp":
+            workers.append(Worker(folder, place))
+        else:
+            subprocess.run(["mount", "-o", "remount,size=20m", str(data)], check=True)
+        status = run.wait(60)
+        assert (status.state.value, status.images) == ("succeeded", 200), status
+        assert run.verify().clean
+        until(lambda: not [path for path in data.rglob(".*") if path.is_file()])
+        told = "No space left" if small == "tmp" else "the disk is full"
+        assert told in workers[0].output(), workers[0].output()
+        assert "nobody thought of" not in workers[0].output(), workers[0].output()
+    finally:
+        for worker in workers:
+            worker.kill()
+"""
+
+
+@pytest.mark.parametrize("small", ["data", "tmp"])
+def test_a_run_goes_on_when_there_is_room_again_or_elsewhere(
+    redis_server: EmbeddedRedis, namespace: str, tmp_path: Path, small: str
+) -> None:
+    for name in ("data", "tmp"):
+        (tmp_path / name).mkdir()
+    mount = f'mount -t tmpfs -o size=120k none "{tmp_path}/{small}"'
+    if in_namespace(mount).returncode:
+        pytest.skip("this kernel lets nobody but root mount a file system")
+    arguments = [small, redis_server.url, namespace, str(tmp_path)]
+    done = in_namespace(f'{mount} && exec "$@"', sys.executable, "-c", _MAKE, *arguments)
+    assert done.returncode == 0, done.stderr
