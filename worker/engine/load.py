@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shared.errors import ConfigurationError
 from shared.storage import ObjectStore
 from shared.storage.folder import FolderStore
 from worker.engine.base import Engine, Shape
 from worker.engine.fake import FakeEngine
+
+if TYPE_CHECKING:
+    from worker.engine.executables import Shelf
+    from worker.engine.mesh import Placement
 
 
 def load_engine(
@@ -50,26 +55,15 @@ def load_engine(
         return FakeEngine.parse(
             model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
         )
-    from worker.engine import checkpoint, compilation, source, stable_diffusion
-    from worker.engine.executables import Shelf, surroundings
+    from worker.engine import compilation, source, stable_diffusion
     from worker.engine.mesh import Layout, Placement, start_backend
 
-    if programs is not None and not programs_secret:
-        raise ConfigurationError(
-            "IMAGEFLEET_PROGRAMS_URL needs IMAGEFLEET_PROGRAMS_SECRET, any long random text that "
-            "all workers share: what lies there is code"
-        )
+    _require_secret(programs, programs_secret)
     layout = Layout.read(mesh, devices)
     folder = source.find_checkpoint(model)
     start_backend(layout.devices)
     compilation.use_cache(cache_dir)
     placement = Placement.of(layout.devices, layout.model)
-    shelf = Shelf(
-        [store for store in (FolderStore(cache_dir / "executables"), programs) if store],
-        {**surroundings(placement), "model": checkpoint.config_digest(folder)},
-        placement.mesh.devices.flatten().tolist(),
-        programs_secret.encode(),
-    )
     return stable_diffusion.load_stable_diffusion(
         folder,
         name=source.announced_name(model, folder),
@@ -79,5 +73,27 @@ def load_engine(
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,
         safety_checker=safety_checker,
-        shelf=shelf,
+        shelf=_shelf(folder, placement, cache_dir, programs, programs_secret),
+    )
+
+
+def _require_secret(programs: ObjectStore | None, secret: str) -> None:
+    if programs is not None and not secret:
+        raise ConfigurationError(
+            "IMAGEFLEET_PROGRAMS_URL needs IMAGEFLEET_PROGRAMS_SECRET, any long random text that "
+            "all workers share: what lies there is code"
+        )
+
+
+def _shelf(
+    model: Path, placement: "Placement", cache_dir: Path, programs: ObjectStore | None, secret: str
+) -> "Shelf":
+    from worker.engine import checkpoint
+    from worker.engine.executables import Shelf, surroundings
+
+    return Shelf(
+        [store for store in (FolderStore(cache_dir / "executables"), programs) if store],
+        {**surroundings(placement), "model": checkpoint.config_digest(model)},
+        placement.mesh.devices.flatten().tolist(),
+        secret.encode(),
     )

@@ -55,23 +55,18 @@ def load_stable_diffusion(
         ConfigurationError: a shape or dtype this model cannot have, or too little memory.
     """
     configs = Configs.read(folder, safety_checker=safety_checker)
+    shapes = tuple(shapes) or (configs.native,)
     _require_divisible(shapes, configs)
-    number = _dtype(dtype, placement.platform)
-    workspaces = [
+    number, platform = _dtype(dtype, placement.platform), placement.platform
+    workspace = max(
         memory.workspace(
-            configs,
-            shape,
-            per_device_batch=per_device_batch,
-            dtype=number,
-            platform=placement.platform,
+            configs, shape, per_device_batch=per_device_batch, dtype=number, platform=platform
         )
-        for shape in shapes or (configs.native,)
-    ]
-    sampler, weights = load_networks(folder, configs, placement, number, max(workspaces))
+        for shape in shapes
+    )
+    sampler, weights = load_networks(folder, configs, placement, number, workspace)
     return DiffusionEngine(
-        info=_info(
-            folder, name, tuple(shapes) or (configs.native,), configs, max_num_inference_steps
-        ),
+        info=_info(folder, name, shapes, configs, max_num_inference_steps),
         sampler=sampler,
         weights=weights,
         tokenizer=load_tokenizer(folder, configs),

@@ -117,26 +117,21 @@ class NoiseSchedule:
             CheckpointError: fields that ask for another process.
         """
         fields = ConfigReader("scheduler", config)
-        name = fields.choice("_class_name", "DDIMScheduler", _FAMILY)
-        fields.choice("skip_prk_steps", name != "PNDMScheduler", (True,))
-        fields.choice("variance_type", None, (None, *_FIXED_VARIANCES))
-        fields.fixed(
-            thresholding=False,
-            use_exponential_sigmas=False,
-            use_beta_sigmas=False,
-            use_lu_lambdas=False,
-            use_flow_sigmas=False,
-            timestep_type="discrete",
-            interpolation_type="linear",
-            sigma_min=None,
-            sigma_max=None,
-        )
+        schedule = cls._read(fields)
         fields.ignored(*config)  # settings of one sampler; ours have their own
+        fields.finish()
+        schedule._require_recoverable()
+        return schedule
+
+    @classmethod
+    def _read(cls, fields: ConfigReader) -> Self:
+        name = fields.choice("_class_name", "DDIMScheduler", _FAMILY)
+        _require_implemented(fields, name)
         count = fields.count("num_train_timesteps", 1000)
         curve, first, last = _LCM_BETAS if name == "LCMScheduler" else ("linear", 1e-4, 0.02)
         clips = fields.flag("clip_sample", name in _CLIPPING)
         bound = fields.number("clip_sample_range", 1.0, above=0)
-        schedule = cls(
+        return cls(
             class_name=name,
             num_train_timesteps=count,
             beta_schedule=fields.choice("beta_schedule", curve, tuple(_BETAS)),
@@ -154,18 +149,19 @@ class NoiseSchedule:
             dpm=DpmOptions.read(fields) if name == _DPM else DpmOptions(),
             lcm=LcmOptions.read(fields, count),
         )
-        fields.finish()
-        if schedule.rescale_betas_zero_snr and schedule.prediction_type == "epsilon":
+
+    def _require_recoverable(self) -> None:
+        """A sample can be had from what the first step sees, and noise is left at each."""
+        if self.rescale_betas_zero_snr and self.prediction_type == "epsilon":
             raise CheckpointError(
                 "rescale_betas_zero_snr=True leaves nothing but noise at the first step, from "
                 "which prediction_type='epsilon' cannot recover a sample; use v_prediction"
             )
-        if not 0 < schedule._trained[-1] <= schedule._trained[0] < 1:
+        if not 0 < self._trained[-1] <= self._trained[0] < 1:
             raise CheckpointError(
                 "the betas of this scheduler leave all of the signal at the first timestep, or "
                 "nothing of it at the last"
             )
-        return schedule
 
     @cached_property
     def alphas_cumprod(self) -> NDArray[np.float32]:
@@ -195,6 +191,23 @@ class NoiseSchedule:
             return np.arange(steps)[::-1] * np.int64(stride) + offset
         # To 0.5, not 0: for 61 steps of 1000 a rounding error would add timestep -1.
         return np.arange(train, 0.5, -train / steps).round().astype(np.int64) - 1
+
+
+def _require_implemented(fields: ConfigReader, class_name: str) -> None:
+    """What changes the process, and has one value here."""
+    fields.choice("skip_prk_steps", class_name != "PNDMScheduler", (True,))
+    fields.choice("variance_type", None, (None, *_FIXED_VARIANCES))
+    fields.fixed(
+        thresholding=False,
+        use_exponential_sigmas=False,
+        use_beta_sigmas=False,
+        use_lu_lambdas=False,
+        use_flow_sigmas=False,
+        timestep_type="discrete",
+        interpolation_type="linear",
+        sigma_min=None,
+        sigma_max=None,
+    )
 
 
 def _zero_terminal_snr(kept: NDArray[np.float32]) -> NDArray[np.float32]:
