@@ -18,6 +18,8 @@ from tests.support.datasets import Dataset, planned, read_tar
 from tests.support.processes import StartWorker, Worker, until
 
 PROMPTS = [f"prompt {n}" for n in range(60)]
+SLOW = {"IMAGEFLEET_MODEL": "fake:seconds=0.05,capacity=8", "IMAGEFLEET_BULK_CHECKPOINT_S": "0.2"}
+"""A worker that can be caught at work: some batches a second, kept every 0.2 s."""
 
 
 def _await(dataset: Dataset, timeout_s: float = 60) -> State:
@@ -125,13 +127,9 @@ def test_killed_workers_lose_seconds_and_leave_no_trace_in_the_files(
 ) -> None:
     dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
-    slow = {
-        "IMAGEFLEET_MODEL": "fake:seconds=0.05,capacity=8",
-        "IMAGEFLEET_BULK_CHECKPOINT_S": "0.2",
-    }
     made = 0
     for _ in range(3):
-        worker = start(**slow)
+        worker = start(**SLOW)
         until(lambda before=made: _made(dataset) > before)
         worker.kill()
         made = _made(dataset)
@@ -151,7 +149,7 @@ def test_a_worker_told_to_leave_keeps_what_it_has_and_hands_its_shards_back(
 ) -> None:
     dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
-    first = start(IMAGEFLEET_MODEL="fake:seconds=0.1,capacity=8")
+    first = start(**SLOW)
     first.await_log("ready after")
     until(lambda: client.keys(f"{namespace}:claims:*"))
     assert first.terminate() == 0
@@ -173,11 +171,7 @@ def test_a_frozen_worker_s_shards_are_taken_over_and_its_late_files_are_the_same
 ) -> None:
     dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
-    slow = {
-        "IMAGEFLEET_MODEL": "fake:seconds=0.1,capacity=8",
-        "IMAGEFLEET_BULK_CHECKPOINT_S": "0.2",
-    }
-    frozen = start(**slow)
+    frozen = start(**SLOW)
     until(lambda: _made(dataset) > 0)
     frozen.freeze()
     start()
@@ -222,10 +216,7 @@ def test_too_many_failures_stop_the_run(
     prompts = ["[fail]"] * 20 + [f"{n}" for n in range(200)]
     dataset = planned(tmp_path / "data", client, namespace, prompts, max_failures=5)
     dataset.send()
-    start(
-        IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8",
-        IMAGEFLEET_BULK_CHECKPOINT_S="0.2",
-    )
+    start(**SLOW)
     assert _await(dataset) is State.FAILED
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     until(lambda: not client.keys(f"{namespace}.bulk*"))
@@ -254,7 +245,7 @@ def test_a_cancelled_run_stops_between_batches(
     prompts = [f"{n}" for n in range(400)]
     dataset = planned(tmp_path / "data", client, namespace, prompts, shard_size=400)
     dataset.send()
-    start(IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8", IMAGEFLEET_BULK_CHECKPOINT_S="3600")
+    start(**{**SLOW, "IMAGEFLEET_BULK_CHECKPOINT_S": "3600"})
     until(lambda: dataset.runs.get(dataset.run.id).shards_by_state[State.RUNNING])
     dataset.runs.cancel(dataset.run.id)
     until(lambda: not client.keys(f"{namespace}:claims:*"))
@@ -281,7 +272,7 @@ def test_jobs_go_before_datasets(
 ) -> None:
     dataset = planned(tmp_path / "data", client, namespace, [f"{n}" for n in range(400)])
     dataset.send()
-    start(IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=8", IMAGEFLEET_BULK_CHECKPOINT_S="0.2")
+    start(**SLOW)
     until(lambda: _made(dataset) > 0)
     jobs = producer.submit_many([f"job {n}" for n in range(16)])
     for job in jobs:
