@@ -23,7 +23,8 @@
     │   └── TenantLimit       of this tenant
     ├── StorageUnavailable    the object store cannot be reached, or fails for now
     ├── StorageDenied         the object store answered and will not let us
-    └── DeviceError           the accelerator failed on a batch
+    ├── DeviceError           the accelerator failed on a batch
+    └── WorkerError           the worker failed in a way nobody thought of
 
 `code` is stable and travels in records, callbacks and logs. `retryable` answers one question:
 may the same work succeed if it is simply tried again?
@@ -204,3 +205,10 @@ class DeviceError(ImagefleetError):
     code = "device_error"
     retryable = True
     most_retries = 1
+
+
+class WorkerError(ImagefleetError):
+    """The worker failed in a way nobody thought of. Its host, or the moment, may be to blame."""
+
+    code = "worker_error"
+    retryable = True

@@ -36,8 +36,8 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
     """Turn queued prompts into pictures with all devices of this host.
 
     Loads the model, compiles its shapes, then takes work until it is told to stop. Options of
-    Celery's own worker come after `--`: `imagefleet-worker --devices 4 -- -E -n %h` sends the events
-    that Flower reads.
+    Celery's own worker come after `--`: `imagefleet-worker --devices 4 -- -E` sends the events that
+    Flower reads.
 
     SIGTERM (a preemption notice) or Ctrl-C: takes nothing more, hands back at once what no device
     has seen, and finishes the rest within the drain time, or hands it back too. A second one:

@@ -11,7 +11,6 @@ import threading
 import time
 from typing import Final
 
-from shared.errors import ImagefleetError
 from shared.storage import ObjectStore
 from worker.engine.base import Engine, ImageSpec
 from worker.exits import Exit
@@ -61,7 +60,7 @@ class Health:
             if not self.doubted:
                 try:
                     self._store.check()
-                except ImagefleetError as error:
+                except Exception as error:
                     log.error("the store fails: %s", error)
                     self.doubted = True
             return not self.doubted

@@ -6,14 +6,19 @@ attempt, or the worker's own fault. Knows no Celery and no devices.
 
 import logging
 from collections.abc import Sequence
+from typing import Final
+
+import redis
 
 from shared.errors import (
+    ConfigurationError,
     ImagefleetError,
     JobCancelled,
     JobFailed,
     LeaseLost,
     StorageDenied,
     StorageUnavailable,
+    WorkerError,
 )
 from shared.jobs import JobResult, State
 from shared.records import Records
@@ -25,6 +30,9 @@ from worker.intake import Intake
 from worker.retries import Retries
 
 log = logging.getLogger(__name__)
+
+_OF_THE_STORE: Final = (StorageUnavailable, StorageDenied, ConfigurationError, WorkerError)
+"""Perhaps; the store is asked."""
 
 
 class Performer:
@@ -100,15 +108,17 @@ class Performer:
         except ImagefleetError as error:
             self._fail(attempt, error)
             raise
+        except redis.RedisError:
+            raise  # says nothing about the job
         except Exception as error:
             log.exception("job %s failed in a way nobody thought of", attempt.job_id)
-            failure = ImagefleetError(f"{type(error).__name__}: {error}")
+            failure = WorkerError(f"{type(error).__name__}: {error}")
             self._fail(attempt, failure)
             raise failure from error
 
     def _fail(self, attempt: Attempt, error: ImagefleetError) -> None:
         """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
-        if isinstance(error, StorageUnavailable | StorageDenied) and not self._health.stores():
+        if isinstance(error, _OF_THE_STORE) and not self._health.stores():
             self.hand_back([attempt])  # it would have failed any job, and takes none from now on
             raise LeaseLost(f"job {attempt.job_id} was handed back") from error
         try:

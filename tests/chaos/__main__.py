@@ -1,6 +1,7 @@
 """`python -m tests.chaos`: a run, its ledger as a table, exit code 1 if anything is wrong."""
 
 import secrets
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -23,16 +24,19 @@ def main(
 ) -> None:
     seed = secrets.randbits(32) if seed is None else seed
     print(f"seed {seed}, server {find_server()}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="chaos-") as name:
-        plan = Plan(seed=seed, jobs=jobs, seconds=seconds, killers=killers)
-        ledger = run(plan, folder or Path(name))
+    kept = folder or Path(tempfile.mkdtemp(prefix="chaos-"))
+    ledger = run(Plan(seed=seed, jobs=jobs, seconds=seconds, killers=killers), kept)
     print(ledger.markdown())
     if out is not None:
         out.write_text(ledger.markdown())
     for sentence in ledger.wrong:
         print(f"WRONG: {sentence}")
-    print("0 lost, 0 doubled, 0 foreign" if not ledger.wrong else "the promise is broken")
-    sys.exit(bool(ledger.wrong))
+    if ledger.wrong:
+        print(f"the promise is broken; the logs are in {kept}")
+        sys.exit(1)
+    print("0 lost, 0 doubled, 0 foreign")
+    if folder is None:
+        shutil.rmtree(kept)
 
 
 if __name__ == "__main__":

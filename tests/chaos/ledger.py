@@ -98,7 +98,7 @@ def _wrong_ends(orders: Iterable[Order], found: Mapping[str, JobStatus]) -> Iter
         code = status.error and status.error.code
         deadly = order.fate is Fate.KILLER and code != TooManyDeliveries.code
         if status.state not in ENDS[order.fate] or deadly:
-            yield f"{order.id} was to be {order.fate}, is {status.state} {code or ''}"
+            yield f"{order.id} was to be {order.fate}, is {status.state} {status.error or ''}"
 
 
 def audit_callbacks(

@@ -31,6 +31,7 @@ def test_only_what_may_pass_by_itself_is_retryable() -> None:
         "tenant_limit",
         "storage_unavailable",
         "device_error",
+        "worker_error",
         "input_unavailable",
         "result_timeout",
     }

@@ -13,13 +13,12 @@ from worker.engine.base import ImageSpec, Original
 from worker.engine.requests import start_of
 from worker.engine.sampling import Originals, Request
 from worker.engine.schedulers.catalogue import SCHEDULERS
-from worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
+from worker.engine.stable_diffusion import load_tokenizer
 
 EDITS: Final = load_file(FOLDER / "edits.safetensors")
 STEPS: Final = 10
 
 
-@pytest.mark.parametrize("oracle", ["older", "newer"], indirect=True)
 def test_pictures_painted_over_are_those_of_diffusers(
     oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -34,8 +33,8 @@ def test_pictures_painted_over_are_those_of_diffusers(
     encode, begin, step, decode = (
         jax.jit(each) for each in (sampler.encode, sampler.begin, sampler.step, sampler.decode)
     )
-    tokenizer = PromptTokenizer([ClipTokenizer(oracle.folder / "tokenizer", 77)])
-    tokens = np.stack([tokenizer(["", PROMPTS[0]]), tokenizer(["blue", PROMPTS[1]])])
+    tokenizer = load_tokenizer(oracle.folder, oracle.configs)
+    tokens = np.stack([tokenizer(pair) for pair in zip(["red", "blue"], PROMPTS[:2], strict=True)])
     nobody = {"key": np.zeros((2, 2), np.uint32), "image_index": np.zeros(2, np.uint32)}
     cases = [key for key in answers if "|" in key]
     assert len(cases) == 16
