@@ -31,11 +31,12 @@ class Rates:
             self._looks.popleft()
 
     @property
+    def known(self) -> bool:
+        """One look at a run that is going on tells no rate."""
+        return len(self._looks) > 1 or self._looks[-1][1].done
+
+    @property
     def overall(self) -> float:
-        """Of a run that has ended, over all its time."""
-        status = self._looks[-1][1]
-        if status.finished_at is not None:
-            return status.images / max(status.finished_at - status.started_at, 1.0)
         return self._rate(lambda status: status.images)
 
     def of(self, worker: str) -> float:
@@ -49,7 +50,10 @@ class Rates:
         return max(0, status.samples - status.images - status.failed_images) / self.overall
 
     def _rate(self, count: Callable[[RunStatus], int]) -> float:
+        """Of a run that has ended, over all its time."""
         (began, first), (ended, last) = self._looks[0], self._looks[-1]
+        if last.finished_at is not None:
+            return count(last) / max(last.finished_at - last.started_at, 1.0)
         return max(0, count(last) - count(first)) / max(ended - began, 1e-9)
 
 
@@ -73,10 +77,9 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
         (status.state.value, _COLOURS[status.state]),
         f"  {status.destination}",
     )
-    counts = (
-        f"{status.images} of {status.samples} pictures, {status.failed_images} failed   "
-        f"{rates.overall:.1f} images/s   {_left(status, rates)}"
-    )
+    counts = f"{status.images} of {status.samples} pictures, {status.failed_images} failed"
+    if rates.known:
+        counts += f"   {rates.overall:.1f} images/s   {_left(status, rates)}"
     sorts = (
         f"{shards[State.SUCCEEDED]} of {status.shards} shards done, {shards[State.RUNNING]} "
         f"running, {shards[State.QUEUED]} queued, {shards[State.FAILED]} failed"
@@ -91,7 +94,8 @@ def _workers(status: RunStatus, rates: Rates) -> list[RenderableType]:
         return []
     table = Table("worker", "images", "images/s", box=None, pad_edge=False)
     for worker, images in sorted(status.images_by_worker.items()):
-        table.add_row(worker, str(images), f"{rates.of(worker):.1f}")
+        rate = f"{rates.of(worker):.1f}" if rates.known else ""
+        table.add_row(worker, str(images), rate)
     return [table]
 
 

@@ -53,7 +53,13 @@ def test_nothing_is_foretold_while_nothing_moves() -> None:
 
 def test_an_ended_run_shows_its_average() -> None:
     ended = _status(398, state=State.SUCCEEDED, finished_at=1_199.0)
-    assert Rates(0.0, ended).overall == 2.0
+    rates = Rates(0.0, ended)
+    assert (rates.overall, rates.of("one")) == (2.0, 2.0)
+    assert "2.0 images/s" in _text(ended, rates)
+
+
+def test_one_look_at_a_run_that_goes_on_tells_no_rate() -> None:
+    assert "images/s " not in _text(_status(200), Rates(0.0, _status(200)))
 
 
 def test_the_view_names_shards_workers_and_reasons() -> None:
