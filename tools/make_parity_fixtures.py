@@ -56,7 +56,7 @@ def safety(target: Path) -> None:
 
 
 def originals(target: Path) -> None:
-    found = {name: edits(target.parent / name) for name in ("older", "newer")}
+    found = {name: edits(target.parent / name) for name in ("older", "newer", "xl")}
     save_file(
         {f"{name}|{key}": x for name, each in found.items() for key, x in each.items()}, target
     )
