@@ -1,6 +1,6 @@
-"""Is a job's picture the same wherever it is painted? Eight jobs of mixed steps, samplers and
-guidance, through batch sizes, slots, numbers of devices and meshes, against the first row; and what
-of the weights each device holds.
+"""Is a job's picture the same wherever it is painted? Eight jobs of mixed steps and guidance, with
+every sampler there is, through batch sizes, slots, numbers of devices and meshes, against the first
+row; and what of the weights each device holds.
 
 `python benchmarks/seeds.py [model]`. A process for each row; on a CPU the devices are virtual.
 
@@ -47,14 +47,14 @@ def paint(model: str, mesh: str, per_device_batch: int, cache_dir: Path, out: Pa
     )
     assert isinstance(engine, DiffusionEngine)
     engine.warm()
-    samplers = ("ddim", "pndm", "euler", "dpmsolver++")
+    samplers = engine.info.schedulers
     jobs = [
         ImageSpec(
             prompt=f"a red circle on a blue background {seed}",
             seed=seed,
             num_inference_steps=6 + seed,
             guidance_scale=1.0 + seed,
-            scheduler=samplers[seed % 4],
+            scheduler=samplers[seed % len(samplers)],
         )
         for seed in range(JOBS)
     ]
