@@ -7,8 +7,9 @@ itself is killed and given again twice. It is verified, counted, and held to the
 
 Killed is the worker that has been at work longest. One that has not been for 5 s yet is spared: on
 2 cores a start takes some 10 s, and if it took 20, every worker would die before its first batch.
-The table says how far apart kills were. On CPU every worker has one device of 8 pictures: two
-workers with 8 virtual devices each only keep each other from the 2 cores.
+The table says how far apart kills were. On CPU every worker has one device of 4 pictures: two
+workers with 8 virtual devices each only keep each other from the 2 cores, and a large batch is much
+to lose.
 """
 
 import argparse
@@ -34,8 +35,6 @@ from shared.embedded import EmbeddedRedis
 from tests.support.processes import ROOT, Worker
 
 _WORKERS: Final = 2
-_AT_WORK_S: Final = 5.0
-"""Before it may be killed."""
 _REDIS_DIES_AT: Final = 0.5
 """Of the pictures, as are the next two."""
 _COMMAND_DIES_AT: Final = (0.25, 0.75)
@@ -87,14 +86,14 @@ class Fleet:
             if worker not in self.ready and "ready after" in worker.output():
                 self.ready[worker] = time.monotonic()
 
-    def kill_one(self) -> bool:
-        """The worker that has been at work longest, if it has been for long enough."""
+    def kill_one(self, at_work_s: float) -> bool:
+        """The worker that has been at work longest, if for `at_work_s` at least."""
         began, worker = min(
             ((self.ready[each], each) for each in self.workers if each in self.ready),
             key=itemgetter(0),
             default=(float("inf"), None),
         )
-        if worker is None or time.monotonic() - began < _AT_WORK_S:
+        if worker is None or time.monotonic() - began < at_work_s:
             return False
         worker.kill()
         self.kills += 1
@@ -145,13 +144,21 @@ def prompts(count: int) -> list[str]:
     return list(itertools.islice(itertools.cycle(captions), count))
 
 
-def disturbed(
-    fleet: Fleet, source: Path, destination: Path, every_s: float, limit_s: float
-) -> float:
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """How bad it is. Seconds."""
+
+    kill_every: float
+    at_work: float
+    """Before a worker may be killed."""
+    limit: float
+
+
+def disturbed(fleet: Fleet, source: Path, destination: Path, trouble: Trouble) -> float:
     """Make the dataset while everything dies. Seconds it took."""
     began = time.monotonic()
     command = fleet.order(source, destination)
-    next_kill = began + every_s
+    next_kill = began + trouble.kill_every
     total = sum(1 for _ in source.open())
     command_dies = [share * total for share in _COMMAND_DIES_AT]
     redis_dies = [_REDIS_DIES_AT * total]
@@ -160,8 +167,10 @@ def disturbed(
         fleet.look()
         time.sleep(0.5)
         made = kept(destination)
-        if time.monotonic() - began > limit_s:
-            sys.exit(f"not done after {limit_s:.0f} s: {made} of {total} kept, {fleet.kills} kills")
+        if time.monotonic() - began > trouble.limit:
+            sys.exit(
+                f"not done after {trouble.limit:.0f} s: {made} of {total} kept, {fleet.kills} kills"
+            )
         if command_dies and made >= command_dies[0]:
             command_dies.pop(0)
             command.kill()
@@ -170,8 +179,10 @@ def disturbed(
         if redis_dies and made >= redis_dies[0]:
             redis_dies.pop(0)
             fleet.kill_redis()
-        if time.monotonic() >= next_kill and fleet.kill_one():
-            next_kill = max(next_kill + every_s, time.monotonic() + every_s / 2)
+        if time.monotonic() >= next_kill and fleet.kill_one(trouble.at_work):
+            next_kill = max(
+                next_kill + trouble.kill_every, time.monotonic() + trouble.kill_every / 2
+            )
             print(
                 f"{time.monotonic() - began:6.0f} s  {made} kept, {fleet.kills} kills", flush=True
             )
@@ -233,10 +244,11 @@ def main() -> None:
     parser.add_argument("--shard-size", type=int, default=100)
     parser.add_argument("--steps", type=int, help="denoising steps; default: the model's")
     parser.add_argument("--kill-every", type=float, default=10.0, help="seconds")
+    parser.add_argument("--at-work", type=float, default=5.0, help="seconds before a worker dies")
     parser.add_argument("--limit", type=float, default=3_600.0, help="seconds of disturbance")
     parser.add_argument("--model", default="shapes")
     parser.add_argument("--devices", type=int, default=1, help="of each worker")
-    parser.add_argument("--batch", type=int, default=8, help="pictures a device paints at a time")
+    parser.add_argument("--batch", type=int, default=4, help="pictures a device paints at a time")
     parser.add_argument("--keep", type=Path, help="folder for everything; default: a temporary one")
     given = parser.parse_args()
     folder = (given.keep or Path(tempfile.mkdtemp(prefix="imagefleet-bulk-chaos-"))).resolve()
@@ -266,9 +278,10 @@ def main() -> None:
 
 def _run(fleet: Fleet, source: Path, given: argparse.Namespace) -> dict[str, float]:
     noisy, quiet = fleet.folder / "disturbed", fleet.folder / "undisturbed"
+    trouble = Trouble(kill_every=given.kill_every, at_work=given.at_work, limit=given.limit)
     peaceful = in_peace(fleet, source, quiet)
     print(f"{peaceful:.0f} s in peace", flush=True)
-    seconds = disturbed(fleet, source, noisy, given.kill_every, given.limit)
+    seconds = disturbed(fleet, source, noisy, trouble)
     verified = fleet.command("verify", noisy.as_uri()).wait()
     return {
         "prompts": given.count,
