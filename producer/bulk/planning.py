@@ -57,7 +57,7 @@ def plan(rows: Rows, wish: Wish, store: ObjectStore, offers: dict[str, Offer]) -
     source, read = open_rows(rows)
     if stands is None:
         store.check()
-    writer = _Writer(None if stands else store)
+    writer = _Writer(store, stands)
     with writer, _Planning(wish, decider, writer) as planning:
         for number, row in enumerate(read):
             planning.add(number, row)
@@ -158,10 +158,20 @@ class _Planning:
 
 
 class _Writer:
-    """Writes files of rows on threads, a bounded number at once. Without a store it only counts."""
+    """Writes files of rows on threads, a bounded number at once. Where a plan `stands`, only those
+    that were planned and are gone."""
 
-    def __init__(self, store: ObjectStore | None) -> None:
+    def __init__(self, store: ObjectStore, stands: Plan | None) -> None:
         self._store = store
+        self._gone: set[tuple[str, str]] | None = None
+        """Names of shards with the SHA-256 of their rows; None means all."""
+        if stands is not None:
+            there = set(store.list("plan/"))
+            self._gone = {
+                (shard.name, shard.sha256)
+                for shard in stands.shards
+                if plan_key(shard.name) not in there
+            }
         self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="plan")
         self._room = threading.BoundedSemaphore(_IN_FLIGHT)
         self._failed: BaseException | None = None
@@ -174,19 +184,20 @@ class _Writer:
         return self._threads.submit(self._put_rows, name, size, shard)
 
     def put_file(self, key: str, rejected: "_Rejected") -> None:
-        if self._store is not None and rejected.count:
+        if self._gone is None and rejected.count:
             self._store.put_file(key, rejected.file, "application/jsonl")
 
     def _put_rows(self, name: str, size: Size, shard: _OpenShard) -> ShardPlan:
         try:
             data = "\n".join((*shard.lines, "")).encode()
-            if self._store is not None:
+            sha256 = hashlib.sha256(data).hexdigest()
+            if self._gone is None or (name, sha256) in self._gone:
                 self._store.put(plan_key(name), data, "application/jsonl")
             return ShardPlan(
                 name=name,
                 rows=len(shard.lines),
                 samples=shard.samples,
-                sha256=hashlib.sha256(data).hexdigest(),
+                sha256=sha256,
                 height=size[0],
                 width=size[1],
             )

@@ -195,6 +195,18 @@ def test_the_same_again_changes_nothing_and_other_work_is_refused() -> None:
     assert {key: store.get(key) for key in store.list()} == before
 
 
+def test_a_file_of_rows_that_is_gone_is_written_again_by_the_same_command_only() -> None:
+    store, rows = MemoryStore(), [f"prompt {n}" for n in range(9)]
+    _plan(rows, store)
+    whole = store.get(plan_key("00001"))
+    store.delete(plan_key("00001"))
+    with pytest.raises(PlanConflict):
+        _plan(["other"] * 9, store)
+    assert not store.exists(plan_key("00001"))
+    _plan(rows, store)
+    assert store.get(plan_key("00001")) == whole
+
+
 def test_a_fleet_with_another_model_does_not_go_on_with_a_plan() -> None:
     store = MemoryStore()
     _plan(["a"], store, {"default": OFFER})
