@@ -38,8 +38,8 @@ _NOT_COMPILING: Final = frozenset({"JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"}
 _OPTIONS: Final[Mapping[str, dict[str, bool | str]]] = {
     "cpu": {"xla_backend_optimization_level": "2"}
 }
-"""By platform, what its compiler is told. On CPU level 3, the default, takes half as long again to
-make programs that are no faster and whose numbers are the same to the bit."""
+"""By platform, what its compiler is told. On CPU level 3, the default, spends three tenths more on
+programs that are no faster and whose numbers are the same to the bit."""
 
 _ANEW: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
 """What XLA does anyway; but JAX takes it for a program that it does not have in memory."""
