@@ -49,6 +49,7 @@ _IMPORTS: Final = (
     "worker.tasks",
 )
 _LOOK_EVERY_S: Final = 1.0
+_HURRY_EVERY_S: Final = 10.0
 _CHUNK: Final = 500
 
 
@@ -124,7 +125,7 @@ def audit(
 def make_peace(plan: Plan, fleet: Fleet, producers: Producers, watch: "Watch") -> None:
     """Let the producers and the fleet come to their end. Nothing is killed any more, but storage
     stays as it was."""
-    left, changed_at, hurried = -1, time.monotonic(), False
+    left, changed_at, hurried_at = -1, time.monotonic(), -_HURRY_EVERY_S
     while time.monotonic() < changed_at + plan.patience_s:
         fleet.fill()
         watch.look()
@@ -132,9 +133,9 @@ def make_peace(plan: Plan, fleet: Fleet, producers: Producers, watch: "Watch") -
         if left != len(watch.open) + owed:
             left, changed_at = len(watch.open) + owed, time.monotonic()
         if producers.done() and not watch.open:
-            if not hurried:
+            if time.monotonic() > hurried_at + _HURRY_EVERY_S:
                 bring_callbacks_forward(watch.client)
-            hurried = True
+                hurried_at = time.monotonic()
             if nothing_under_way(watch.client, living=len(fleet.workers)):
                 return
         time.sleep(0.1)

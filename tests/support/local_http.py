@@ -34,6 +34,8 @@ class LocalServer:
 
 class _QuietServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
+    """The default of 5 resets connections when a fleet calls at once."""
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that hang up are what the tests are about."""
