@@ -11,13 +11,11 @@ and leases hold for it as they do for jobs. The truth of a dataset is in its des
 loses, running the same command again brings back. Knows no store and no Celery.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, cast
 
-from shared.bulk.layout import shard_name
-from shared.bulk.messages import Waiting, bulk_queue, message_id, packed
+from shared.bulk.messages import Waiting, bulk_queue, packed
+from shared.bulk.moves import Moves
 from shared.bulk.records import (
     NONE,
     NewRun,
@@ -28,7 +26,7 @@ from shared.bulk.records import (
     read_record,
     read_status,
 )
-from shared.errors import LeaseLost, UnknownRun
+from shared.errors import UnknownRun
 from shared.jobs import State
 from shared.queues import later_key
 from shared.scripts import script
@@ -36,9 +34,6 @@ from shared.scripts import script
 if TYPE_CHECKING:
     from redis import Redis
 
-T = TypeVar("T")
-
-_CHUNK: Final = 500
 _AT_REST: Final = (NONE, State.FAILED, State.CANCELLED)
 """States in which no message of the shard is on its way."""
 
@@ -50,15 +45,14 @@ class Runs:
         self._redis = client
         self._namespace = namespace
         self._retention_s = retention_s
-        self._index = f"{namespace}:bulk"
-        self._move = script(client, __package__, "move")
+        self._moves = Moves(client, namespace, retention_s)
         self._settle = script(client, __package__, "settle")
         self._lost = script(client, __package__, "lost")
 
     def start(self, run: NewRun) -> None:
         """Make the run's record, or set one that has ended going again. Sends no shard."""
         self._forget_expired()
-        key = self._key(run.id)
+        key = self._moves.keys(run.id)[0]
         now = self._redis.time()[0]
         fixed = {
             "destination": run.destination,
@@ -81,16 +75,16 @@ class Runs:
                 },
             )
             pipe.hdel(key, "finished_at")
-            for each in self._keys(run.id):
+            for each in self._moves.keys(run.id):
                 pipe.persist(each)
-            pipe.zadd(self._index, {run.id: now}, nx=True)
+            pipe.zadd(self._moves.index, {run.id: now}, nx=True)
             pipe.execute()
 
     def enqueue(self, run: NewRun, shards: Iterable[Waiting]) -> int:
         """Send shards to the workers: those without a record, and those that failed or were
         cancelled. What was done of the latter still counts. How many went."""
         sent = ((shard[0], {"message": packed(self._namespace, run, shard)}) for shard in shards)
-        return len(self._enter_all(State.QUEUED, run.id, _AT_REST, sent))
+        return len(self._moves.enter_all(State.QUEUED, run.id, _AT_REST, sent))
 
     def withdraw_lost(
         self, run: NewRun, sizes: Iterable[tuple[int | None, int | None]]
@@ -101,10 +95,10 @@ class Runs:
         Reads all claims and all messages in the queues of `sizes` (height, width) in one go: 10,000
         shards keep Redis busy for 0.1 s.
         """
-        leases = f"{self._namespace}:leases"
+        leases = self._moves.leases_key
         queues = {bulk_queue(self._namespace, run.model, *size) for size in sizes}
-        keys = [*self._keys(run.id), leases, later_key(self._namespace), *sorted(queues)]
-        found = self._lost(keys=keys, args=[run.id, self._claims_prefix])
+        keys = [*self._moves.keys(run.id), leases, later_key(self._namespace), *sorted(queues)]
+        found = self._lost(keys=keys, args=[run.id, self._moves.claims_prefix])
         return sorted(int(shard) for shard in cast(list[str], found))
 
     def withdraw(self, run: str, shards: Iterable[int]) -> list[int]:
@@ -112,13 +106,13 @@ class Runs:
         again. Which: not those on their way or in work."""
         leave = (*_AT_REST, State.SUCCEEDED)
         asked = ((shard, {"made": (0, dict[str, int]())}) for shard in shards)
-        return self._enter_all(State.CANCELLED, run, leave, asked)
+        return self._moves.enter_all(State.CANCELLED, run, leave, asked)
 
     def note_finished(self, run: str, shards: Iterable[tuple[int, int, Mapping[str, int]]]) -> None:
         """Record shards (number, samples, failed samples by error code) whose commit markers were
         found."""
         found = ((shard, {"made": (done, reasons)}) for shard, done, reasons in shards)
-        self._enter_all(State.SUCCEEDED, run, _AT_REST, found)
+        self._moves.enter_all(State.SUCCEEDED, run, _AT_REST, found)
 
     def begin(
         self, run: str, shard: int, attempt: str, worker: str, claim: tuple[str, str] = ("", "")
@@ -128,7 +122,7 @@ class Runs:
         worker claims another message of the shard: it goes on, and this message can go."""
         leave = (NONE, State.QUEUED, State.RUNNING)
         return read_move(
-            self._enter(
+            self._moves.enter(
                 State.RUNNING, run, shard, leave=leave, attempt=attempt, worker=worker, claim=claim
             )
         )
@@ -142,7 +136,7 @@ class Runs:
             LeaseLost: another attempt has the shard, or nobody does.
         """
         counts = f"{done}|{failed}"
-        move = self._by(State.RUNNING, run, shard, attempt, worker, counts=counts)
+        move = self._moves.by(State.RUNNING, run, shard, attempt, worker, counts=counts)
         return move.run is State.RUNNING
 
     def succeed(
@@ -159,28 +153,28 @@ class Runs:
         The move that completes the run, and only that one, answers with the run succeeded or
         failed: whoever made it writes the summary. Raises LeaseLost.
         """
-        return self._by(State.SUCCEEDED, run, shard, attempt, worker, made=(done, reasons))
+        return self._moves.by(State.SUCCEEDED, run, shard, attempt, worker, made=(done, reasons))
 
     def fail(
         self, run: str, shard: int, attempt: str, worker: str, reasons: Mapping[str, int]
     ) -> ShardMove:
         """The shard as a whole cannot be made. Raises LeaseLost."""
-        return self._by(State.FAILED, run, shard, attempt, worker, made=(0, reasons))
+        return self._moves.by(State.FAILED, run, shard, attempt, worker, made=(0, reasons))
 
     def hand_back(self, run: str, shard: int, attempt: str) -> ShardMove:
         """The worker gives the shard back, if it still has it; its message must go back to the
         queue too, unless the run has stopped: then it must go."""
         leave = (State.RUNNING,)
-        return read_move(self._enter(State.QUEUED, run, shard, leave=leave, holder=attempt))
+        return read_move(self._moves.enter(State.QUEUED, run, shard, leave=leave, holder=attempt))
 
     def tries(self, run: str, shard: int) -> int:
         """How often the shard was begun."""
-        record = cast(str | None, self._redis.hget(self._keys(run)[1], str(shard)))
+        record = cast(str | None, self._redis.hget(self._moves.keys(run)[1], str(shard)))
         return 0 if record is None else read_record(str(shard), record).tries
 
     def holds(self, run: str, shard: int, attempt: str) -> bool:
         """Whether the shard is still this attempt's. Asked right before its files are shown."""
-        record = cast(str | None, self._redis.hget(self._keys(run)[1], str(shard)))
+        record = cast(str | None, self._redis.hget(self._moves.keys(run)[1], str(shard)))
         return record is not None and record.startswith(f"{State.RUNNING}|{attempt}|")
 
     def cancel(self, run: str) -> State:
@@ -194,9 +188,9 @@ class Runs:
 
     def get(self, run: str) -> RunStatus:
         """Raises UnknownRun."""
-        _, _, workers, reasons = self._keys(run)
+        _, _, workers, reasons = self._moves.keys(run)
         with self._redis.pipeline(transaction=True) as pipe:
-            for key in (self._key(run), workers, reasons):
+            for key in (self._moves.keys(run)[0], workers, reasons):
                 pipe.hgetall(key)
             fields, by_worker, by_shard = cast(list[dict[str, str]], pipe.execute())
         if "state" not in fields:
@@ -205,15 +199,15 @@ class Runs:
 
     def shards(self, run: str) -> list[ShardRecord]:
         """Every shard's record, in order."""
-        found = cast(dict[str, str], self._redis.hgetall(self._keys(run)[1]))
+        found = cast(dict[str, str], self._redis.hgetall(self._moves.keys(run)[1]))
         return sorted((read_record(shard, text) for shard, text in found.items()), key=_number)
 
     def ids(self) -> list[str]:
         """The runs of which there may be records, the latest first."""
-        return cast(list[str], self._redis.zrevrange(self._index, 0, -1))
+        return cast(list[str], self._redis.zrevrange(self._moves.index, 0, -1))
 
     def _end(self, run: str, *, cancel: bool) -> State:
-        state = self._settle(keys=self._keys(run), args=[int(cancel), self._retention_s])
+        state = self._settle(keys=self._moves.keys(run), args=[int(cancel), self._retention_s])
         if not state:
             raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
         return State(cast(str, state))
@@ -221,115 +215,10 @@ class Runs:
     def _forget_expired(self) -> None:
         with self._redis.pipeline(transaction=False) as pipe:
             for run in (runs := self.ids()):
-                pipe.exists(self._key(run))
+                pipe.exists(self._moves.keys(run)[0])
             gone = [run for run, stands in zip(runs, pipe.execute(), strict=True) if not stands]
         if gone:
-            self._redis.zrem(self._index, *gone)
-
-    def _by(
-        self,
-        state: State,
-        run: str,
-        shard: int,
-        attempt: str,
-        worker: str,
-        *,
-        counts: str = "",
-        made: tuple[int, Mapping[str, int]] | None = None,
-    ) -> ShardMove:
-        """A move that only the attempt which has the shard may make."""
-        move = read_move(
-            self._enter(
-                state,
-                run,
-                shard,
-                leave=(State.RUNNING,),
-                holder=attempt,
-                attempt=attempt if state is State.RUNNING else "",
-                worker=worker,
-                counts=counts,
-                made=made,
-            )
-        )
-        if not move.happened:
-            raise LeaseLost(f"shard {shard_name(shard)} of run {run} is another attempt's now")
-        return move
-
-    def _enter_all(
-        self,
-        state: State,
-        run: str,
-        leave: Iterable[str],
-        shards: Iterable[tuple[int, dict[str, Any]]],
-    ) -> list[int]:
-        """Move many shards, each with what else `_enter` takes. Which did move."""
-        moved = []
-        for chunk in _chunks(shards):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for shard, more in chunk:
-                    self._enter(state, run, shard, leave=leave, client=pipe, **more)
-                answers = pipe.execute()
-            moved += [shard for (shard, _), move in zip(chunk, answers, strict=True) if move[0]]
-        return moved
-
-    def _enter(
-        self,
-        state: State,
-        run: str,
-        shard: int,
-        *,
-        leave: Iterable[str],
-        holder: str = "",
-        attempt: str = "",
-        worker: str = "",
-        counts: str = "",
-        made: tuple[int, Mapping[str, int]] | None = None,
-        claim: tuple[str, str] = ("", ""),
-        message: tuple[str, str] = ("", ""),
-        client: Any = None,
-    ) -> Any:
-        """Call move.lua. `made`: samples, and failed samples by error code."""
-        reasons = ""
-        if made is not None:
-            counts, reasons = f"{made[0]}|{sum(made[1].values())}", json.dumps(dict(made[1]))
-        return self._move(
-            keys=[*self._keys(run), claim[0], message[0], f"{self._namespace}:leases"],
-            args=[
-                shard,
-                holder,
-                f",{','.join(leave)},",
-                state.value,
-                attempt,
-                worker,
-                counts,
-                claim[1],
-                message[1],
-                self._retention_s,
-                reasons,
-                self._claims_prefix,
-                message_id(run, shard),
-            ],
-            client=client,
-        )
-
-    @property
-    def _claims_prefix(self) -> str:
-        """Of the hashes that tell what each worker has in hand."""
-        return f"{self._namespace}:claims:"
-
-    def _key(self, run: str) -> str:
-        return f"{self._index}:{run}"
-
-    def _keys(self, run: str) -> tuple[str, str, str, str]:
-        key = self._key(run)
-        return key, f"{key}:shards", f"{key}:workers", f"{key}:reasons"
-
-
-def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    """What goes to the server in one round trip."""
-    source = iter(items)
-    while chunk := list(islice(source, _CHUNK)):
-        yield chunk
+            self._redis.zrem(self._moves.index, *gone)
 
 
 def _number(record: ShardRecord) -> int:
