@@ -57,6 +57,16 @@ def later_key(namespace: str) -> str:
     return f"{namespace}:later"
 
 
+def leases_key(namespace: str) -> str:
+    """The sorted set of living workers, by the time their lease ends."""
+    return f"{namespace}:leases"
+
+
+def claims_key(namespace: str, worker: str) -> str:
+    """The hash of the messages in a worker's hands: tag to list \\0 message."""
+    return f"{namespace}:claims:{worker}"
+
+
 def list_key(queue: str, priority: int) -> str:
     """The Redis list behind `queue` at this priority (0..9)."""
     step = max(step for step in PRIORITY_STEPS if step <= priority)

@@ -14,6 +14,7 @@ from shared.bulk.messages import message_id
 from shared.bulk.records import ShardMove, read_move
 from shared.errors import LeaseLost
 from shared.jobs import State
+from shared.queues import claims_key, leases_key
 from shared.scripts import script
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class Moves:
         self._redis = client
         self._retention_s = retention_s
         self.index = f"{namespace}:bulk"
-        self.leases_key = f"{namespace}:leases"
-        self.claims_prefix = f"{namespace}:claims:"
+        self.leases_key = leases_key(namespace)
+        self.claims_prefix = claims_key(namespace, "")
         """Of the hashes that tell what each worker has in hand."""
         self._move = script(client, __package__, "move")
 

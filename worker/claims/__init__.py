@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import redis
 
 from shared.errors import LeaseLost
-from shared.queues import known_queues_key, later_key
+from shared.queues import claims_key, known_queues_key, later_key, leases_key
 from shared.scripts import script
 from shared.tenants import weights_key
 
@@ -73,8 +73,8 @@ class Claims:
         self._claims_made = 0
         self._claiming = threading.Lock()
         self._lease_s = lease_s
-        self._prefix = f"{namespace}:claims:"
-        self._leases = f"{namespace}:leases"
+        self._prefix = claims_key(namespace, "")
+        self._leases = leases_key(namespace)
         self._deliveries = f"{namespace}:deliveries"
         self._later = later_key(namespace)
         self._known_queues = known_queues_key(namespace)
