@@ -1,13 +1,36 @@
 """A fleet of this test's own: settings, worker processes with the fake engine, a client."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from producer import Client
+from shared import broker
 from shared.embedded import EmbeddedRedis
 from tests.support.processes import StartWorker, Worker
+from worker.claims import Claims
+
+MakeClaims = Callable[..., Claims]
+
+
+@pytest.fixture
+def make_claims(client: redis.Redis, redis_server: EmbeddedRedis, namespace: str) -> MakeClaims:
+    """The claims of a worker of this name, which has its lease."""
+
+    def make(worker: str, lease_s: float = 60) -> Claims:
+        claims = Claims(
+            once=broker.connect(redis_server.url, retries=0),
+            patient=client,
+            namespace=namespace,
+            worker=worker,
+            lease_s=lease_s,
+        )
+        claims.join()
+        return claims
+
+    return make
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Shards that Redis forgot, and shards with two messages: each is made, and once."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,30 +8,17 @@ import redis
 
 from producer import Client
 from producer.bulk.run import BulkRun
-from shared import broker
 from shared.bulk.layout import CARD, RUN_STATS
 from shared.bulk.messages import bulk_queue, packed
-from shared.bulk.records import NewRun
 from shared.bulk.runs import Runs
-from shared.embedded import EmbeddedRedis
 from shared.errors import LeaseLost
 from shared.jobs import State
 from shared.queues import later_key, list_key
-from tests.support.datasets import planned
+from tests.integration.conftest import MakeClaims
+from tests.support.datasets import RUN, SHARDS, planned
 from tests.support.processes import StartWorker, until
 from worker.claims import Claimed, Claims, QueueGroup
 
-RUN = NewRun(
-    id="0123456789abcdef",
-    destination="file:///somewhere/",
-    plan_digest="d" * 64,
-    model=None,
-    shards=3,
-    samples=12,
-    max_failures=None,
-    priority=3,
-)
-SHARDS = [(number, 4, None, None) for number in range(3)]
 NATIVE = [(None, None)]
 PROMPTS = [f"prompt {n}" for n in range(30)]
 
@@ -42,19 +29,6 @@ def runs(client: redis.Redis, namespace: str) -> Runs:
     found.start(RUN)
     found.enqueue(RUN, SHARDS)
     return found
-
-
-@pytest.fixture
-def make(client: redis.Redis, redis_server: EmbeddedRedis, namespace: str) -> Callable[..., Claims]:
-    def make(worker: str, lease_s: float = 60) -> Claims:
-        once = broker.connect(redis_server.url, retries=0)
-        claims = Claims(
-            once=once, patient=client, namespace=namespace, worker=worker, lease_s=lease_s
-        )
-        claims.join()
-        return claims
-
-    return make
 
 
 def _queue(namespace: str) -> str:
@@ -68,9 +42,9 @@ def _claim(claims: Claims, namespace: str) -> Claimed:
 
 
 def test_a_shard_that_waits_is_claimed_or_put_aside_is_not_lost(
-    runs: Runs, make: Callable[..., Claims], client: redis.Redis, namespace: str
+    runs: Runs, make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
-    claims = make("host")
+    claims = make_claims("host")
     claimed = _claim(claims, namespace)
     runs.begin(RUN.id, 0, "a", "host", (claims.key, claimed.tag))
     client.zadd(later_key(namespace), {f"{_queue(namespace)}\0{client.rpop(_queue(namespace))}": 0})
@@ -96,9 +70,9 @@ def test_a_shard_without_a_message_is_lost_and_sent_again(
 
 
 def test_a_message_in_the_claims_of_a_worker_without_a_lease_is_nowhere(
-    runs: Runs, make: Callable[..., Claims], client: redis.Redis, namespace: str
+    runs: Runs, make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
-    _claim(make("host"), namespace)
+    _claim(make_claims("host"), namespace)
     client.zrem(f"{namespace}:leases", "host")
     assert runs.withdraw_lost(RUN, NATIVE) == [0]
 
@@ -119,9 +93,9 @@ def test_shards_that_ended_or_whose_run_stopped_are_not_lost(
 
 
 def test_of_two_messages_the_second_begins_nothing_while_the_first_is_in_hand(
-    runs: Runs, make: Callable[..., Claims], client: redis.Redis, namespace: str
+    runs: Runs, make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
-    first, second = make("first"), make("second")
+    first, second = make_claims("first"), make_claims("second")
     mine = _claim(first, namespace)
     assert runs.begin(RUN.id, 0, "a", "first", (first.key, mine.tag)).happened
     client.rpush(_queue(namespace), mine.message)
@@ -138,9 +112,9 @@ def test_of_two_messages_the_second_begins_nothing_while_the_first_is_in_hand(
 
 
 def test_what_a_dead_worker_had_begins_elsewhere(
-    runs: Runs, make: Callable[..., Claims], namespace: str
+    runs: Runs, make_claims: MakeClaims, namespace: str
 ) -> None:
-    dead, living = make("dead", lease_s=0), make("living")
+    dead, living = make_claims("dead", lease_s=0), make_claims("living")
     runs.begin(RUN.id, 0, "a", "dead", (dead.key, _claim(dead, namespace).tag))
     assert living.sweep() == [("dead", 1)]
     claimed = _claim(living, namespace)
@@ -239,7 +213,7 @@ def test_a_run_whose_last_worker_died_before_its_summary_gets_it(
         path.unlink()
     if who == "worker":  # the dead one's message comes back
         shard = (0, 30, None, None)
-        record = NewRun(**{**vars(RUN), "id": run.id, "destination": run.destination})
+        record = replace(RUN, id=run.id, destination=run.destination)
         client.rpush(*packed(namespace, record, shard))
         until(lambda: all(path.exists() for path in summary))
     elif who == "wait":

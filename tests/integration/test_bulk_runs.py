@@ -11,18 +11,7 @@ from shared.bulk.runs import Runs
 from shared.errors import LeaseLost, MessageRejected, UnknownRun
 from shared.jobs import State
 from shared.queues import list_key
-
-RUN = NewRun(
-    id="0123456789abcdef",
-    destination="file:///somewhere/",
-    plan_digest="d" * 64,
-    model=None,
-    shards=3,
-    samples=12,
-    max_failures=None,
-    priority=3,
-)
-SHARDS = [(number, 4, None, None) for number in range(3)]
+from tests.support.datasets import RUN, SHARDS
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 import redis
@@ -13,26 +12,10 @@ from shared.errors import LeaseLost
 from shared.queues import known_queues_key, list_key
 from shared.records import Records
 from shared.tenants import Tenants
+from tests.integration.conftest import MakeClaims
 from worker.claims import Claims, QueueGroup
 
 ONE = [QueueGroup(name="64x64", queues=("q",))]
-MakeClaims = Callable[..., Claims]
-
-
-@pytest.fixture
-def make(client: redis.Redis, redis_server: EmbeddedRedis, namespace: str) -> MakeClaims:
-    def make(worker: str, lease_s: float = 60) -> Claims:
-        claims = Claims(
-            once=broker.connect(redis_server.url, retries=0),
-            patient=client,
-            namespace=namespace,
-            worker=worker,
-            lease_s=lease_s,
-        )
-        claims.join()
-        return claims
-
-    return make
 
 
 @pytest.fixture
@@ -50,45 +33,45 @@ def _texts(claimed: list) -> list[str]:
 
 
 def test_messages_are_taken_in_order_and_no_more_than_wanted(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], *"abcd")
-    claims = make("w")
+    claims = make_claims("w")
     assert _texts(claims.claim(group, 3)) == ["a", "b", "c"]
     assert _texts(claims.claim(group, 3)) == ["d"]
     assert claims.claim(group, 3) == []
 
 
 def test_higher_priorities_come_first(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], "low", priority=9)
     _push(client, group[0], "middle", priority=3)
     _push(client, group[0], "high", priority=0)
-    assert _texts(make("w").claim(group, 8)) == ["high", "middle", "low"]
+    assert _texts(make_claims("w").claim(group, 8)) == ["high", "middle", "low"]
 
 
 def test_one_claim_takes_one_compile_key_from_all_its_queues_in_turn(
-    make: MakeClaims, client: redis.Redis, namespace: str
+    make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     small = QueueGroup(name="64x64", queues=(f"{namespace}.a", f"{namespace}.b"))
     wide = QueueGroup(name="64x128", queues=(f"{namespace}.wide",))
     client.lpush(f"{namespace}.a", "a1", "a2")
     client.lpush(f"{namespace}.b", "b1", "b2")
     client.lpush(f"{namespace}.wide", "w1", "w2")
-    claims = make("w")
+    claims = make_claims("w")
     batches = [_texts(claims.claim([small, wide], 8)) for _ in range(3)]
     assert sorted(batches, key=len) == [[], ["w1", "w2"], ["a1", "b1", "a2", "b2"]]
 
 
 def test_compile_keys_take_turns_inside_a_level(
-    make: MakeClaims, client: redis.Redis, namespace: str
+    make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y")]
     for _ in range(4):
         client.lpush(f"{namespace}.x", "x")
         client.lpush(f"{namespace}.y", "y")
-    claims = make("w")
+    claims = make_claims("w")
     assert sorted(_texts(claims.claim(groups, 1))[0] for _ in range(8)) == list("xxxxyyyy")
 
 
@@ -110,59 +93,59 @@ def _served(claims: Claims, group: list[QueueGroup], batches: int, want: int) ->
 
 @pytest.mark.parametrize("want", [1, 3, 8])
 def test_tenants_get_one_each_whatever_the_size_of_a_batch(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str, want: int
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str, want: int
 ) -> None:
     for tenant in "abc":
         client.lpush(_queue_of_tenant(client, namespace, "q", tenant), *[tenant] * 100)
-    assert set(_served(make("w"), group, 24, want).values()) == {8 * want}
+    assert set(_served(make_claims("w"), group, 24, want).values()) == {8 * want}
 
 
 def test_a_flood_does_not_keep_another_tenant_waiting(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     client.lpush(_queue_of_tenant(client, namespace, "q", "flood"), *["flood"] * 10_000)
-    claims = make("w")
+    claims = make_claims("w")
     assert _served(claims, group, 20, 8) == {"flood": 160}
     client.lpush(_queue_of_tenant(client, namespace, "q", "small"), *["small"] * 10)
     assert _served(claims, group, 3, 8)["small"] == 10
 
 
 def test_jobs_of_nobody_are_a_tenant_too(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], *["plain"] * 40)
     client.lpush(_queue_of_tenant(client, namespace, "q", "gold"), *["gold"] * 40)
-    assert _served(make("w"), group, 5, 8) == {"plain": 20, "gold": 20}
+    assert _served(make_claims("w"), group, 5, 8) == {"plain": 20, "gold": 20}
 
 
 def test_a_tenant_gets_pictures_by_its_weight(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     Tenants(client, namespace).weigh("gold", 3)
     for tenant in ("gold", "free"):
         client.lpush(_queue_of_tenant(client, namespace, "q", tenant), *[tenant] * 400)
-    assert _served(make("w"), group, 50, 8) == {"gold": 300, "free": 100}
+    assert _served(make_claims("w"), group, 50, 8) == {"gold": 300, "free": 100}
 
 
 def test_a_tenant_gains_nothing_by_many_queues(
-    make: MakeClaims, client: redis.Redis, namespace: str
+    make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y", "z")]
     for queue in ("x", "y", "z"):
         client.lpush(_queue_of_tenant(client, namespace, queue, "many"), *["many"] * 100)
     client.lpush(_queue_of_tenant(client, namespace, "x", "one"), *["one"] * 100)
-    served = _served(make("w"), groups, 60, 1)
+    served = _served(make_claims("w"), groups, 60, 1)
     assert served == {"many": 30, "one": 30}
 
 
 def test_turns_inside_a_level_are_kept_while_higher_levels_are_served(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     urgent = list_key(_queue_of_tenant(client, namespace, "q", "urgent"), 0)
     for tenant in "ab":
         queue = list_key(_queue_of_tenant(client, namespace, "q", tenant), 3)
         client.lpush(queue, *[tenant] * 20)
-    claims = make("w")
+    claims = make_claims("w")
     served: Counter[str] = Counter()
     for _ in range(10):
         client.lpush(urgent, "urgent")
@@ -171,12 +154,12 @@ def test_turns_inside_a_level_are_kept_while_higher_levels_are_served(
 
 
 def test_who_comes_back_from_a_pause_has_saved_nothing(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     busy, idle = (_queue_of_tenant(client, namespace, "q", name) for name in ("busy", "idle"))
     client.lpush(busy, *["busy"] * 200)
     client.lpush(idle, "idle")
-    claims = make("w")
+    claims = make_claims("w")
     _served(claims, group, 10, 8)
     _queue_of_tenant(client, namespace, "q", "idle")
     client.lpush(idle, *["idle"] * 100)
@@ -184,11 +167,11 @@ def test_who_comes_back_from_a_pause_has_saved_nothing(
 
 
 def test_an_empty_queue_of_a_tenant_is_forgotten_until_something_is_put_back(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     queue = _queue_of_tenant(client, namespace, "q", "gold")
     client.lpush(list_key(queue, 6), "a")
-    claims, other = make("w"), make("other")
+    claims, other = make_claims("w"), make_claims("other")
     [message] = claims.claim(group, 8)
     assert other.claim(group, 8) == []
     assert not client.exists(known_queues_key(namespace))
@@ -200,34 +183,34 @@ def test_an_empty_queue_of_a_tenant_is_forgotten_until_something_is_put_back(
 
 
 def test_a_claim_counts_pictures_and_takes_its_last_message_whole(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     three, five = '{"headers": {"images": 3}}', '{"headers":{"images":5}}'
     _push(client, group[0], three, three, five, "one", "one")
-    claims = make("w")
+    claims = make_claims("w")
     assert _texts(claims.claim(group, 8)) == [three, three, five]
     assert _texts(claims.claim(group, 8, most=1)) == ["one"]
 
 
 def test_who_asks_for_many_pictures_a_job_waits_accordingly(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     large, small = '{"images":4}', '{"images":1}'
     client.lpush(_queue_of_tenant(client, namespace, "q", "large"), *[large] * 50)
     client.lpush(_queue_of_tenant(client, namespace, "q", "small"), *[small] * 50)
-    assert _served(make("w"), group, 10, 4) == {large: 5, small: 20}
+    assert _served(make_claims("w"), group, 10, 4) == {large: 5, small: 20}
 
 
 def test_an_acknowledged_message_is_gone_for_good(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], "a")
-    claims = make("w")
+    claims = make_claims("w")
     [message] = claims.claim(group, 1)
     assert claims.ack(message.tag)
     assert not claims.ack(message.tag)
     assert claims.leave() == 0
-    assert make("v").claim(group, 1) == []
+    assert make_claims("v").claim(group, 1) == []
 
 
 @pytest.mark.parametrize(
@@ -241,7 +224,7 @@ def test_an_acknowledged_message_is_gone_for_good(
     ],
 )
 def test_a_job_that_the_server_calls_open_is_not_acknowledged(
-    make: MakeClaims,
+    make_claims: MakeClaims,
     client: redis.Redis,
     group: list[QueueGroup],
     namespace: str,
@@ -250,7 +233,7 @@ def test_a_job_that_the_server_calls_open_is_not_acknowledged(
     goes_back: bool,
 ) -> None:
     _push(client, group[0], "a")
-    claims, record = make("w"), f"{namespace}:job:j"
+    claims, record = make_claims("w"), f"{namespace}:job:j"
     [claimed] = claims.claim(group, 1)
     if state is not None:
         holder = claims.attempt(claimed.tag) if attempt == "this one's" else attempt
@@ -262,13 +245,13 @@ def test_a_job_that_the_server_calls_open_is_not_acknowledged(
 
 
 def test_a_dead_worker_s_messages_return_to_the_head_in_order_and_counted(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], *"abc")
-    dead = make("dead")
+    dead = make_claims("dead")
     dead.claim(group, 2)
     client.zadd(f"{namespace}:leases", {"dead": time.time() - 1})
-    other = make("other")
+    other = make_claims("other")
     assert other.sweep() == [("dead", 2)]
     assert other.sweep() == []
     again = other.claim(group, 8)
@@ -280,10 +263,10 @@ def test_a_dead_worker_s_messages_return_to_the_head_in_order_and_counted(
 
 
 def test_a_worker_that_lost_its_lease_can_neither_ack_nor_claim(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], "a", "b")
-    frozen, other = make("frozen"), make("other")
+    frozen, other = make_claims("frozen"), make_claims("other")
     [message] = frozen.claim(group, 1)
     client.zadd(f"{namespace}:leases", {"frozen": time.time() - 1})
     other.sweep()
@@ -295,31 +278,34 @@ def test_a_worker_that_lost_its_lease_can_neither_ack_nor_claim(
 
 
 def test_a_living_worker_is_never_swept(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], "a")
-    alive, other = make("alive"), make("other")
+    alive, other = make_claims("alive"), make_claims("other")
     alive.claim(group, 1)
     assert other.sweep() == []
     assert alive.renew()
 
 
 def test_leaving_hands_everything_back_uncounted(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], *"ab")
-    leaving = make("leaving")
+    leaving = make_claims("leaving")
     leaving.claim(group, 2)
     assert leaving.leave() == 2
-    again = make("other").claim(group, 2)
+    again = make_claims("other").claim(group, 2)
     assert [(message.message, message.deliveries) for message in again] == [("a", 1), ("b", 1)]
 
 
 def test_a_claim_whose_answer_got_lost_is_handed_back(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], monkeypatch: pytest.MonkeyPatch
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    group: list[QueueGroup],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _push(client, group[0], *"abc")
-    claims = make("w")
+    claims = make_claims("w")
     held = claims.claim(group, 1)
     take = claims._take
 
@@ -337,10 +323,10 @@ def test_a_claim_whose_answer_got_lost_is_handed_back(
 
 
 def test_a_claim_that_came_back_after_its_ack_is_handed_back(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], "a")
-    claims = make("w")
+    claims = make_claims("w")
     [message] = claims.claim(group, 1)
     kept = client.hgetall(claims.key)
     claims.ack(message.tag)
@@ -350,10 +336,10 @@ def test_a_claim_that_came_back_after_its_ack_is_handed_back(
 
 
 def test_a_claim_that_a_failover_undid_cannot_acknowledge_the_next_one(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], "a")
-    claims = make("w")
+    claims = make_claims("w")
     before = {key: client.dump(key) for key in client.scan_iter(f"{namespace}*")}
     [first] = claims.claim(group, 1)
     for key in client.scan_iter(f"{namespace}*"):
@@ -366,10 +352,10 @@ def test_a_claim_that_a_failover_undid_cannot_acknowledge_the_next_one(
 
 
 def test_what_is_not_due_is_in_nobody_s_hands_and_comes_back_uncounted(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], "later", "now")
-    claims = make("w")
+    claims = make_claims("w")
     later, now = claims.claim(group, 2)
     assert not claims.put_aside(now.tag, time.time() - 5)
     assert claims.put_aside(later.tag, time.time() + 3600)
@@ -377,15 +363,15 @@ def test_what_is_not_due_is_in_nobody_s_hands_and_comes_back_uncounted(
     assert not claims.holds(later.tag)
     client.zadd(f"{namespace}:later", {f"{later.list_key}\0later": 1})
     Records(client, namespace, 3600).bring_back()
-    [again] = make("other").claim(group, 8)
+    [again] = make_claims("other").claim(group, 8)
     assert (again.message, again.deliveries) == ("later", 1)
 
 
 def test_a_queue_that_gets_something_back_is_known_again(
-    make: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], "a")
-    claims = make("w")
+    claims = make_claims("w")
     [message] = claims.claim(group, 8)
     assert claims.claim(group, 8) == []
     claims.hand_back(message.tag)
@@ -393,12 +379,12 @@ def test_a_queue_that_gets_something_back_is_known_again(
 
 
 def test_a_tenant_s_queue_that_was_asked_for_by_name_is_one_place(
-    make: MakeClaims, client: redis.Redis, namespace: str
+    make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     gold = _queue_of_tenant(client, namespace, "q", "gold")
     client.lpush(gold, "a", "b")
     groups = [QueueGroup(name="64x64", queues=(f"{namespace}.q", gold))]
-    assert _texts(make("w").claim(groups, 8)) == ["a", "b"]
+    assert _texts(make_claims("w").claim(groups, 8)) == ["a", "b"]
 
 
 def test_what_was_claimed_survives_a_killed_redis(own_redis: EmbeddedRedis, namespace: str) -> None:

@@ -19,6 +19,19 @@ from shared.bulk.runs import Runs
 from shared.jobs import State
 from shared.storage import open_store
 
+RUN = NewRun(
+    id="0123456789abcdef",
+    destination="file:///somewhere/",
+    plan_digest="d" * 64,
+    model=None,
+    shards=3,
+    samples=12,
+    max_failures=None,
+    priority=3,
+)
+SHARDS = [(number, 4, None, None) for number in range(3)]
+"""Number, samples, height and width of each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
