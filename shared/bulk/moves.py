@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from shared.bulk.keys import run_keys
 from shared.bulk.layout import shard_name
 from shared.bulk.messages import message_id
 from shared.bulk.records import ShardMove, read_move
@@ -30,17 +31,11 @@ class Moves:
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
         self._redis = client
+        self._namespace = namespace
         self._retention_s = retention_s
-        self.index = f"{namespace}:bulk"
-        self.leases_key = leases_key(namespace)
-        self.claims_prefix = claims_key(namespace, "")
-        """Of the hashes that tell what each worker has in hand."""
+        self._leases = leases_key(namespace)
+        self._claims_prefix = claims_key(namespace, "")
         self._move = script(client, __package__, "move")
-
-    def keys(self, run: str) -> tuple[str, str, str, str]:
-        """Of a run: itself, its shards, its workers, its reasons."""
-        key = f"{self.index}:{run}"
-        return key, f"{key}:shards", f"{key}:workers", f"{key}:reasons"
 
     def by(
         self,
@@ -120,7 +115,7 @@ class Moves:
         if made is not None:
             counts, reasons = f"{made[0]}|{sum(made[1].values())}", json.dumps(dict(made[1]))
         return self._move(
-            keys=[*self.keys(run), claim[0], message[0], self.leases_key],
+            keys=[*run_keys(self._namespace, run), claim[0], message[0], self._leases],
             args=[
                 shard,
                 holder,
@@ -133,7 +128,7 @@ class Moves:
                 message[1],
                 self._retention_s,
                 reasons,
-                self.claims_prefix,
+                self._claims_prefix,
                 message_id(run, shard),
             ],
             client=client,

@@ -14,6 +14,7 @@ loses, running the same command again brings back. Knows no store and no Celery.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
+from shared.bulk.keys import RunKeys, index_key, run_keys
 from shared.bulk.messages import Waiting, bulk_queue, packed
 from shared.bulk.moves import Moves
 from shared.bulk.records import (
@@ -28,7 +29,7 @@ from shared.bulk.records import (
 )
 from shared.errors import UnknownRun
 from shared.jobs import State
-from shared.queues import later_key
+from shared.queues import claims_key, later_key, leases_key
 from shared.scripts import script
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Runs:
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
         self._redis = client
         self._namespace = namespace
+        self._index = index_key(namespace)
         self._retention_s = retention_s
         self._moves = Moves(client, namespace, retention_s)
         self._settle = script(client, __package__, "settle")
@@ -52,7 +54,7 @@ class Runs:
     def start(self, run: NewRun) -> None:
         """Make the run's record, or set one that has ended going again. Sends no shard."""
         self._forget_expired()
-        key = self._moves.keys(run.id)[0]
+        keys = self._keys(run.id)
         now = self._redis.time()[0]
         fixed = {
             "destination": run.destination,
@@ -65,19 +67,19 @@ class Runs:
         most = "" if run.max_failures is None else run.max_failures
         with self._redis.pipeline(transaction=True) as pipe:
             for field, value in fixed.items():
-                pipe.hsetnx(key, field, str(value))
+                pipe.hsetnx(keys.run, field, str(value))
             pipe.hset(
-                key,
+                keys.run,
                 mapping={
                     "state": State.RUNNING.value,
                     "max_failures": most,
                     "priority": run.priority,
                 },
             )
-            pipe.hdel(key, "finished_at")
-            for each in self._moves.keys(run.id):
+            pipe.hdel(keys.run, "finished_at")
+            for each in keys:
                 pipe.persist(each)
-            pipe.zadd(self._moves.index, {run.id: now}, nx=True)
+            pipe.zadd(self._index, {run.id: now}, nx=True)
             pipe.execute()
 
     def enqueue(self, run: NewRun, shards: Iterable[Waiting]) -> int:
@@ -95,10 +97,10 @@ class Runs:
         Reads all claims and all messages in the queues of `sizes` (height, width) in one go: 10,000
         shards keep Redis busy for 0.1 s.
         """
-        leases = self._moves.leases_key
+        leases = leases_key(self._namespace)
         queues = {bulk_queue(self._namespace, run.model, *size) for size in sizes}
-        keys = [*self._moves.keys(run.id), leases, later_key(self._namespace), *sorted(queues)]
-        found = self._lost(keys=keys, args=[run.id, self._moves.claims_prefix])
+        keys = [*self._keys(run.id), leases, later_key(self._namespace), *sorted(queues)]
+        found = self._lost(keys=keys, args=[run.id, claims_key(self._namespace, "")])
         return sorted(int(shard) for shard in cast(list[str], found))
 
     def withdraw(self, run: str, shards: Iterable[int]) -> list[int]:
@@ -169,12 +171,12 @@ class Runs:
 
     def tries(self, run: str, shard: int) -> int:
         """How often the shard was begun."""
-        record = cast(str | None, self._redis.hget(self._moves.keys(run)[1], str(shard)))
+        record = cast(str | None, self._redis.hget(self._keys(run).shards, str(shard)))
         return 0 if record is None else read_record(str(shard), record).tries
 
     def holds(self, run: str, shard: int, attempt: str) -> bool:
         """Whether the shard is still this attempt's. Asked right before its files are shown."""
-        record = cast(str | None, self._redis.hget(self._moves.keys(run)[1], str(shard)))
+        record = cast(str | None, self._redis.hget(self._keys(run).shards, str(shard)))
         return record is not None and record.startswith(f"{State.RUNNING}|{attempt}|")
 
     def cancel(self, run: str) -> State:
@@ -188,9 +190,9 @@ class Runs:
 
     def get(self, run: str) -> RunStatus:
         """Raises UnknownRun."""
-        _, _, workers, reasons = self._moves.keys(run)
+        keys = self._keys(run)
         with self._redis.pipeline(transaction=True) as pipe:
-            for key in (self._moves.keys(run)[0], workers, reasons):
+            for key in (keys.run, keys.workers, keys.reasons):
                 pipe.hgetall(key)
             fields, by_worker, by_shard = cast(list[dict[str, str]], pipe.execute())
         if "state" not in fields:
@@ -199,15 +201,18 @@ class Runs:
 
     def shards(self, run: str) -> list[ShardRecord]:
         """Every shard's record, in order."""
-        found = cast(dict[str, str], self._redis.hgetall(self._moves.keys(run)[1]))
+        found = cast(dict[str, str], self._redis.hgetall(self._keys(run).shards))
         return sorted((read_record(shard, text) for shard, text in found.items()), key=_number)
 
     def ids(self) -> list[str]:
         """The runs of which there may be records, the latest first."""
-        return cast(list[str], self._redis.zrevrange(self._moves.index, 0, -1))
+        return cast(list[str], self._redis.zrevrange(self._index, 0, -1))
+
+    def _keys(self, run: str) -> RunKeys:
+        return run_keys(self._namespace, run)
 
     def _end(self, run: str, *, cancel: bool) -> State:
-        state = self._settle(keys=self._moves.keys(run), args=[int(cancel), self._retention_s])
+        state = self._settle(keys=self._keys(run), args=[int(cancel), self._retention_s])
         if not state:
             raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
         return State(cast(str, state))
@@ -215,10 +220,10 @@ class Runs:
     def _forget_expired(self) -> None:
         with self._redis.pipeline(transaction=False) as pipe:
             for run in (runs := self.ids()):
-                pipe.exists(self._moves.keys(run)[0])
+                pipe.exists(self._keys(run).run)
             gone = [run for run, stands in zip(runs, pipe.execute(), strict=True) if not stands]
         if gone:
-            self._redis.zrem(self._moves.index, *gone)
+            self._redis.zrem(self._index, *gone)
 
 
 def _number(record: ShardRecord) -> int:

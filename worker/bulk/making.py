@@ -5,7 +5,6 @@ bytes. The commit marker is written last, so a shard that has one is whole.
 """
 
 import logging
-import uuid
 from collections.abc import Callable
 from functools import cached_property
 from typing import Final, TypeVar
@@ -68,7 +67,7 @@ class _Making:
         self._shop = workshop
         self._tag = tag
         self._message = message
-        self._token = uuid.uuid4().hex
+        self._token = workshop.claims.attempt(tag)
         self._me = (message.run, message.shard, self._token, workshop.claims.worker)
         self._samples = 1
         """Planned; before the plan is read, some."""

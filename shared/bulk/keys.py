@@ -1,0 +1,27 @@
+"""Where Redis keeps the runs of a namespace. What the keys hold, `shared.bulk.runs` tells."""
+
+from typing import NamedTuple
+
+
+class RunKeys(NamedTuple):
+    """Of one run, in the order in which the scripts take them."""
+
+    run: str
+    shards: str
+    workers: str
+    reasons: str
+
+
+def index_key(namespace: str) -> str:
+    """The sorted set of runs, by the time they began."""
+    return f"{namespace}:bulk"
+
+
+def run_keys(namespace: str, run: str) -> RunKeys:
+    key = f"{index_key(namespace)}:{run}"
+    return RunKeys(key, f"{key}:shards", f"{key}:workers", f"{key}:reasons")
+
+
+def shards_key(namespace: str, run: str) -> str:
+    """The hash of a run's shards: number to `state|attempt|…`."""
+    return run_keys(namespace, run).shards
