@@ -1,5 +1,5 @@
 """A Redis that answers, but takes no writes for now: too few replicas, a failing disk, no memory, a
-replica for a moment.
+replica for a moment, busy with a long script.
 
 Goes in: an error of redis-py. Comes out: whether it will pass, and a retry that waits until then.
 """
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import redis
 from redis.retry import Retry
 
-_CODE: Final = re.compile(r"(^|: -?)(NOREPLICAS|MISCONF|MASTERDOWN|READONLY|OOM) ")
+_CODE: Final = re.compile(r"(^|: -?)(NOREPLICAS|MISCONF|MASTERDOWN|READONLY|OOM|BUSY) ")
 """At the start; or behind `caused error: ` (redis-py's pipelines), `because of: ` (EXEC) and
 `script: 1: -` (scripts of Redis 6.2)."""
 _PASSING: Final = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)

@@ -5,7 +5,6 @@ Knows the engine's words and the job's. Knows no Celery, no Redis, no JAX.
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -72,10 +71,10 @@ class Attempt(Work):
 
     job_id: str
     request: JobRequest
-    tag: str = ""
+    tag: str
     """Of the claim it came with."""
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """What the record is compared with: a later attempt has another one."""
+    token: str
+    """What the record is compared with: a later attempt has another one. See `Claimed.attempt`."""
     submitted_at: float = 0.0
     """Unix seconds by the server's clock, as the record has it."""
     retries: int = 0
@@ -115,7 +114,15 @@ def offer_of(info: ModelInfo) -> Offer:
     )
 
 
-def plan_attempt(job_id: str, request: JobRequest, info: ModelInfo) -> Attempt:
+def plan_attempt(
+    job_id: str,
+    request: JobRequest,
+    info: ModelInfo,
+    *,
+    deliveries: int = 1,
+    tag: str = "",
+    token: str = "",
+) -> Attempt:
     """Fill in the model's defaults: from what was asked to exactly what is painted."""
     steps, guidance = request.num_inference_steps, request.guidance_scale
     shape = info.shapes[0]
@@ -138,6 +145,9 @@ def plan_attempt(job_id: str, request: JobRequest, info: ModelInfo) -> Attempt:
         request=request,
         shape=shape,
         specs=specs,
+        deliveries=deliveries,
+        tag=tag,
+        token=token,
         wants_sketch=request.preview,
     )
 

@@ -35,8 +35,6 @@ class _Plan:
     job_id: str
     claimed: Claimed
     comes_to: Attempt | ImagefleetError
-    token: str
-    """Of the attempt that takes the record."""
     asked: JobRequest | None = None
     """None if nobody can read it."""
     recorded: bool = True
@@ -83,22 +81,18 @@ class Beginner:
         error = MessageRejected(reason)
         letter = self._keep(claimed, error)
         if letter.job_id is not None:
-            token = self._claims.attempt(claimed.tag)
-            plan = _Plan(job_id=letter.job_id, claimed=claimed, comes_to=error, token=token)
+            plan = _Plan(job_id=letter.job_id, claimed=claimed, comes_to=error)
             [move] = self._records.begin(self._beginning(plan))
             self._settle(plan, move)
-        self._claims.ack(claimed.tag)
+            self.acknowledge(claimed, letter.job_id)
+        else:
+            self._claims.ack(claimed.tag)
 
     def _plan(self, request: Request) -> _Plan | None:
         """None if it was revoked, or cannot be read."""
         claimed: Claimed = request.message.claimed
-        plan = partial(
-            _Plan,
-            job_id=request.id,
-            claimed=claimed,
-            token=self._claims.attempt(claimed.tag),
-            recorded=RECORDED in request.message.headers,
-        )
+        recorded = RECORDED in request.message.headers
+        plan = partial(_Plan, job_id=request.id, claimed=claimed, recorded=recorded)
         asked = None
         try:
             if request.revoked():
@@ -121,10 +115,14 @@ class Beginner:
             raise TooManyDeliveries(
                 f"{self._max_deliveries} workers died with this job; it is not tried again"
             )
-        attempt = plan_attempt(job_id, asked, self._info)
-        attempt.deliveries, attempt.tag = claimed.deliveries, claimed.tag
-        attempt.token = self._claims.attempt(claimed.tag)
-        return attempt
+        return plan_attempt(
+            job_id,
+            asked,
+            self._info,
+            deliveries=claimed.deliveries,
+            tag=claimed.tag,
+            token=claimed.attempt,
+        )
 
     def _beginning(self, plan: _Plan) -> Beginning:
         started = None
@@ -132,7 +130,7 @@ class Beginner:
             started = callback(CallbackEvent.STARTED, plan.job_id, plan.comes_to.request)
         return Beginning(
             job_id=plan.job_id,
-            attempt=plan.token,
+            attempt=plan.claimed.attempt,
             deliveries=plan.claimed.deliveries,
             callback=started,
             claim=(self._claims.key, plan.claimed.tag),
@@ -165,7 +163,7 @@ class Beginner:
         if status is not None:
             reason = JobError(code=error.code, message=str(error))
             event = callback(CallbackEvent.FAILED, plan.job_id, status.request, error=reason)
-            self._records.fail(plan.job_id, plan.token, reason, event)
+            self._records.fail(plan.job_id, plan.claimed.attempt, reason, event)
 
     def _keep(self, claimed: Claimed, error: ImagefleetError) -> DeadLetter:
         return self._dead.bury(

@@ -31,8 +31,7 @@ from worker.retries import Retries
 
 log = logging.getLogger(__name__)
 
-_OF_THE_STORE: Final = (StorageUnavailable, StorageDenied, ConfigurationError, WorkerError)
-"""Perhaps; the store is asked."""
+_PERHAPS_THE_STORE_S: Final = (StorageUnavailable, StorageDenied, ConfigurationError, WorkerError)
 
 
 class Performer:
@@ -90,7 +89,7 @@ class Performer:
         for attempt in reversed(attempts):
             if self._records.requeue(attempt.job_id, attempt.token).unwanted:
                 self._finisher.cancel(attempt)
-                self._claims.ack(attempt.tag)
+                self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
                 attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
                 continue
             let_go(attempt.tag)
@@ -118,7 +117,7 @@ class Performer:
 
     def _fail(self, attempt: Attempt, error: ImagefleetError) -> None:
         """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
-        if isinstance(error, _OF_THE_STORE) and not self._health.stores():
+        if isinstance(error, _PERHAPS_THE_STORE_S) and not self._health.stores():
             self.hand_back([attempt])  # it would have failed any job, and takes none from now on
             raise LeaseLost(f"job {attempt.job_id} was handed back") from error
         try:

@@ -1,7 +1,11 @@
 """Claims on a real Redis: popped and noted in one call, fenced by owner, given back by others."""
 
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import redis
@@ -13,6 +17,8 @@ from shared.queues import known_queues_key, list_key
 from shared.records import Records
 from shared.tenants import Tenants
 from tests.integration.conftest import MakeClaims
+from tests.support.processes import until
+from tests.support.redis import TcpServer
 from worker.claims import Claims, QueueGroup
 
 ONE = [QueueGroup(name="64x64", queues=("q",))]
@@ -213,6 +219,7 @@ def test_an_acknowledged_message_is_gone_for_good(
     assert make_claims("v").claim(group, 1) == []
 
 
+@pytest.mark.parametrize("shard", ["", "7"])
 @pytest.mark.parametrize(
     ("state", "attempt", "goes_back"),
     [
@@ -223,7 +230,7 @@ def test_an_acknowledged_message_is_gone_for_good(
         (None, "", False),  # expired
     ],
 )
-def test_a_job_that_the_server_calls_open_is_not_acknowledged(
+def test_what_the_server_calls_open_is_not_acknowledged(
     make_claims: MakeClaims,
     client: redis.Redis,
     group: list[QueueGroup],
@@ -231,14 +238,16 @@ def test_a_job_that_the_server_calls_open_is_not_acknowledged(
     state: str | None,
     attempt: str,
     goes_back: bool,
+    shard: str,
 ) -> None:
     _push(client, group[0], "a")
     claims, record = make_claims("w"), f"{namespace}:job:j"
     [claimed] = claims.claim(group, 1)
     if state is not None:
-        holder = claims.attempt(claimed.tag) if attempt == "this one's" else attempt
-        client.hset(record, mapping={"state": state, "attempt": holder})
-    assert claims.ack(claimed.tag, record)
+        holder = claimed.attempt if attempt == "this one's" else attempt
+        job, of_shard = {"state": state, "attempt": holder}, {shard: f"{state}|{holder}|w|0|0|1"}
+        client.hset(record, mapping=of_shard if shard else job)
+    assert claims.ack(claimed.tag, record, shard=shard)
     assert not claims.holds(claimed.tag)
     assert not client.exists(claims.key)
     assert _texts(claims.claim(group, 1)) == (["a"] if goes_back else [])
@@ -398,3 +407,53 @@ def test_what_was_claimed_survives_a_killed_redis(own_redis: EmbeddedRedis, name
     assert claims.renew()
     assert claims.leave() == 1
     assert client.lrange("q", 0, -1) == ["a"]
+
+
+def test_what_a_busy_redis_refuses_to_let_go_of_is_handed_back_later(tmp_path: Path) -> None:
+    group = [QueueGroup(name="64x64", queues=("q",))]
+    with TcpServer(tmp_path, "--busy-reply-threshold", "10") as server:
+        client = server.client()
+        claims = Claims(once=client, patient=client, namespace="n", worker="w", lease_s=60)
+        claims.join()
+        _push(client, group[0], "a")
+        [claimed] = claims.claim(group, 1)
+        loop = threading.Thread(target=_loop_until_killed, args=(server,))
+        loop.start()
+        until(lambda: _says_busy(server.client().ping))
+        assert _says_busy(lambda: claims.ack(claimed.tag))
+        server.client().script_kill()
+        loop.join()
+        assert claims.hand_back_strays() == 1
+        assert _texts(claims.claim(group, 1)) == ["a"]
+
+
+def test_a_worker_waits_for_a_busy_redis(tmp_path: Path) -> None:
+    with TcpServer(tmp_path, "--busy-reply-threshold", "10") as server:
+        loop = threading.Thread(target=_loop_until_killed, args=(server,))
+        loop.start()
+        until(lambda: _says_busy(server.client().ping))
+        answered = threading.Thread(
+            target=broker.connect(
+                f"redis://127.0.0.1:{server.port}", retries=broker.UNTIL_IT_IS_BACK
+            ).ping
+        )
+        answered.start()
+        answered.join(0.3)
+        assert answered.is_alive()
+        server.client().script_kill()
+        answered.join(30)
+        assert not answered.is_alive()
+        loop.join()
+
+
+def _loop_until_killed(server: TcpServer) -> None:
+    with suppress(redis.ResponseError):
+        server.client().eval("while true do end", 0)
+
+
+def _says_busy(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except redis.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False

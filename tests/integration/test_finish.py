@@ -37,7 +37,7 @@ class FailsSometimes(MemoryStore):
 def _begun(records: Records, images: int = 1) -> Attempt:
     request = JobRequest.parse({"prompt": "a", "seed": 1, "num_images_per_prompt": images})
     records.submit([("j", request)])
-    attempt = plan_attempt("j", request, FakeEngine().info)
+    attempt = plan_attempt("j", request, FakeEngine().info, token="first")
     begin(records, "j", attempt.token)
     for index in range(images):
         attempt.deliver(index, np.zeros((64, 64, 3), np.uint8))

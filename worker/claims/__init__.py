@@ -36,6 +36,8 @@ class Claimed:
     message: str
     deliveries: int
     """1 the first time, one more after each worker that died with it."""
+    attempt: str
+    """What names this claim among all that were ever made, and whatever is tried with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,29 +163,33 @@ class Claims:
         turns, taken = answer
         self._turns = json.loads(turns)
         return [
-            Claimed(tag=tag, list_key=key, message=message, deliveries=deliveries)
+            Claimed(
+                tag=tag,
+                list_key=key,
+                message=message,
+                deliveries=deliveries,
+                attempt=self.attempt(tag),
+            )
             for tag, key, message, deliveries in taken
         ]
 
-    def ack(self, tag: str, record: str = "") -> bool:
+    def ack(self, tag: str, record: str = "", *, shard: str = "") -> bool:
         """The message is done with. False if it was no longer ours.
 
         Args:
             record: key of the job's record. If that says queued, or running by the attempt of this
                 claim, the message goes back to the head of its queue instead: the server was a
                 replica when the job ended, and has never heard of it.
+            shard: field of `record` that holds a shard's.
         """
-        outcome = self._release(
-            keys=[self.key, self._deliveries, *filter(None, [record])],
-            args=[tag, 0, 0, self.attempt(tag)],
-        )
-        self._held.discard(tag)
+        keys = [self.key, self._deliveries, *filter(None, [record])]
+        outcome = self._let_go(tag, keys, [0, 0, self.attempt(tag), shard])
         if outcome == _WENT_BACK:
-            log.warning("%s: Redis does not know that it ended; it is done again", record)
+            log.warning("%s %s: Redis does not know its end; it is done again", record, shard)
         return bool(outcome)
 
     def attempt(self, tag: str) -> str:
-        """What names one claim among all that were ever made."""
+        """See `Claimed.attempt`."""
         return f"{self.worker}/{tag}"
 
     def hand_back(self, tag: str) -> bool:
@@ -236,10 +242,20 @@ class Claims:
     def _put_back(
         self, tag: str, *, counted: bool = False, client: redis.Redis | None = None
     ) -> bool:
-        keys = [self.key, self._deliveries]
-        ours = bool(self._release(keys=keys, args=[tag, 1, int(counted)], client=client))
-        self._held.discard(tag)
-        return ours
+        return bool(self._let_go(tag, [self.key, self._deliveries], [1, int(counted)], client))
+
+    def _let_go(
+        self,
+        tag: str,
+        keys: Sequence[str],
+        how: Sequence[str | int],
+        client: redis.Redis | None = None,
+    ) -> int:
+        """What Redis refused to let go of is a stray from now on: nobody here works on it."""
+        try:
+            return cast(int, self._release(keys=keys, args=[tag, *how], client=client))
+        finally:
+            self._held.discard(tag)
 
     def _swept(self, worker: str, count: int) -> list[tuple[str, int]]:
         answer = self._sweep(

@@ -1,7 +1,8 @@
 -- Let go of one message: finished for good, or back to the head of its queue.
 -- KEYS 1 this worker's claims   2 deliveries   3 record of the job it asks for (none: it asks for none)
 -- ARGV 1 tag   2 '1' to put it back   3 what its delivery count grows by then
---      4 attempt this worker made at the job
+--      4 attempt this worker made at the job   5 field of the record, which is then `state|attempt|…`
+--        ('' if the record is a hash of its own)
 -- A job that is still open by its record goes back in any case: what ended it, this server never heard
 -- of (it was a replica then), or the attempt had not begun for it.
 -- Returns 1; 2 if it went back for that; 0 if the claim is not this worker's any more.
@@ -12,8 +13,13 @@ local cut = string.find(entry, '\0', 1, true)
 local message = string.sub(entry, cut + 1)
 
 local function still_open()
-  local record = redis.call('HMGET', KEYS[3], 'state', 'attempt')
-  return record[1] == 'queued' or (record[1] == 'running' and record[2] == ARGV[4])
+  local state, attempt
+  if ARGV[5] ~= '' then
+    state, attempt = string.match(redis.call('HGET', KEYS[3], ARGV[5]) or '', '^([^|]*)|([^|]*)')
+  else
+    state, attempt = unpack(redis.call('HMGET', KEYS[3], 'state', 'attempt'))
+  end
+  return state == 'queued' or (state == 'running' and attempt == ARGV[4])
 end
 
 local function back() put_back(string.sub(entry, 1, cut - 1), message) end

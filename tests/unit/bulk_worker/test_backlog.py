@@ -19,7 +19,7 @@ def _rows(*rows: int, shape: Shape = SMALL, images: int = 1, alone: bool = False
 
 
 def _expect(backlog: Backlog, tag: str) -> None:
-    backlog.expect(Claimed(tag=tag, list_key="q", message="m", deliveries=1))
+    backlog.expect(Claimed(tag=tag, list_key="q", message="m", deliveries=1, attempt=tag))
 
 
 def _numbers(batch: list[Slot]) -> list[int]:
