@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Final
 from producer.bulk.planning import read_rejected
 from shared.bulk.layout import CARD, RUN_STATS, parts_prefix, stats_key
 from shared.bulk.markers import finished
+from shared.bulk.messages import Waiting
 from shared.bulk.plan import Plan, ShardPlan
 from shared.bulk.records import NewRun, RunStatus
 from shared.bulk.stats import RowFailure
 from shared.bulk.summary import sum_up
-from shared.errors import (
-    ResultTimeout,
-    UnknownRun,
-)
+from shared.errors import ResultTimeout, UnknownRun
 from shared.jobs import State
 from shared.storage import ObjectStore
 
@@ -48,18 +46,27 @@ class BulkRun:
         with self.client.asking() as runs:
             return runs.get(self.id)
 
-    def looks(self, every_s: float = _POLL_S, *, still_s: float = _STILL_S) -> Iterator[RunStatus]:
-        """Where it stands, time and again until it has ended. When nothing has moved for `still_s`,
-        shards whose message was lost are sent again."""
-        before, moved_at = None, time.monotonic()
+    def looks(
+        self,
+        every_s: float = _POLL_S,
+        *,
+        still_s: float = _STILL_S,
+        until: float = float("inf"),
+    ) -> Iterator[RunStatus]:
+        """Where it stands, time and again until it has ended or `until` is past (as of
+        `time.monotonic`). When nothing has moved for `still_s`, shards whose message was lost are
+        sent again; if none was, the next look for them comes after twice as long."""
+        before, moved_at, patience_s = None, 0.0, still_s
         while not (status := self.status()).done:
             yield status
+            if (now := time.monotonic()) >= until:
+                return
             if status != before:
-                before, moved_at = status, time.monotonic()
-            elif time.monotonic() - moved_at >= still_s:
-                self._send_lost()
+                before, moved_at, patience_s = status, now, still_s
+            elif now - moved_at >= patience_s:
+                patience_s = still_s if self._send_lost() else 2 * patience_s
                 moved_at = time.monotonic()
-            time.sleep(every_s)
+            time.sleep(max(0.0, min(every_s, until - time.monotonic())))
         if status.state is State.SUCCEEDED:
             sum_up(self.store, self.plan)
         yield status
@@ -70,11 +77,11 @@ class BulkRun:
         Raises:
             ResultTimeout: `timeout` seconds passed; the run goes on.
         """
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        for status in self.looks():
-            if not status.done and time.monotonic() >= deadline:
-                raise ResultTimeout(f"run {self.id} is not done after {timeout:g} s; it goes on")
-        return status
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        *_, last = self.looks(until=until)
+        if not last.done:
+            raise ResultTimeout(f"run {self.id} is not done after {timeout:g} s; it goes on")
+        return last
 
     def cancel(self) -> State:
         """Stop it: workers put its shards down between batches. What is made stays."""
@@ -115,7 +122,10 @@ class BulkRun:
         spoiled: Callable[[ShardPlan], Sequence[str]] = lambda shard: (),
     ) -> int:
         """Take the commit markers of `shards` away, and the files that are `spoiled`, and have
-        what is missing painted. Shards on their way or in work are left alone. How many went."""
+        what is missing painted. Shards on their way or in work are left alone. How many went.
+
+        Whoever resumes the run meanwhile may send a shard that was withdrawn here, and a worker may
+        find it finished before its marker goes: it is sent anew after that in any case."""
         if not shards:
             return 0
         terms = self._standing()
@@ -131,7 +141,7 @@ class BulkRun:
         if again:
             for key in (RUN_STATS, CARD):
                 self.store.delete(key)
-        self._send(terms)
+        self._send(terms, anew=again)
         return len(again)
 
     def resume(self, *, max_failures: int | None, priority: int) -> None:
@@ -147,12 +157,13 @@ class BulkRun:
         if self.status().state is State.SUCCEEDED:
             sum_up(self.store, self.plan)
 
-    def _send(self, terms: tuple[int | None, int]) -> None:
-        """Set the run going: every shard that is neither finished nor on its way.
+    def _send(self, terms: tuple[int | None, int], *, anew: Sequence[ShardPlan] = ()) -> None:
+        """Set the run going: every shard that is neither finished nor on its way, and those `anew`.
         Of shards that Redis has not heard of, those with a commit marker are finished."""
         run = self._record(terms)
         with self.client.asking() as runs:
             runs.start(run)
+            runs.send_anew(run, map(_sent, anew))
             known = {record.shard for record in runs.shards(self.id)}
             unheard = [shard for shard in self.plan.shards if shard.number not in known]
             runs.note_finished(
@@ -162,13 +173,13 @@ class BulkRun:
                     for s, stats in finished(self.store, unheard)
                 ],
             )
-            runs.withdraw_lost(run, self._sizes)
+            runs.send_lost(run, map(_sent, self.plan.shards))
             runs.enqueue(run, map(_sent, self.plan.shards))
             runs.settle(self.id)
 
     def _send_lost(self) -> int:
         """Send the shards of which Redis has no message, or not even a record: it failed over, or
-        was set back. How many."""
+        was set back, or who sent them did not live to send all. How many."""
         try:
             status = self.status()
         except UnknownRun:
@@ -177,17 +188,7 @@ class BulkRun:
             return 0
         run = self._record((status.max_failures, status.priority))
         with self.client.asking() as runs:
-            again = set(runs.withdraw_lost(run, self._sizes))
-            known = {record.shard for record in runs.shards(self.id)}
-            again |= {shard.number for shard in self.plan.shards} - known
-            return runs.enqueue(
-                run, (_sent(shard) for shard in self.plan.shards if shard.number in again)
-            )
-
-    @property
-    def _sizes(self) -> set[tuple[int | None, int | None]]:
-        """Of the pictures."""
-        return {(shard.height, shard.width) for shard in self.plan.shards}
+            return runs.send_lost(run, map(_sent, self.plan.shards))
 
     def _in_state(self, state: State) -> list[ShardPlan]:
         with self.client.asking() as runs:
@@ -215,5 +216,5 @@ class BulkRun:
         )
 
 
-def _sent(shard: ShardPlan) -> tuple[int, int, int | None, int | None]:
+def _sent(shard: ShardPlan) -> Waiting:
     return shard.number, shard.samples, shard.height, shard.width

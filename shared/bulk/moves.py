@@ -6,8 +6,9 @@ there are, and who may make them, `Runs` tells.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from shared.bulk.keys import run_keys
 from shared.bulk.layout import shard_name
@@ -26,6 +27,33 @@ T = TypeVar("T")
 _CHUNK: Final = 500
 
 
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a shard's record becomes, and on what terms."""
+
+    enters: State
+    leaves: tuple[str, ...] = ()
+    """States it may leave."""
+    holder: str = ""
+    """Attempt that must have it; empty asks for none."""
+    attempt: str = ""
+    worker: str = ""
+    """Who has it then."""
+    counts: str = ""
+    """`done|failed`, in samples; empty keeps what is there."""
+    reasons: str = ""
+    """Failed samples by error code, as JSON; empty keeps what is there."""
+    claim: tuple[str, str] = ("", "")
+    """Claims hash and tag that must stand."""
+    message: tuple[str, str] = ("", "")
+    """List and message, sent with the move."""
+
+    def with_made(self, done: int, reasons: Mapping[str, int]) -> Self:
+        """And so many samples are made, so many failed by error code."""
+        counts = f"{done}|{sum(reasons.values())}"
+        return replace(self, counts=counts, reasons=json.dumps(dict(reasons)))
+
+
 class Moves:
     """Of the shards of one namespace."""
 
@@ -37,99 +65,40 @@ class Moves:
         self._claims_prefix = claims_key(namespace, "")
         self._move = script(client, __package__, "move")
 
-    def by(
-        self,
-        state: State,
-        run: str,
-        shard: int,
-        attempt: str,
-        worker: str,
-        *,
-        counts: str = "",
-        made: tuple[int, Mapping[str, int]] | None = None,
-    ) -> ShardMove:
+    def by(self, run: str, shard: int, attempt: str, move: Change) -> ShardMove:
         """A move that only the attempt which has the shard may make. Raises LeaseLost."""
-        move = read_move(
-            self.enter(
-                state,
-                run,
-                shard,
-                leave=(State.RUNNING,),
-                holder=attempt,
-                attempt=attempt if state is State.RUNNING else "",
-                worker=worker,
-                counts=counts,
-                made=made,
-            )
-        )
-        if not move.happened:
+        held = replace(move, leaves=(State.RUNNING,), holder=attempt)
+        made = self.enter(run, shard, held)
+        if not made.happened:
             raise LeaseLost(f"shard {shard_name(shard)} of run {run} is another attempt's now")
-        return move
+        return made
 
-    def enter_all(
-        self,
-        state: State,
-        run: str,
-        leave: Iterable[str],
-        shards: Iterable[tuple[int, dict[str, Any]]],
-    ) -> list[int]:
-        """Move many shards, each with what else `enter` takes. Which did move."""
+    def enter(self, run: str, shard: int, change: Change) -> ShardMove:
+        """Move one shard, if move.lua finds that it may."""
+        return read_move(self._call(run, shard, change))
+
+    def enter_all(self, run: str, changes: Iterable[tuple[int, Change]]) -> list[int]:
+        """Move many shards. Which did move."""
         moved = []
-        for chunk in _chunks(shards):
+        for chunk in _chunks(changes):
             with self._redis.pipeline(transaction=False) as pipe:
-                for shard, more in chunk:
-                    self.enter(state, run, shard, leave=leave, client=pipe, **more)
+                for shard, change in chunk:
+                    self._call(run, shard, change, client=pipe)
                 answers = pipe.execute()
             moved += [shard for (shard, _), move in zip(chunk, answers, strict=True) if move[0]]
         return moved
 
-    def enter(
-        self,
-        state: State,
-        run: str,
-        shard: int,
-        *,
-        leave: Iterable[str],
-        holder: str = "",
-        attempt: str = "",
-        worker: str = "",
-        counts: str = "",
-        made: tuple[int, Mapping[str, int]] | None = None,
-        claim: tuple[str, str] = ("", ""),
-        message: tuple[str, str] = ("", ""),
-        client: Any = None,
-    ) -> Any:
-        """Move one shard, if move.lua finds that it may.
-
-        Args:
-            leave: states it may leave.
-            holder: attempt that must have it.
-            attempt, worker: who has it then.
-            counts: `done|failed`, in samples; empty keeps what is there.
-            made: samples, and failed samples by error code; instead of `counts`.
-            claim: claims hash and tag that must stand.
-            message: list and message, sent with the move.
-            client: a pipeline, which then has the answer.
-        """
-        reasons = ""
-        if made is not None:
-            counts, reasons = f"{made[0]}|{sum(made[1].values())}", json.dumps(dict(made[1]))
+    def _call(self, run: str, shard: int, change: Change, client: Any = None) -> Any:
+        """`client`: a pipeline, which then has the answer."""
+        list_key, message = change.message
+        claims, tag = change.claim
         return self._move(
-            keys=[*run_keys(self._namespace, run), claim[0], message[0], self._leases],
+            keys=[*run_keys(self._namespace, run), claims, list_key, self._leases],
             args=[
-                shard,
-                holder,
-                f",{','.join(leave)},",
-                state.value,
-                attempt,
-                worker,
-                counts,
-                claim[1],
-                message[1],
-                self._retention_s,
-                reasons,
-                self._claims_prefix,
-                message_id(run, shard),
+                *(shard, change.holder, f",{','.join(change.leaves)},"),
+                *(change.enters.value, change.attempt, change.worker),
+                *(change.counts, tag, message, self._retention_s, change.reasons),
+                *(self._claims_prefix, message_id(run, shard)),
             ],
             client=client,
         )

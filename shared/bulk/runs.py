@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Final, cast
 
 from shared.bulk.keys import RunKeys, index_key, run_keys
 from shared.bulk.messages import Waiting, bulk_queue, packed
-from shared.bulk.moves import Moves
+from shared.bulk.moves import Change, Moves
 from shared.bulk.records import (
     NONE,
     NewRun,
     RunStatus,
     ShardMove,
     ShardRecord,
-    read_move,
     read_record,
     read_status,
 )
 from shared.errors import UnknownRun
 from shared.jobs import State
-from shared.queues import claims_key, later_key, leases_key
+from shared.queues import claims_key, leases_key
 from shared.scripts import script
 
 if TYPE_CHECKING:
@@ -85,36 +84,52 @@ class Runs:
     def enqueue(self, run: NewRun, shards: Iterable[Waiting]) -> int:
         """Send shards to the workers: those without a record, and those that failed or were
         cancelled. What was done of the latter still counts. How many went."""
-        sent = ((shard[0], {"message": packed(self._namespace, run, shard)}) for shard in shards)
-        return len(self._moves.enter_all(State.QUEUED, run.id, _AT_REST, sent))
+        sent = ((shard[0], self._sent(run, shard, _AT_REST)) for shard in shards)
+        return len(self._moves.enter_all(run.id, sent))
 
-    def withdraw_lost(
-        self, run: NewRun, sizes: Iterable[tuple[int | None, int | None]]
-    ) -> list[int]:
-        """Count shards as cancelled that wait or are worked on by their records, while no message
-        of theirs is anywhere: a Redis that failed over forgot it, or how they ended. Which.
+    def send_lost(self, run: NewRun, shards: Iterable[Waiting]) -> int:
+        """Send again those of a run under way that are to be made while no message of theirs is
+        anywhere: a Redis that failed over forgot it, or how they ended, or whoever was to send them
+        did not live to. How many went. Two who do this at once may send a shard twice.
 
-        Reads all claims and all messages in the queues of `sizes` (height, width) in one go: 10,000
-        shards keep Redis busy for 0.1 s.
+        Reads all claims and all messages in the queues of `shards` in one go: 10,000 shards keep
+        Redis busy for 0.1 s.
         """
-        leases = leases_key(self._namespace)
+        by_number = {shard[0]: shard for shard in shards}
+        sizes = {shard[2:] for shard in by_number.values()}
         queues = {bulk_queue(self._namespace, run.model, *size) for size in sizes}
-        keys = [*self._keys(run.id), leases, later_key(self._namespace), *sorted(queues)]
-        found = self._lost(keys=keys, args=[run.id, claims_key(self._namespace, "")])
-        return sorted(int(shard) for shard in cast(list[str], found))
+        keys = self._keys(run.id)
+        found = self._lost(
+            keys=[keys.run, keys.shards, leases_key(self._namespace), *sorted(queues)],
+            args=[run.id, claims_key(self._namespace, "")],
+        )
+        again = (
+            (shard, self._sent(run, by_number[shard], (state,), holder=attempt))
+            for shard, state, attempt in cast(list[tuple[int, str, str]], found)
+            if shard in by_number
+        )
+        return len(self._moves.enter_all(run.id, again))
+
+    def send_anew(self, run: NewRun, shards: Iterable[Waiting]) -> int:
+        """Send shards whose files were taken away, whoever has worked on them meanwhile: what was
+        made of them counts no more. How many went: not those whose message waits."""
+        leaves = (*_AT_REST, State.SUCCEEDED, State.RUNNING)
+        sent = ((shard[0], self._sent(run, shard, leaves).with_made(0, {})) for shard in shards)
+        return len(self._moves.enter_all(run.id, sent))
 
     def withdraw(self, run: str, shards: Iterable[int]) -> list[int]:
         """Count shards as cancelled, so that no worker touches their files until they are sent
         again. Which: not those on their way or in work."""
-        leave = (*_AT_REST, State.SUCCEEDED)
-        asked = ((shard, {"made": (0, dict[str, int]())}) for shard in shards)
-        return self._moves.enter_all(State.CANCELLED, run, leave, asked)
+        asked = Change(enters=State.CANCELLED, leaves=(*_AT_REST, State.SUCCEEDED))
+        return self._moves.enter_all(run, ((shard, asked.with_made(0, {})) for shard in shards))
 
     def note_finished(self, run: str, shards: Iterable[tuple[int, int, Mapping[str, int]]]) -> None:
         """Record shards (number, samples, failed samples by error code) whose commit markers were
         found."""
-        found = ((shard, {"made": (done, reasons)}) for shard, done, reasons in shards)
-        self._moves.enter_all(State.SUCCEEDED, run, _AT_REST, found)
+        found = Change(enters=State.SUCCEEDED, leaves=_AT_REST)
+        self._moves.enter_all(
+            run, ((shard, found.with_made(done, reasons)) for shard, done, reasons in shards)
+        )
 
     def begin(
         self, run: str, shard: int, attempt: str, worker: str, claim: tuple[str, str] = ("", "")
@@ -122,12 +137,14 @@ class Runs:
         """A worker takes the shard; `claim` (claims hash, tag) must still stand. Not if the run has
         stopped: then the shard is recorded as cancelled, and its message can go. Nor if a living
         worker claims another message of the shard: it goes on, and this message can go."""
-        leave = (NONE, State.QUEUED, State.RUNNING)
-        return read_move(
-            self._moves.enter(
-                State.RUNNING, run, shard, leave=leave, attempt=attempt, worker=worker, claim=claim
-            )
+        taken = Change(
+            enters=State.RUNNING,
+            leaves=(NONE, State.QUEUED, State.RUNNING),
+            attempt=attempt,
+            worker=worker,
+            claim=claim,
         )
+        return self._moves.enter(run, shard, taken)
 
     def progress(
         self, run: str, shard: int, attempt: str, worker: str, done: int, failed: int
@@ -137,9 +154,10 @@ class Runs:
         Raises:
             LeaseLost: another attempt has the shard, or nobody does.
         """
-        counts = f"{done}|{failed}"
-        move = self._moves.by(State.RUNNING, run, shard, attempt, worker, counts=counts)
-        return move.run is State.RUNNING
+        noted = Change(
+            enters=State.RUNNING, attempt=attempt, worker=worker, counts=f"{done}|{failed}"
+        )
+        return self._moves.by(run, shard, attempt, noted).run is State.RUNNING
 
     def succeed(
         self,
@@ -155,19 +173,21 @@ class Runs:
         The move that completes the run, and only that one, answers with the run succeeded or
         failed: whoever made it writes the summary. Raises LeaseLost.
         """
-        return self._moves.by(State.SUCCEEDED, run, shard, attempt, worker, made=(done, reasons))
+        ended = Change(enters=State.SUCCEEDED, worker=worker).with_made(done, reasons)
+        return self._moves.by(run, shard, attempt, ended)
 
     def fail(
         self, run: str, shard: int, attempt: str, worker: str, reasons: Mapping[str, int]
     ) -> ShardMove:
         """The shard as a whole cannot be made. Raises LeaseLost."""
-        return self._moves.by(State.FAILED, run, shard, attempt, worker, made=(0, reasons))
+        ended = Change(enters=State.FAILED, worker=worker).with_made(0, reasons)
+        return self._moves.by(run, shard, attempt, ended)
 
     def hand_back(self, run: str, shard: int, attempt: str) -> ShardMove:
         """The worker gives the shard back, if it still has it; its message must go back to the
         queue too, unless the run has stopped: then it must go."""
-        leave = (State.RUNNING,)
-        return read_move(self._moves.enter(State.QUEUED, run, shard, leave=leave, holder=attempt))
+        back = Change(enters=State.QUEUED, leaves=(State.RUNNING,), holder=attempt)
+        return self._moves.enter(run, shard, back)
 
     def tries(self, run: str, shard: int) -> int:
         """How often the shard was begun."""
@@ -210,6 +230,10 @@ class Runs:
 
     def _keys(self, run: str) -> RunKeys:
         return run_keys(self._namespace, run)
+
+    def _sent(self, run: NewRun, shard: Waiting, leaves: tuple[str, ...], holder: str = "") -> Change:
+        message = packed(self._namespace, run, shard)
+        return Change(enters=State.QUEUED, leaves=leaves, holder=holder, message=message)
 
     def _end(self, run: str, *, cancel: bool) -> State:
         state = self._settle(keys=self._keys(run), args=[int(cancel), self._retention_s])

@@ -63,7 +63,8 @@ class ShardStats(Record):
 class RunStats(Record):
     """`stats.json` of a whole dataset."""
 
-    plan_digest: str
+    work: str
+    """What was asked for, as SHA-256: `Plan.work`."""
     model: str
     model_digest: str
     rows: int
@@ -91,7 +92,7 @@ class RunStats(Record):
         if last is None:
             raise ValueError("a run has at least one shard")
         return cls(
-            plan_digest=plan.digest,
+            work=plan.work,
             model=last.model,
             model_digest=last.model_digest,
             rows=plan.rows,

@@ -44,7 +44,7 @@ def sum_up(store: ObjectStore, plan: Plan) -> None:
     """The same for a run that is complete, if whoever ended it did not live to. Nothing where files
     were removed since."""
     with suppress(KeyError, ValueError):
-        if RunStats.model_validate_json(store.get(RUN_STATS)).plan_digest == plan.digest:
+        if RunStats.model_validate_json(store.get(RUN_STATS)).work == plan.work:
             return
     with suppress(KeyError):
         summarise(store, plan)
@@ -101,7 +101,7 @@ def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
     for reason, samples in stats.failures_by_reason.items():
         yield f"Failed: `{reason}`", samples
     yield "Size", f"{stats.size} bytes"
-    yield "Plan", f"`{stats.plan_digest}`"
+    yield "Plan", f"`{stats.work}`"
 
 
 def _size_category(samples: int) -> str:
