@@ -1,0 +1,125 @@
+"""Parts of a dataset sent again while somebody else resumes, works or waits."""
+
+from pathlib import Path
+
+import pytest
+import redis
+
+from producer import Client
+from producer.bulk.run import BulkRun
+from shared.bulk.runs import Runs
+from shared.errors import LeaseLost, ResultTimeout
+from shared.jobs import State
+from shared.storage.folder import FolderStore
+from tests.support.datasets import RUN, SHARDS
+from tests.support.processes import StartWorker, until
+
+PROMPTS = ["a", "[fail]", *(f"prompt {n}" for n in range(18))]
+FAST = {"IMAGEFLEET_MODEL": "fake:seconds=0.01,capacity=8"}
+
+
+@pytest.mark.parametrize("again", ["retry_failed", "repair"])
+def test_who_resumes_while_files_are_taken_away_leaves_no_hole(
+    start: StartWorker,
+    client: redis.Redis,
+    namespace: str,
+    producer: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    again: str,
+) -> None:
+    """A worker finds the old commit marker, and records success, before it is taken away."""
+    run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
+    start(**FAST)
+    run.wait(60)
+    until(lambda: not client.keys(f"{namespace}:claims:*"))
+    if again == "repair":
+        (tmp_path / "data" / "00000.tar").write_bytes(b"damaged")
+    verdict = run.verify()
+    other, delete = producer.find_bulk(str(tmp_path / "data")), FolderStore.delete
+    resumed: list[str] = []
+
+    def slow(store: FolderStore, key: str) -> None:
+        if not resumed:
+            resumed.append(key)
+            other.resume(max_failures=None, priority=3)
+            until(lambda: other.status().state is State.SUCCEEDED)
+        delete(store, key)
+
+    monkeypatch.setattr(FolderStore, "delete", slow)
+    assert (run.retry_failed() if again == "retry_failed" else run.repair(verdict)) == 1
+    status = run.wait(60)
+    assert (status.state, status.images, status.failed_images) == (State.SUCCEEDED, 19, 1)
+    assert run.verify().clean
+    assert (tmp_path / "data" / "stats.json").exists()
+
+
+def test_a_shard_sent_anew_is_no_longer_whoever_s_took_it_up_meanwhile(
+    client: redis.Redis, namespace: str
+) -> None:
+    runs = Runs(client, namespace, 60)
+    runs.start(RUN)
+    runs.enqueue(RUN, SHARDS)
+    for shard in (0, 1):
+        runs.begin(RUN.id, shard, "a", "host")
+    runs.progress(RUN.id, 0, "a", "host", 3, 0)
+    runs.succeed(RUN.id, 1, "a", "host", 3, {"device_error": 1})
+    assert runs.send_anew(RUN, SHARDS) == 2  # the third's message waits
+    with pytest.raises(LeaseLost):
+        runs.succeed(RUN.id, 0, "a", "host", 4, {})
+    status = runs.get(RUN.id)
+    assert status.shards_by_state[State.QUEUED] == 3
+    assert (status.images, status.failed_images, status.failures_by_reason) == (0, 0, {})
+
+
+class _Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def still(
+    producer: Client, client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[BulkRun, _Clock, list[float]]:
+    """A run that nobody works on, by a clock of ours, and when its lost shards were looked for."""
+    run, clock, looks = producer.bulk(PROMPTS, tmp_path / "data"), _Clock(), list[float]()
+    look = Runs.send_lost
+
+    def noted(runs: Runs, *asked: object) -> int:
+        looks.append(clock.now)
+        return look(runs, *asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Runs, "send_lost", noted)
+    monkeypatch.setattr("producer.bulk.run.time", clock)
+    return run, clock, looks
+
+
+def test_who_waits_in_vain_looks_for_lost_shards_ever_more_rarely(
+    still: tuple[BulkRun, _Clock, list[float]],
+    client: redis.Redis,
+    namespace: str,
+) -> None:
+    run, _, looks = still
+    list(run.looks(until=300.0))
+    assert looks == [30, 90, 210]
+    client.delete(*client.scan_iter(f"{namespace}.bulk*"))
+    looks.clear()
+    list(run.looks(until=500.0))
+    assert looks == [330, 360, 420]  # found at once, so it may be lost again
+
+
+def test_waiting_ends_when_its_time_is_up(still: tuple[BulkRun, _Clock, list[float]]) -> None:
+    run, clock, looks = still
+    for timeout, now in ((0.0, 0.0), (0.7, 0.7), (30.0, 30.7)):
+        with pytest.raises(ResultTimeout):
+            run.wait(timeout)
+        assert clock.now == pytest.approx(now)
+    assert not looks
