@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Final, TypeVar
 
+import redis
+
 from shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
 from shared.bulk.markers import read_marker
 from shared.bulk.messages import ShardMessage
@@ -22,6 +24,7 @@ from shared.errors import (
     PlanDamaged,
     StorageDenied,
     TooManyDeliveries,
+    WorkerError,
 )
 from shared.jobs import State
 from shared.storage import ObjectStore, open_store
@@ -47,16 +50,10 @@ def make_shard(workshop: Workshop, message: ShardMessage, tag: str) -> None:
     """
     making = _Making(workshop, message, tag)
     try:
-        making.make()
+        making.see_to_its_end()
     except LeaseLost:
         making.hand_back()
         raise
-    except (PlanDamaged, TooManyDeliveries) as error:
-        making.fail(error)
-    except Exception as error:
-        making.leave_to_others(error)
-    else:
-        workshop.backlog.went_well()
     finally:
         workshop.backlog.leave(tag)
 
@@ -71,6 +68,21 @@ class _Making:
         self._me = (message.run, message.shard, self._token, workshop.claims.worker)
         self._samples = 1
         """Planned; before the plan is read, some."""
+
+    def see_to_its_end(self) -> None:
+        """Raises LeaseLost: it goes back to the queue, if it is ours still."""
+        try:
+            self.make()
+            self._shop.backlog.went_well()
+        except LeaseLost:
+            raise
+        except (PlanDamaged, TooManyDeliveries) as error:
+            self.fail(error)
+        except redis.RedisError as error:  # says nothing about the shard
+            log.warning("shard %s goes back to the queue: %s", self.name, error)
+            raise LeaseLost(f"shard {self.name} goes back: {error}") from error
+        except Exception as error:
+            self.leave_to_others(error)
 
     def make(self) -> None:
         """Raises LeaseLost, or why the shard cannot be made."""
@@ -105,21 +117,21 @@ class _Making:
 
     def leave_to_others(self, error: Exception) -> None:
         """The rows are not to blame: storage is away, or this host lacks room, rights or a library.
-        Hand the shard back and take none for a while; after many tries of anybody's it fails,
-        unless it is only a matter of time. Raises LeaseLost."""
+        Take none for a while; after many tries of anybody's the shard fails, unless it is only a
+        matter of time. Raises LeaseLost."""
         if isinstance(error, OSError):  # its temporary folder is full
             error = StorageDenied(str(error))
         elif not isinstance(error, ImagefleetError):
             log.exception("shard %s failed in a way nobody thought of", self.name)
-            error = ImagefleetError(f"{type(error).__name__}: {error}")
+            error = WorkerError(f"{type(error).__name__}: {error}")
         tries = self._shop.runs.tries(self._message.run, self._message.shard)
-        if not error.retryable and tries >= _TRIES * self._shop.max_deliveries:
+        passes = error.retryable and not isinstance(error, WorkerError)
+        if not passes and tries >= _TRIES * self._shop.max_deliveries:
             self.fail(error)
             return
         rest_s = self._shop.backlog.rest()
         log.error("shard %s goes to others, none taken for %.0f s: %s", self.name, rest_s, error)
-        self.hand_back()
-        raise LeaseLost(f"shard {self.name} was handed back: {error}") from error
+        raise LeaseLost(f"shard {self.name} goes to others: {error}") from error
 
     def fail(self, error: ImagefleetError) -> None:
         """Record that the shard as a whole cannot be made. Raises LeaseLost."""
@@ -135,6 +147,8 @@ class _Making:
             if move.run is State.SUCCEEDED:
                 plan = self._plan()
                 self._patiently(lambda: sum_up(self._store, plan), "the summary of the run")
+        if move.run is None:  # nothing that its message could be held against
+            self._shop.claims.ack(self._tag)
         return move.happened
 
     def _get(self, key: str) -> bytes:

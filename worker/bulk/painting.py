@@ -15,7 +15,7 @@ from typing import Final
 
 from shared.bulk.plan import Plan, ShardPlan, ShardRow
 from shared.bulk.stats import RowFailure
-from shared.errors import ImagefleetError, LeaseLost, TooManyDeliveries
+from shared.errors import ImagefleetError, LeaseLost, TooManyDeliveries, WorkerError
 from shared.queues import DEFAULT_MODEL
 from worker.attempts import offer_of
 from worker.batching import suspect_from
@@ -190,7 +190,7 @@ class Painting:
             self._ended.put(_Ended(work=work, error=error))
         except Exception as error:
             log.exception("row %d failed in a way nobody thought of", work.row)
-            failure = ImagefleetError(f"{type(error).__name__}: {error}")
+            failure = WorkerError(f"{type(error).__name__}: {error}")
             self._ended.put(_Ended(work=work, error=failure))
 
     def _next_ended(self) -> _Ended:

@@ -1,0 +1,150 @@
+"""One attempt at one shard, in this process, that something happens to half-way."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+
+from shared.bulk.keys import shards_key
+from shared.bulk.messages import ShardMessage, bulk_queue
+from shared.errors import LeaseLost
+from shared.jobs import State
+from shared.queues import list_key
+from shared.storage import ObjectStore, open_store
+from tests.integration.conftest import MakeClaims
+from tests.support.datasets import Dataset, planned
+from worker.bulk.backlog import Backlog
+from worker.bulk.making import make_shard
+from worker.bulk.workshop import Workshop
+from worker.claims import QueueGroup
+from worker.engine.fake import FakeEngine
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Host:
+    """Makes the shard of a dataset, time and again."""
+
+    dataset: Dataset
+    shop: Workshop
+    queues: QueueGroup
+
+    def make(self) -> None:
+        [claimed] = self.shop.claims.claim([self.queues], 1, most=1)
+        self.shop.backlog.expect(claimed)
+        run = self.dataset.run
+        message = ShardMessage(run=run.id, shard=0, destination=run.destination)
+        make_shard(self.shop, message, claimed.tag)
+
+    def between(self, patch: pytest.MonkeyPatch, event: Callable[[], object]) -> None:
+        """Let `event` happen once the shard is begun, before its plan is read."""
+
+        def opened(url: str) -> ObjectStore:
+            event()
+            return open_store(url)
+
+        patch.setattr("worker.bulk.making.open_store", opened)
+
+
+@pytest.fixture
+def host(
+    client: redis.Redis, namespace: str, make_claims: MakeClaims, tmp_path: Path
+) -> Iterator[_Host]:
+    """The plan is missing: the shard cannot be made."""
+    dataset = planned(tmp_path / "data", client, namespace, ["a"])
+    dataset.send()
+    (tmp_path / "data" / "plan" / "plan.json").unlink()
+    queues = (bulk_queue(namespace, None, None, None),)
+    with ThreadPoolExecutor(1) as encoders:
+        shop = Workshop(
+            runs=dataset.runs,
+            claims=make_claims("host"),
+            backlog=Backlog(4),
+            engine=FakeEngine(),
+            encoders=encoders,
+            checkpoint_s=1.0,
+            patience_s=0.0,
+            max_deliveries=1,
+        )
+        group = QueueGroup(name="x", queues=queues, bulk=True)
+        yield _Host(dataset=dataset, shop=shop, queues=group)
+
+
+@pytest.fixture
+def queue(namespace: str) -> str:
+    return list_key(bulk_queue(namespace, None, None, None), 9)
+
+
+def test_an_attempt_is_known_by_its_claim(
+    host: _Host, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So whoever acknowledges the message can hold the record against it."""
+    seen: list[str | None] = []
+    key = shards_key(namespace, host.dataset.run.id)
+    host.between(monkeypatch, lambda: seen.append(client.hget(key, "0")))
+    host.make()
+    [record] = seen
+    claims = host.shop.claims
+    [tag] = client.hkeys(claims.key)
+    assert record is not None
+    assert record.startswith(f"running|{claims.attempt(tag)}|host|")
+
+
+def test_a_shard_that_cannot_be_made_and_is_another_s_by_then_lets_its_message_go_back(
+    host: _Host, client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = host.dataset
+    shards = [(0, 1, None, None)]
+    host.between(monkeypatch, lambda: dataset.runs.send_anew(dataset.run, shards))
+    with pytest.raises(LeaseLost):
+        host.make()
+    assert client.llen(queue) == 2
+    assert not client.exists(host.shop.claims.key)
+    assert dataset.runs.shards(dataset.run.id)[0].state is State.QUEUED
+
+
+def test_a_redis_that_fails_says_nothing_about_the_shard_nor_its_host(
+    host: _Host,
+    client: redis.Redis,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails() -> None:
+        raise redis.exceptions.ReadOnlyError("You can't write against a read only replica.")
+
+    host.between(monkeypatch, fails)
+    with pytest.raises(LeaseLost):
+        host.make()
+    assert client.llen(queue) == 1
+    [record] = host.dataset.runs.shards(host.dataset.run.id)
+    assert record.state is State.QUEUED
+    assert host.shop.backlog.wants_shard()  # it does not rest
+    assert "nobody thought of" not in caplog.text
+
+
+def test_a_surprise_that_comes_back_fails_the_shard_as_it_fails_jobs(
+    host: _Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprises() -> None:
+        raise ZeroDivisionError
+
+    host.between(monkeypatch, surprises)
+    for _ in range(2):
+        with pytest.raises(LeaseLost):
+            host.make()
+    host.make()
+    status = host.dataset.runs.get(host.dataset.run.id)
+    assert status.failures_by_reason == {"worker_error": 1}
+
+
+def test_the_message_of_a_run_that_redis_forgot_goes(
+    host: _Host, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    """Its shard's record may be left: it would send the message back, time and again."""
+    client.delete(f"{namespace}:bulk:{host.dataset.run.id}")
+    host.make()
+    assert not client.exists(host.shop.claims.key)
+    assert not client.exists(queue)
