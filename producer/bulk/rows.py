@@ -214,6 +214,13 @@ def _whole(value: object) -> object:
     return value
 
 
+def _told(value: Any) -> Any:
+    """Of numpy's kind, as lists and numbers; times as text, or those in nanoseconds, as pandas has
+    them, would come out as bare numbers."""
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    return (value.astype(str) if kind in ("m", "M") else value).tolist()
+
+
 def _plain(column: str, value: object, depth: int = 0) -> Any:
     """A value as JSON can hold it, and its readers can read it."""
     if depth > _MAX_DEPTH:
@@ -235,7 +242,7 @@ def _plain(column: str, value: object, depth: int = 0) -> Any:
     if isinstance(value, _TOLD_AS_TEXT):
         return str(value)
     if hasattr(value, "tolist"):  # of numpy
-        return _plain(column, value.tolist(), depth + 1)
+        return _plain(column, _told(value), depth + 1)
     # the text of, say, a picture is its place in memory: the same rows would not make the same plan
     raise _WrongRow(
         column,

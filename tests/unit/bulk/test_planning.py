@@ -1,6 +1,7 @@
 """Planning: what becomes of every row, and what is left behind when it fails."""
 
 import json
+from array import array
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -270,15 +271,39 @@ def test_what_has_no_text_of_its_own_is_not_carried_along() -> None:
     """A picture's text is its place in memory: the plan would be another one each time."""
     day = date(2026, 2, 3)
     rows = [
-        {"prompt": "a", "at": day, "scores": np.array([1.5, 2.0]), "n": np.int64(3)},
+        {
+            "prompt": "a",
+            "at": day,
+            "scores": np.array([1.5, 2.0]),
+            "n": np.int64(3),
+            "a": array("i", [7]),
+        },
         {"prompt": "b", "image": Image.new("RGB", (8, 8))},
     ]
     store = MemoryStore()
     made = _plan(rows, store)
     [[row]] = _rows(store, made)
-    assert row.extra == {"at": "2026-02-03", "scores": [1.5, 2.0], "n": 3}
+    assert row.extra == {"at": "2026-02-03", "scores": [1.5, 2.0], "n": 3, "a": [7]}
     [wrong] = read_rejected(store)
     assert (wrong["row"], wrong["field"], wrong["value"]) == (1, "image", "Image")
+
+
+@pytest.mark.parametrize("unit", ["ns", "s", "D"])
+def test_numpy_s_times_are_carried_along_as_text_whatever_their_unit(unit: str) -> None:
+    """In nanoseconds, as pandas has them, they came out as bare integers."""
+    day, while_ = np.datetime64("2026-02-03", unit), np.timedelta64(5, unit)
+    store = MemoryStore()
+    made = _plan(
+        [{"prompt": "a", "at": day, "for": while_, "days": np.array([day]), "all": [[day]]}], store
+    )
+    [[row]] = _rows(store, made)
+    assert row.extra == {
+        "at": str(day),
+        "for": str(while_),
+        "days": [str(day)],
+        "all": [[str(day)]],
+    }
+    assert str(day).startswith("2026-02-03")
 
 
 def test_broken_text_inside_a_column_is_carried_along_as_escapes(tmp_path: Path) -> None:

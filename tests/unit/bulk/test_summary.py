@@ -1,0 +1,60 @@
+"""What is told of a whole dataset."""
+
+import pytest
+
+from shared.bulk.layout import CARD, RUN_STATS, stats_key
+from shared.bulk.plan import Plan, ShardPlan, Source
+from shared.bulk.stats import ShardStats
+from shared.bulk.summary import sum_up, summarise
+from shared.storage.memory import MemoryStore
+
+DIGEST = "sha256:" + "1" * 64
+
+
+def _plan(model_digest: str | None, source: str = "a.txt") -> Plan:
+    return Plan(
+        shard_size=4,
+        model_digest=model_digest,
+        source=Source(name=source),
+        rows=4,
+        samples=4,
+        shards=(ShardPlan(name="00000", rows=4, samples=4, sha256="a" * 64),),
+        created_at="now",
+    )
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    found = MemoryStore()
+    stats = ShardStats(
+        shard="00000",
+        plan_sha256="a" * 64,
+        model="fake",
+        model_digest=DIGEST,
+        samples=4,
+        files=(),
+    )
+    found.put(stats_key("00000"), stats.dump(), "application/json")
+    return found
+
+
+def test_two_who_planned_the_same_write_the_same_summary(store: MemoryStore) -> None:
+    """One planned before a worker told its model's digest, and called the input otherwise."""
+    summarise(store, _plan(None))
+    first = store.get(RUN_STATS), store.get(CARD)
+    store.delete(CARD)
+    sum_up(store, _plan(DIGEST, "b.txt"))  # finds it done
+    with pytest.raises(KeyError):
+        store.get(CARD)
+    summarise(store, _plan(DIGEST, "b.txt"))
+    assert (store.get(RUN_STATS), store.get(CARD)) == first
+
+
+def test_the_summary_of_other_work_is_replaced(store: MemoryStore) -> None:
+    summarise(store, _plan(None).model_copy(update={"seed": 1}))
+    before = store.get(RUN_STATS)
+    sum_up(store, _plan(None))
+    assert store.get(RUN_STATS) != before
+    store.put(RUN_STATS, b"not one", "application/json")
+    sum_up(store, _plan(None))
+    assert b"not one" not in store.get(RUN_STATS)
