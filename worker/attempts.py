@@ -64,6 +64,10 @@ class Work:
     def ended(self) -> bool:
         return self._done.done()
 
+    @property
+    def delivered(self) -> int:
+        return len(self._pictures)
+
 
 @dataclass(kw_only=True, eq=False)
 class Attempt(Work):
@@ -80,8 +84,18 @@ class Attempt(Work):
     retries: int = 0
     """Other failures before it, as the record has them."""
     began_at: float = field(default_factory=time.time)
+    step: int = 0
+    """The latest one that was told."""
     quarter: int = 0
     """Quarter of its steps that was last called back."""
+
+    def step_of_all(self, step: int, painting: int) -> int:
+        """Where the job is as a whole, while `painting` of its pictures are at `step` and the
+        others are done or wait: the mean over its pictures. Never goes back."""
+        steps = self.specs[0].steps
+        done = self.delivered * steps + painting * min(step, steps)
+        self.step = max(self.step, min(steps, done // len(self.specs)))
+        return self.step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,8 @@ from worker.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 _DRAIN_GRACE_S: Final = 10.0
+_QUIT_S: Final = 3.0
+"""What Redis gets to answer a worker that leaves at once."""
 _DRAINING: Final = LeaseLost("this worker leaves")
 _ENCODERS: Final = min(4, os.cpu_count() or 1)
 """Threads that encode the pictures of datasets."""
@@ -255,9 +257,11 @@ class Host:
         self._delivery.stop()
 
     def quit(self) -> None:
-        """Hand everything back now and end the process."""
+        """Hand everything back now and end the process. Redis has a moment for it."""
+        self._leave_anyway_after(_QUIT_S)
         try:
-            log.warning("quitting: %d jobs handed back", self._claims.leave())
+            handed_back = self.jobs.hand_back(self.intake.unfinished()) + self._claims.leave()
+            log.warning("quitting: %d jobs handed back", handed_back)
         finally:
             os._exit(Exit.HURRIED)
 

@@ -63,7 +63,8 @@ class ProgressReporter:
     def _note_batch(self, batch: Sequence[Slot], step: int) -> None:
         for attempt in attempts_in(batch):
             if not attempt.ended:
-                self._note(attempt, min(step, attempt.specs[0].steps))
+                painting = sum(slot.work is attempt for slot in batch)
+                self._note(attempt, attempt.step_of_all(step, painting))
 
     def _note(self, attempt: Attempt, step: int) -> None:
         steps = attempt.specs[0].steps

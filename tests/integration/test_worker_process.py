@@ -249,6 +249,7 @@ def test_other_ways_to_stop_hand_back_too(
         with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
             app.control.shutdown()
     first.wait(30)
+    assert {job.status().state for job in jobs} == {State.QUEUED}
     start()
     assert _finish(producer, jobs) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}

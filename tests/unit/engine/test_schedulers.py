@@ -207,6 +207,14 @@ def test_every_sampler_runs_at_any_step_count_there_can_be(
                 assert np.isfinite(np.delete(one, table.BOUND, axis=1)).all(), case
 
 
+@pytest.mark.parametrize("class_name", ["PNDMScheduler", "EulerAncestralDiscreteScheduler"])
+def test_a_checkpoint_that_forbids_its_own_sampler_is_refused(class_name: str) -> None:
+    config = {"_class_name": class_name, "prediction_type": "sample", "skip_prk_steps": True}
+    noise = NoiseSchedule.from_json(config)
+    with pytest.raises(CheckpointError, match=f"{class_name} is not defined for.*'sample'"):
+        catalogue.default(noise)
+
+
 @pytest.mark.parametrize("variance", ["fixed_small", "fixed_small_log", "fixed_large"])
 def test_a_file_that_diffusers_writes_for_ddpm_is_read(variance: str) -> None:
     noise = NoiseSchedule.from_json({"_class_name": "DDPMScheduler", "variance_type": variance})

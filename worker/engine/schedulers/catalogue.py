@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from shared.errors import CheckpointError
 from worker.engine.schedulers.ddim import ddim
 from worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
 from worker.engine.schedulers.euler import euler, euler_ancestral
@@ -47,6 +48,16 @@ def available(noise: NoiseSchedule) -> tuple[str, ...]:
 
 
 def default(noise: NoiseSchedule) -> str:
-    """The checkpoint's own sampler if it is one of ours, else DDIM."""
+    """The checkpoint's own sampler if it is one of ours, else DDIM.
+
+    Raises:
+        CheckpointError: what the checkpoint predicts forbids its own sampler.
+    """
     name = _NAMES.get(noise.class_name, "ddim")
-    return name if name in available(noise) else "ddim"
+    if name not in available(noise):
+        raise CheckpointError(
+            f"scheduler: {noise.class_name} is not defined for "
+            f"prediction_type={noise.prediction_type!r}, "
+            f"rescale_betas_zero_snr={noise.rescale_betas_zero_snr}; DDIMScheduler is"
+        )
+    return name
