@@ -85,7 +85,8 @@ def load(folder: Path, mesh: str) -> None:
     import jax
 
     from worker.engine.checkpoint import TensorFiles
-    from worker.engine.mesh import Layout, Placement, start_backend
+    from worker.engine.layout import Layout
+    from worker.engine.mesh import Placement, start_backend
     from worker.engine.models.unet import UNet
     from worker.engine.models.unet_config import UNetConfig
     from worker.engine.stable_diffusion import abstract

@@ -4,6 +4,7 @@ The one module that does something when imported, as Celery wants it: it reads t
 connects to nothing.
 """
 
+import os
 import sys
 
 from celery import Celery
@@ -14,7 +15,7 @@ from shared.queues import queue_name
 from worker.bootsteps import install
 from worker.exits import Exit
 from worker.host import Host
-from worker.settings import WorkerSettings
+from worker.settings import WorkerSettings, misspelt
 from worker.tasks import add_bulk_task, add_render_task
 
 
@@ -48,6 +49,8 @@ def create_app(settings: WorkerSettings) -> Celery:
     return app
 
 
+for warning in misspelt(os.environ):
+    print(f"imagefleet-worker: warning: {warning}", file=sys.stderr)
 try:
     app = create_app(WorkerSettings.load())
 except ConfigurationError as error:

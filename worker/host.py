@@ -20,7 +20,7 @@ from shared.bulk.messages import bulk_queue, unpack_shard
 from shared.bulk.runs import Runs
 from shared.catalogue import Catalogue
 from shared.deadletters import DeadLetters
-from shared.errors import LeaseLost
+from shared.errors import ConfigurationError, LeaseLost, StorageDenied, StorageUnavailable
 from shared.queues import queue_name, without_tenant
 from shared.records import Records
 from shared.storage import open_store
@@ -92,7 +92,10 @@ class Host:
         broker.check(self._once, url)
         self._patient = broker.connect(url, retries=UNTIL_IT_IS_BACK)
         self._store = open_store(self.settings.storage_url)
-        self._store.check()
+        try:
+            self._store.check()
+        except (ConfigurationError, StorageDenied, StorageUnavailable) as error:
+            raise type(error)(f"IMAGEFLEET_STORAGE_URL: {error}") from error
 
     def _load_engine(self) -> Engine:
         settings = self.settings

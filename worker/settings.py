@@ -1,14 +1,20 @@
 """Settings of a worker, on top of those that both sides share. See docs/settings.md."""
 
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from shared.errors import ConfigurationError
-from shared.settings import Settings
+from shared.settings import ENV_PREFIX, Settings
+from shared.storage import open_store
+from shared.webhooks import check_secrets
 from worker.engine.base import Shape
+from worker.engine.layout import Layout
+from worker.outbound.addresses import AllowList
 
 Words = Annotated[tuple[str, ...], NoDecode]
 """Several values in one variable, separated by commas."""
@@ -44,10 +50,10 @@ class WorkerSettings(Settings):
         description="Pictures that a device, or the devices that share a copy of the weights, "
         "paint at a time.",
     )
-    dtype: str | None = Field(
+    dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None,
-        pattern=r"^(float32|bfloat16)$",
-        description="Numbers of the networks. Default: bfloat16 on accelerators, float32 on CPU.",
+        description="Numbers of the networks, `float32` or `bfloat16`. Default: bfloat16 on "
+        "accelerators, float32 on CPU.",
     )
     max_num_inference_steps: int = Field(
         default=100, ge=1, le=1000, description="Longest schedule a job may ask for."
@@ -166,6 +172,20 @@ class WorkerSettings(Settings):
             return tuple(SecretStr(word.strip()) for word in value.split(",") if word.strip())
         return value
 
+    @classmethod
+    def load(cls, **overrides: object) -> Self:
+        """As `Settings.load`, and with everything refused that neither Redis, the store, the model
+        nor a device need be asked about."""
+        settings = super().load(**overrides)
+        settings.declared_shapes()
+        Layout.read(settings.mesh, settings.devices)
+        open_store(settings.storage_url)
+        if settings.programs_url is not None:
+            open_store(settings.programs_url, f"{ENV_PREFIX}PROGRAMS_URL")
+        check_secrets([secret.get_secret_value() for secret in settings.webhook_secrets])
+        AllowList.parse(settings.callback_allow)
+        return settings
+
     def declared_shapes(self) -> list[Shape] | None:
         """`shapes`, read. None: the model's native size. Raises ConfigurationError."""
         try:
@@ -183,3 +203,13 @@ class WorkerSettings(Settings):
     @classmethod
     def _expand(cls, path: Path) -> Path:
         return path.expanduser()
+
+
+def misspelt(variables: Iterable[str]) -> Iterator[str]:
+    """A sentence for each of `variables` that begins like a setting of ours and is none."""
+    for name in variables:
+        own = name.upper().removeprefix(ENV_PREFIX).lower()
+        if own != name.lower() and own not in WorkerSettings.model_fields:
+            nearest = get_close_matches(own, WorkerSettings.model_fields, n=1)
+            hint = f"; {ENV_PREFIX}{nearest[0].upper()} is" if nearest else ""
+            yield f"{name} is no setting{hint}"

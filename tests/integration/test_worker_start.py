@@ -51,7 +51,7 @@ def _damaged(folder: Path) -> str:
     [
         ({"redis_url": "redis://:secret@localhost:1/0"}, "Redis at localhost:1/0 does not answer"),
         ({"redis_url": "http://localhost"}, "IMAGEFLEET_REDIS_URL"),
-        ({"storage_url": "file:///proc/imagefleet"}, "/proc/imagefleet"),
+        ({"storage_url": "file:///proc/imagefleet"}, "IMAGEFLEET_STORAGE_URL: cannot store /proc"),
         ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL"),
         ({"storage_url": "s3://bucket?endpoint_url=http://127.0.0.1:1"}, "127.0.0.1:1"),
         ({"model": "/no/such/folder"}, "/no/such/folder"),
@@ -73,6 +73,25 @@ def test_a_wrong_start_is_one_sentence_and_a_non_zero_exit(
     assert sentence in lines[0]
     assert "Traceback" not in worker.output()
     assert "secret@" not in worker.output()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mesh": "model=2"}, {"shapes": "64by64"}, {"storage_url": "ftp://example.org"}]
+)
+def test_what_needs_nobody_to_answer_is_said_before_celery_says_anything(
+    start: StartWorker, settings: dict[str, str]
+) -> None:
+    worker = start(**settings)
+    assert worker.wait() == Exit.MISCONFIGURED
+    [line] = worker.output().splitlines()
+    assert line.startswith("imagefleet-worker: IMAGEFLEET_")
+
+
+def test_a_misspelt_variable_is_warned_of(start: StartWorker) -> None:
+    worker = start(storage_ulr="file:///elsewhere", redis_url="redis://localhost:1/0")
+    assert worker.wait() == Exit.MISCONFIGURED
+    warning = "warning: IMAGEFLEET_STORAGE_ULR is no setting; IMAGEFLEET_STORAGE_URL is"
+    assert f"imagefleet-worker: {warning}" in worker.output().splitlines()
 
 
 def test_a_worker_that_cannot_start_takes_no_job(

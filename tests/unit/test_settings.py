@@ -4,8 +4,9 @@ import pytest
 
 from shared.errors import ConfigurationError
 from shared.settings import Settings
+from shared.webhooks import new_secret
 from tools.settings_page import PAGE, page
-from worker.settings import WorkerSettings
+from worker.settings import WorkerSettings, misspelt
 
 
 def test_the_page_lists_every_setting_with_its_default() -> None:
@@ -38,11 +39,43 @@ def test_a_wrong_value_is_refused_by_its_name(
 
 
 def test_secrets_do_not_show() -> None:
-    settings = WorkerSettings.load(
-        redis_url="redis://:hunter2@localhost", webhook_secrets="whsec_hunter2"
-    )
+    secret = new_secret()
+    settings = WorkerSettings.load(redis_url="redis://:hunter2@localhost", webhook_secrets=secret)
     assert "hunter2" not in repr(settings)
+    assert secret not in repr(settings)
     with pytest.raises(ConfigurationError) as refused:
         WorkerSettings.load(redis_url="http://:hunter2@localhost")
     assert "hunter2" not in str(refused.value)
-    assert settings.webhook_secrets[0].get_secret_value() == "whsec_hunter2"
+    with pytest.raises(ConfigurationError) as refused:
+        WorkerSettings.load(webhook_secrets="whsec_hunter2")
+    assert "hunter2" not in str(refused.value)
+    assert settings.webhook_secrets[0].get_secret_value() == secret
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"mesh": "model=2"}, "IMAGEFLEET_MESH='model=2': write data=8"),
+        ({"mesh": "data=4", "devices": "3"}, "takes 4 devices, but IMAGEFLEET_DEVICES=3"),
+        ({"shapes": "64by64"}, "IMAGEFLEET_SHAPES: .*64by64"),
+        ({"dtype": "float8"}, "'float32' or 'bfloat16'"),
+        ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL='ftp://example.org'"),
+        ({"storage_url": "s3://bucket?speed=9"}, "IMAGEFLEET_STORAGE_URL: no option speed"),
+        ({"programs_url": "ftp://example.org"}, "IMAGEFLEET_PROGRAMS_URL='ftp://example.org'"),
+        ({"webhook_secrets": "whsec_short"}, "IMAGEFLEET_WEBHOOK_SECRETS: number 1 is not"),
+        ({"callback_allow": "10.0.0.0/99"}, "IMAGEFLEET_CALLBACK_ALLOW: '10.0.0.0/99'"),
+    ],
+)
+def test_what_needs_nobody_to_answer_is_refused_at_once(
+    wrong: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        WorkerSettings.load(**wrong)
+
+
+def test_a_variable_that_no_setting_has_is_named_with_the_nearest_one() -> None:
+    names = ["IMAGEFLEET_STORAGE_ULR", "imagefleet_model", "IMAGEFLEET_XYZZY", "HOME"]
+    assert list(misspelt(names)) == [
+        "IMAGEFLEET_STORAGE_ULR is no setting; IMAGEFLEET_STORAGE_URL is",
+        "IMAGEFLEET_XYZZY is no setting",
+    ]

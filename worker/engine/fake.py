@@ -25,6 +25,7 @@ DIE: Final = "[die]"
 HANG: Final = "[hang]"
 """A prompt with this in it never ends, until `FakeEngine.release`."""
 
+_FORM: Final = "write fake:seconds=0.05,capacity=8 (seconds >= 0, capacity >= 1)"
 _WORDS: Final = 77
 
 
@@ -76,13 +77,11 @@ class FakeEngine:
         given = dict(word.partition("=")[::2] for word in words.split(",") if word)
         try:
             seconds, capacity = float(given.pop("seconds", 0)), int(given.pop("capacity", 8))
-        except ValueError as error:
-            raise ConfigurationError(f"model {model!r}: {error}") from error
+        except ValueError:
+            raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_FORM}") from None
         sick = given.pop("sick", None)
         if given or seconds < 0 or capacity < 1:
-            raise ConfigurationError(
-                f"model {model!r}: write fake:seconds=0.05,capacity=8 (seconds >= 0, capacity >= 1)"
-            )
+            raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_FORM}")
         return cls(
             seconds=seconds,
             capacity=capacity,

@@ -9,6 +9,7 @@ from shared.storage import ObjectStore
 from shared.storage.folder import FolderStore
 from worker.engine.base import Engine, Shape
 from worker.engine.fake import FakeEngine
+from worker.engine.layout import Layout
 
 if TYPE_CHECKING:
     from worker.engine.executables import Shelf
@@ -56,7 +57,7 @@ def load_engine(
             model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
         )
     from worker.engine import compilation, source, stable_diffusion
-    from worker.engine.mesh import Layout, Placement, start_backend
+    from worker.engine.mesh import Placement, start_backend
 
     _require_secret(programs, programs_secret)
     layout = Layout.read(mesh, devices)

@@ -5,12 +5,11 @@ mesh and where everything lies on it: slots split along `data`, weights along `m
 """
 
 import os
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import jax
 import numpy as np
@@ -19,44 +18,12 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from shared.errors import ConfigurationError
+from worker.engine.layout import DATA, MODEL
 
 T = TypeVar("T")
 Index = tuple[slice, ...]
 
-DATA: Final = "data"
-"""Axis of slots: along it a batch is split and the weights are repeated."""
-MODEL: Final = "model"
-"""Axis of weights: along it they are split and a batch is repeated."""
 VIRTUAL_CPU_DEVICES: Final = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """How many devices, and how they are arranged. What is not known yet is left to the host."""
-
-    devices: int | None
-    """None: all there are."""
-    model: int = 1
-    """Devices that share one copy of the weights."""
-
-    @classmethod
-    def read(cls, mesh: str | None, devices: int | None) -> Self:
-        """`"data=4,model=2"`, or a number of devices with a copy each.
-
-        Raises:
-            ConfigurationError: not a mesh, or one that needs another number of devices.
-        """
-        if mesh is None:
-            return cls(devices=devices)
-        found = re.fullmatch(rf"{DATA}=([1-9]\d*)(?:,{MODEL}=([1-9]\d*))?", mesh.replace(" ", ""))
-        if found is None:
-            raise ConfigurationError(f"mesh={mesh!r}: write data=8, or data=4,model=2")
-        data, model = int(found[1]), int(found[2] or 1)
-        if devices not in (None, data * model):
-            raise ConfigurationError(
-                f"mesh={mesh!r} takes {data * model} devices, but devices={devices}"
-            )
-        return cls(devices=data * model, model=model)
 
 
 def start_backend(devices: int | None) -> None:

@@ -68,5 +68,7 @@ def test_it_hangs_when_told_to() -> None:
 
 @pytest.mark.parametrize("model", ["fake:seconds=soon", "fake:speed=2", "fake:capacity=0"])
 def test_a_word_it_does_not_know_is_refused(model: str) -> None:
-    with pytest.raises(ConfigurationError, match="model 'fake:"):
+    with pytest.raises(
+        ConfigurationError, match=r"^IMAGEFLEET_MODEL='fake:.*: write fake:seconds="
+    ):
         FakeEngine.parse(model, shapes=None, max_num_inference_steps=100)

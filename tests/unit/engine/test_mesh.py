@@ -12,8 +12,9 @@ import pytest
 from shared.errors import ConfigurationError
 from tests.unit.engine.parity import FOLDER
 from worker.engine.base import ImageSpec, Pictures
+from worker.engine.layout import DATA, MODEL, Layout
 from worker.engine.load import load_engine
-from worker.engine.mesh import DATA, MODEL, Layout, Placement
+from worker.engine.mesh import Placement
 from worker.engine.pipeline import DiffusionEngine
 
 
@@ -31,7 +32,7 @@ def test_rubbish_is_answered_with_what_to_write(mesh: str) -> None:
 
 
 def test_a_mesh_and_a_number_of_devices_must_agree() -> None:
-    with pytest.raises(ConfigurationError, match=r"'data=4,model=2' takes 8 devices, .* devices=4"):
+    with pytest.raises(ConfigurationError, match=r"'data=4,model=2' takes 8 devices, .*_DEVICES=4"):
         Layout.read("data=4,model=2", 4)
 
 
