@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared.bulk.keys import shards_key
+from shared.bulk.keys import run_keys, shards_key
+from shared.bulk.layout import PLAN, stats_key
 from shared.bulk.messages import ShardMessage, bulk_queue
+from shared.bulk.stats import ShardStats
 from shared.errors import LeaseLost
 from shared.jobs import State
 from shared.queues import list_key
@@ -103,6 +105,36 @@ def test_a_shard_that_cannot_be_made_and_is_another_s_by_then_lets_its_message_g
     assert client.llen(queue) == 2
     assert not client.exists(host.shop.claims.key)
     assert dataset.runs.shards(dataset.run.id)[0].state is State.QUEUED
+
+
+def test_a_success_that_a_failover_forgot_is_recorded_by_who_gets_the_message_next(
+    host: _Host, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    dataset, claims = host.dataset, host.shop.claims
+    [shard] = dataset.plan.shards
+    stats = ShardStats(
+        shard=shard.name,
+        plan_sha256=shard.sha256,
+        model="fake",
+        model_digest="sha256:" + "1" * 64,
+        samples=1,
+        files=(),
+    )
+    store = open_store(dataset.run.destination)
+    store.put(PLAN, dataset.plan.dump(), "application/json")
+    store.put(stats_key(shard.name), stats.dump(), "application/json")
+    host.make()
+    [tag] = client.hkeys(claims.key)
+    runs, run, key = dataset.runs, dataset.run.id, shards_key(namespace, dataset.run.id)
+    client.hset(key, "0", f"running|{claims.attempt(tag)}|host|0|0|1")
+    client.hset(run_keys(namespace, run).run, mapping={"state": "running", "shards:succeeded": 0})
+    claims.ack(tag, key, shard="0")
+    assert client.llen(queue) == 1
+    host.make()
+    assert runs.get(run).state is State.SUCCEEDED
+    [tag] = client.hkeys(claims.key)
+    claims.ack(tag, key, shard="0")
+    assert not client.exists(queue)
 
 
 def test_a_redis_that_fails_says_nothing_about_the_shard_nor_its_host(
