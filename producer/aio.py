@@ -60,6 +60,9 @@ class AsyncClient:
     async def cancel(self, job_id: str) -> State:
         return await asyncio.to_thread(self._client.cancel, job_id)
 
+    async def workers(self) -> list[str]:
+        return await asyncio.to_thread(self._client.workers)
+
     async def check(self) -> None:
         await asyncio.to_thread(self._client.check)
 

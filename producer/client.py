@@ -210,6 +210,11 @@ class Client:
         with broker.clear_errors(self._url):
             return self._catalogue.offers()
 
+    def workers(self) -> list[str]:
+        """The names of the workers that are alive. One that was killed counts for another lease."""
+        with broker.clear_errors(self._url):
+            return self._catalogue.workers()
+
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""
         broker.check(self._redis, self._url)

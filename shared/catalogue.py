@@ -1,6 +1,7 @@
 """What the fleet can do: each model with its shapes, schedulers and defaults, told by its workers.
 
 It stays when the workers leave: a preempted fleet comes back, and its producers go on meanwhile.
+Which of them are alive is known here too.
 """
 
 import time
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pydantic import ConfigDict
 
 from shared.jobs import Record
-from shared.queues import DEFAULT_MODEL
+from shared.queues import DEFAULT_MODEL, leases_key
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -37,6 +38,7 @@ class Catalogue:
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
         self._key = f"{namespace}:catalogue"
+        self._leases = leases_key(namespace)
         self._offers: dict[str, Offer] = {}
         self._read_at = float("-inf")
 
@@ -52,3 +54,8 @@ class Catalogue:
             self._offers = {name: Offer.model_validate_json(text) for name, text in found.items()}
             self._read_at = time.monotonic()
         return self._offers
+
+    def workers(self) -> list[str]:
+        """The workers that are alive, by name: those whose lease has not run out."""
+        now, _ = self._redis.time()  # leases end by the server's clock
+        return cast(list[str], self._redis.zrangebyscore(self._leases, now, "+inf"))

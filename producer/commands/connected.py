@@ -1,20 +1,24 @@
 """What every command that talks to the fleet shares: a client, and our errors in one line.
 
-Exit code 1 for an error of ours, 2 (click's) for a wrong command line.
+Exit code 1 for an error of ours, 2 (click's) for a wrong command line, 130 for Ctrl-C.
 """
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from producer.client import Client
 from shared import broker
 from shared.errors import ImagefleetError
+
+_INTERRUPTED: Final = 128 + signal.SIGINT
+"""What a shell answers for a command that SIGINT ended."""
 
 
 def connected(command: Callable[..., None]) -> click.Command:
@@ -45,3 +49,5 @@ def clear_exit() -> Iterator[None]:
     except ImagefleetError as error:
         click.echo(f"imagefleet: {error}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)

@@ -12,6 +12,7 @@ from producer.commands.connected import connected
 from shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
 from shared.jobs import (
     DEFAULT_CALLBACK_EVENTS,
+    TERMINAL,
     CallbackEvent,
     ImageFormat,
     JobRequest,
@@ -71,7 +72,10 @@ def submit(
         given["id"] = job_id
     accepted = _accept(client, texts, given)
     if wait:
-        sys.exit(_wait(client, _all_of(accepted), timeout))
+        jobs = _all_of(accepted)
+        for job in jobs:  # a random id is not lost to Ctrl-C
+            click.echo(f"{job.id}  accepted", err=True)
+        sys.exit(_wait(client, jobs, timeout))
     for job in accepted:
         click.echo(job.id)
 
@@ -142,12 +146,13 @@ def _accept(client: Client, texts: Sequence[str], given: Mapping[str, Any]) -> I
 
 
 def _all_of(accepted: Iterator[Job]) -> list[Job]:
-    """To wait for. If some are refused, the others' ids are printed: nobody waits for them."""
+    """To wait for. If some are refused, or at Ctrl-C, the others' ids are printed: nobody waits for
+    them."""
     jobs: list[Job] = []
     try:
         for job in accepted:
             jobs.append(job)
-    except ImagefleetError:
+    except (ImagefleetError, KeyboardInterrupt):
         for job in jobs:
             click.echo(job.id)
         raise
@@ -176,6 +181,7 @@ def _tell(errors: Sequence[ImagefleetError]) -> None:
 def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
     """The exit code: 1 if any did not succeed."""
     worst = 0
+    _warn_if_nobody_works(client, jobs)
     for job in _ended(client, jobs, timeout):
         try:
             for image in outcome(job.status()).images:
@@ -184,6 +190,13 @@ def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
             click.echo(f"{job.id}  {error}", err=True)
             worst = 1
     return worst
+
+
+def _warn_if_nobody_works(client: Client, jobs: Sequence[Job]) -> None:
+    if client.workers():
+        return
+    if any(found.state not in TERMINAL for found in client.statuses(job.id for job in jobs)):
+        click.echo("no worker is alive; what is not done waits for one", err=True)
 
 
 def _ended(client: Client, jobs: list[Job], timeout: float | None) -> Iterator[Job]:

@@ -1,8 +1,11 @@
 """The commands as a shell runs them: output, exit codes, one line for an error."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +14,7 @@ from producer import Client
 from shared import broker
 from shared.embedded import EmbeddedRedis
 from shared.jobs import JobResult
+from shared.queues import leases_key
 from shared.records import Records
 from tests.support.processes import ROOT
 from tests.support.records import begin
@@ -141,6 +145,40 @@ def test_waiting_prints_where_the_pictures_are(
     result = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
     records.succeed(job.id, "x", result, None)
     assert run("wait", job.id).returncode == 0
+
+
+def test_ctrl_c_while_waiting_leaves_the_id_behind(
+    redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    place = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "producer", "submit", "a", "--wait"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **place},
+    )
+    with waiting:
+        assert waiting.stderr is not None
+        job_id, _, said = waiting.stderr.readline().strip().partition("  ")
+        assert "no worker is alive" in waiting.stderr.readline()
+        waiting.send_signal(signal.SIGINT)
+        assert (waiting.wait(30), said) == (130, "accepted")
+    assert Client(redis_server.url, namespace=namespace).get(job_id).status().request.prompt == "a"
+
+
+def test_nobody_is_missed_who_is_not_needed(
+    run: Run, redis_server: EmbeddedRedis, namespace: str
+) -> None:
+    client = Client(redis_server.url, namespace=namespace)
+    client.submit("a", id="over").cancel()
+    client.submit("a", id="waits")
+    redis = broker.connect(redis_server.url)
+    missed = "no worker is alive"
+    assert missed not in run("wait", "over").stderr
+    assert missed in run("wait", "over", "waits", "--timeout", "0").stderr
+    redis.zadd(leases_key(namespace), {"w": time.time() + 60})
+    assert missed not in run("wait", "waits", "--timeout", "0").stderr
 
 
 def test_a_timeout_names_what_is_not_done(run: Run) -> None:

@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import redis
 
 from producer import AsyncClient, Client
 from shared import broker
@@ -26,6 +27,7 @@ from shared.records import Records
 from tests.support.engines import INFO
 from tests.support.records import begin
 from worker.attempts import offer_of
+from worker.claims import Claims
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
 
@@ -50,6 +52,18 @@ def test_results_come_back_to_whoever_waits(producer: Client, records: Records) 
     _succeed(records, job.id)
     assert job.result(timeout=5) == RESULT
     assert producer.get(job.id).status().request.seed == 7
+
+
+def test_workers_are_alive_until_their_lease_ends(
+    producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    assert producer.workers() == []
+    for worker, lease_s in (("alive", 60), ("dead", -1)):
+        claims = Claims(
+            once=client, patient=client, namespace=namespace, worker=worker, lease_s=lease_s
+        )
+        claims.join()
+    assert producer.workers() == ["alive"]
 
 
 def test_as_completed_yields_each_job_as_it_ends(producer: Client, records: Records) -> None:
