@@ -1,5 +1,7 @@
 """`imagefleet dead`: messages the fleet gave up, and what to do with them."""
 
+import json
+
 import click
 
 from producer.client import Client
@@ -28,9 +30,9 @@ def list_letters(client: Client, limit: int, as_json: bool) -> None:
 @connected
 @click.argument("ids", nargs=-1, required=True)
 def show(client: Client, ids: tuple[str, ...]) -> None:
-    """Whole letters, messages included, as JSON."""
+    """Whole letters as JSON: the message as it was, and as `arguments` what it asked for."""
     for letter in client.dead_letters.find(ids):
-        click.echo(letter.model_dump_json(indent=2))
+        click.echo(_whole(letter))
 
 
 @connected
@@ -59,6 +61,15 @@ for name, command in (
     ("drop", drop),
 ):
     dead.add_command(command, name)
+
+
+def _whole(letter: DeadLetter) -> str:
+    fields = letter.model_dump()
+    try:
+        text = json.dumps({**fields, "arguments": letter.arguments}, indent=2, ensure_ascii=False)
+    except RecursionError:  # whoever sent it can nest it as he likes
+        text = json.dumps({**fields, "arguments": None}, indent=2, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()  # half a character is JSON's \ud800
 
 
 def _line(letter: DeadLetter) -> str:

@@ -7,6 +7,7 @@ Three kinds: what nobody can read, what took its workers down too often, and wha
 hands, after its retries. What was refused at the door is not here: it would be refused again.
 """
 
+import base64
 import hashlib
 import json
 import time
@@ -40,6 +41,17 @@ class DeadLetter(Record):
     """Workers, or attempts, it had."""
     list_key: str
     message: str
+
+    @property
+    def arguments(self) -> object:
+        """What the task was called with, a job's request for one; None if that cannot be read."""
+        with suppress(Exception):  # it is dead because it can be anything
+            envelope = json.loads(self.message)
+            body = envelope["body"]
+            if envelope["properties"].get("body_encoding") == "base64":
+                body = base64.b64decode(body)
+            return json.loads(body)[1]
+        return None
 
 
 class DeadLetters:

@@ -69,12 +69,34 @@ def test_dead_letters_are_listed_shown_redriven_and_dropped(
     assert all("device_error  no luck" in line for line in listed)
     rows = [json.loads(line) for line in run("dead", "list", "--json").stdout.splitlines()]
     assert {row["job_id"] for row in rows} == {"cat-1", "cat-2"}
-    assert json.loads(run("dead", "show", first).stdout)["message"].startswith("{")
+    shown = json.loads(run("dead", "show", first).stdout)
+    assert shown["message"].startswith("{")
+    assert shown["arguments"]["request"]["prompt"] == "a"
     assert run("dead", "redrive", "cat-1").stdout == f"{first}  cat-1  queued again\n"
     assert producer.get("cat-1").status().state is State.QUEUED
     assert run("dead", "drop", second).stdout == f"{second}  dropped\n"
     assert run("dead", "list").stdout == ""
     assert producer.get("cat-2").status().state is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        (
+            '[[], {"request": {"prompt": "größer \\ud800"}}, {}]',
+            {"request": {"prompt": "größer \ud800"}},
+        ),
+        ("[[], " + "[" * 990 + "]" * 990 + "]", None),
+        ("not json", None),
+    ],
+)
+def test_a_letter_is_shown_whatever_it_holds(
+    run: Run, client: redis.Redis, namespace: str, body: str, arguments: object
+) -> None:
+    message = json.dumps({"headers": {"id": "odd"}, "properties": {}, "body": body})
+    DeadLetters(client, namespace).bury("q", message, code="c", reason="r", deliveries=1)
+    shown = json.loads(run("dead", "show", "odd").stdout)
+    assert (shown["message"], shown["arguments"]) == (message, arguments)
 
 
 def test_a_letter_nobody_has_is_one_line_and_exit_code_1(run: Run) -> None:
