@@ -20,8 +20,3 @@ def index_key(namespace: str) -> str:
 def run_keys(namespace: str, run: str) -> RunKeys:
     key = f"{index_key(namespace)}:{run}"
     return RunKeys(key, f"{key}:shards", f"{key}:workers", f"{key}:reasons")
-
-
-def shards_key(namespace: str, run: str) -> str:
-    """The hash of a run's shards: number to `state|attempt|…`."""
-    return run_keys(namespace, run).shards

@@ -189,6 +189,10 @@ class Runs:
         back = Change(enters=State.QUEUED, leaves=(State.RUNNING,), holder=attempt)
         return self._moves.enter(run, shard, back)
 
+    def shards_key(self, run: str) -> str:
+        """Of the hash of the shards' records."""
+        return self._keys(run).shards
+
     def tries(self, run: str, shard: int) -> int:
         """How often the shard was begun."""
         record = cast(str | None, self._redis.hget(self._keys(run).shards, str(shard)))
@@ -231,7 +235,9 @@ class Runs:
     def _keys(self, run: str) -> RunKeys:
         return run_keys(self._namespace, run)
 
-    def _sent(self, run: NewRun, shard: Waiting, leaves: tuple[str, ...], holder: str = "") -> Change:
+    def _sent(
+        self, run: NewRun, shard: Waiting, leaves: tuple[str, ...], holder: str = ""
+    ) -> Change:
         message = packed(self._namespace, run, shard)
         return Change(enters=State.QUEUED, leaves=leaves, holder=holder, message=message)
 

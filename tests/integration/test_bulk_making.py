@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared.bulk.keys import run_keys, shards_key
+from shared.bulk.keys import run_keys
 from shared.bulk.layout import PLAN, stats_key
 from shared.bulk.messages import ShardMessage, bulk_queue
 from shared.bulk.stats import ShardStats
@@ -79,21 +79,6 @@ def queue(namespace: str) -> str:
     return list_key(bulk_queue(namespace, None, None, None), 9)
 
 
-def test_an_attempt_is_known_by_its_claim(
-    host: _Host, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So whoever acknowledges the message can hold the record against it."""
-    seen: list[str | None] = []
-    key = shards_key(namespace, host.dataset.run.id)
-    host.between(monkeypatch, lambda: seen.append(client.hget(key, "0")))
-    host.make()
-    [record] = seen
-    claims = host.shop.claims
-    [tag] = client.hkeys(claims.key)
-    assert record is not None
-    assert record.startswith(f"running|{claims.attempt(tag)}|host|")
-
-
 def test_a_shard_that_cannot_be_made_and_is_another_s_by_then_lets_its_message_go_back(
     host: _Host, client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +93,11 @@ def test_a_shard_that_cannot_be_made_and_is_another_s_by_then_lets_its_message_g
 
 
 def test_a_success_that_a_failover_forgot_is_recorded_by_who_gets_the_message_next(
-    host: _Host, client: redis.Redis, namespace: str, queue: str
+    host: _Host,
+    client: redis.Redis,
+    namespace: str,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dataset, claims = host.dataset, host.shop.claims
     [shard] = dataset.plan.shards
@@ -123,17 +112,20 @@ def test_a_success_that_a_failover_forgot_is_recorded_by_who_gets_the_message_ne
     store = open_store(dataset.run.destination)
     store.put(PLAN, dataset.plan.dump(), "application/json")
     store.put(stats_key(shard.name), stats.dump(), "application/json")
-    host.make()
-    [tag] = client.hkeys(claims.key)
-    runs, run, key = dataset.runs, dataset.run.id, shards_key(namespace, dataset.run.id)
-    client.hset(key, "0", f"running|{claims.attempt(tag)}|host|0|0|1")
-    client.hset(run_keys(namespace, run).run, mapping={"state": "running", "shards:succeeded": 0})
-    claims.ack(tag, key, shard="0")
+    runs, run, keys = dataset.runs, dataset.run.id, run_keys(namespace, dataset.run.id)
+    ack = claims.ack
+
+    def fail_over_and_ack(tag: str, record: str = "", *, shard: str = "") -> bool:
+        client.hset(keys.shards, "0", f"running|{claims.attempt(tag)}|host|0|0|1")
+        client.hset(keys.run, mapping={"state": "running", "shards:succeeded": 0})
+        return ack(tag, record, shard=shard)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "ack", fail_over_and_ack)
+        host.make()
     assert client.llen(queue) == 1
     host.make()
     assert runs.get(run).state is State.SUCCEEDED
-    [tag] = client.hkeys(claims.key)
-    claims.ack(tag, key, shard="0")
     assert not client.exists(queue)
 
 

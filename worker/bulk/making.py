@@ -43,7 +43,8 @@ T = TypeVar("T")
 
 
 def make_shard(workshop: Workshop, message: ShardMessage, tag: str) -> None:
-    """See a claimed shard to its end, in this thread. How it ended is recorded.
+    """See a claimed shard to its end, in this thread. How it ended is recorded, and its message
+    acknowledged: Celery, which does that too, could not hold the record against it.
 
     Raises:
         LeaseLost: it went back to the queue, or is another worker's: not ours to acknowledge.
@@ -54,6 +55,8 @@ def make_shard(workshop: Workshop, message: ShardMessage, tag: str) -> None:
     except LeaseLost:
         making.hand_back()
         raise
+    else:
+        making.acknowledge()
     finally:
         workshop.backlog.leave(tag)
 
@@ -107,6 +110,10 @@ class _Making:
     def _store(self) -> ObjectStore:
         """Raises ConfigurationError if this host cannot open it."""
         return open_store(self._message.destination)
+
+    def acknowledge(self) -> None:
+        record = self._shop.runs.shards_key(self._message.run)
+        self._shop.claims.ack(self._tag, record, shard=str(self._message.shard))
 
     def hand_back(self) -> None:
         """Let another worker have it, unless its run has stopped. No row is to blame."""
