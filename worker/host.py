@@ -255,7 +255,7 @@ class Host:
         self._watchdog.stop()
         self._keeper.stop()
         handed_back += self._claims.leave()
-        log.info("drained: %d jobs handed back", handed_back)
+        log.info("drained; handed back: %d", handed_back)
         self._reporter.stop()
         self._delivery.stop()
 
@@ -264,7 +264,7 @@ class Host:
         self._leave_anyway_after(_QUIT_S)
         try:
             handed_back = self.jobs.hand_back(self.intake.unfinished()) + self._claims.leave()
-            log.warning("quitting: %d jobs handed back", handed_back)
+            log.warning("quitting; handed back: %d", handed_back)
         finally:
             os._exit(Exit.HURRIED)
 

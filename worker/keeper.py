@@ -64,8 +64,8 @@ class Keeper:
             self._on_lost()
             self._claims.join()
         if strays := self._claims.hand_back_strays():
-            log.warning("%d messages that nobody here works on are back in the queue", strays)
+            log.warning("back in the queue, as nobody here works on them: messages: %d", strays)
         if time.monotonic() >= self._sweep_from:
             for worker, messages in self._claims.sweep():
-                log.warning("worker %s is dead: %d jobs back in the queue", worker, messages)
+                log.warning("worker %s is dead; messages back in the queue: %d", worker, messages)
         self._records.bring_back()

@@ -17,7 +17,7 @@ from io import BytesIO
 from typing import Final
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from shared.errors import (
     CallbackRefused,
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 LARGEST_BYTES: Final = 20_000_000
 LARGEST_PIXELS: Final = 40_000_000
 _FORMATS: Final = ("PNG", "JPEG", "WEBP")
+_NAMES: Final = ", ".join(_FORMATS)
 _TOTAL_S: Final = 30.0
 """For one picture, from the name server to the last byte."""
 _THREADS: Final = 8
@@ -139,9 +140,10 @@ class Originals:
                     )
                 upright = _in_colours(ImageOps.exif_transpose(opened))
                 return upright.resize((shape.width, shape.height), Image.Resampling.LANCZOS)
+        except UnidentifiedImageError as error:  # whose words name an object of Python
+            raise InvalidInput(f"{field}: cannot be read as {_NAMES}") from error
         except _UNREADABLE as error:
-            formats = ", ".join(_FORMATS)
-            raise InvalidInput(f"{field}: cannot be read as {formats}: {error}") from error
+            raise InvalidInput(f"{field}: cannot be read as {_NAMES}: {error}") from error
 
     def _bytes(self, field: str, address: str) -> bytes:
         if address.startswith(("http://", "https://")):
@@ -195,7 +197,7 @@ def _in_colours(picture: Image.Image) -> Image.Image:
 
 
 _UNREADABLE: Final = (
-    OSError,  # UnidentifiedImageError among them
+    OSError,
     SyntaxError,  # Pillow's word for a broken PNG
     ValueError,
     EOFError,

@@ -67,6 +67,11 @@ class Outcome:
     ms: int = 0
     """How long the try took."""
 
+    @property
+    def said(self) -> str:
+        """`500 Internal Server Error`, or why there was no answer."""
+        return self.reason if self.status is None else f"{self.status} {self.reason}".rstrip()
+
 
 class Try(Record):
     """One line of a job's delivery log."""

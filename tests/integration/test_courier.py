@@ -71,7 +71,10 @@ def test_what_is_owed_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> No
     assert len({delivery.headers["webhook-id"] for delivery in receiver.deliveries}) == 50
 
 
-def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(outbox: Outbox) -> None:
+def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     with Receiver([SECRET], answers(500, 302, 404, 204)) as receiver, _delivering(outbox):
         outbox.add(_message(receiver.url))
         receiver.wait_for(4)
@@ -81,6 +84,7 @@ def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(outbox: Out
     ids = {delivery.headers["webhook-id"] for delivery in receiver.deliveries}
     assert ids == {webhook_id("cat-1.succeeded")}
     assert [entry.status for entry in outbox.tries("cat-1")] == [204, 404, 302, 500]
+    assert "callback cat-1.succeeded: 404 Not Found; again in" in caplog.text
 
 
 def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outbox) -> None:

@@ -130,7 +130,7 @@ def test_white_is_painted_and_black_is_kept(
 
 
 UNFIT: list[tuple[Any, type[ImagefleetError], str]] = [
-    (b"<html>", InvalidInput, "cannot be read as PNG, JPEG, WEBP"),
+    (b"<html>", InvalidInput, "cannot be read as PNG, JPEG, WEBP$"),
     (b"", InvalidInput, "cannot be read"),
     (_file(_painting(6))[:2000], InvalidInput, "cannot be read"),
     (_file(_painting(6), "GIF"), InvalidInput, "cannot be read as PNG, JPEG, WEBP"),

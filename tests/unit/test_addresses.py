@@ -123,6 +123,12 @@ def test_one_inside_address_among_public_ones_refuses_the_name(
         vet("https://rebind.example/", NOBODY)
 
 
+def test_an_address_that_names_itself_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    _resolve_to(monkeypatch, "10.0.0.1")
+    with pytest.raises(CallbackRefused, match=r"^10\.0\.0\.1: private; IMAGEFLEET_CALLBACK_ALLOW"):
+        vet("http://10.0.0.1/", NOBODY)
+
+
 def test_all_public_addresses_are_kept_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     _resolve_to(monkeypatch, *PUBLIC, PUBLIC[0])
     assert vet("https://hooks.example/", NOBODY).addresses == tuple(PUBLIC)

@@ -81,10 +81,10 @@ class Courier:
         pause_s = pause_after(tried.attempts, self._pauses, asked_s=outcome.retry_after_s)
         if outcome.verdict is Verdict.RETRY and pause_s is not None:
             self._outbox.retry(tried, pause_s, outcome)
-            log.info("callback %s: %s; again in %.0f s", tried.id, outcome.reason, pause_s)
+            log.info("callback %s: %s; again in %.0f s", tried.id, outcome.said, pause_s)
         else:
             self._outbox.give_up(tried, outcome)
-            log.warning("callback %s given up: %s", tried.id, outcome.reason)
+            log.warning("callback %s given up: %s", tried.id, outcome.said)
 
     def _loop(self) -> None:
         with ThreadPoolExecutor(SENDERS, thread_name_prefix="callback") as pool:

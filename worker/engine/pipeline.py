@@ -79,9 +79,9 @@ class DiffusionEngine:
             self._run_each_program(shape)
         self._compiled_before_ready = int(self._compiled)
         log.info(
-            "%d shapes warm after %.1f s: %d programs compiled, %d reloaded",
-            len(self._programs),
+            "warm after %.1f s: shapes: %d, programs compiled: %d, reloaded: %d",
             time.monotonic() - started,
+            len(self._programs),
             self._shelf.compiled,
             self._shelf.reloaded,
         )

@@ -127,9 +127,8 @@ def vet(url: str, allow: AllowList) -> Endpoint:
         for text in addresses:
             address = ip_address(text)
             if (why := why_refused(address)) and not allow.holds(address):
-                raise CallbackRefused(
-                    f"{host} is {address}: {why}; IMAGEFLEET_CALLBACK_ALLOW would permit it"
-                )
+                which = host if host == text else f"{host} is {address}"
+                raise CallbackRefused(f"{which}: {why}; IMAGEFLEET_CALLBACK_ALLOW would permit it")
     return Endpoint(
         secure=scheme == "https", host=host, port=port, target=target, addresses=addresses
     )
