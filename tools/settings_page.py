@@ -17,7 +17,8 @@ Made by `make docs` from `shared/settings.py` and `worker/settings.py`.
 
 Every process reads its settings from the environment. `imagefleet-worker` takes the worker's also as
 flags: `IMAGEFLEET_LEASE_S=30` is `--lease-s 30`, and a flag wins. The plain command
-`celery -A worker.app worker` reads the environment only. A wrong value is refused at start, by name.
+`celery -A worker.app worker` reads the environment only. A wrong value is refused at start, by name;
+a variable that no setting has is warned of.
 
 S3 credentials and region come from where every AWS tool takes them (`AWS_ACCESS_KEY_ID`,
 `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, profiles, instance roles).
