@@ -17,6 +17,7 @@ from shared.bulk.plan import Source
 from shared.errors import ConfigurationError, InvalidRequest
 
 _ROWS_A_BATCH: Final = 1_000
+_TEXT: Final = ".txt"
 _SHOWN: Final = 60
 """Characters of a wrong value that are repeated."""
 
@@ -26,7 +27,8 @@ class Wrong:
     """A row that cannot be read."""
 
     field: str
-    value: str
+    value: str | None
+    """None if there is none."""
     reason: str
 
 
@@ -35,8 +37,9 @@ Rows = str | Path | Iterable[str | Mapping[str, Any]]
 """A path, or the rows themselves; a Hugging Face dataset is the latter."""
 
 
-def open_rows(rows: Rows) -> tuple[Source, Iterator[Row]]:
-    """Where the rows come from, and the rows.
+def open_rows(rows: Rows) -> tuple[Source, Iterator[Row | None]]:
+    """Where the rows come from, and the rows; None for a blank line of text, which is no row but
+    counts as one.
 
     Raises:
         InvalidRequest: no such file, or of an unknown kind; nothing that can be iterated.
@@ -49,7 +52,12 @@ def open_rows(rows: Rows) -> tuple[Source, Iterator[Row]]:
     return Source(name=type(rows).__name__), (_row_of(row) for row in rows)
 
 
-def _open_file(path: Path) -> tuple[Source, Iterator[Row]]:
+def has_columns(rows: Rows) -> bool:
+    """Not if every line is a prompt."""
+    return not isinstance(rows, str | Path) or Path(rows).suffix.lower() != _TEXT
+
+
+def _open_file(path: Path) -> tuple[Source, Iterator[Row | None]]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise InvalidRequest("input", str(path), f"must end in {', '.join(_READERS)}")
@@ -61,11 +69,11 @@ def _open_file(path: Path) -> tuple[Source, Iterator[Row]]:
     return Source(name=path.name, sha256=sha256), reader(path)
 
 
-def _read_txt(path: Path) -> Iterator[Row]:
+def _read_txt(path: Path) -> Iterator[Row | None]:
     """A prompt a line. Broken UTF-8 comes through as lone surrogates, which are refused later."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
         for line in file:
-            yield line.rstrip("\r\n")
+            yield line.rstrip("\r\n") if line.strip() else None
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
@@ -139,7 +147,7 @@ def _row_of(row: object) -> Row:
 
 
 _READERS: Final = {
-    ".txt": _read_txt,
+    _TEXT: _read_txt,
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,

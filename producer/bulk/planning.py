@@ -5,20 +5,19 @@ with the plan of other work is refused and left as it is.
 """
 
 import hashlib
-import json
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from producer.bulk.inputs import Row, Rows, Wrong, open_rows
-from producer.bulk.rows import Decided, Decider, Order, Size, readable
+from producer.bulk.inputs import Row, Rows, Wrong, has_columns, open_rows
+from producer.bulk.rejected import RejectedRows
+from producer.bulk.rows import Decided, Decider, Order, Size
 from shared.bulk.layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
-from shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source, canonical
+from shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from shared.catalogue import Offer
 from shared.errors import InvalidRequest, PlanConflict
 from shared.jobs import ImageFormat
@@ -55,12 +54,17 @@ def plan(rows: Rows, wish: Wish, store: ObjectStore, offers: dict[str, Offer]) -
     decider = Decider(wish.order, offers)
     stands = read_plan(store)
     source, read = open_rows(rows)
+    if wish.order.columns and not has_columns(rows):
+        name, column = next(iter(wish.order.columns.items()))
+        no_columns = f"{source.name} has no columns, every line is a prompt"
+        raise InvalidRequest("column", f"{name}={column}", no_columns)
     if stands is None:
         store.check()
     writer = _Writer(store, stands)
     with writer, _Planning(wish, decider, writer) as planning:
         for number, row in enumerate(read):
-            planning.add(number, row)
+            if row is not None:
+                planning.add(number, row)
         made = planning.finish(source, _digest_of_model(wish, offers))
     if stands is not None:
         _must_be_same(stands, made, store)
@@ -92,7 +96,7 @@ class _Planning:
         self._writer = writer
         self._open: dict[Size, _OpenShard] = {}
         self._shards: list[Future[ShardPlan]] = []
-        self._rejected = _Rejected()
+        self._rejected = RejectedRows()
         self._seen = _Seen() if wish.dedupe else None
         self._rows = self._samples = self._duplicates = 0
 
@@ -183,7 +187,7 @@ class _Writer:
             raise self._failed
         return self._threads.submit(self._put_rows, name, size, shard)
 
-    def put_file(self, key: str, rejected: "_Rejected") -> None:
+    def put_file(self, key: str, rejected: RejectedRows) -> None:
         if self._gone is None and rejected.count:
             self._store.put_file(key, rejected.file, "application/jsonl")
 
@@ -214,27 +218,6 @@ class _Writer:
         self._threads.shutdown(cancel_futures=True)
 
 
-class _Rejected:
-    """Rows that cannot be painted, on disk: there may be as many as rows."""
-
-    def __init__(self) -> None:
-        self.file = tempfile.TemporaryFile(prefix="imagefleet-rejected-")  # noqa: SIM115
-        self.count = 0
-        self.first = ""
-        """Said when there is no other row."""
-
-    def add(self, number: int, wrong: Wrong) -> None:
-        field, value = readable(wrong.field), readable(wrong.value)
-        told = {"row": number, "field": field, "value": value, "reason": readable(wrong.reason)}
-        if not self.count:
-            self.first = f"; row {number}: {field}={value!r}: {told['reason']}"
-        self.count += 1
-        self.file.write(canonical(told) + b"\n")
-
-    def close(self) -> None:
-        self.file.close()
-
-
 class _Seen:
     """What was asked for before, by its hash, on disk: in memory 10 million rows take 1 GB."""
 
@@ -253,16 +236,6 @@ class _Seen:
     def close(self) -> None:
         self._rows.close()
         self._file.close()
-
-
-def read_rejected(store: ObjectStore) -> Iterator[dict[str, object]]:
-    """The rows of a plan that cannot be painted: row, field, value, reason."""
-    try:
-        data = store.get(REJECTED)
-    except KeyError:
-        return
-    for line in data.splitlines():
-        yield json.loads(line)
 
 
 def _digest_of_model(wish: Wish, offers: dict[str, Offer]) -> str | None:

@@ -151,10 +151,10 @@ class Decider:
                 if column not in self._harmless:
                     self._look_at(column)
                 extra[column] = _plain(column, value)
-            elif name == "prompt" or not _is_left_out(value):
+            elif not _is_left_out(value) or (name == "prompt" and value == ""):
                 chosen[name] = _whole(value) if name in _WHOLE else value
         if "prompt" not in chosen:
-            raise _WrongRow(self._prompt, None, "this column is missing")
+            raise _WrongRow(self._prompt, None, "is missing")
         if extra and len(canonical(extra)) > MAX_EXTRA_BYTES:
             raise _WrongRow(
                 "extra", "…", f"columns carried along hold over {MAX_EXTRA_BYTES} bytes"
@@ -171,7 +171,8 @@ class Decider:
             raise InvalidRequest(
                 "column",
                 column,
-                f"looks like {like[0]!r}; rename it, or say --column {like[0]}={column}",
+                f"looks like {like[0]!r}; rename it, or take {like[0]} from it: --column "
+                f"{like[0]}={column}, in Python columns={{{like[0]!r}: {column!r}}}",
             )
         self._harmless.add(column)
 
@@ -180,8 +181,8 @@ class _WrongRow(Exception):
     """Nobody outside sees it."""
 
     def __init__(self, field: str, value: object, reason: str) -> None:
-        shown = value if isinstance(value, str) else repr(value)
-        self.wrong = Wrong(field, shown[:_SHOWN], reason)
+        shown = value if value is None or isinstance(value, str) else repr(value)
+        self.wrong = Wrong(field, shown and shown[:_SHOWN], reason)
 
 
 def readable(text: str) -> str:

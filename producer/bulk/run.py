@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from producer.bulk.planning import read_rejected
+from producer.bulk.rejected import read_rejected
 from shared.bulk.layout import CARD, RUN_STATS, parts_prefix, stats_key
 from shared.bulk.markers import finished
 from shared.bulk.messages import Waiting

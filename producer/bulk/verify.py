@@ -73,6 +73,11 @@ class Verdict:
     def clean(self) -> bool:
         return not self.problems
 
+    @property
+    def strays(self) -> int:
+        """Files that nobody planned. They are the user's to delete."""
+        return sum(problem.what == "stray file" for problem in self.problems)
+
 
 def verify(run: BulkRun, *, sample: int = 0, seed: int = 0) -> Verdict:
     """Look at every shard, and have `sample` rows painted again, drawn with `seed`."""
@@ -178,7 +183,9 @@ class _Verification:
                 continue
             data[file.key] = content if file.key in listing else b""
             if hashlib.sha256(content).hexdigest() != file.sha256:
-                detail = f"{file.key}: {len(content)} bytes are not the {file.size} stored"
+                detail = f"{file.key}: its SHA-256 differs from that in the commit marker"
+                if len(content) != file.size:
+                    detail += f"; it has {len(content)} bytes, not {file.size}"
                 yield Problem(shard=shard.name, what="changed file", detail=detail)
 
     def _samples(

@@ -61,10 +61,14 @@ def watch(looks: Iterator[RunStatus], console: Console) -> RunStatus:
     """Show the run at every look. Ctrl-C leaves it going: KeyboardInterrupt is the caller's."""
     status = next(looks)
     rates = Rates(time.monotonic(), status)
-    with Live(render(status, rates), console=console, auto_refresh=False) as live:
-        for status in looks:
-            rates.note(time.monotonic(), status)
-            live.update(render(status, rates), refresh=True)
+    try:
+        with Live(render(status, rates), console=console, auto_refresh=False) as live:
+            for status in looks:
+                rates.note(time.monotonic(), status)
+                live.update(render(status, rates), refresh=True)
+    finally:
+        if not console.is_terminal:
+            console.line()  # there Live leaves its last line open
     return status
 
 
@@ -84,6 +88,8 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
         f"{shards[State.SUCCEEDED]} of {status.shards} shards done, {shards[State.RUNNING]} "
         f"running, {shards[State.QUEUED]} queued, {shards[State.FAILED]} failed"
     )
+    if shards[State.CANCELLED]:
+        sorts += f", {shards[State.CANCELLED]} cancelled"
     bar = Table.grid()
     bar.add_row(ProgressBar(total=max(1, status.samples), completed=ended, width=60))
     return Group(head, bar, Text(counts), Text(sorts), *_workers(status, rates), *_reasons(status))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from producer.bulk.handles import DEFAULT_SHARD_SIZE
+from producer.bulk.rejected import told
 from producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from producer.bulk.verify import Verdict
 from producer.bulk.view import Rates, render, watch
@@ -128,7 +129,10 @@ def retry_failed(client: Client, name: str) -> None:
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Rows to paint again.")
 @click.option("--repair", is_flag=True, help="Have damaged shards made again.")
 def verify(client: Client, name: str, sample: int, repair: bool) -> None:
-    """Hold every file against the plan. Exit code 1 unless all is well."""
+    """Hold every file against the plan. Exit code 1 unless all is well.
+
+    Files that nobody planned are left to you to delete, also by --repair.
+    """
     found = client.find_bulk(name)
     verdict = found.verify(sample=sample)
     click.echo(_sum(verdict))
@@ -138,6 +142,11 @@ def verify(client: Client, name: str, sample: int, repair: bool) -> None:
     if repair:
         click.echo(
             f"{found.repair(verdict)} shards sent again; `imagefleet bulk wait` follows them"
+        )
+    if verdict.strays:
+        click.echo(
+            f"stray files: {verdict.strays}. Nobody planned them, so only you may delete them; "
+            "`verify` is content once they are gone"
         )
     sys.exit(1)
 
@@ -173,8 +182,7 @@ def _tell_rejected(found: BulkRun) -> None:
         f"rows that cannot be painted: {found.plan.rejected} (plan/rejected.jsonl)", err=True
     )
     for wrong, _ in zip(found.rejected(), range(_SHOWN), strict=False):
-        line = f"  row {wrong['row']}: {wrong['field']}={wrong['value']!r}: {wrong['reason']}"
-        click.echo(line, err=True)
+        click.echo(f"  {told(wrong)}", err=True)
 
 
 def _watch(found: BulkRun) -> None:

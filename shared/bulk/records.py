@@ -45,11 +45,13 @@ class RunStatus(Record):
     shards: int
     samples: int
     images: int
-    """Samples made so far, those of shards in work too."""
+    """Samples made so far, those of shards in work too. Less again when a worker dies: what it had
+    not kept is made once more."""
     failed_images: int
     shards_by_state: dict[State, int]
     failures_by_reason: dict[str, int]
     images_by_worker: dict[str, int]
+    """What each has made, also what was lost with it: the sum may be more than `images`."""
     max_failures: int | None
     priority: int
     started_at: float

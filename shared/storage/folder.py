@@ -2,23 +2,27 @@
 
 A put is atomic and durable: temporary file in the same folder, fsync, rename, fsync of the folder.
 A reader sees the old object or the new one, never a part, also after a power cut.
+A folder goes with its last object.
 """
 
 import errno
 import io
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from shared.errors import StorageDenied, StorageUnavailable
 from shared.storage.base import StoredObject, check_key, prove, stored, stored_file
 
 _CHUNK_BYTES: Final = 1 << 20
+_TRIES: Final = 5
+"""To create a file beside those who delete others in its folder."""
 _WHY_DENIED: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -53,15 +57,16 @@ class FolderStore:
         path = self._path(key)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with _clear_errors(f"cannot store {path}"):
-            _make_folder(path.parent)
+            file = _create(temporary)
             try:
-                _write_through(temporary, source)
+                _write_through(file, source)
                 temporary.replace(path)
             except BaseException:
                 with suppress(OSError):
                     temporary.unlink()
                 raise
-            _sync_folder(path.parent)
+            with suppress(FileNotFoundError):  # the object was deleted since, and its folder
+                _sync_folder(path.parent)
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
@@ -90,12 +95,29 @@ class FolderStore:
         path = self._path(key)
         with _clear_errors(f"cannot delete {path}"):
             path.unlink(missing_ok=True)
+        self._remove_empty(path.parent)
 
     def check(self) -> None:
         prove(self)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Take away `folder` and those above it, below the root, that hold nothing any more."""
+        with suppress(OSError):  # not empty, or another was faster
+            while folder != self._root:
+                folder.rmdir()
+                folder = folder.parent
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file. Whoever deletes the last object in its folder takes that away meanwhile."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):
+            _make_folder(path.parent)
+            return path.open("xb")
+    return path.open("xb")
 
 
 def _make_folder(folder: Path) -> None:
@@ -106,12 +128,12 @@ def _make_folder(folder: Path) -> None:
     with suppress(FileExistsError):
         folder.mkdir()
         _sync_folder(folder.parent)
-    if not folder.is_dir():
+    if not stat.S_ISDIR(folder.stat().st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
 
-def _write_through(path: Path, source: BufferedIOBase) -> None:
-    with path.open("xb") as file:
+def _write_through(file: BinaryIO, source: BufferedIOBase) -> None:
+    with file:
         shutil.copyfileobj(source, file, _CHUNK_BYTES)
         file.flush()
         os.fsync(file.fileno())

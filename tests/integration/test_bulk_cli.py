@@ -104,12 +104,14 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
     bulk: Bulk, prompts: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    prompts.write_text("\n".join([*PROMPTS, "", "x" * 4_001]))
+    prompts.write_text("\n".join([*PROMPTS, "", "x" * 4_001, ""]))
     told = bulk("run", prompts, data, "--shard-size", 10)
     assert told.returncode == 0, told.stderr
     assert "30 of 30 pictures" in told.stdout
-    assert "rows that cannot be painted: 2" in told.stderr
-    assert "row 30: prompt='': must not be empty" in told.stderr
+    assert told.stdout.endswith("\n")
+    assert "rows that cannot be painted: 1" in told.stderr
+    assert "row 31: prompt='xxx" in told.stderr
+    assert not (data / "parts").exists()
     checked = bulk("verify", data, "--sample", 2)
     assert checked.returncode == 0, checked.stdout
     assert "30 of 30 pictures in 3 shards, 0 failed; 2 painted again" in checked.stdout
@@ -284,6 +286,8 @@ def test_damage_is_found_and_repaired_to_the_same_bytes(
     verdict = run.verify()
     assert {problem.what for problem in verdict.problems} == what
     assert {problem.shard for problem in verdict.problems} == {"00001"}
+    changed = [problem.detail for problem in verdict.problems if problem.what == "changed file"]
+    assert all("SHA-256 differs" in detail for detail in changed)
     assert run.repair(verdict) == 1
     assert run.wait(60).state is State.SUCCEEDED
     assert run.verify().clean
@@ -291,7 +295,7 @@ def test_damage_is_found_and_repaired_to_the_same_bytes(
         assert path.read_bytes() == (_folder(made) / path.name).read_bytes(), path.name
 
 
-def test_a_stray_shard_is_told_and_left_alone(copy: tuple[BulkRun, Path]) -> None:
+def test_a_stray_shard_is_told_and_left_alone(bulk: Bulk, copy: tuple[BulkRun, Path]) -> None:
     run, folder = copy
     shutil.copy(folder / "00001.tar", folder / "00077.tar")
     shutil.copy(folder / "00001.tar", folder / "00001.bak.tar")
@@ -299,7 +303,12 @@ def test_a_stray_shard_is_told_and_left_alone(copy: tuple[BulkRun, Path]) -> Non
     verdict = run.verify()
     strays = {(problem.what, problem.detail) for problem in verdict.problems}
     assert strays == {("stray file", "00077.tar"), ("stray file", "00001.bak.tar")}
-    assert run.repair(verdict) == 0
+    told = bulk("verify", folder, "--repair")
+    assert (told.returncode, "stray files: 2. Nobody planned them" in told.stdout) == (1, True)
+    assert "0 shards sent again" in told.stdout
+    (folder / "00077.tar").unlink()
+    (folder / "00001.bak.tar").unlink()
+    assert bulk("verify", folder).returncode == 0
 
 
 def test_only_pictures_that_are_there_are_counted_as_present(fleet: Client, tmp_path: Path) -> None:

@@ -140,6 +140,23 @@ def test_killed_workers_lose_seconds_and_leave_no_trace_in_the_files(
     assert dataset.files() == undisturbed
 
 
+def test_pictures_are_counted_before_they_are_kept_and_those_lost_only_once(
+    start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    prompts = [f"{n}" for n in range(400)]
+    dataset = planned(tmp_path / "data", client, namespace, prompts, shard_size=400)
+    dataset.send()
+    worker = start(**{**SLOW, "IMAGEFLEET_BULK_CHECKPOINT_S": "3600"})
+    until(lambda: _made(dataset) > 0)
+    worker.kill()
+    assert not _parts(dataset)
+    start()
+    assert _await(dataset) is State.SUCCEEDED
+    status = dataset.runs.get(dataset.run.id)
+    assert (status.images, len(dataset.samples())) == (400, 400)
+    assert sum(status.images_by_worker.values()) > 400
+
+
 def test_a_worker_told_to_leave_keeps_what_it_has_and_hands_its_shards_back(
     start: StartWorker,
     client: redis.Redis,

@@ -94,6 +94,35 @@ def test_pictures_may_be_read_by_whom_the_umask_allows(store: FolderStore, tmp_p
     assert (tmp_path / "pictures" / KEY).stat().st_mode & 0o777 == 0o644
 
 
+def test_a_folder_goes_with_its_last_object_and_the_root_stays(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    for key in ("parts/0/a/1.tar", "parts/0/a/2.tar", "parts/1/b.tar"):
+        store.put(key, b"x", "application/x-tar")
+    store.delete("parts/0/a/1.tar")
+    assert store.exists("parts/0/a/2.tar")
+    store.delete("parts/0/a/2.tar")
+    assert [path.name for path in (tmp_path / "pictures/parts").iterdir()] == ["1"]
+    store.delete("parts/1/b.tar")
+    assert list((tmp_path / "pictures").iterdir()) == []
+
+
+def test_objects_are_stored_beside_those_who_delete_the_last_one(store: FolderStore) -> None:
+    def come_and_go(number: int) -> list[bytes]:
+        found = []
+        for turn in range(50):
+            key, data = f"parts/{number % 2}/{number}.tar", b"%d" % turn
+            store.put(key, data, "application/x-tar")
+            found.append(store.get(key))
+            store.delete(key)
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(come_and_go, range(4)):
+            assert found == [b"%d" % turn for turn in range(50)]
+    assert list(store.list()) == []
+
+
 @contextmanager
 def _umask(mask: int) -> Iterator[None]:
     before = os.umask(mask)

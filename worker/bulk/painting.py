@@ -81,8 +81,6 @@ class Painting:
         self._fresh_failures: list[RowFailure] = []
         self._due = time.monotonic() + workshop.checkpoint_s
         self._look_due = time.monotonic() + _LOOKS_S
-        self._kept = (0, 0)
-        """Samples made and failed, as reported."""
         self._deliveries = workshop.backlog.claimed(tag).deliveries
 
     def paint(self) -> None:
@@ -105,8 +103,7 @@ class Painting:
         for failure in self._parts.load(self._spool, self._is_ours):
             if failure.row in self._rows:
                 self.failures[failure.row] = failure
-        self._kept = (len(self._spool), sum(each.samples for each in self.failures.values()))
-        if any(self._kept):
+        if len(self._spool) or self.failures:
             log.info("shard %s goes on from sample %d", self._shard.name, len(self._spool))
 
     def _is_ours(self, sample: Sample) -> bool:
@@ -220,10 +217,12 @@ class Painting:
         self._fresh_failures.append(failure)
 
     def _look(self) -> None:
-        """Raises LeaseLost if the run has stopped or the shard is another's."""
+        """Tell how far it is, kept or not: parts are too far apart to watch a run by.
+
+        Raises LeaseLost: the run has stopped, or the shard is another's."""
         self._look_due = time.monotonic() + _LOOKS_S
         try:
-            self._report(*self._kept)
+            self._report_counts()
         except LeaseLost:
             self._save()
             raise
@@ -231,9 +230,11 @@ class Painting:
     def _keep(self) -> None:
         """Whoever has the shard next goes on from here."""
         self._save()
+        self._report_counts()
+
+    def _report_counts(self) -> None:
         failed = sum(failure.samples for failure in self.failures.values())
-        self._kept = (len(self._spool), failed)
-        self._report(*self._kept)
+        self._report(len(self._spool), failed)
 
     def _save(self) -> None:
         self._due = time.monotonic() + self._shop.checkpoint_s

@@ -16,7 +16,7 @@ from shared.errors import InvalidRequest
 ROWS = [{"prompt": "a red circle", "seed": 1}, {"prompt": 'ein Fuß, "zwei"', "seed": 2}]
 
 
-def _read(rows: Rows) -> list[Row]:
+def _read(rows: Rows) -> list[Row | None]:
     return list(open_rows(rows)[1])
 
 
@@ -38,6 +38,11 @@ def test_every_kind_of_file_gives_the_same_prompts(tmp_path: Path) -> None:
 
 def test_a_hugging_face_dataset_is_an_iterable_of_rows() -> None:
     assert _prompts(Dataset.from_list(ROWS)) == [row["prompt"] for row in ROWS]
+
+
+def test_a_blank_line_of_text_is_no_row_and_counts_as_one(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n\n  \t\r\nb\n\n")
+    assert _read(tmp_path / "a.txt") == ["a", None, None, "b", None]
 
 
 def test_a_broken_line_is_one_row(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from producer.bulk.inputs import Rows
-from producer.bulk.planning import Wish, plan, read_plan, read_rejected
+from producer.bulk.planning import Wish, plan, read_plan
+from producer.bulk.rejected import read_rejected, told
 from producer.bulk.rows import Order
 from shared.bulk.layout import plan_key
 from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardRow, run_id
@@ -134,11 +135,11 @@ def test_bad_rows_are_told_by_row_and_the_others_are_planned(tmp_path: Path) -> 
     )
     store = MemoryStore()
     made = _plan(path, store, {"default": OFFER})
-    told = {wrong["row"]: wrong["field"] for wrong in read_rejected(store)}
+    fields = {wrong["row"]: wrong["field"] for wrong in read_rejected(store)}
     assert made.rows == 2
-    assert made.rejected == len(told) == 14
-    assert sorted(told) == list(range(1, 15))
-    assert (told[5], told[6], told[8]) == ("prompt", "seed", "num_images_per_prompt")
+    assert made.rejected == len(fields) == 14
+    assert sorted(fields) == list(range(1, 15))
+    assert (fields[5], fields[6], fields[8]) == ("prompt", "seed", "num_images_per_prompt")
 
 
 def test_a_column_that_looks_like_a_slip_of_the_pen_stops_the_planning() -> None:
@@ -172,6 +173,30 @@ def test_an_input_without_one_good_row_says_what_is_wrong_with_the_first() -> No
     with pytest.raises(InvalidRequest, match=r"no row to paint; row 0: prompt=''"):
         _plan(["", ""], store)
     assert read_plan(store) is None
+
+
+def test_blank_lines_of_text_are_left_out_and_the_rows_keep_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n\n \t\nb\n\n")
+    store = MemoryStore()
+    made = _plan(tmp_path / "a.txt", store)
+    assert (made.rows, made.rejected) == (2, 0)
+    assert [(row.row, row.prompt) for row in _rows(store, made)[0]] == [(0, "a"), (3, "b")]
+
+
+def test_text_has_no_columns_to_take_anything_from(tmp_path: Path) -> None:
+    (tmp_path / "a.TXT").write_text("a\n")
+    store = MemoryStore()
+    with pytest.raises(InvalidRequest, match=r"prompt=nope.*a\.TXT has no columns"):
+        _plan(tmp_path / "a.TXT", store, columns={"prompt": "nope"})
+    assert list(store.list()) == []
+
+
+@pytest.mark.parametrize("row", [{"seed": 1}, {"prompt": None}, {"prompt": float("nan")}])
+def test_a_prompt_that_is_missing_is_told_without_a_value(row: dict[str, Any]) -> None:
+    store = MemoryStore()
+    _plan(["a", row], store)
+    [wrong] = read_rejected(store)
+    assert (wrong["value"], told(wrong)) == (None, "row 1: prompt is missing")
 
 
 def test_rows_that_ask_for_the_same_are_planned_once_if_wished() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from producer.bulk.view import Rates, render
+from producer.bulk.view import Rates, render, watch
 from shared.bulk.records import RunStatus
 from shared.jobs import State
 
@@ -67,3 +67,17 @@ def test_the_view_names_shards_workers_and_reasons() -> None:
     shown = _text(status, Rates(0.0, status))
     for words in ("200 of 400 pictures, 2 failed", "1 of 4 shards done", "one", "device_error"):
         assert words in shown
+
+
+def test_cancelled_shards_are_told_where_there_are_any() -> None:
+    none = _status(200, shards_by_state=dict.fromkeys(State, 1) | {State.CANCELLED: 0})
+    assert "cancelled" not in _text(none, Rates(0.0, none))
+    some = _status(200, shards_by_state=dict.fromkeys(State, 1) | {State.CANCELLED: 3})
+    assert "1 failed, 3 cancelled" in _text(some, Rates(0.0, some))
+
+
+def test_the_last_line_is_ended_where_there_is_no_terminal() -> None:
+    piped = StringIO()
+    watch(iter([_status(0), _status(398, state=State.SUCCEEDED)]), Console(file=piped))
+    assert piped.getvalue().endswith("\n")
+    assert not piped.getvalue().endswith("\n\n")

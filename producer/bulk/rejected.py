@@ -1,0 +1,52 @@
+"""Rows that cannot be painted: kept while they are found, listed in the plan, told to the user."""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+
+from producer.bulk.inputs import Wrong
+from producer.bulk.rows import readable
+from shared.bulk.layout import REJECTED
+from shared.bulk.plan import canonical
+from shared.storage import ObjectStore
+
+
+class RejectedRows:
+    """Rows that cannot be painted, on disk: there may be as many as rows."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile(prefix="imagefleet-rejected-")  # noqa: SIM115
+        self.count = 0
+        self.first = ""
+        """Said when there is no other row."""
+
+    def add(self, number: int, wrong: Wrong) -> None:
+        rejected = {
+            "row": number,
+            "field": readable(wrong.field),
+            "value": wrong.value and readable(wrong.value),
+            "reason": readable(wrong.reason),
+        }
+        if not self.count:
+            self.first = f"; {told(rejected)}"
+        self.count += 1
+        self.file.write(canonical(rejected) + b"\n")
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def read_rejected(store: ObjectStore) -> Iterator[dict[str, object]]:
+    """The rows of a plan that cannot be painted: row, field, value, reason."""
+    try:
+        data = store.get(REJECTED)
+    except KeyError:
+        return
+    for line in data.splitlines():
+        yield json.loads(line)
+
+
+def told(rejected: Mapping[str, object]) -> str:
+    """A rejected row in one sentence."""
+    shown = "" if rejected["value"] is None else f"={rejected['value']!r}:"
+    return f"row {rejected['row']}: {rejected['field']}{shown} {rejected['reason']}"
