@@ -231,6 +231,7 @@ def test_the_asyncio_client_does_the_same(
             assert set(ended) == {job.id for job in jobs}
             assert await jobs[0].result(timeout=5) == RESULT
             third = await client.submit("c")
+            assert await client.workers() == []
             assert await third.cancel() is State.CANCELLED
             with pytest.raises(JobCancelled):
                 await (await client.get(third.id)).result(timeout=5)
