@@ -75,7 +75,7 @@ class Batch:
         call = 0
         with device_errors():
             while call < self._calls_wanted():
-                self._state, done = self._step(self._weights, self._conditions, self._state)
+                self._state, done = self._step(self._weights.unet, self._conditions, self._state)
                 flying.append(done)
                 call += 1
                 if len(flying) > _AHEAD:

@@ -56,7 +56,7 @@ class ProgramMaker:
 
         def step(name: str, *, guidance: bool) -> Any:
             function = partial(sampler.step, guidance=guidance)
-            return program(name, function, lambda: (weights, *begun()), donate_argnums=2)
+            return program(name, function, lambda: (weights.unet, *begun()), donate_argnums=2)
 
         return Programs(
             begin=program("begin", sampler.begin, lambda: (weights, request, given)),

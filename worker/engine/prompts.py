@@ -6,6 +6,7 @@ a whole where the family has it. Knows no words and no UNet.
 Axes: b slots, 2 the negative prompt and the prompt, e encoders, n tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,8 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from worker.engine.models.clip_text import ClipText
-
-States = tuple[nnx.State[Any, Any], ...]
+from worker.engine.weights import Arrays
 
 
 class Prompt(NamedTuple):
@@ -36,7 +36,7 @@ class PromptEncoder:
     """Whether a negative prompt without words is zeros instead of what the encoders make of it:
     `force_zeros_for_empty_prompt` of SDXL."""
 
-    def __call__(self, weights: States, tokens: jax.Array) -> Prompt:
+    def __call__(self, weights: Sequence[Arrays], tokens: jax.Array) -> Prompt:
         """`tokens [b, 2, e, n]` to a prompt of leading axes `[b, 2]`."""
         encoders = [nnx.merge(*parts) for parts in zip(self.networks, weights, strict=True)]
         slots, pair, _, length = tokens.shape

@@ -20,18 +20,19 @@ from jax.typing import DTypeLike
 from worker.engine.models.safety import SafetyChecker
 from worker.engine.models.unet import UNet
 from worker.engine.models.vae import Vae
-from worker.engine.prompts import PromptEncoder, States
+from worker.engine.prompts import PromptEncoder
 from worker.engine.schedulers import table
 from worker.engine.schedulers.table import LAGS
+from worker.engine.weights import Arrays
 
 
 class Weights(NamedTuple):
-    """The states of the networks."""
+    """The parameters of the networks."""
 
-    text: States
-    unet: nnx.State[Any, Any]
-    vae: nnx.State[Any, Any]
-    safety: nnx.State[Any, Any] | None
+    text: tuple[Arrays, ...]
+    unet: Arrays
+    vae: Arrays
+    safety: Arrays | None
 
 
 class Request(NamedTuple):
@@ -182,7 +183,7 @@ class Sampler:
         height, width = (side * self.pixels_per_latent for side in size[:2])
         # The picture whole, from its corner: the defaults of diffusers.
         time_ids = (height, width, 0, 0, height, width)
-        text = self._denoiser(weights).read(hidden, pooled, time_ids)
+        text = self._denoiser(weights.unet).read(hidden, pooled, time_ids)
         noise = normal(fold(request.key, Draw.START + request.image_index), tuple(size))
         start = request.start[:, :, None, None, None]
         conditions = Conditions(
@@ -202,7 +203,7 @@ class Sampler:
         )
 
     def step(
-        self, weights: Weights, conditions: Conditions, state: State, *, guidance: bool = True
+        self, unet: Arrays, conditions: Conditions, state: State, *, guidance: bool = True
     ) -> tuple[State, jax.Array]:
         """One row of every slot that has rows left; also the rows each has done, int32 `[b]`.
 
@@ -211,7 +212,7 @@ class Sampler:
         """
         row = table.row_at(conditions.rows, state.position)
         timestep = table.timestep(row)
-        output = self._predict(weights, conditions, state.latents, timestep, 2 if guidance else 1)
+        output = self._predict(unet, conditions, state.latents, timestep, 2 if guidance else 1)
         fresh = normal(fold(conditions.step_key, state.position), state.latents.shape[1:])
         painted, history = table.step(state.latents, output, state.history, fresh, row)
         given = conditions.given
@@ -233,7 +234,7 @@ class Sampler:
 
     def _predict(
         self,
-        weights: Weights,
+        unet: Arrays,
         conditions: Conditions,
         latents: jax.Array,
         timestep: jax.Array,
@@ -246,12 +247,12 @@ class Sampler:
         text = jax.tree.map(
             lambda x: x[:, -prompts:].reshape(slots * prompts, *x.shape[2:]), conditions.text
         )
-        outputs = self._denoiser(weights)(inputs, jnp.repeat(timestep, prompts), text)
+        outputs = self._denoiser(unet)(inputs, jnp.repeat(timestep, prompts), text)
         outputs = outputs.astype(jnp.float32).reshape(slots, prompts, *latents.shape[1:])
         return outputs[:, 0] if prompts == 1 else guided(outputs, conditions.guidance)
 
-    def _denoiser(self, weights: Weights) -> UNet:
-        return cast(UNet, nnx.merge(self.unet, weights.unet))
+    def _denoiser(self, unet: Arrays) -> UNet:
+        return cast(UNet, nnx.merge(self.unet, unet))
 
     def _autoencoder(self, weights: Weights) -> Vae:
         return cast(Vae, nnx.merge(self.vae, weights.vae))

@@ -63,7 +63,7 @@ def test_pictures_painted_over_are_those_of_diffusers(
         drawn[0] = draws["noise"]
         conditions, state = begin(oracle.weights, request, given)
         for _ in made.rows:
-            state, _ = step(oracle.weights, conditions, state)
+            state, _ = step(oracle.weights.unet, conditions, state)
         pictures, *_ = decode(oracle.weights, state)
         apart = np.abs(np.asarray(pictures, int) - answers[case])
         assert apart.max() <= 1, case

@@ -60,7 +60,7 @@ def _painted(oracle: Oracle, scheduler: str, negatives: Sequence[str]) -> NDArra
     noise = oracle.image("unet.latents") * np.float32(made.initial_scale)
     state = state._replace(latents=noise)
     for _ in range(7):
-        state, _ = step(oracle.weights, conditions, state)
+        state, _ = step(oracle.weights.unet, conditions, state)
     return np.asarray(decode(oracle.weights, state).pictures, int)
 
 
