@@ -90,6 +90,10 @@ class Records:
         self._retry = script(client, __package__, "retry")
         self._bring_back = script(client, __package__, "bring_back")
 
+    def key(self, job_id: str) -> str:
+        """Of a job's record."""
+        return f"{self._namespace}:job:{job_id}"
+
     def submit(
         self, jobs: Iterable[tuple[str, JobRequest]], *, sorted_by_key: bool = True
     ) -> list[bool]:
@@ -313,10 +317,6 @@ class Records:
             claim[1],
             *(part for pair in fields.items() for part in pair),
         ]
-
-    def key(self, job_id: str) -> str:
-        """Of a job's record."""
-        return f"{self._namespace}:job:{job_id}"
 
 
 def _moved(answer: Any) -> Move:

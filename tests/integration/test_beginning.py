@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import redis
 from celery import Celery
+from celery.result import AsyncResult
 
 from producer import Client, Job
 from shared.broker import TASK_NAME, celery_url
@@ -27,6 +28,17 @@ def records(client: redis.Redis, namespace: str) -> Records:
 @pytest.fixture
 def queue(namespace: str) -> str:
     return list_key(f"{namespace}.default.native", 3)
+
+
+def _send_plain(server: EmbeddedRedis, namespace: str, prompt: str, **options: int) -> AsyncResult:
+    """A job from Celery itself, which makes no record."""
+    with Celery(broker=celery_url(server.url), set_as_current=False) as app:
+        return app.send_task(
+            TASK_NAME,
+            kwargs=pack(JobRequest(prompt=prompt)),
+            queue=f"{namespace}.default.native",
+            **options,
+        )
 
 
 def _die_with(client: redis.Redis, namespace: str, message: str, times: int) -> None:
@@ -102,13 +114,7 @@ def test_a_job_that_is_not_due_is_in_nobody_s_hands_and_keeps_no_suspect_waiting
     namespace: str,
     queue: str,
 ) -> None:
-    with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
-        app.send_task(
-            TASK_NAME,
-            kwargs=pack(JobRequest(prompt="tomorrow")),
-            queue=f"{namespace}.default.native",
-            countdown=86_400,
-        )
+    _send_plain(redis_server, namespace, "tomorrow", countdown=86_400)
     worker = start()
     until(lambda: client.zcard(f"{namespace}:later"))
     worker.freeze()
@@ -128,13 +134,7 @@ def test_a_plain_job_that_took_its_workers_down_leaves_a_record_that_says_so(
     namespace: str,
     queue: str,
 ) -> None:
-    with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
-        sent = app.send_task(
-            TASK_NAME,
-            kwargs=pack(JobRequest(prompt="a")),
-            queue=f"{namespace}.default.native",
-            priority=3,
-        )
+    sent = _send_plain(redis_server, namespace, "a", priority=3)
     _die_with(client, namespace, str(client.lindex(queue, 0)), 4)
     start()
     until(lambda: producer.dead_letters.read())
