@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shared.embedded import EmbeddedRedis
+from tests.support.files import files_below
 from tests.support.processes import ROOT, Worker
 
 _WORKERS: Final = 2
@@ -203,7 +204,8 @@ def in_peace(fleet: Fleet, source: Path, destination: Path) -> float:
 
 def kept(destination: Path) -> int:
     """Samples in finished shards and in parts, about."""
-    return sum(len(_keys(archive)) for archive in destination.rglob("[0-9]*.tar"))
+    archives = [path for path in files_below(destination) if path.match("[0-9]*.tar")]
+    return sum(len(_keys(archive)) for archive in archives)
 
 
 def _keys(archive: Path) -> list[str]:

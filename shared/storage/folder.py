@@ -26,8 +26,8 @@ _TRIES: Final = 5
 _WHY_DENIED: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
-    errno.EACCES: "no right to write there",
-    errno.EPERM: "no right to write there",
+    errno.EACCES: "no right to do so",
+    errno.EPERM: "no right to do so",
     errno.EROFS: "the file system is read-only",
     errno.ENOTDIR: "a file stands where a folder is needed",
     errno.EEXIST: "a file stands where a folder is needed",
@@ -85,7 +85,7 @@ class FolderStore:
         folder = prefix.rpartition("/")[0]
         start = self._path(folder) if folder else self._root
         with _clear_errors(f"cannot list {start}"):
-            for at, _, names in os.walk(start):
+            for at, _, names in os.walk(start, onerror=_pass_by_the_gone):
                 for name in names:
                     key = Path(at, name).relative_to(self._root).as_posix()
                     if key.startswith(prefix) and not name.startswith("."):
@@ -109,6 +109,12 @@ class FolderStore:
             while folder != self._root:
                 folder.rmdir()
                 folder = folder.parent
+
+
+def _pass_by_the_gone(error: OSError) -> None:
+    """What cannot be listed must not look empty: whoever finds nothing there makes it again."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _create(path: Path) -> BinaryIO:

@@ -72,6 +72,7 @@ _MAKE = """
 import subprocess, sys
 from pathlib import Path
 from producer import Client
+from tests.support.files import files_below
 from tests.support.processes import Worker, until
 
 small, url, namespace, folder = sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])
@@ -96,7 +97,7 @@ with Client(url, namespace=namespace) as client:
         status = run.wait(60)
         assert (status.state.value, status.images) == ("succeeded", 200), status
         assert run.verify().clean
-        until(lambda: not [path for path in data.rglob(".*") if path.is_file()])
+        until(lambda: not [path for path in files_below(data) if path.name.startswith(".")])
         told = "No space left" if small == "tmp" else "the disk is full"
         assert told in workers[0].output(), workers[0].output()
         assert "nobody thought of" not in workers[0].output(), workers[0].output()

@@ -15,6 +15,7 @@ from shared.bulk.plan import BulkFormat
 from shared.embedded import EmbeddedRedis
 from shared.jobs import State
 from tests.support.datasets import Dataset, planned, read_tar
+from tests.support.files import files_below
 from tests.support.processes import StartWorker, Worker, until
 
 PROMPTS = [f"prompt {n}" for n in range(60)]
@@ -37,12 +38,8 @@ def _is_whole(dataset: Dataset) -> bool:
     expected = {f"{n:09d}-{i:02d}" for n in range(dataset.plan.rows) for i in range(rows)}
     assert samples.keys() == expected
     assert set(map(tuple, samples.values())) == {("png", "json", "txt")}
-    until(lambda: not (dataset.folder / "parts").exists() or not _parts(dataset))
+    until(lambda: not files_below(dataset.folder / "parts"))
     return True
-
-
-def _parts(dataset: Dataset) -> list[str]:
-    return [path.name for path in (dataset.folder / "parts").rglob("*") if path.is_file()]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +62,7 @@ def undisturbed(
         )
         try:
             assert _await(dataset) is State.SUCCEEDED
-            until(lambda: not _parts(dataset))
+            until(lambda: not files_below(dataset.folder / "parts"))
         finally:
             worker.kill()
     return dataset.files()
@@ -149,7 +146,7 @@ def test_pictures_are_counted_before_they_are_kept_and_those_lost_only_once(
     worker = start(**{**SLOW, "IMAGEFLEET_BULK_CHECKPOINT_S": "3600"})
     until(lambda: _made(dataset) > 0)
     worker.kill()
-    assert not _parts(dataset)
+    assert not files_below(dataset.folder / "parts")
     start()
     assert _await(dataset) is State.SUCCEEDED
     status = dataset.runs.get(dataset.run.id)

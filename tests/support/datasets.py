@@ -18,6 +18,7 @@ from shared.bulk.records import NewRun
 from shared.bulk.runs import Runs
 from shared.jobs import State
 from shared.storage import open_store
+from tests.support.files import files_below
 
 RUN = NewRun(
     id="0123456789abcdef",
@@ -77,10 +78,8 @@ class Dataset:
         """Everything but the plan, by its path; not what a put that was killed left hidden."""
         return {
             path.relative_to(self.folder).as_posix(): path.read_bytes()
-            for path in sorted(self.folder.rglob("*"))
-            if path.is_file()
-            and not path.name.startswith(".")
-            and not path.is_relative_to(self.folder / "plan")
+            for path in files_below(self.folder)
+            if not path.name.startswith(".") and not path.is_relative_to(self.folder / "plan")
         }
 
     def finished(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from shared.errors import ImagefleetError, StorageDenied, StorageUnavailable
 from shared.storage.folder import FolderStore
+from tests.support.files import files_below
 
 KEY = "jobs/a/0.png"
 
@@ -18,10 +19,6 @@ KEY = "jobs/a/0.png"
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:
     return FolderStore(tmp_path / "pictures")
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,7 @@ def test_a_disk_that_refuses_leaves_the_old_object_and_nothing_else(
         store.put(KEY, b"new", "image/png")
     monkeypatch.undo()
     assert store.get(KEY) == b"old"
-    assert _files(tmp_path) == ["0.png"]
+    assert [path.name for path in files_below(tmp_path)] == ["0.png"]
 
 
 def test_a_reader_beside_writers_sees_only_whole_objects(store: FolderStore) -> None:
@@ -105,6 +102,22 @@ def test_a_folder_goes_with_its_last_object_and_the_root_stays(
     assert [path.name for path in (tmp_path / "pictures/parts").iterdir()] == ["1"]
     store.delete("parts/1/b.tar")
     assert list((tmp_path / "pictures").iterdir()) == []
+
+
+def test_what_cannot_be_listed_does_not_look_empty(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(KEY, b"x", "image/png")
+    assert list(store.list("nothing/here/")) == []
+    with pytest.raises(StorageDenied, match="a file stands where a folder is needed"):
+        list(store.list(f"{KEY}/"))
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StorageDenied, match="no right"):
+        list(store.list("jobs/"))
 
 
 def test_objects_are_stored_beside_those_who_delete_the_last_one(store: FolderStore) -> None:
