@@ -232,6 +232,7 @@ class Host:
         self._asked_to_stop = True
         self._leave_anyway_after(self.settings.drain_s + _DRAIN_GRACE_S)
         if self._running:
+            self.intake.close()
             self._runner.stop()
 
     def drain(self) -> None:
@@ -243,8 +244,9 @@ class Host:
         if not self._asked_to_stop:
             self._leave_anyway_after(self.settings.drain_s + _DRAIN_GRACE_S)
         deadline = time.monotonic() + self.settings.drain_s
+        self.intake.close()
         self._runner.stop()
-        handed_back = self.jobs.hand_back(self.intake.close())
+        handed_back = self.jobs.hand_back(self.intake.put_down())
         self._backlog.close(_DRAINING)
         begun = [each.tag for each in self.intake.unfinished()] + self._backlog.tags()
         self._runner.join(self.settings.drain_s)
@@ -263,6 +265,8 @@ class Host:
         """Hand everything back now and end the process. Redis has a moment for it."""
         self._leave_anyway_after(_QUIT_S)
         try:
+            self.intake.close()
+            self.intake.put_down()
             handed_back = self.jobs.hand_back(self.intake.unfinished()) + self._claims.leave()
             log.warning("quitting; handed back: %d", handed_back)
         finally:
@@ -280,7 +284,9 @@ class Host:
     def _leave_hung_devices(self) -> None:
         """As `_give_up`, and end the process: nothing else frees a hung device."""
         self._leave_anyway_after(_DRAIN_GRACE_S, Exit.HUNG)
+        self.intake.close()
         self._runner.stop()
+        self.intake.put_down()
         hung = attempts_in(self._runner.on_devices())
         self._put_down_shards(self._runner.on_devices())
         self.jobs.hand_back([each for each in self.intake.unfinished() if each not in hung])

@@ -84,7 +84,7 @@ class Intake:
         self._waiting: deque[Slot] = deque()
         self._outcomes: dict[str, Attempt | ImagefleetError] = {}
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt its holder and come again
 
     def attach(
         self, groups: Sequence[QueueGroup], strategies: dict[str, Any], pass_on: PassOn
@@ -127,18 +127,16 @@ class Intake:
     def report(self, batch: Sequence[Slot], step: int) -> None:
         """The devices have done `step` steps of `batch`. Shortly before its end the next one is
         claimed, so that the devices need not wait for that: one batch ahead, and no more."""
-        if self._ahead is None and self._foresight.ends_soon(batch, step):
+        if self._ahead is None and not self._closed and self._foresight.ends_soon(batch, step):
             self._ahead = self._helper.submit(self._look_ahead)
 
     def _look_ahead(self) -> None:
         with self._lock:
             self._take_in()
 
-    def close(self) -> list[Attempt]:
-        """Take nothing more. The attempts of which no picture has reached a device."""
-        with self._lock:
-            self._closed = True
-        return self.put_down()
+    def close(self) -> None:
+        """Take nothing more. What is being begun at this moment `put_down` waits for."""
+        self._closed = True
 
     def put_down(self) -> list[Attempt]:
         """Forget, and return, the attempts of which no picture has reached a device."""
