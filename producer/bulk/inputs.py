@@ -1,23 +1,26 @@
 """Rows of any input, one at a time: text, CSV, JSON lines, Parquet, or whatever can be iterated.
 
-Goes in: a path, or an iterable of prompts or mappings. Comes out: for each row a prompt, a mapping
-of columns, or what is wrong with it. Knows no parameters and no plan. Memory holds one row, of
-Parquet one row group.
+Goes in: a path, or an iterable of prompts or mappings. Comes out: the names of its columns, if they
+are known beforehand, and for each row a prompt, a mapping of columns, or what is wrong with it.
+Knows no parameters and no plan. Memory holds one row, of Parquet one row group.
 """
 
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 from shared.bulk.plan import Source
 from shared.errors import ConfigurationError, InvalidRequest
 
 _ROWS_A_BATCH: Final = 1_000
-_TEXT: Final = ".txt"
 _SHOWN: Final = 60
 """Characters of a wrong value that are repeated."""
 
@@ -37,9 +40,19 @@ Rows = str | Path | Iterable[str | Mapping[str, Any]]
 """A path, or the rows themselves; a Hugging Face dataset is the latter."""
 
 
-def open_rows(rows: Rows) -> tuple[Source, Iterator[Row | None]]:
-    """Where the rows come from, and the rows; None for a blank line of text, which is no row but
-    counts as one.
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """What was found to plan."""
+
+    source: Source
+    columns: Sequence[str] | None
+    """None if only the rows tell; none at all if every line is a prompt."""
+    rows: Iterator[Row | None]
+    """None is a blank line of a file, which is no row but counts as one."""
+
+
+def open_rows(rows: Rows) -> Input:
+    """Look at the input; its rows are read when they are asked for.
 
     Raises:
         InvalidRequest: no such file, or of an unknown kind; nothing that can be iterated.
@@ -49,24 +62,24 @@ def open_rows(rows: Rows) -> tuple[Source, Iterator[Row | None]]:
         return _open_file(Path(rows))
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         raise InvalidRequest("rows", rows, "must be a file's path, or several prompts or mappings")
-    return Source(name=type(rows).__name__), (_row_of(row) for row in rows)
+    return Input(
+        source=Source(name=type(rows).__name__),
+        columns=getattr(rows, "column_names", None),  # of a Hugging Face dataset
+        rows=(_row_of(row) for row in rows),
+    )
 
 
-def has_columns(rows: Rows) -> bool:
-    """Not if every line is a prompt."""
-    return not isinstance(rows, str | Path) or Path(rows).suffix.lower() != _TEXT
-
-
-def _open_file(path: Path) -> tuple[Source, Iterator[Row | None]]:
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise InvalidRequest("input", str(path), f"must end in {', '.join(_READERS)}")
+def _open_file(path: Path) -> Input:
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise InvalidRequest("input", str(path), f"must end in {', '.join(_KINDS)}")
     try:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InvalidRequest("input", str(path), error.strerror or "cannot be read") from None
-    return Source(name=path.name, sha256=sha256), reader(path)
+    source = Source(name=path.name, sha256=sha256)
+    return Input(source=source, columns=kind.columns(path), rows=kind.read(path))
 
 
 def _read_txt(path: Path) -> Iterator[Row | None]:
@@ -76,23 +89,25 @@ def _read_txt(path: Path) -> Iterator[Row | None]:
             yield line.rstrip("\r\n") if line.strip() else None
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+def _read_jsonl(path: Path) -> Iterator[Row | None]:
     """A JSON object or string a line."""
     loads = json.loads
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
         for line in file:
+            if line.isspace():
+                yield None
+                continue
             try:
                 yield _row_of(loads(line))
             except (ValueError, RecursionError) as error:
                 yield Wrong("line", line[:_SHOWN].strip(), f"is not JSON: {error}")
 
 
-def _read_csv(path: Path) -> Iterator[Row]:
+def _read_csv(path: Path) -> Iterator[Row | None]:
     """With a header. An empty cell is a column left out, save the prompt's own.
 
     Raises InvalidRequest: two columns of one name, or a quote that swallows the rest."""
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file, strict=True)
+    with _opened_csv(path) as reader:
         header = _header(reader, path)
         while True:
             begins = reader.line_num + 1
@@ -106,16 +121,36 @@ def _read_csv(path: Path) -> Iterator[Row]:
                     raise InvalidRequest("input", str(path), open_quote) from None
                 yield Wrong("line", str(begins), f"is not CSV: {error}")
                 continue
-            if len(cells) > len(header):
+            if _is_blank(cells):
+                yield None
+            elif len(cells) > len(header):
                 wide = f"has {len(cells)} cells, the header {len(header)}"
                 yield Wrong("line", str(reader.line_num), wide)
             else:
                 yield dict(zip(header, cells, strict=False))
 
 
+@contextmanager
+def _opened_csv(path: Path) -> Iterator[Any]:
+    """A `csv.reader`, which has no public type."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        yield csv.reader(file, strict=True)
+
+
+def _csv_columns(path: Path) -> list[str]:
+    with _opened_csv(path) as reader:
+        return _header(reader, path)
+
+
+def _is_blank(cells: list[str]) -> bool:
+    """Not a row of empty cells, nor a quoted empty prompt that stands alone."""
+    return not cells or (len(cells) == 1 and cells[0].isspace())
+
+
 def _header(reader: Iterator[list[str]], path: Path) -> list[str]:
+    """The first line that is not blank."""
     try:
-        header = next(reader, [])
+        header = next((cells for cells in reader if not _is_blank(cells)), [])
     except csv.Error as error:
         raise InvalidRequest("input", str(path), f"its header is not CSV: {error}") from None
     for name in header:
@@ -124,15 +159,26 @@ def _header(reader: Iterator[list[str]], path: Path) -> list[str]:
     return header
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path) -> Iterator[Row | None]:
+    with _opened_parquet(path) as file:
+        for batch in file.iter_batches(_ROWS_A_BATCH):
+            yield from batch.to_pylist()
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    with _opened_parquet(path) as file:
+        return list(file.schema_arrow.names)
+
+
+@contextmanager
+def _opened_parquet(path: Path) -> "Iterator[ParquetFile]":
     try:
         from pyarrow import ArrowException, ArrowInvalid, parquet
     except ImportError:
         raise ConfigurationError("Parquet needs pyarrow: install imagefleet[dataset]") from None
     try:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS_A_BATCH):
-                yield from batch.to_pylist()
+            yield file
     except (ArrowInvalid, ArrowException, OSError) as error:
         sentence = str(error).splitlines()[0]
         raise InvalidRequest("input", str(path), f"not a whole Parquet file: {sentence}") from None
@@ -146,9 +192,18 @@ def _row_of(row: object) -> Row:
     return Wrong("row", repr(row)[:_SHOWN], "must be a prompt, or an object of columns")
 
 
-_READERS: Final = {
-    _TEXT: _read_txt,
-    ".csv": _read_csv,
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of file."""
+
+    read: Callable[[Path], Iterator[Row | None]]
+    columns: Callable[[Path], Sequence[str] | None]
+    """As in `Input`."""
+
+
+_KINDS: Final = {
+    ".txt": _Kind(_read_txt, lambda path: ()),
+    ".csv": _Kind(_read_csv, _csv_columns),
+    ".jsonl": _Kind(_read_jsonl, lambda path: None),
+    ".parquet": _Kind(_read_parquet, _parquet_columns),
 }

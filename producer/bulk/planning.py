@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from producer.bulk.inputs import Row, Rows, Wrong, has_columns, open_rows
+from producer.bulk.inputs import Input, Row, Rows, Wrong, open_rows
 from producer.bulk.rejected import RejectedRows
-from producer.bulk.rows import Decided, Decider, Order, Size
+from producer.bulk.rows import Decided, Decider, Order, Size, readable
 from shared.bulk.layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
 from shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from shared.catalogue import Offer
@@ -53,19 +53,16 @@ def plan(rows: Rows, wish: Wish, store: ObjectStore, offers: dict[str, Offer]) -
         raise InvalidRequest("shard_size", wish.order.shard_size, limit)
     decider = Decider(wish.order, offers)
     stands = read_plan(store)
-    source, read = open_rows(rows)
-    if wish.order.columns and not has_columns(rows):
-        name, column = next(iter(wish.order.columns.items()))
-        no_columns = f"{source.name} has no columns, every line is a prompt"
-        raise InvalidRequest("column", f"{name}={column}", no_columns)
+    found = open_rows(rows)
+    _check_columns(wish.order, found)
     if stands is None:
         store.check()
     writer = _Writer(store, stands)
     with writer, _Planning(wish, decider, writer) as planning:
-        for number, row in enumerate(read):
+        for number, row in enumerate(found.rows):
             if row is not None:
                 planning.add(number, row)
-        made = planning.finish(source, _digest_of_model(wish, offers))
+        made = planning.finish(found.source, _digest_of_model(wish, offers))
     if stands is not None:
         _must_be_same(stands, made, store)
         return stands, True
@@ -124,6 +121,7 @@ class _Planning:
             self._close(size, shard)
         if not self._shards:
             raise InvalidRequest("input", source.name, f"has no row to paint{self._rejected.first}")
+        self._decider.check_columns()
         shards = tuple(shard.result() for shard in self._shards)
         self._writer.put_file(REJECTED, self._rejected)
         order = self._wish.order
@@ -236,6 +234,16 @@ class _Seen:
     def close(self) -> None:
         self._rows.close()
         self._file.close()
+
+
+def _check_columns(order: Order, found: Input) -> None:
+    """Whether what is taken from columns can be, where they are known before the rows. Raises
+    InvalidRequest."""
+    for name, column in order.columns.items():
+        if found.columns is not None and column not in found.columns:
+            there = readable(", ".join(found.columns)) or "none"
+            limit = f"{found.source.name} has no such column; there are {there}"
+            raise InvalidRequest("column", f"{name}={column}", limit)
 
 
 def _digest_of_model(wish: Wish, offers: dict[str, Offer]) -> str | None:

@@ -90,6 +90,14 @@ class Decider:
         self._prompt = order.columns.get("prompt", "prompt")
         self._parameter_of = _columns(order.columns)
         self._harmless: set[str] = set()
+        self._unseen = {column: name for name, column in order.columns.items() if name != "prompt"}
+        """Columns that no row had so far; a row without its prompt is told as wrong."""
+
+    def check_columns(self) -> None:
+        """After the last row: raises InvalidRequest if a parameter was to be taken from a column
+        that none had."""
+        for column, name in self._unseen.items():
+            raise InvalidRequest("column", f"{name}={column}", "no row has such a column")
 
     def decide(self, number: int, row: Row) -> Decided | Wrong:
         """Row `number` of the input.
@@ -146,6 +154,8 @@ class Decider:
         """What decides the pictures, and what is only carried along."""
         chosen: dict[str, Any] = {}
         extra: dict[str, Any] = {}
+        for column in self._unseen.keys() & row.keys():
+            del self._unseen[column]
         for column, value in row.items():
             if (name := self._parameter_of.get(column)) is None:
                 if column not in self._harmless:

@@ -17,7 +17,7 @@ ROWS = [{"prompt": "a red circle", "seed": 1}, {"prompt": 'ein Fuß, "zwei"', "s
 
 
 def _read(rows: Rows) -> list[Row | None]:
-    return list(open_rows(rows)[1])
+    return list(open_rows(rows).rows)
 
 
 def _prompts(rows: Rows) -> list[Any]:
@@ -40,15 +40,40 @@ def test_a_hugging_face_dataset_is_an_iterable_of_rows() -> None:
     assert _prompts(Dataset.from_list(ROWS)) == [row["prompt"] for row in ROWS]
 
 
-def test_a_blank_line_of_text_is_no_row_and_counts_as_one(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a\n\n  \t\r\nb\n\n")
-    assert _read(tmp_path / "a.txt") == ["a", None, None, "b", None]
+@pytest.mark.parametrize(
+    ("name", "a", "b"), [("a.txt", "a", "b"), ("a.jsonl", '"a"', '"b"'), ("a.csv", "a", "b")]
+)
+def test_a_blank_line_is_no_row_and_counts_as_one(
+    tmp_path: Path, name: str, a: str, b: str
+) -> None:
+    header = "\nprompt\n" if name == "a.csv" else ""
+    (tmp_path / name).write_text(f"{header}{a}\n\n  \t\r\n{b}\n\n")
+    assert _prompts(tmp_path / name) == ["a", None, None, "b", None]
+
+
+def test_a_line_of_empty_cells_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("prompt,seed\n,\n")
+    (tmp_path / "one.csv").write_text('prompt\n""\n')
+    assert _read(tmp_path / "two.csv") == [{"prompt": "", "seed": ""}]
+    assert _read(tmp_path / "one.csv") == [{"prompt": ""}]
+
+
+def test_the_columns_are_known_where_the_input_names_them(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("\nprompt,seed\na,1\n")
+    for rows in (tmp_path / "a.parquet", tmp_path / "a.csv", Dataset.from_list(ROWS)):
+        assert list(open_rows(rows).columns or ()) == ["prompt", "seed"], rows
+    (tmp_path / "a.txt").write_text("prompt,seed\n")
+    (tmp_path / "a.jsonl").write_text(json.dumps(ROWS[0]))
+    assert open_rows(tmp_path / "a.txt").columns == ()
+    assert open_rows(tmp_path / "a.jsonl").columns is None
+    assert open_rows(ROWS).columns is None
 
 
 def test_a_broken_line_is_one_row(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n"b"\n[1]\n\n')
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n"b"\n[1]\n')
     found = _read(tmp_path / "a.jsonl")
-    assert [type(row) for row in found] == [dict, Wrong, str, Wrong, Wrong]
+    assert [type(row) for row in found] == [dict, Wrong, str, Wrong]
 
 
 def test_a_line_with_more_cells_than_the_header_is_told(tmp_path: Path) -> None:

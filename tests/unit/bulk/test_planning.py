@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from producer.bulk.inputs import Rows
 from producer.bulk.planning import Wish, plan, read_plan
 from producer.bulk.rejected import read_rejected, told
 from producer.bulk.rows import Order
 from shared.bulk.layout import plan_key
-from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardRow, run_id
+from shared.bulk.plan import (
+    BulkFormat,
+    Plan,
+    RowParameters,
+    ShardRow,
+    derived_seed,
+    run_id,
+)
 from shared.catalogue import Offer
 from shared.errors import InvalidRequest, PlanConflict, StorageDenied
 from shared.jobs import ImageFormat
@@ -175,20 +184,54 @@ def test_an_input_without_one_good_row_says_what_is_wrong_with_the_first() -> No
     assert read_plan(store) is None
 
 
-def test_blank_lines_of_text_are_left_out_and_the_rows_keep_their_numbers(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a\n\n \t\nb\n\n")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "a\n\n \t\nb\n{bad}\n\n"),
+        ("a.jsonl", '"a"\n\n \t\n"b"\n"{bad}"\n\n'),
+        ("a.csv", "prompt\na\n\n \t\nb\n{bad}\n\n"),
+    ],
+)
+def test_blank_lines_are_left_out_and_the_rows_keep_their_numbers(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text.format(bad="x" * 4_001))
     store = MemoryStore()
-    made = _plan(tmp_path / "a.txt", store)
-    assert (made.rows, made.rejected) == (2, 0)
+    made = _plan(tmp_path / name, store)
+    assert (made.rows, made.rejected) == (2, 1)
     assert [(row.row, row.prompt) for row in _rows(store, made)[0]] == [(0, "a"), (3, "b")]
+    assert [wrong["row"] for wrong in read_rejected(store)] == [4]
 
 
-def test_text_has_no_columns_to_take_anything_from(tmp_path: Path) -> None:
-    (tmp_path / "a.TXT").write_text("a\n")
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [("a.TXT", "none"), ("a.csv", "prompt, seeds"), ("a.parquet", "prompt, seeds")],
+)
+def test_a_column_that_the_input_has_not_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str, there: str
+) -> None:
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        parquet.write_table(pyarrow.table({"prompt": ["a"], "seeds": [1]}), path)
+    else:
+        path.write_text("prompt,seeds\na,1\n")
     store = MemoryStore()
-    with pytest.raises(InvalidRequest, match=r"prompt=nope.*a\.TXT has no columns"):
-        _plan(tmp_path / "a.TXT", store, columns={"prompt": "nope"})
+    with pytest.raises(InvalidRequest) as refused:
+        _plan(path, store, columns={"seed": "nope"})
+    sentence = f"column='seed=nope': {name} has no such column; there are {there}"
+    assert str(refused.value) == sentence
     assert list(store.list()) == []
+
+
+def test_a_column_that_no_row_has_is_refused_where_only_the_rows_tell(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b", "n": 3}\n"c"\n')
+    store = MemoryStore()
+    with pytest.raises(InvalidRequest, match="column='seed=nope': no row has such a column"):
+        _plan(path, store, columns={"seed": "nope"})
+    assert read_plan(store) is None
+    [first, second, _] = _rows(store, _plan(path, store, columns={"seed": "n"}))[0]
+    assert (first.seed, second.seed) == (derived_seed(0, 0), 3)
 
 
 @pytest.mark.parametrize("row", [{"seed": 1}, {"prompt": None}, {"prompt": float("nan")}])
