@@ -13,6 +13,7 @@ from celery.worker.consumer.tasks import Tasks
 from shared.errors import ConfigurationError, ImagefleetError
 from worker.exits import Exit
 from worker.host import Host
+from worker.serving import queue_groups
 
 
 def install(app: Celery, host: Host) -> None:
@@ -71,7 +72,9 @@ def _intake_of(host: Host) -> type[bootsteps.StartStopStep]:
             for queue in asked:
                 consumer.task_consumer.cancel_by_queue(queue)
             by_default = asked == [consumer.app.conf.task_default_queue]
-            groups = host.groups(None if by_default else asked)
+            groups = queue_groups(
+                None if by_default else asked, host.engine.info, host.settings.namespace
+            )
             host.intake.attach(groups, consumer.strategies, self._pass_on)
             host.take_work()
 
