@@ -3,14 +3,13 @@
 import json
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
+from http.server import BaseHTTPRequestHandler
 
+from producer.demo.local_http import LocalServer
 from shared.webhooks import InvalidSignature, verify
 
 
-class CallbackReceiver:
+class CallbackReceiver(LocalServer):
     """`with CallbackReceiver(secret) as receiver: … receiver.url`"""
 
     def __init__(self, secret: str) -> None:
@@ -18,12 +17,11 @@ class CallbackReceiver:
         self._lock = threading.Lock()
         self._seen: dict[str, str] = {}
         self._refused = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._door())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        super().__init__(self._door())
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/callbacks"
+        return f"http://127.0.0.1:{self.port}/callbacks"
 
     def counts(self) -> Counter[str]:
         """Verified callbacks by type; the same webhook-id counts once."""
@@ -34,20 +32,6 @@ class CallbackReceiver:
     def refused(self) -> int:
         """Callbacks whose signature did not verify."""
         return self._refused
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def _note(self, headers: dict[str, str], body: bytes) -> bool:
         try:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 
+from producer.demo.local_http import LocalServer
 from shared.webhooks import InvalidSignature, verify
-from tests.support.local_http import LocalServer
 
 
 @dataclass(frozen=True, kw_only=True)
