@@ -10,26 +10,26 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from shared import broker
 from shared.broker import UNTIL_IT_IS_BACK
-from shared.bulk.messages import bulk_queue, unpack_shard
+from shared.bulk.messages import unpack_shard
 from shared.bulk.runs import Runs
 from shared.catalogue import Catalogue
 from shared.deadletters import DeadLetters
 from shared.errors import ConfigurationError, LeaseLost, StorageDenied, StorageUnavailable
-from shared.queues import queue_name, without_tenant
 from shared.records import Records
 from shared.storage import open_store
 from worker.attempts import Slot, attempts_in, offer_of
 from worker.beginning import Beginner
 from worker.bulk.backlog import Backlog
+from worker.bulk.caretaker import Caretaker
 from worker.bulk.making import make_shard
 from worker.bulk.workshop import Workshop
-from worker.claims import Claims, QueueGroup
+from worker.claims import Claims
 from worker.delivery import start_delivery
 from worker.engine.base import Engine, ModelInfo
 from worker.engine.load import load_engine
@@ -41,6 +41,7 @@ from worker.keeper import Keeper
 from worker.originals import Originals
 from worker.outbound.addresses import AllowList
 from worker.performing import Performer
+from worker.preemption import watch
 from worker.progress import ProgressReporter
 from worker.retries import Retries
 from worker.runner import Runner
@@ -61,7 +62,11 @@ class Host:
     """Everything a worker process owns. Made without side effects; `start` makes them."""
 
     def __init__(self, settings: WorkerSettings) -> None:
+        """Raises ConfigurationError: the address of a store is none."""
         self.settings = settings
+        self._store = open_store(settings.storage_url)
+        shared = settings.programs_url
+        self._programs = None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL")
         self.name = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self._running = False
         self._asked_to_stop = False
@@ -91,7 +96,6 @@ class Host:
         self._once = broker.connect(url, retries=0)
         broker.check(self._once, url)
         self._patient = broker.connect(url, retries=UNTIL_IT_IS_BACK)
-        self._store = open_store(self.settings.storage_url)
         try:
             self._store.check()
         except (ConfigurationError, StorageDenied, StorageUnavailable) as error:
@@ -99,7 +103,7 @@ class Host:
 
     def _load_engine(self) -> Engine:
         settings = self.settings
-        secret, shared = settings.programs_secret, settings.programs_url
+        secret = settings.programs_secret
         return load_engine(
             settings.model,
             shapes=settings.declared_shapes(),
@@ -108,7 +112,7 @@ class Host:
             devices=settings.devices,
             dtype=settings.dtype,
             cache_dir=settings.cache_dir,
-            programs=open_store(shared, "IMAGEFLEET_PROGRAMS_URL") if shared else None,
+            programs=self._programs,
             programs_secret=secret.get_secret_value() if secret else "",
             max_num_inference_steps=settings.max_num_inference_steps,
             safety_checker=settings.safety_checker,
@@ -139,6 +143,7 @@ class Host:
             patience_s=settings.storage_patience_s,
             max_deliveries=settings.max_deliveries,
         )
+        self._caretaker = Caretaker(self._workshop.runs, settings.bulk_still_s)
 
     def _make_intake(self) -> None:
         settings = self.settings
@@ -193,33 +198,10 @@ class Host:
             self._reporter.start()
             self._runner.start()
             self._watchdog.start()
+            self._caretaker.start()
             self._running = True
-
-    def groups(self, queues: Sequence[str] | None) -> list[QueueGroup]:
-        """`queues`, or all of this model's, sorted by compile key. A name we do not know is a group
-        of its own."""
-        jobs = self._compile_keys(queue_name)
-        shards = self._compile_keys(bulk_queue)
-        grouped: dict[tuple[str, bool], list[str]] = {}
-        for queue in [*jobs, *shards] if queues is None else queues:
-            plain = without_tenant(queue)
-            name = jobs.get(plain) or shards.get(plain) or queue
-            grouped.setdefault((name, plain in shards), []).append(queue)
-        return [
-            QueueGroup(name=name, queues=tuple(found), bulk=bulk)
-            for (name, bulk), found in grouped.items()
-        ]
-
-    def _compile_keys(self, name: Callable[..., str]) -> dict[str, str]:
-        """The queues of this model, as `name` calls them, and the shape of each."""
-        info, namespace = self.engine.info, self.settings.namespace
-        sizes = [((shape.height, shape.width), shape) for shape in info.shapes]
-        native: tuple[None, None] = (None, None)
-        return {
-            name(namespace, model, *size): str(shape)
-            for model in (None, info.name)
-            for size, shape in [(native, info.shapes[0]), *sizes]
-        }
+            if self.settings.preemption_url is not None:
+                watch(self.settings.preemption_url, self._leave_preempted_host)
 
     def make_shard(self, asked: object, tag: str) -> None:
         """See a claimed shard of a dataset to its end, in a pool thread. Raises LeaseLost."""
@@ -255,6 +237,7 @@ class Host:
             time.sleep(0.02)  # until Celery has stored the result and acknowledged
         handed_back += self.jobs.hand_back(self.intake.unfinished())
         self._watchdog.stop()
+        self._caretaker.stop()
         self._keeper.stop()
         handed_back += self._claims.leave()
         log.info("drained; handed back: %d", handed_back)
@@ -264,6 +247,8 @@ class Host:
     def quit(self) -> None:
         """Hand everything back now and end the process. Redis has a moment for it."""
         self._leave_anyway_after(_QUIT_S)
+        if self._running:
+            self._runner.stop()  # or it claims on what is handed back
         try:
             self.intake.close()
             self.intake.put_down()
@@ -271,6 +256,10 @@ class Host:
             log.warning("quitting; handed back: %d", handed_back)
         finally:
             os._exit(Exit.HURRIED)
+
+    def _leave_preempted_host(self) -> None:
+        log.warning("the platform is about to take this host away")
+        self.quit()
 
     def _give_up(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
         """Sick devices had `batch`. That counts as a delivery, like a worker that died, so that a

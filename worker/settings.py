@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from shared.errors import ConfigurationError
 from shared.settings import ENV_PREFIX, Settings
-from shared.storage import open_store
 from shared.webhooks import check_secrets
 from worker.engine.base import Shape
 from worker.engine.layout import Layout
@@ -114,6 +114,12 @@ class WorkerSettings(Settings):
         le=3600,
         description="After SIGTERM: time for work on the devices; the rest is handed back.",
     )
+    preemption_url: str | None = Field(
+        default=None,
+        description="Where the platform says TRUE once it is about to take this host away: then "
+        "all work is handed back at once. On Google Cloud "
+        "`http://metadata.google.internal/computeMetadata/v1/instance/preempted`.",
+    )
     max_deliveries: int = Field(
         default=4,
         ge=1,
@@ -132,6 +138,13 @@ class WorkerSettings(Settings):
         le=3600,
         description="How often what is done of a dataset's shard is kept: what a preempted worker "
         "loses of it at most.",
+    )
+    bulk_still_s: float = Field(
+        default=30.0,
+        ge=1,
+        le=86400,
+        description="A dataset in which nothing has moved for so long is looked through, by one "
+        "worker, for shards that Redis lost; again after twice as long, and so on.",
     )
     watchdog_s: float = Field(
         default=300.0,
@@ -172,16 +185,24 @@ class WorkerSettings(Settings):
             return tuple(SecretStr(word.strip()) for word in value.split(",") if word.strip())
         return value
 
+    @field_validator("preemption_url")
+    @classmethod
+    def _is_plain_http(cls, url: str | None) -> str | None:
+        if url is not None:
+            parts = urlsplit(url)
+            host = (parts.hostname or "").encode("idna").decode()
+            bare = parts._replace(query="", fragment="").geturl() == url and "@" not in parts.netloc
+            if parts.scheme != "http" or host != parts.hostname or parts.port == 0 or not bare:
+                raise ValueError("must be http://host/path, with nothing after the path")
+        return url
+
     @classmethod
     def load(cls, **overrides: object) -> Self:
-        """As `Settings.load`, and with everything refused that neither Redis, the store, the model
-        nor a device need be asked about."""
+        """As `Settings.load`, and with everything refused that neither Redis, a store, the model
+        nor a device need be asked about, or opened for."""
         settings = super().load(**overrides)
         settings.declared_shapes()
         Layout.read(settings.mesh, settings.devices)
-        open_store(settings.storage_url)
-        if settings.programs_url is not None:
-            open_store(settings.programs_url, f"{ENV_PREFIX}PROGRAMS_URL")
         check_secrets([secret.get_secret_value() for secret in settings.webhook_secrets])
         AllowList.parse(settings.callback_allow)
         return settings

@@ -6,6 +6,7 @@ from shared.errors import ConfigurationError
 from shared.settings import Settings
 from shared.webhooks import new_secret
 from tools.settings_page import PAGE, page
+from worker.host import Host
 from worker.settings import WorkerSettings, misspelt
 
 
@@ -59,9 +60,6 @@ def test_secrets_do_not_show() -> None:
         ({"mesh": "data=4", "devices": "3"}, "takes 4 devices, but IMAGEFLEET_DEVICES=3"),
         ({"shapes": "64by64"}, "IMAGEFLEET_SHAPES: .*64by64"),
         ({"dtype": "float8"}, "'float32' or 'bfloat16'"),
-        ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL='ftp://example.org'"),
-        ({"storage_url": "s3://bucket?speed=9"}, "IMAGEFLEET_STORAGE_URL: no option speed"),
-        ({"programs_url": "ftp://example.org"}, "IMAGEFLEET_PROGRAMS_URL='ftp://example.org'"),
         ({"webhook_secrets": "whsec_short"}, "IMAGEFLEET_WEBHOOK_SECRETS: number 1 is not"),
         ({"callback_allow": "10.0.0.0/99"}, "IMAGEFLEET_CALLBACK_ALLOW: '10.0.0.0/99'"),
     ],
@@ -71,6 +69,56 @@ def test_what_needs_nobody_to_answer_is_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         WorkerSettings.load(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL='ftp://example.org'"),
+        ({"storage_url": "s3://bucket?speed=9"}, "IMAGEFLEET_STORAGE_URL: no option speed"),
+        ({"programs_url": "ftp://example.org"}, "IMAGEFLEET_PROGRAMS_URL='ftp://example.org'"),
+        ({"programs_url": ""}, "IMAGEFLEET_PROGRAMS_URL=''"),
+    ],
+)
+def test_the_address_of_no_store_is_refused_before_anything_starts(
+    wrong: dict[str, str], sentence: str
+) -> None:
+    settings = WorkerSettings.load(**wrong)
+    with pytest.raises(ConfigurationError, match=sentence):
+        Host(settings)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://metadata.google.internal/computeMetadata/v1/instance/preempted",
+        "http://169.254.169.254/preempted",
+        "http://localhost:8080",
+    ],
+)
+def test_the_platform_s_notice_has_a_plain_address(url: str) -> None:
+    assert WorkerSettings.load(preemption_url=url).preemption_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "metadata.google.internal",
+        "https://metadata.google.internal/preempted",
+        "http:///preempted",
+        "http://host/preempted?wait_for_change=true",
+        "http://host/preempted#now",
+        "http://somebody:hunter2@host/preempted",
+        "http://host:0/preempted",
+        "http://host:port/preempted",
+        "http://[half/preempted",
+        "http://two..dots/preempted",
+    ],
+)
+def test_any_other_address_of_the_notice_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="^preemption_url='"):
+        WorkerSettings.load(preemption_url=url)
 
 
 def test_a_variable_that_no_setting_has_is_named_with_the_nearest_one() -> None:
