@@ -247,8 +247,6 @@ class Host:
     def quit(self) -> None:
         """Hand everything back now and end the process. Redis has a moment for it."""
         self._leave_anyway_after(_QUIT_S)
-        if self._running:
-            self._runner.stop()  # or it claims on what is handed back
         try:
             self.intake.close()
             self.intake.put_down()

@@ -1,0 +1,98 @@
+"""A real worker on a host that its platform takes away, or whose platform says nothing of use."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from producer import Client, Job
+from shared.jobs import State
+from tests.support.gallery import endless, status
+from tests.support.metadata_server import Manner, MetadataServer
+from tests.support.processes import StartWorker, until
+from worker.exits import Exit
+
+ENDLESS = "fake:seconds=60,capacity=2"
+"""Devices that no test sees the end of a step of."""
+
+
+@pytest.fixture
+def platform() -> Iterator[MetadataServer]:
+    with MetadataServer() as server:
+        yield server
+
+
+def _finish(producer: Client, jobs: list[Job]) -> set[State]:
+    for _ in producer.as_completed(jobs, timeout=120):
+        pass
+    return {status.state for status in producer.statuses(job.id for job in jobs)}
+
+
+def test_the_jobs_of_a_preempted_host_go_back_at_once_and_run_elsewhere(
+    start: StartWorker,
+    producer: Client,
+    platform: MetadataServer,
+    client: redis.Redis,
+    namespace: str,
+) -> None:
+    first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_PREEMPTION_URL=platform.url)
+    jobs = producer.submit_many(["a", "b", "c"])
+    until(lambda: [job.status().state for job in jobs].count(State.RUNNING) == 2)
+    platform.preempt()
+    assert first.wait() == Exit.HURRIED
+    assert "about to take this host away" in first.output()
+    assert {job.status().state for job in jobs} == {State.QUEUED}
+    assert not client.keys(f"{namespace}:claims:*")
+    start()
+    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert {job.status().deliveries for job in jobs} == {1}
+
+
+def test_a_worker_with_nothing_to_do_leaves_a_preempted_host_too(
+    start: StartWorker, producer: Client, platform: MetadataServer
+) -> None:
+    first = start(IMAGEFLEET_PREEMPTION_URL=platform.url)
+    until(lambda: len(platform.asked) >= 2)
+    platform.preempt()
+    assert first.wait() == Exit.HURRIED
+    job = producer.submit("for somebody else")
+    start()
+    assert _finish(producer, [job]) == {State.SUCCEEDED}
+
+
+def test_the_notice_ends_a_drain(
+    start: StartWorker, producer: Client, platform: MetadataServer
+) -> None:
+    first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_PREEMPTION_URL=platform.url)
+    jobs = producer.submit_many(["a", "b"])
+    until(lambda: {job.status().state for job in jobs} == {State.RUNNING})
+    first.process.terminate()
+    first.await_log("Warm shutdown")
+    assert {job.status().state for job in jobs} == {State.RUNNING}
+    platform.preempt()
+    assert first.wait() == Exit.HURRIED
+    assert "quitting; handed back" in first.output()
+    assert {job.status().state for job in jobs} == {State.QUEUED}
+
+
+@pytest.mark.parametrize("flawed", ["away", "failing", "hanging"])
+def test_a_platform_that_says_nothing_of_use_disturbs_no_work(
+    start: StartWorker, producer: Client, platform: MetadataServer, flawed: str
+) -> None:
+    released = threading.Event()
+    manners: dict[str, Manner] = {"failing": status(500), "hanging": endless(b"TRUE", released)}
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/preempted"
+        platform.manner = manners.get(flawed)
+        worker = start(IMAGEFLEET_PREEMPTION_URL=url if flawed == "away" else platform.url)
+        jobs = producer.submit_many([f"prompt {i}" for i in range(16)])
+        assert _finish(producer, jobs) == {State.SUCCEEDED}
+        until(lambda: flawed == "away" or len(platform.asked) >= (3 if flawed == "failing" else 1))
+        assert worker.terminate() == 0
+    released.set()
+    assert "drained" in worker.output()
+    told = worker.output().count("no preemption notice can be had")
+    assert told == (0 if flawed == "hanging" else 1)  # it is waited for longer than this test takes
