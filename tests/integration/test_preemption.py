@@ -94,5 +94,5 @@ def test_a_platform_that_says_nothing_of_use_disturbs_no_work(
         assert worker.terminate() == 0
     released.set()
     assert "drained" in worker.output()
-    told = worker.output().count("no preemption notice can be had")
-    assert told == (0 if flawed == "hanging" else 1)  # it is waited for longer than this test takes
+    if flawed != "hanging":  # which is waited for longer than this test takes
+        assert worker.output().count("no preemption notice can be had") == 1
