@@ -39,9 +39,9 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
     Celery's own worker come after `--`: `imagefleet-worker --devices 4 -- -E` sends the events that
     Flower reads.
 
-    SIGTERM (a preemption notice) or Ctrl-C: takes nothing more, hands back at once what no device
-    has seen, and finishes the rest within the drain time, or hands it back too. A second one:
-    hands everything back and ends.
+    SIGTERM or Ctrl-C: takes nothing more, hands back at once what no device has seen, and finishes
+    the rest within the drain time, or hands it back too. A second one, or the notice at the
+    preemption URL: hands everything back and ends.
 
     \b
     Exit codes:

@@ -9,5 +9,5 @@ class Exit(IntEnum):
     SICK = 69  # devices or store failed for longer than `quarantine_s`
     BROKEN = 70  # a vital thread died of an internal error
     HUNG = 74  # the devices made no step for `watchdog_s`
-    HURRIED = 75  # a second signal, or the drain did not end; others have or get the work
+    HURRIED = 75  # a second signal, a preempted host, or a drain without end; others get the work
     MISCONFIGURED = 78  # a setting, Redis, the store or the checkpoint is wrong: nothing was taken
