@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from producer.bulk.rejected import read_rejected
 from shared.bulk.layout import CARD, RUN_STATS, parts_prefix, stats_key
 from shared.bulk.markers import finished
-from shared.bulk.messages import Waiting
+from shared.bulk.messages import waiting_of
 from shared.bulk.plan import Plan, ShardPlan
 from shared.bulk.records import NewRun, RunStatus
 from shared.bulk.stats import RowFailure
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PRIORITY: Final = 3
 _POLL_S: Final = 0.5
-_STILL_S: Final = 30.0
-"""Without a move, before lost messages are looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,26 +45,15 @@ class BulkRun:
             return runs.get(self.id)
 
     def looks(
-        self,
-        every_s: float = _POLL_S,
-        *,
-        still_s: float = _STILL_S,
-        until: float = float("inf"),
+        self, every_s: float = _POLL_S, *, until: float = float("inf")
     ) -> Iterator[RunStatus]:
         """Where it stands, time and again until it has ended or `until` is past (as of
-        `time.monotonic`). When nothing has moved for `still_s`, shards whose message was lost are
-        sent again; if none was, the next look for them comes after twice as long."""
-        before, moved_at, patience_s = None, 0.0, still_s
+        `time.monotonic`)."""
         while not (status := self.status()).done:
             yield status
             if (now := time.monotonic()) >= until:
                 return
-            if status != before:
-                before, moved_at, patience_s = status, now, still_s
-            elif now - moved_at >= patience_s:
-                patience_s = still_s if self._send_lost() else 2 * patience_s
-                moved_at = time.monotonic()
-            time.sleep(max(0.0, min(every_s, until - time.monotonic())))
+            time.sleep(max(0.0, min(every_s, until - now)))
         if status.state is State.SUCCEEDED:
             sum_up(self.store, self.plan)
         yield status
@@ -163,7 +150,7 @@ class BulkRun:
         run = self._record(terms)
         with self.client.asking() as runs:
             runs.start(run)
-            runs.send_anew(run, map(_sent, anew))
+            runs.send_anew(run, map(waiting_of, anew))
             known = {record.shard for record in runs.shards(self.id)}
             unheard = [shard for shard in self.plan.shards if shard.number not in known]
             runs.note_finished(
@@ -173,8 +160,8 @@ class BulkRun:
                     for s, stats in finished(self.store, unheard)
                 ],
             )
-            runs.send_lost(run, map(_sent, self.plan.shards))
-            runs.enqueue(run, map(_sent, self.plan.shards))
+            runs.send_lost(run, map(waiting_of, self.plan.shards))
+            runs.enqueue(run, map(waiting_of, self.plan.shards))
             runs.settle(self.id)
 
     def _send_lost(self) -> int:
@@ -186,9 +173,8 @@ class BulkRun:
             return 0
         if status.done:
             return 0
-        run = self._record((status.max_failures, status.priority))
         with self.client.asking() as runs:
-            return runs.send_lost(run, map(_sent, self.plan.shards))
+            return runs.send_lost(status.asked, map(waiting_of, self.plan.shards))
 
     def _in_state(self, state: State) -> list[ShardPlan]:
         with self.client.asking() as runs:
@@ -214,7 +200,3 @@ class BulkRun:
             max_failures=terms[0],
             priority=terms[1],
         )
-
-
-def _sent(shard: ShardPlan) -> Waiting:
-    return shard.number, shard.samples, shard.height, shard.width

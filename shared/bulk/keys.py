@@ -17,6 +17,11 @@ def index_key(namespace: str) -> str:
     return f"{namespace}:bulk"
 
 
+def run_key(namespace: str, run: str) -> str:
+    """The hash of one run."""
+    return f"{index_key(namespace)}:{run}"
+
+
 def run_keys(namespace: str, run: str) -> RunKeys:
-    key = f"{index_key(namespace)}:{run}"
+    key = run_key(namespace, run)
     return RunKeys(key, f"{key}:shards", f"{key}:workers", f"{key}:reasons")

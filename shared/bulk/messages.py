@@ -8,6 +8,7 @@ from typing import Final
 
 from shared import broker
 from shared.bulk.layout import shard_name
+from shared.bulk.plan import ShardPlan
 from shared.bulk.records import NewRun
 from shared.errors import MessageRejected
 from shared.jobs import Record
@@ -26,6 +27,10 @@ class ShardMessage(Record):
     shard: int
     destination: str
     """URL of the store."""
+
+
+def waiting_of(shard: ShardPlan) -> Waiting:
+    return shard.number, shard.samples, shard.height, shard.width
 
 
 def bulk_queue(namespace: str, model: str | None, height: int | None, width: int | None) -> str:

@@ -75,6 +75,7 @@ end
 local tries = tonumber(record[6]) + (begins and not stopped and 1 or 0)
 redis.call('HSET', KEYS[2], ARGV[1],
   table.concat({enters, attempt, ARGV[6], done, failed, tries}, '|'))
+redis.call('HSET', KEYS[1], 'moved_at', redis.call('TIME')[1])
 if ARGV[9] ~= '' then redis.call('LPUSH', KEYS[6], ARGV[9]) end
 
 local function count(field) return tonumber(redis.call('HGET', KEYS[1], field) or '0') end

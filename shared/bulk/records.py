@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from shared.jobs import Record, State
@@ -34,6 +34,20 @@ class ShardMove:
     """None: no record of the run."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewRun:
+    """What the record of a run is made of."""
+
+    id: str
+    destination: str
+    plan_digest: str
+    model: str | None
+    shards: int
+    samples: int
+    max_failures: int | None
+    priority: int
+
+
 class RunStatus(Record):
     """A run as it stands. Times are Unix seconds by the Redis server's clock."""
 
@@ -61,19 +75,10 @@ class RunStatus(Record):
     def done(self) -> bool:
         return self.state is not State.RUNNING
 
-
-@dataclass(frozen=True, kw_only=True)
-class NewRun:
-    """What the record of a run is made of."""
-
-    id: str
-    destination: str
-    plan_digest: str
-    model: str | None
-    shards: int
-    samples: int
-    max_failures: int | None
-    priority: int
+    @property
+    def asked(self) -> NewRun:
+        """What its record was made of."""
+        return NewRun(**{each.name: getattr(self, each.name) for each in fields(NewRun)})
 
 
 def read_move(answer: Any) -> ShardMove:

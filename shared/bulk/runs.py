@@ -14,7 +14,7 @@ loses, running the same command again brings back. Knows no store and no Celery.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from shared.bulk.keys import RunKeys, index_key, run_keys
+from shared.bulk.keys import RunKeys, index_key, run_key, run_keys
 from shared.bulk.messages import Waiting, bulk_queue, packed
 from shared.bulk.moves import Change, Moves
 from shared.bulk.records import (
@@ -49,6 +49,7 @@ class Runs:
         self._moves = Moves(client, namespace, retention_s)
         self._settle = script(client, __package__, "settle")
         self._lost = script(client, __package__, "lost")
+        self._still = script(client, __package__, "still")
 
     def start(self, run: NewRun) -> None:
         """Make the run's record, or set one that has ended going again. Sends no shard."""
@@ -73,6 +74,7 @@ class Runs:
                     "state": State.RUNNING.value,
                     "max_failures": most,
                     "priority": run.priority,
+                    "moved_at": now,
                 },
             )
             pipe.hdel(keys.run, "finished_at")
@@ -109,6 +111,13 @@ class Runs:
             if shard in by_number
         )
         return len(self._moves.enter_all(run.id, again))
+
+    def still(self, for_s: float) -> list[str]:
+        """The runs under way in which nothing has moved for so long, each told to one who asks and
+        to nobody else until it has been still for twice as long: look after it, as `send_lost` and
+        `settle` do."""
+        found = self._still(keys=[self._index], args=[run_key(self._namespace, ""), for_s])
+        return cast(list[str], found)
 
     def send_anew(self, run: NewRun, shards: Iterable[Waiting]) -> int:
         """Send shards whose files were taken away, whoever has worked on them meanwhile: what was

@@ -6,7 +6,6 @@ import pytest
 import redis
 
 from producer import Client
-from producer.bulk.run import BulkRun
 from shared.bulk.runs import Runs
 from shared.errors import LeaseLost, ResultTimeout
 from shared.jobs import State
@@ -85,41 +84,12 @@ class _Clock:
         self.now += seconds
 
 
-@pytest.fixture
-def still(
-    producer: Client, client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[BulkRun, _Clock, list[float]]:
-    """A run that nobody works on, by a clock of ours, and when its lost shards were looked for."""
-    run, clock, looks = producer.bulk(PROMPTS, tmp_path / "data"), _Clock(), list[float]()
-    look = Runs.send_lost
-
-    def noted(runs: Runs, *asked: object) -> int:
-        looks.append(clock.now)
-        return look(runs, *asked)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Runs, "send_lost", noted)
-    monkeypatch.setattr("producer.bulk.run.time", clock)
-    return run, clock, looks
-
-
-def test_who_waits_in_vain_looks_for_lost_shards_ever_more_rarely(
-    still: tuple[BulkRun, _Clock, list[float]],
-    client: redis.Redis,
-    namespace: str,
+def test_waiting_ends_when_its_time_is_up(
+    producer: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, _, looks = still
-    list(run.looks(until=300.0))
-    assert looks == [30, 90, 210]
-    client.delete(*client.scan_iter(f"{namespace}.bulk*"))
-    looks.clear()
-    list(run.looks(until=500.0))
-    assert looks == [330, 360, 420]  # found at once, so it may be lost again
-
-
-def test_waiting_ends_when_its_time_is_up(still: tuple[BulkRun, _Clock, list[float]]) -> None:
-    run, clock, looks = still
+    run, clock = producer.bulk(PROMPTS, tmp_path / "data"), _Clock()
+    monkeypatch.setattr("producer.bulk.run.time", clock)
     for timeout, now in ((0.0, 0.0), (0.7, 0.7), (30.0, 30.7)):
         with pytest.raises(ResultTimeout):
             run.wait(timeout)
         assert clock.now == pytest.approx(now)
-    assert not looks

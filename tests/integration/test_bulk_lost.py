@@ -1,5 +1,6 @@
 """Shards that Redis forgot, and shards with two messages: each is made, and once."""
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from shared.queues import later_key, list_key
 from tests.integration.conftest import MakeClaims
 from tests.support.datasets import RUN, SHARDS, planned
 from tests.support.processes import StartWorker, until
+from worker.bulk.caretaker import Caretaker
 from worker.claims import Claimed, Claims, QueueGroup
 
 PROMPTS = [f"prompt {n}" for n in range(30)]
+LOOKS_SOON = {"IMAGEFLEET_BULK_STILL_S": "1"}
 
 
 @pytest.fixture
@@ -159,25 +162,125 @@ def test_what_a_dead_worker_had_begins_elsewhere(
     assert runs.begin(RUN.id, 0, "b", "living", (living.key, claimed.tag)).happened
 
 
-def _wait(run: BulkRun) -> State:
-    *_, last = run.looks(0.05, still_s=0.2)
-    return last.state
+def _stood_still(client: redis.Redis, namespace: str, seconds: int) -> None:
+    """As if nothing had moved in the run, and nobody had looked after it, for so long."""
+    now = client.time()[0]
+    client.hset(f"{namespace}:bulk:{RUN.id}", "moved_at", now - seconds)
+    client.hdel(f"{namespace}:bulk:{RUN.id}", "looked_at")
+
+
+def test_a_run_that_stands_still_is_given_to_one_who_asks(
+    runs: Runs, client: redis.Redis, namespace: str
+) -> None:
+    assert runs.still(30) == []
+    _stood_still(client, namespace, 31)
+    assert [runs.still(30), runs.still(30)] == [[RUN.id], []]
+    runs.begin(RUN.id, 0, "a", "host")
+    assert runs.still(30) == []
+
+
+@pytest.mark.parametrize(("looked_s", "again"), [(101, True), (99, False)])
+def test_a_run_that_stays_still_is_looked_after_ever_more_rarely(
+    runs: Runs, client: redis.Redis, namespace: str, looked_s: int, again: bool
+) -> None:
+    """Here it had stood still for 100 s when it was looked after."""
+    _stood_still(client, namespace, looked_s + 100)
+    client.hset(f"{namespace}:bulk:{RUN.id}", "looked_at", client.time()[0] - looked_s)
+    assert runs.still(30) == ([RUN.id] if again else [])
+
+
+def test_a_run_that_has_ended_or_is_forgotten_is_not_looked_after(
+    runs: Runs, client: redis.Redis, namespace: str
+) -> None:
+    runs.cancel(RUN.id)
+    _stood_still(client, namespace, 31)
+    assert runs.still(30) == []
+    client.delete(f"{namespace}:bulk:{RUN.id}")
+    assert runs.still(30) == []
+    assert not client.exists(f"{namespace}:bulk:{RUN.id}")
+
+
+def test_who_cannot_help_one_run_helps_the_next(
+    runs: Runs,
+    client: redis.Redis,
+    namespace: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of one the destination was taken away, of another it holds other work."""
+    shutil.rmtree(planned(tmp_path / "gone", client, namespace, PROMPTS).folder)
+    gone = replace(RUN, id="gone", destination=(tmp_path / "gone").as_uri())
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    other = replace(RUN, id="other", destination=dataset.run.destination)
+    for run in (gone, other, dataset.run):
+        runs.start(run)
+        client.hset(f"{namespace}:bulk:{run.id}", "moved_at", 0)
+    Caretaker(runs, 30).look()
+    assert [shard.state for shard in runs.shards(dataset.run.id)] == [State.QUEUED] * 2
+    assert runs.shards("gone") == runs.shards("other") == []
+    assert "gone/plan/plan.json is missing" in caplog.text
+    assert "run other stands still and cannot be looked after" in caplog.text
 
 
 def _lists(client: redis.Redis, namespace: str) -> list[str]:
     return list(client.scan_iter(f"{namespace}.bulk*"))
 
 
-def test_who_waits_has_lost_shards_made(
+def _succeeds(run: BulkRun) -> bool:
+    """Looking changes nothing."""
+    return run.status().state is State.SUCCEEDED and run.store.exists(RUN_STATS)
+
+
+def test_a_lost_shard_is_made_though_nobody_waits(
     start: StartWorker, client: redis.Redis, namespace: str, producer: Client, tmp_path: Path
 ) -> None:
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     [queue] = _lists(client, namespace)
-    client.rpop(queue)
-    start()
-    until(lambda: run.status().shards_by_state[State.SUCCEEDED] == 2)
-    assert _wait(run) is State.SUCCEEDED
+    [message, *_] = client.lrange(queue, 0, 0)
+    client.lrem(queue, 1, message)
+    worker = start(**LOOKS_SOON)
+    until(lambda: _succeeds(run))
     assert run.verify().clean
+    with producer.asking() as runs:
+        assert [shard.tries for shard in runs.shards(run.id)] == [1, 1, 1]
+    assert "shards that were lost, sent again: 1" in worker.output()
+
+
+def test_a_shard_in_hands_that_stand_still_is_not_sent_twice(
+    start: StartWorker, client: redis.Redis, namespace: str, producer: Client, tmp_path: Path
+) -> None:
+    run = producer.bulk(PROMPTS, tmp_path / "data")
+    holder = start(IMAGEFLEET_MODEL="fake:seconds=0.1,capacity=1", IMAGEFLEET_LEASE_S="600")
+    until(lambda: run.status().images)
+    holder.freeze()
+    looker = start(**LOOKS_SOON)
+    until(lambda: client.hexists(f"{namespace}:bulk:{run.id}", "looked_at"))
+    holder.thaw()
+    until(lambda: _succeeds(run))
+    with producer.asking() as runs:
+        assert [shard.tries for shard in runs.shards(run.id)] == [1]
+    assert "sent again" not in looker.output()
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_run_that_waits_for_its_turn_is_not_sent_twice(
+    client: redis.Redis,
+    namespace: str,
+    make_claims: MakeClaims,
+    tmp_path: Path,
+    claimed: bool,
+) -> None:
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset.send()
+    queue = list_key(bulk_queue(namespace, None, None, None), dataset.run.priority)
+    if claimed:
+        group = QueueGroup(name="x", queues=(bulk_queue(namespace, None, None, None),), bulk=True)
+        make_claims("host").claim([group], 1, most=1)
+    waiting = client.lrange(queue, 0, -1)
+    client.hset(f"{namespace}:bulk:{dataset.run.id}", "moved_at", 0)
+    Caretaker(dataset.runs, 30).look()
+    assert client.hexists(f"{namespace}:bulk:{dataset.run.id}", "looked_at")
+    assert client.lrange(queue, 0, -1) == waiting
 
 
 def test_an_end_that_a_failover_forgot_is_made_up_for(
@@ -185,15 +288,15 @@ def test_an_end_that_a_failover_forgot_is_made_up_for(
 ) -> None:
     """The worker lives, and thinks that it is done; the record says that it still works."""
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
-    start()
+    start(**LOOKS_SOON)
     run.wait(60)
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     key = f"{namespace}:bulk:{run.id}"
     [worker] = run.status().images_by_worker
     client.hset(f"{key}:shards", "1", f"running|attempt|{worker}|0|0|1")
-    client.hset(key, mapping={"state": "running", "shards:running": 1, "shards:succeeded": 2})
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").glob("0*")}
-    assert _wait(run) is State.SUCCEEDED
+    client.hset(key, mapping={"state": "running", "shards:running": 1, "shards:succeeded": 2})
+    until(lambda: _succeeds(run))
     assert run.verify().clean
     assert files == {path: path.stat().st_mtime_ns for path in files}  # its marker stood
 
@@ -218,7 +321,19 @@ def test_the_same_command_and_retry_failed_send_lost_shards(
     assert run.verify().clean
 
 
-@pytest.mark.parametrize("again", ["bulk", "retry_failed", "wait"])
+def test_a_run_whose_restart_was_killed_when_all_was_made_ends(
+    start: StartWorker, client: redis.Redis, namespace: str, producer: Client, tmp_path: Path
+) -> None:
+    run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
+    start(**LOOKS_SOON)
+    run.wait(60)
+    until(lambda: _succeeds(run))
+    (tmp_path / "data" / RUN_STATS).unlink()
+    client.hset(f"{namespace}:bulk:{run.id}", "state", "running")
+    until(lambda: _succeeds(run))
+
+
+@pytest.mark.parametrize("again", ["bulk", "retry_failed", "nobody"])
 def test_a_cancelled_run_whose_restart_was_killed_before_it_sent_all_goes_on(
     start: StartWorker,
     client: redis.Redis,
@@ -230,7 +345,7 @@ def test_a_cancelled_run_whose_restart_was_killed_before_it_sent_all_goes_on(
 ) -> None:
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     run.cancel()
-    start()
+    start(**LOOKS_SOON)
     until(lambda: run.status().shards_by_state[State.CANCELLED] == 3)
     until(lambda: not _lists(client, namespace) and not client.keys(f"{namespace}:claims:*"))
     with monkeypatch.context() as patch:
@@ -242,7 +357,7 @@ def test_a_cancelled_run_whose_restart_was_killed_before_it_sent_all_goes_on(
         producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     elif again == "retry_failed":
         assert run.retry_failed() == 3
-    assert _wait(run) is State.SUCCEEDED
+    until(lambda: _succeeds(run))
     assert run.verify().clean
 
 

@@ -1,0 +1,72 @@
+"""Runs in which nothing moves, whoever waits for them: what was lost of them is sent again.
+
+Goes in: the records of the runs, and the plans in their destinations. A Redis that failed over may
+have forgotten the message of a shard, and who started a run may not have lived to send all of them
+or to end it. Knows no devices and no claims.
+"""
+
+import logging
+import threading
+
+from shared.bulk.layout import PLAN
+from shared.bulk.messages import waiting_of
+from shared.bulk.plan import Plan, run_id
+from shared.bulk.runs import Runs
+from shared.bulk.summary import sum_up
+from shared.errors import PlanDamaged
+from shared.jobs import State
+from shared.storage import ObjectStore, open_store
+
+log = logging.getLogger(__name__)
+
+
+class Caretaker:
+    """Every worker has one; Redis gives a run to one of them at a time."""
+
+    def __init__(self, runs: Runs, still_s: float) -> None:
+        """`still_s`: without a move, before a run is looked after."""
+        self._runs = runs
+        self._still_s = still_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="caretaker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def look(self) -> None:
+        """Look after the runs that stand still. One that cannot be helped is told in the log."""
+        for run in self._runs.still(self._still_s):
+            try:
+                self._look_after(run)
+            except Exception as error:
+                log.warning("run %s stands still and cannot be looked after: %s", run, error)
+
+    def _loop(self) -> None:
+        while not self._stopped.wait(self._still_s):
+            try:
+                self.look()
+            except Exception:  # no reason to stop painting, and others look too
+                log.exception("nobody here looked after the runs")
+
+    def _look_after(self, run: str) -> None:
+        status = self._runs.get(run)
+        store = open_store(status.destination)
+        plan = _plan_of(run, store)
+        if sent := self._runs.send_lost(status.asked, map(waiting_of, plan.shards)):
+            log.warning("run %s: shards that were lost, sent again: %d", run, sent)
+        if self._runs.settle(run) is State.SUCCEEDED:
+            sum_up(store, plan)
+
+
+def _plan_of(run: str, store: ObjectStore) -> Plan:
+    """Raises PlanDamaged."""
+    try:
+        plan = Plan.load(store.get(PLAN))
+    except KeyError:
+        raise PlanDamaged(f"{store.url}{PLAN} is missing") from None
+    if run_id(store.url, plan) != run:
+        raise PlanDamaged(f"{store.url} holds the plan of another run")
+    return plan
