@@ -10,6 +10,7 @@ Waiting polls the job records. It opens no channel per job, so ten thousand jobs
 trip a poll. Workers, Celery and JAX are not known here.
 """
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ if TYPE_CHECKING:  # planning is a matter of few producers
     from producer.bulk.inputs import Rows
     from producer.bulk.run import BulkRun
 from shared.tenants import Tenants
+
+log = logging.getLogger(__name__)
 
 CHUNK: Final = 500
 """Jobs a round trip: 28,000 jobs/s with it, 1,600 one by one."""
@@ -214,6 +217,11 @@ class Client:
         """The names of the workers that are alive. One that was killed counts for another lease."""
         with broker.clear_errors(self._url):
             return self._catalogue.workers()
+
+    def warn_if_nobody_works(self) -> None:
+        """For who waits for what is not done. In the log, which a command shows as it is."""
+        if not self.workers():
+            log.warning("no worker is alive; what is not done waits for one")
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""

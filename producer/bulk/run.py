@@ -48,12 +48,16 @@ class BulkRun:
         self, every_s: float = _POLL_S, *, until: float = float("inf")
     ) -> Iterator[RunStatus]:
         """Where it stands, time and again until it has ended or `until` is past (as of
-        `time.monotonic`)."""
-        while not (status := self.status()).done:
+        `time.monotonic`). Warns if no worker is alive when it begins."""
+        status = self.status()
+        if not status.done:
+            self.client.warn_if_nobody_works()
+        while not status.done:
             yield status
             if (now := time.monotonic()) >= until:
                 return
-            time.sleep(max(0.0, min(every_s, until - now)))
+            time.sleep(min(every_s, until - now))
+            status = self.status()
         if status.state is State.SUCCEEDED:
             sum_up(self.store, self.plan)
         yield status

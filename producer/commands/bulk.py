@@ -92,11 +92,14 @@ def run(
 @click.option("--json", "as_json", is_flag=True, help="Whole records, one JSON object a line.")
 def status(client: Client, name: str | None, as_json: bool) -> None:
     """Where a run stands; without RUN all that Redis knows."""
-    for found in [client.find_bulk(name).status()] if name else _all(client):
+    runs = [client.find_bulk(name).status()] if name else list(_all(client))
+    for found in runs:
         if as_json:
             click.echo(found.model_dump_json())
         else:
             Console().print(render(found, Rates(0.0, found)))
+    if not all(found.done for found in runs):
+        client.warn_if_nobody_works()
 
 
 @connected

@@ -12,7 +12,6 @@ from producer.commands.connected import connected
 from shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
 from shared.jobs import (
     DEFAULT_CALLBACK_EVENTS,
-    TERMINAL,
     CallbackEvent,
     ImageFormat,
     JobRequest,
@@ -193,10 +192,11 @@ def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
 
 
 def _warn_if_nobody_works(client: Client, jobs: Sequence[Job]) -> None:
-    if client.workers():
-        return
-    if any(found.state not in TERMINAL for found in client.statuses(job.id for job in jobs)):
-        click.echo("no worker is alive; what is not done waits for one", err=True)
+    waiting = {job.id: job for job in jobs}
+    for _ in client.ended(waiting):
+        pass
+    if waiting:
+        client.warn_if_nobody_works()
 
 
 def _ended(client: Client, jobs: list[Job], timeout: float | None) -> Iterator[Job]:

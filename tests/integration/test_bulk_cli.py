@@ -25,6 +25,7 @@ from tests.support.s3 import signed_s3
 
 NAMESPACE = "bulkcli"
 PROMPTS = [f"prompt {n}" for n in range(30)]
+NOBODY = "no worker is alive; what is not done waits for one"
 
 Bulk = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -166,12 +167,38 @@ def test_ctrl_c_leaves_the_run_going(
     watching.send_signal(signal.SIGINT)
     _, told = watching.communicate(timeout=30)
     assert (watching.returncode, "The run goes on" in told) == (130, True)
+    assert NOBODY in told
     run = producer.find_bulk(run_id)
     assert not run.status().done
     with pytest.raises(ResultTimeout):
         run.wait(0)
     start()
     assert run.wait(60).state is State.SUCCEEDED
+
+
+def test_who_asks_for_a_run_is_told_if_nobody_works(
+    bulk: Bulk,
+    start: StartWorker,
+    producer: Client,
+    namespace: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = producer.bulk(PROMPTS, tmp_path / "data")
+    here = ("--namespace", namespace)  # where there is no worker yet
+    waiting = bulk("wait", *here, "--timeout", 0, run.id)
+    assert (waiting.returncode, waiting.stderr.count(NOBODY)) == (1, 1)
+    for of in ([run.id], []):
+        assert bulk("status", *here, *of).stderr == f"{NOBODY}\n"
+    with pytest.raises(ResultTimeout):
+        run.wait(0)
+    assert caplog.messages == [NOBODY]
+    caplog.clear()
+    start()
+    until(producer.workers)
+    run.wait(60)
+    assert not caplog.messages
+    assert bulk("wait", *here, run.id).stderr == bulk("status", *here).stderr == ""
 
 
 def test_failed_prompts_are_listed_and_do_not_stop_the_run(
