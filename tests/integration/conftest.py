@@ -56,6 +56,9 @@ def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
     yield start
     for worker in started:
         worker.kill()
+        print(
+            f"{worker.log.name}:\n{worker.output()[-3000:]}"
+        )  # pytest shows it if the test failed
 
 
 @pytest.fixture

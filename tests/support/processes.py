@@ -43,7 +43,7 @@ class Worker:
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
-    def terminate(self, timeout_s: float = 30) -> int:
+    def terminate(self, timeout_s: float = 60) -> int:
         self.process.terminate()
         return self.process.wait(timeout_s)
 
@@ -62,7 +62,7 @@ StartWorker = Callable[..., Worker]
 """`start(*command, **settings)`: a worker process that ends with its test."""
 
 
-def until(found: Callable[[], T], timeout_s: float = 30) -> T:
+def until(found: Callable[[], T], timeout_s: float = 60) -> T:
     """Poll until `found` returns something true, and return that. Fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
