@@ -76,7 +76,14 @@ def test_a_wrong_start_is_one_sentence_and_a_non_zero_exit(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"mesh": "model=2"}, {"shapes": "64by64"}, {"storage_url": "ftp://example.org"}]
+    "settings",
+    [
+        {"mesh": "model=2"},
+        {"shapes": "64by64"},
+        {"storage_url": "ftp://example.org"},
+        {"programs_url": "ftp://example.org"},
+        {"preemption_url": "https://example.org"},
+    ],
 )
 def test_what_needs_nobody_to_answer_is_said_before_celery_says_anything(
     start: StartWorker, settings: dict[str, str]
