@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from shared import sentinel
 from shared.errors import BrokerUnavailable, ConfigurationError
-from shared.jobs import JobRequest, pack
+from shared.jobs import DEFAULT_STRENGTH, JobRequest, pack
 
 if TYPE_CHECKING:  # a quarter of a second that `import producer` does not spend
     from redis import Redis
@@ -138,6 +138,7 @@ def message(job_id: str, request: JobRequest, queue: str) -> str:
         queue=queue,
         priority=request.priority,
         images=request.num_images_per_prompt,
+        steps=_steps_painted(request),
         recorded=True,
     )
 
@@ -150,9 +151,10 @@ def task_message(
     queue: str,
     priority: int,
     images: int,
+    steps: int | None = None,
     recorded: bool = False,
 ) -> str:
-    """The Redis list element for one call of a Celery task.
+    """The Redis list element for one call of a Celery task. `images`, `steps`: see `_headers`.
 
     Celery message protocol 2, https://docs.celeryq.dev/en/stable/internals/protocol.html
     """
@@ -162,20 +164,30 @@ def task_message(
             "body": base64.b64encode(body.encode()).decode(),
             "content-encoding": "utf-8",
             "content-type": "application/json",
-            "headers": _headers(task, id, images, recorded=recorded),
+            "headers": _headers(task, id, images, steps, recorded=recorded),
             "properties": _properties(id, priority, queue),
         },
         separators=(",", ":"),
     )
 
 
+def _steps_painted(request: JobRequest) -> int | None:
+    """None: the model's own. Only `strength` of them where it starts from a picture."""
+    steps = request.num_inference_steps
+    if steps is None or request.image is None:
+        return steps
+    return int(steps * (DEFAULT_STRENGTH if request.strength is None else request.strength))
+
+
 _NO_WORKFLOW = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
 
 
-def _headers(task: str, job_id: str, images: int, *, recorded: bool) -> dict[str, Any]:
-    """Two are ours. `images`: a claim counts pictures without opening the body; left out it means
-    1. `recorded`: see RECORDED."""
+def _headers(
+    task: str, job_id: str, images: int, steps: int | None, *, recorded: bool
+) -> dict[str, Any]:
+    """Three are ours. `images` and `steps`: what a claim counts without opening the body; left out
+    they mean 1 and the model's own. `recorded`: see RECORDED."""
     return {
         "lang": "py",
         "task": task,
@@ -187,6 +199,7 @@ def _headers(task: str, job_id: str, images: int, *, recorded: bool) -> dict[str
         "kwargsrepr": NO_PROMPTS_IN_LOGS,
         "origin": _ORIGIN,
         **({"images": images} if images > 1 else {}),
+        **({"steps": steps} if steps else {}),
         **({RECORDED: True} if recorded else {}),
     }
 

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from redis.commands.core import Script
 
 
-def script(client: "Redis", package: str | None, name: str) -> "Script":
-    """`name`.lua of `package` (the caller's `__package__`). Sends nothing before it is called."""
+def script(client: "Redis", package: str | None, *names: str) -> "Script":
+    """`names`.lua of `package` (the caller's `__package__`) one after the other: each may use what
+    those before it define. Sends nothing before it is called."""
     assert package is not None
-    return client.register_script(f"{_read('shared', 'queue')}\n{_read(package, name)}")
+    parts = [_read("shared", "queue"), *(_read(package, name) for name in names)]
+    return client.register_script("\n".join(parts))
 
 
 @cache

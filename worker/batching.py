@@ -18,7 +18,8 @@ def suspect_from(max_deliveries: int) -> int:
 
 
 def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list[Slot]:
-    """Remove and return up to `capacity` slots of one shape, in order of arrival.
+    """Remove and return up to `capacity` slots of one shape: of the job that arrived first, and of
+    those most alike to it in steps, as a batch runs as long as its longest job.
 
     A job that already took several workers down gets a batch to itself, so that it takes no mates
     with it if it does so again.
@@ -27,16 +28,24 @@ def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list
     waiting.clear()
     if not live:
         return []
-    head = live[0].work
-    alone = _suspect(live[0], max_deliveries)
-    batch: list[Slot] = []
-    for slot in live:
+    head = live[0]
+    alone = _suspect(head, max_deliveries)
+
+    def fits(slot: Slot) -> bool:
         if alone:
-            fits = slot.work is head
-        else:
-            fits = slot.work.shape == head.shape and not _suspect(slot, max_deliveries)
-        (batch if fits and len(batch) < capacity else waiting).append(slot)
+            return slot.work is head.work
+        return slot.work.shape == head.work.shape and not _suspect(slot, max_deliveries)
+
+    alike = sorted(filter(fits, live), key=lambda slot: _unlike(slot.spec.steps, head.spec.steps))
+    batch = alike[:capacity]
+    taken = set(batch)
+    waiting.extend(slot for slot in live if slot not in taken)
     return batch
+
+
+def _unlike(steps: int, longest: int) -> tuple[bool, int]:
+    """Least for what makes a batch no longer and wastes little of it; as alike.lua has it."""
+    return steps > longest, abs(steps - longest)
 
 
 def _suspect(slot: Slot, max_deliveries: int) -> bool:

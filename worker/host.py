@@ -157,6 +157,7 @@ class Host:
             Originals(self._store, AllowList.parse(settings.callback_allow)),
             max_deliveries=settings.max_deliveries,
             max_in_hand=settings.post_threads,
+            usual_steps=self.engine.info.default_num_inference_steps,
             linger_s=settings.linger_s,
         )
 

@@ -54,6 +54,7 @@ class Intake:
         *,
         max_deliveries: int,
         max_in_hand: int,
+        usual_steps: int,
         linger_s: float = 0.0,
     ) -> None:
         """
@@ -62,6 +63,7 @@ class Intake:
             originals: fetches what jobs start from.
             backlog: rows of datasets, for places in batches that no job wants.
             max_in_hand: jobs between claim and acknowledgement, each of which holds a thread.
+            usual_steps: the model's own, of jobs that ask for none.
             linger_s: how long a batch that is not full waits for more of its compile key.
         """
         self._claims = claims
@@ -71,6 +73,7 @@ class Intake:
         self._capacity = capacity
         self._max_deliveries = max_deliveries
         self._max_in_hand = max_in_hand
+        self._usual_steps = usual_steps
         self._linger = Linger(linger_s, capacity)
         self._foresight = Foresight()
         self._ahead: Future[None] | None = None
@@ -192,7 +195,13 @@ class Intake:
         if room > 0 and want > 0:
             groups = self._groups_that_fit()
             self._claimed += self._claims.claim(
-                groups, want, most=room, suspect_from=suspects, aside=self._backlog.tags()
+                groups,
+                want,
+                most=room,
+                suspect_from=suspects,
+                aside=self._backlog.tags(),
+                usual_steps=self._usual_steps,
+                longest=max((slot.spec.steps for slot in self._waiting), default=0),
             )
 
     def _claim_shard(self) -> None:

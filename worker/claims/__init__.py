@@ -81,8 +81,8 @@ class Claims:
         self._later = later_key(namespace)
         self._known_queues = known_queues_key(namespace)
         self._weights = weights_key(namespace)
-        self._turns: object = {}
-        self._claim = script(once, __package__, "claim")
+        self._accounts = "{}"
+        self._claim = script(once, __package__, "turns", "alike", "claim")
         self._renew = script(once, __package__, "renew")
         self._sweep = script(once, __package__, "sweep")
         self._put_aside = script(once, __package__, "put_aside")
@@ -109,12 +109,15 @@ class Claims:
         most: int = _NO_LIMIT,
         suspect_from: int = _NO_LIMIT,
         aside: Collection[str] = (),
+        usual_steps: int = 0,
+        longest: int = 0,
     ) -> list[Claimed]:
         """Take messages until they hold `want` pictures, all of one group, highest priority first.
 
         Inside a priority level tenants take turns by their weights, the groups of a tenant and the
         queues of a group evenly; whose turn it is, this object remembers from call to call. A
         message is taken whole: the last one may bring more pictures than were wanted.
+        A queue gives its head first, and then what is like the batch in steps: see alike.lua.
         From its delivery `suspect_from` on a message is taken alone, and only while nothing else
         is in hand.
 
@@ -123,6 +126,8 @@ class Claims:
             want: pictures, at least 1.
             most: messages.
             aside: tags in hand that do not count as such beside a suspect.
+            usual_steps: denoising steps of a message that says none.
+            longest: steps of the longest job that shares the batch already.
 
         Raises:
             LeaseLost: join again first.
@@ -137,7 +142,8 @@ class Claims:
             "messages": most,
             "suspect": suspect_from,
             "idle": self._held <= set(aside),
-            "turns": self._turns,
+            "usual": usual_steps,
+            "longest": longest,
         }
         with self._claiming:
             claimed = self._take(ask)
@@ -155,13 +161,12 @@ class Claims:
                     self._known_queues,
                     self._weights,
                 ],
-                args=[json.dumps(ask)],
+                args=[json.dumps(ask), self._accounts],
             ),
         )
         if answer is None:
             raise LeaseLost(f"the lease of {self.worker} ran out")
-        turns, taken = answer
-        self._turns = json.loads(turns)
+        self._accounts, taken = answer
         return [
             Claimed(
                 tag=tag,

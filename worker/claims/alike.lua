@@ -1,0 +1,40 @@
+-- Which message a list gives next. A batch runs as long as its longest job, so jobs of like step counts
+-- should share one: first the head of the list, then of the next AHEAD batches' worth the most alike.
+-- As the head goes first, a job is passed over by at most as many batches as there are jobs before it.
+local AHEAD = 4
+local FAR = 1e6  -- steps; no job has so many
+
+-- A number that a message has among its headers, found without opening it.
+local function header(message, name)
+  local at = string.find(message, '"' .. name .. '"', 1, true)
+  return at and tonumber(string.match(message, '^": ?(%d+)', at + #name + 1))
+end
+
+local function steps_of(message, batch) return header(message, 'steps') or batch.usual end
+
+-- The next messages, the most alike last: those that make the batch no longer before those that do.
+local function look_ahead(list, batch)
+  local ahead = {}
+  for place, message in ipairs(redis.call('LRANGE', list, -AHEAD * batch.pictures, -1)) do
+    local more = steps_of(message, batch) - batch.longest
+    ahead[place] = {message = message, place = place, waste = more > 0 and FAR + more or -more}
+  end
+  table.sort(ahead, function(a, b)
+    return a.waste > b.waste or (a.waste == b.waste and a.place < b.place)
+  end)
+  return ahead
+end
+
+-- `batch.ahead`: what was looked at, by list; nothing yet where all was alike so far.
+local function draw(list, batch)
+  local ahead = batch.ahead[list]
+  if not ahead or (#ahead == 0 and steps_of(redis.call('LINDEX', list, -1), batch) == batch.longest) then
+    batch.ahead[list] = {}
+    return redis.call('RPOP', list)
+  end
+  if #ahead == 0 then ahead = look_ahead(list, batch) end
+  batch.ahead[list] = ahead
+  local message = table.remove(ahead).message
+  redis.call('LREM', list, -1, message)
+  return message
+end
