@@ -1,7 +1,7 @@
 """Runs and their shards in Redis: a record a shard, every change a compare-and-set on the server.
 
     <namespace>:bulk                  sorted set: run by the time it began
-    <namespace>:bulk:<run>            hash: what it is, its state, its counts, when a shard last moved
+    <namespace>:bulk:<run>            hash: what it is, its state, its counts, its last move
     <namespace>:bulk:<run>:shards     hash: shard number to `state|attempt|worker|done|failed|tries`
     <namespace>:bulk:<run>:workers    hash: worker to samples it made
     <namespace>:bulk:<run>:reasons    hash: shard number to its failed samples by error code (JSON)
