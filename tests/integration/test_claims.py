@@ -1,5 +1,7 @@
 """Claims on a real Redis: popped and noted in one call, fenced by owner, given back by others."""
 
+import json
+import random
 import threading
 import time
 from collections import Counter
@@ -205,6 +207,145 @@ def test_who_asks_for_many_pictures_a_job_waits_accordingly(
     client.lpush(_queue_of_tenant(client, namespace, "q", "large"), *[large] * 50)
     client.lpush(_queue_of_tenant(client, namespace, "q", "small"), *[small] * 50)
     assert _served(make_claims("w"), group, 10, 4) == {large: 5, small: 20}
+
+
+def _of_steps(*steps: int) -> list[str]:
+    """Messages as plain Celery writes them, in order of arrival."""
+    return [f'{{"id": {at}, "headers": {{"steps": {each}}}}}' for at, each in enumerate(steps)]
+
+
+def _steps(claimed: list) -> list[int]:
+    return [json.loads(each.message)["headers"]["steps"] for each in claimed]
+
+
+def test_a_batch_takes_the_head_and_then_what_is_like_it_in_steps(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], *_of_steps(20, 50, 20, 4, 20, 50, 20, 4))
+    claims = make_claims("w")
+    assert [_steps(claims.claim(group, 4)) for _ in range(3)] == [[20] * 4, [50, 50, 4, 4], []]
+
+
+def test_what_makes_the_batch_no_longer_comes_before_what_does(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], *_of_steps(20, 21, 4, 19, 30))
+    assert _steps(make_claims("w").claim(group, 4)) == [20, 19, 4, 21]
+
+
+def test_the_unlike_keep_their_order_and_each_batch_takes_the_first_of_them(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    unlike = [50 + at for at in range(6)]
+    _push(client, group[0], *_of_steps(4, *unlike), *_of_steps(*[4] * 100))
+    claims = make_claims("w")
+    batches = [_steps(claims.claim(group, 4)) for _ in range(7)]
+    assert batches[0] == [4, 4, 4, 4]
+    assert [batch[0] for batch in batches[1:]] == unlike
+
+
+def test_nobody_looks_further_than_four_batches_ahead(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], *_of_steps(4, *[50] * 8, 4))
+    assert _steps(make_claims("w").claim(group, 2)) == [4, 50]
+
+
+def test_what_is_like_the_batch_overtakes_no_higher_priority(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], *_of_steps(4, 50, 50), priority=0)
+    _push(client, group[0], *_of_steps(50, 4, 4), priority=9)
+    claims = make_claims("w")
+    assert _steps(claims.claim(group, 2)) == [4, 50]
+    assert _steps(claims.claim(group, 3)) == [50, 50, 4], "the head of each level goes first"
+
+
+def test_likeness_changes_nobody_s_turn(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    short, long = _of_steps(*[4] * 40), _of_steps(*[50] * 40)
+    client.lpush(_queue_of_tenant(client, namespace, "q", "short"), *short)
+    client.lpush(_queue_of_tenant(client, namespace, "q", "long"), *long)
+    claims = make_claims("w")
+    assert [Counter(_steps(claims.claim(group, 8))) for _ in range(10)] == [{4: 4, 50: 4}] * 10
+
+
+def test_a_message_that_says_no_steps_has_the_usual_ones(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    fifty, twenty = _of_steps(50, 20)
+    _push(client, group[0], "plain", fifty, twenty, "plain too")
+    taken = _texts(make_claims("w").claim(group, 3, usual_steps=20))
+    assert taken == ["plain", twenty, "plain too"]
+
+
+def test_what_waits_for_the_batch_already_says_what_is_like_it(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    _push(client, group[0], *_of_steps(4, 4, 50, 50))
+    assert _steps(make_claims("w").claim(group, 3, longest=50)) == [4, 50, 50]
+
+
+def test_nothing_is_lost_or_doubled_by_looking_ahead(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    rng = random.Random(1)
+    messages = _of_steps(*(rng.choice([4, 20, 50]) for _ in range(300)))
+    _push(client, group[0], *messages, *["the same twice"] * 2)
+    claims, taken = make_claims("w"), []
+    while claimed := claims.claim(group, rng.choice([1, 3, 8])):
+        back = [each for each in claimed if rng.random() < 0.2]
+        for each in reversed(back):
+            claims.hand_back(each.tag)
+        taken += [each.message for each in claimed if each not in back]
+    assert Counter(taken) == Counter([*messages, "the same twice", "the same twice"])
+
+
+def test_a_suspect_among_the_next_is_taken_alone_afterwards(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    ordinary, unlike, suspect = _of_steps(4, 50, 4)
+    _push(client, group[0], suspect)
+    claims = make_claims("w")
+    for _ in range(2):
+        claims.give_up(claims.claim(group, 1)[0].tag)
+    client.rpush(group[0].queues[0], unlike, ordinary)  # in front of it
+    [first] = claims.claim(group, 8, suspect_from=3)
+    assert first.message == ordinary
+    assert claims.claim(group, 8, suspect_from=3) == [], "something else is in hand"
+    claims.ack(first.tag)
+    assert _texts(claims.claim(group, 8, suspect_from=3)) == [suspect]
+
+
+def test_a_tenant_s_compile_keys_take_turns_however_long_the_others_are_served_between(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str
+) -> None:
+    groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y")]
+    for name in ("x", "y"):
+        client.lpush(_queue_of_tenant(client, namespace, name, "gold"), *[name] * 10)
+    client.lpush(_queue_of_tenant(client, namespace, "x", "free"), *["free"] * 20)
+    claims = make_claims("w")
+    turns = [_texts(claims.claim(groups, 1))[0] for _ in range(40)]
+    assert [turn for turn in turns if turn != "free"] == ["x", "y"] * 10
+
+
+def test_accounts_of_tenants_who_went_away_are_forgotten(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    claims = make_claims("w")
+
+    def serve(*tenants: str) -> None:
+        for tenant in tenants:
+            client.lpush(_queue_of_tenant(client, namespace, "q", tenant), tenant)
+            for message in claims.claim(group, 8):
+                claims.ack(message.tag)
+        claims.claim(group, 8)
+
+    serve("a")
+    few = len(claims._accounts)
+    serve(*(f"tenant-{number}" for number in range(50)), "a")
+    assert len(claims._accounts) <= few + 10  # digits
 
 
 def test_an_acknowledged_message_is_gone_for_good(

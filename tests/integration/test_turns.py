@@ -44,6 +44,19 @@ def test_no_more_than_one_batch_is_claimed_ahead_and_that_late(
     assert held() <= 4
 
 
+def test_a_worker_fills_its_batches_with_jobs_of_like_step_counts(
+    start: StartWorker, producer: Client
+) -> None:
+    mixed = [{"prompt": f"prompt {n}", "num_inference_steps": 2 + n % 2 * 10} for n in range(16)]
+    jobs = producer.submit_many(mixed)
+    start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
+    for _ in producer.as_completed(jobs, timeout=60):
+        pass
+    served = sorted(producer.statuses(job.id for job in jobs), key=_start)
+    steps = [status.request.num_inference_steps for status in served]
+    assert steps == 2 * [*[2] * 4, *[12] * 4]
+
+
 def test_a_short_batch_waits_for_more_and_a_full_one_does_not(
     start: StartWorker, producer: Client
 ) -> None:

@@ -1,4 +1,4 @@
-"""One shape a batch, in order of arrival, suspects alone."""
+"""One shape a batch, the first to arrive and what is like it, suspects alone."""
 
 from collections import deque
 
@@ -38,6 +38,14 @@ def test_another_shape_waits_for_a_batch_of_its_own_and_keeps_its_place() -> Non
     waiting = _waiting(_attempt("a"), _attempt("b", **wide), _attempt("c"), _attempt("d", **wide))
     assert _names(next_batch(waiting, 8, 4)) == ["a", "c"]
     assert _names(next_batch(waiting, 8, 4)) == ["b", "d"]
+
+
+def test_the_first_brings_those_most_alike_to_it_in_steps() -> None:
+    steps = {"a": 20, "b": 50, "c": 4, "d": 20, "e": 21}
+    waiting = _waiting(*(_attempt(name, num_inference_steps=n) for name, n in steps.items()))
+    assert _names(next_batch(waiting, 3, 4)) == ["a", "d", "c"]
+    assert _names(next_batch(waiting, 1, 4)) == ["b"], "the others kept their order"
+    assert _names(next_batch(waiting, 3, 4)) == ["e"]
 
 
 def test_the_images_of_one_job_may_need_several_batches() -> None:

@@ -1,11 +1,17 @@
-"""One Redis address, in two spellings."""
+"""One Redis address, in two spellings; what a message says outside its body."""
 
+import json
+from typing import Any
+
+import numpy as np
 import pytest
 
-from shared.broker import celery_url, transport_options
+from shared.broker import celery_url, message, transport_options
 from shared.errors import ConfigurationError
+from shared.jobs import JobRequest
 from shared.sentinel import Address
 from shared.settings import Settings
+from worker.engine.base import ImageSpec, Original
 
 
 @pytest.mark.parametrize(
@@ -62,3 +68,26 @@ def test_passwords_of_sentinels_do_not_show() -> None:
         "hunter2",
     )
     assert "hunter2" not in repr(address)
+
+
+def _headers(**parameters: object) -> dict[str, Any]:
+    request = JobRequest.parse({"prompt": "a", **parameters})
+    headers: dict[str, Any] = json.loads(message("j", request, "q"))["headers"]
+    return headers
+
+
+def test_a_message_says_its_pictures_and_steps_where_the_request_does() -> None:
+    said = _headers(num_images_per_prompt=3, num_inference_steps=30)
+    assert (said["images"], said["steps"]) == (3, 30)
+    assert not {"images", "steps"} & _headers().keys()
+
+
+@pytest.mark.parametrize("strength", [0.01, 0.29, 0.5, 0.8, 1.0])
+def test_a_message_says_the_steps_that_the_engine_takes_from_a_picture(strength: float) -> None:
+    original = Original(pixels=np.zeros((1, 8, 8, 3), np.uint8), strength=strength, digest="")
+    for steps in range(1, 51):
+        spec = ImageSpec(
+            prompt="a", num_inference_steps=steps, guidance_scale=3.0, original=original
+        )
+        said = _headers(image="cat.png", strength=strength, num_inference_steps=steps)
+        assert said.get("steps", 0) == spec.steps
