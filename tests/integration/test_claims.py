@@ -72,6 +72,16 @@ def test_one_claim_takes_one_compile_key_from_all_its_queues_in_turn(
     assert sorted(batches, key=len) == [[], ["w1", "w2"], ["a1", "b1", "a2", "b2"]]
 
 
+def test_a_queue_that_the_first_message_emptied_is_not_asked_again(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str
+) -> None:
+    groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y")]
+    for queue, tenant in (("x", "a"), ("x", "b"), ("y", "c")):
+        client.lpush(_queue_of_tenant(client, namespace, queue, tenant), tenant)
+    claims = make_claims("w")
+    assert [_texts(claims.claim(groups, 8)) for _ in range(3)] == [["a", "b"], ["c"], []]
+
+
 def test_compile_keys_take_turns_inside_a_level(
     make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:

@@ -188,7 +188,10 @@ class Claims:
             shard: field of `record` that holds a shard's.
         """
         keys = [self.key, self._deliveries, *filter(None, [record])]
-        outcome = self._let_go(tag, keys, [0, 0, self.attempt(tag), shard])
+        try:
+            outcome = self._release(keys=keys, args=[tag, 0, 0, self.attempt(tag), shard])
+        finally:
+            self._let_go([tag])
         if outcome == _WENT_BACK:
             log.warning("%s %s: Redis does not know its end; it is done again", record, shard)
         return bool(outcome)
@@ -197,13 +200,14 @@ class Claims:
         """See `Claimed.attempt`."""
         return f"{self.worker}/{tag}"
 
-    def hand_back(self, tag: str) -> bool:
-        """Put a message back to the head of its queue, uncounted. False if no longer ours."""
-        return self._put_back(tag)
+    def hand_back(self, *tags: str) -> None:
+        """Put messages back to the head of their queues, uncounted, the last one foremost. Those
+        that are no longer ours are left alone. One round trip."""
+        self._put_back(tags)
 
-    def give_up(self, tag: str) -> bool:
-        """As `hand_back`, but count a delivery, as if this worker had died with it."""
-        return self._put_back(tag, counted=True)
+    def give_up(self, *tags: str) -> None:
+        """As `hand_back`, but count a delivery, as if this worker had died with them."""
+        self._put_back(tags, counted=True)
 
     def put_aside(self, tag: str, due: float) -> bool:
         """Let go of a message that is not `due` (Unix seconds): then it comes back to the head of
@@ -230,7 +234,7 @@ class Claims:
         one that was let go and that a Redis which restarted or failed over remembers. How many."""
         with self._claiming:
             strays = set(cast(list[str], self._redis.hkeys(self.key))) - self._held
-        return sum(self._put_back(tag, client=self._redis) for tag in strays)
+        return self._put_back(strays, client=self._redis)
 
     def holds(self, tag: str) -> bool:
         """Whether the message is neither acknowledged nor handed back yet."""
@@ -245,22 +249,20 @@ class Claims:
         return self._swept("", 1)
 
     def _put_back(
-        self, tag: str, *, counted: bool = False, client: redis.Redis | None = None
-    ) -> bool:
-        return bool(self._let_go(tag, [self.key, self._deliveries], [1, int(counted)], client))
-
-    def _let_go(
-        self,
-        tag: str,
-        keys: Sequence[str],
-        how: Sequence[str | int],
-        client: redis.Redis | None = None,
+        self, tags: Collection[str], *, counted: bool = False, client: redis.Redis | None = None
     ) -> int:
-        """What Redis refused to let go of is a stray from now on: nobody here works on it."""
         try:
-            return cast(int, self._release(keys=keys, args=[tag, *how], client=client))
+            with (client or self._patient).pipeline(transaction=False) as pipe:
+                for tag in tags:
+                    args: list[str | int] = [tag, 1, int(counted)]
+                    self._release(keys=[self.key, self._deliveries], args=args, client=pipe)
+                return sum(pipe.execute())
         finally:
-            self._held.discard(tag)
+            self._let_go(tags)
+
+    def _let_go(self, tags: Collection[str]) -> None:
+        """What Redis refused to let go of is a stray from now on: nobody here works on it."""
+        self._held.difference_update(tags)
 
     def _swept(self, worker: str, count: int) -> list[tuple[str, int]]:
         answer = self._sweep(

@@ -59,16 +59,11 @@ local function take(list)
 end
 
 local function waiting_at(level)
-  local waiting = {}
   for _, place in ipairs(places) do
     place.left = redis.call('LLEN', place.queue .. level)
-    if place.left > 0 then
-      waiting[#waiting + 1] = place
-    else
-      place.empty_levels = place.empty_levels + 1
-    end
+    if place.left == 0 then place.empty_levels = place.empty_levels + 1 end
   end
-  return all_of(waiting, accounts[level])
+  return all_of(places, accounts[level])
 end
 
 -- Those who can share the batch, and whether there were no others.

@@ -22,7 +22,9 @@ end
 
 local function all_of(places, account)
   local all = part_of(nil, '*', account)
-  for _, place in ipairs(places) do add(all, place) end
+  for _, place in ipairs(places) do
+    if place.left > 0 then add(all, place) end
+  end
   return all
 end
 
@@ -38,6 +40,20 @@ local function seal(account)
   account.now, account.parts = nil, nil
 end
 
+-- The parts of a whole are a heap: the first is the least charged, of equals the first by name.
+local function sink(parts, at)
+  local least = at
+  for child = 2 * at, 2 * at + 1 do
+    local one, other = parts[child], parts[least]
+    if one and (one.charged < other.charged
+        or (one.charged == other.charged and one.name < other.name)) then least = child end
+  end
+  if least ~= at then
+    parts[at], parts[least] = parts[least], parts[at]
+    sink(parts, least)
+  end
+end
+
 -- Only asked for when it is its turn.
 local function parts_of(whole)
   open(whole.account)
@@ -51,6 +67,7 @@ local function parts_of(whole)
     end
     add(part, place)
   end
+  for at = math.floor(#parts / 2), 1, -1 do sink(parts, at) end
   return parts
 end
 
@@ -58,28 +75,34 @@ end
 local function whose_turn(whole)
   if whole.depth > #BY then return whole end
   whole.parts = whole.parts or parts_of(whole)
-  local best
-  for _, part in ipairs(whole.parts) do
-    if part.left > 0 and (not best or part.charged < best.charged
-        or (part.charged == best.charged and part.name < best.name)) then best = part end
-  end
-  return whose_turn(best)
+  return whose_turn(whole.parts[1])
 end
 
--- It gave a message. `free`: nobody was passed over whose turn it would have been.
+-- Whoever stands first in `whole` gave a message, its last one perhaps.
+local function put_in_place(whole)
+  local parts = whole.parts
+  if parts[1].left == 0 then
+    local last = table.remove(parts)
+    if not parts[1] then return end
+    parts[1] = last
+  end
+  sink(parts, 1)
+end
+
+-- The queue whose turn it was gave a message. `free`: nobody was passed over whose turn it would have
+-- been.
 local function charge(part, cost, free)
   part.places[1].left = part.places[1].left - 1
-  while part do
-    part.left = part.left - 1
+  part.left = part.left - 1
+  while part.whole do
     local whole, account = part.whole, part.account
-    if whole then
-      if free then whole.account.now = part.charged end
-      part.charged = part.charged + cost
-      account.charged = part.charged
-      whole.account.parts = whole.account.parts or {}
-      whole.account.parts[part.name] = account
-    end
-    part = whole
+    if free then whole.account.now = part.charged end
+    part.charged = part.charged + cost
+    account.charged = part.charged
+    whole.account.parts = whole.account.parts or {}
+    whole.account.parts[part.name] = account
+    put_in_place(whole)
+    part, whole.left = whole, whole.left - 1
   end
 end
 
