@@ -83,16 +83,19 @@ class Performer:
         self._records.withdraw(job_id)
 
     def hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
-        """Record, message, and then whoever waits: Celery acknowledges what was given up, and must
-        find the claim gone. The oldest last: it ends nearest the head of its queue."""
-        let_go = self._claims.give_up if counted else self._claims.hand_back
-        for attempt in reversed(attempts):
-            if self._records.requeue(attempt.job_id, attempt.token).unwanted:
-                self._finisher.cancel(attempt)
-                self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
-                attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
-                continue
-            let_go(attempt.tag)
+        """Records, messages, and then whoever waits: Celery acknowledges what was given up, and
+        must find the claim gone. The oldest last: it ends nearest the head of its queue. All at
+        once: one by one, hundreds take longer than a host that is taken away has."""
+        back = attempts[::-1]
+        moves = self._records.requeue(*((each.job_id, each.token) for each in back))
+        unwanted = [each for each, move in zip(back, moves, strict=True) if move.unwanted]
+        for attempt in unwanted:
+            self._finisher.cancel(attempt)
+            self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
+            attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
+        wanted = [each for each in back if each not in unwanted]
+        (self._claims.give_up if counted else self._claims.hand_back)(*(e.tag for e in wanted))
+        for attempt in wanted:
             attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
         return len(attempts)
 

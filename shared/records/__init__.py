@@ -244,10 +244,15 @@ class Records:
             event = callback(CallbackEvent.CANCELLED, job_id, status.request)
             self.cancel(job_id, "", event, leave=[State.QUEUED, State.RUNNING])
 
-    def requeue(self, job_id: str, attempt: str) -> Move:
-        """The attempt gives the job back before it is done. Not if the move is `unwanted`."""
+    def requeue(self, *attempts: tuple[str, str]) -> list[Move]:
+        """These attempts (job, attempt) give their jobs back before they are done. Not those whose
+        move is `unwanted`. One round trip."""
         fields: dict[str, str | int] = {"attempt": "", "step": 0, "started_at": ""}
-        return self._enter(State.QUEUED, job_id, attempt, fields, "", None)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for job_id, attempt in attempts:
+                keys, args = self._entering(State.QUEUED, job_id, attempt, fields, "", None)
+                self._move(keys=keys, args=args, client=pipe)
+            return [_moved(answer) for answer in pipe.execute()]
 
     def retry(self, job_id: str, attempt: str, claim: tuple[str, str], pause_s: float) -> bool:
         """The attempt failed: put the job aside for `pause_s`, its message with it, and count that

@@ -138,7 +138,8 @@ def test_a_handed_back_job_forgets_that_it_had_started(records: Records) -> None
     _submit(records)
     begin(records, "j", "a")
     assert records.get("j").started_at
-    assert records.requeue("j", "a").happened
+    [move] = records.requeue(("j", "a"))
+    assert move.happened
     status = records.get("j")
     assert (status.state, status.started_at, status.step) == (State.QUEUED, None, 0)
     assert not records.holds("j", "a")
@@ -212,7 +213,8 @@ def test_a_job_somebody_wants_cancelled_neither_waits_nor_begins_again(
     _submit(records, callback_url="http://example.org/x")
     begin(records, "j", "a")
     assert records.ask_to_cancel("j") is State.RUNNING
-    assert records.requeue("j", "a").unwanted
+    [move] = records.requeue(("j", "a"))
+    assert move.unwanted
     assert begin(records, "j", "b", 2).unwanted
     assert records.holds("j", "a")
     records.withdraw("j")
