@@ -25,15 +25,14 @@ local function look_ahead(list, batch)
   return ahead
 end
 
--- `batch.ahead`: what was looked at, by list; nothing yet where all was alike so far.
+-- `batch.ahead`: what was looked at, by list; nothing where all was alike so far.
 local function draw(list, batch)
   local ahead = batch.ahead[list]
-  if not ahead or (#ahead == 0 and steps_of(redis.call('LINDEX', list, -1), batch) == batch.longest) then
-    batch.ahead[list] = {}
-    return redis.call('RPOP', list)
+  if ahead and not ahead[1] and steps_of(redis.call('LINDEX', list, -1), batch) ~= batch.longest then
+    ahead = look_ahead(list, batch)
   end
-  if #ahead == 0 then ahead = look_ahead(list, batch) end
-  batch.ahead[list] = ahead
+  batch.ahead[list] = ahead or {}
+  if not ahead or not ahead[1] then return redis.call('RPOP', list) end
   local message = table.remove(ahead).message
   redis.call('LREM', list, -1, message)
   return message
