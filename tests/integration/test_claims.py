@@ -312,6 +312,18 @@ def test_nothing_is_lost_or_doubled_by_looking_ahead(
     assert Counter(taken) == Counter([*messages, "the same twice", "the same twice"])
 
 
+def test_absurd_numbers_in_headers_spoil_no_claim(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    absurd = [f'{{"id": {at}, "steps": {10**400}, "images": {10**400}}}' for at in range(3)]
+    _push(client, group[0], *absurd, "plain", absurd[0], "plain", absurd[1])
+    claims = make_claims("w")
+    while claimed := claims.claim(group, 10**9, most=3):
+        for message in claimed:
+            claims.ack(message.tag)
+    assert not client.exists(group[0].queues[0])
+
+
 def test_a_suspect_among_the_next_is_taken_alone_afterwards(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:

@@ -2,12 +2,13 @@
 -- should share one: first the head of the list, then of the next AHEAD batches' worth the most alike.
 -- As the head goes first, a job is passed over by at most as many batches as there are jobs before it.
 local AHEAD = 4
-local FAR = 1e6  -- steps; no job has so many
+local MOST = 1e6  -- of anything in a header: anybody may write one, and JSON knows no infinity
 
 -- A number that a message has among its headers, found without opening it.
 local function header(message, name)
   local at = string.find(message, '"' .. name .. '"', 1, true)
-  return at and tonumber(string.match(message, '^": ?(%d+)', at + #name + 1))
+  local number = at and tonumber(string.match(message, '^": ?(%d+)', at + #name + 1))
+  return number and math.min(number, MOST)
 end
 
 local function steps_of(message, batch) return header(message, 'steps') or batch.usual end
@@ -17,7 +18,7 @@ local function look_ahead(list, batch)
   local ahead = {}
   for place, message in ipairs(redis.call('LRANGE', list, -AHEAD * batch.pictures, -1)) do
     local more = steps_of(message, batch) - batch.longest
-    ahead[place] = {message = message, place = place, waste = more > 0 and FAR + more or -more}
+    ahead[place] = {message = message, place = place, waste = more > 0 and MOST + more or -more}
   end
   table.sort(ahead, function(a, b)
     return a.waste > b.waste or (a.waste == b.waste and a.place < b.place)
