@@ -56,9 +56,7 @@ def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
     yield start
     for worker in started:
         worker.kill()
-        print(
-            f"{worker.log.name}:\n{worker.output()[-3000:]}"
-        )  # pytest shows it if the test failed
+        print(worker.log.name, worker.output()[-3000:])  # which pytest shows if the test failed
 
 
 @pytest.fixture

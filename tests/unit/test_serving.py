@@ -1,4 +1,4 @@
-"""Queues of one compile key are one group, under whatever name; shards of datasets have their own."""
+"""Queues of one compile key are one group, whatever their names; shards have groups apart."""
 
 from worker.engine.base import Shape
 from worker.engine.fake import FakeEngine

@@ -117,7 +117,7 @@ def test_the_platform_s_notice_has_a_plain_address(url: str) -> None:
     ],
 )
 def test_any_other_address_of_the_notice_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="^preemption_url='"):
+    with pytest.raises(ConfigurationError, match=r"^preemption_url='"):
         WorkerSettings.load(preemption_url=url)
 
 
