@@ -165,7 +165,7 @@ def test_ctrl_c_leaves_the_run_going(
         [run_id] = until(runs.ids)
         until(lambda: runs.shards(run_id))
     watching.send_signal(signal.SIGINT)
-    _, told = watching.communicate(timeout=30)
+    _, told = watching.communicate(timeout=120)
     assert (watching.returncode, "The run goes on" in told) == (130, True)
     assert NOBODY in told
     run = producer.find_bulk(run_id)

@@ -290,7 +290,7 @@ def test_jobs_go_before_datasets(
     until(lambda: _made(dataset) > 0)
     jobs = producer.submit_many([f"job {n}" for n in range(16)])
     for job in jobs:
-        job.result(timeout=30)
+        job.result(timeout=120)
     assert not dataset.finished()
     dataset.runs.cancel(dataset.run.id)
 

@@ -4,8 +4,7 @@ import logging
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
@@ -19,7 +18,7 @@ from shared.errors import ConfigurationError
 from shared.outbox import Outbox
 from shared.outbox.messages import Message, Verdict
 from shared.webhooks import new_secret, webhook_id
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, until
 from tests.support.receiver import Receiver, answers
 from worker.delivery import start_delivery
 from worker.delivery.courier import Courier
@@ -53,19 +52,12 @@ def _message(url: str, name: str = "cat-1.succeeded") -> Message:
     return Message(id=name, job_id="cat-1", url=url, body='{"type": "job.succeeded"}')
 
 
-def _until(reached: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline, f"not reached within {timeout_s} s"
-        time.sleep(0.01)
-
-
 def test_what_is_owed_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> None:
     with Receiver([SECRET]) as receiver, _delivering(outbox):
         for number in range(50):
             outbox.add(_message(receiver.url, f"cat-{number}.succeeded"))
         receiver.wait_for(50)
-        _until(lambda: outbox.waiting() == 0)
+        until(lambda: outbox.waiting() == 0)
     assert len(receiver.deliveries) == 50
     assert all(delivery.verified for delivery in receiver.deliveries)
     assert len({delivery.headers["webhook-id"] for delivery in receiver.deliveries}) == 50
@@ -78,7 +70,7 @@ def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(
     with Receiver([SECRET], answers(500, 302, 404, 204)) as receiver, _delivering(outbox):
         outbox.add(_message(receiver.url))
         receiver.wait_for(4)
-        _until(lambda: outbox.waiting() == 0)
+        until(lambda: outbox.waiting() == 0)
     assert len(receiver.deliveries) == 4
     assert all(delivery.verified for delivery in receiver.deliveries)
     ids = {delivery.headers["webhook-id"] for delivery in receiver.deliveries}
@@ -91,10 +83,10 @@ def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outb
     statuses = answers(500, 500, 500, 204)
     with Receiver([SECRET], statuses) as receiver, _delivering(outbox, pauses=(0.01, 0.01)):
         outbox.add(_message(receiver.url))
-        _until(lambda: len(outbox.entries(failed=True)) == 1)
+        until(lambda: len(outbox.entries(failed=True)) == 1)
         assert len(receiver.deliveries) == 3
         outbox.replay("cat-1.succeeded")
-        _until(lambda: outbox.waiting() == 0)
+        until(lambda: outbox.waiting() == 0)
     assert len(receiver.deliveries) == 4
     assert outbox.entries(failed=True) == []
 
@@ -102,16 +94,16 @@ def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outb
 def test_a_receiver_that_is_gone_gets_nothing_more(outbox: Outbox) -> None:
     with Receiver([SECRET], answers(410)) as receiver, _delivering(outbox):
         outbox.add(_message(receiver.url, "first"))
-        _until(lambda: len(outbox.entries(failed=True)) == 1)
+        until(lambda: len(outbox.entries(failed=True)) == 1)
         outbox.add(_message(receiver.url, "second"))
-        _until(lambda: len(outbox.entries(failed=True)) == 2)
+        until(lambda: len(outbox.entries(failed=True)) == 2)
     assert len(receiver.deliveries) == 1
 
 
 def test_an_address_that_is_not_allowed_is_given_up_at_once(outbox: Outbox) -> None:
     with Receiver([SECRET]) as receiver, _delivering(outbox, allow=AllowList()):
         outbox.add(_message(receiver.url))
-        _until(lambda: len(outbox.entries(failed=True)) == 1)
+        until(lambda: len(outbox.entries(failed=True)) == 1)
     assert receiver.deliveries == []
     [entry] = outbox.entries(failed=True)
     assert entry.last is not None
@@ -151,7 +143,7 @@ def test_callbacks_outlive_a_redis_that_is_killed(
     outbox = Outbox(client, namespace)
     with Receiver([SECRET]) as receiver, _delivering(outbox):
         own_redis.kill()
-        _until(lambda: "Redis does not answer" in caplog.text)
+        until(lambda: "Redis does not answer" in caplog.text)
         own_redis.start()
         outbox.add(_message(receiver.url))
         receiver.wait_for(1)

@@ -173,7 +173,7 @@ def test_callbacks_arrive_signed_and_only_the_ones_asked_for(fleet: Fleet) -> No
 def _until_told(fleet: Fleet, path: str, least: list[str]) -> list[dict]:
     """The callbacks to `path` once at least these types have arrived."""
     for count in range(1, 100):
-        arrived = fleet.receiver.wait_for(count, timeout_s=20)
+        arrived = fleet.receiver.wait_for(count)
         told = [json.loads(each.body) for each in arrived if each.path.endswith(path)]
         kinds = [body["type"] for body in told]
         if all(kinds.count(kind) >= least.count(kind) for kind in least):

@@ -1,7 +1,6 @@
 """The outbox in a real Redis: nothing owed is forgotten, nothing settled comes back."""
 
 import json
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -37,15 +36,6 @@ def _names(messages: Iterable[Message]) -> list[str]:
     return [message.id for message in messages]
 
 
-def _claim_soon(outbox: Outbox, timeout_s: float = 5.0) -> list[Message]:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if found := _claim(outbox):
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"nothing came due within {timeout_s} s")
-
-
 def test_what_is_owed_is_due_at_once_and_claimed_once(outbox: Outbox) -> None:
     outbox.add(_message())
     assert _claim(outbox) == [_message()]
@@ -71,7 +61,7 @@ def test_a_message_may_be_owed_within_a_pipeline(outbox: Outbox, client: Redis) 
 def test_the_messages_of_a_sender_that_died_come_due_again(outbox: Outbox) -> None:
     outbox.add(_message())
     _claim(outbox, lease_s=0.05)
-    assert _names(_claim_soon(outbox)) == ["a"]
+    assert _names(until(lambda: _claim(outbox))) == ["a"]
 
 
 def test_a_delivered_message_is_forgotten(outbox: Outbox, client: Redis, namespace: str) -> None:

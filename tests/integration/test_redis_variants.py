@@ -75,7 +75,7 @@ def test_a_user_with_the_documented_rights_suffices(
     jobs = producer.submit_many(["a", "b"], tenant="gold")
     assert _all_succeed(producer, jobs)
     with Celery(backend=broker.celery_url(guarded), set_as_current=False) as app:
-        assert AsyncResult(jobs[0].id, app=app).get(timeout=10)["images"]
+        assert AsyncResult(jobs[0].id, app=app).get(timeout=60)["images"]
     assert worker.terminate() == 0
     assert "permission" not in worker.output().lower()
 
@@ -154,7 +154,7 @@ def test_a_tenant_s_job_from_plain_celery_is_found_once_its_queue_is_told_of(
         app.send_task(broker.TASK_NAME, task_id="late", kwargs=request, queue=queue)
         client.sadd(known, queue)  # as docs/redis.md says
         until(lambda: producer.statuses(["late"]))
-        assert producer.get("late").result(timeout=30).images
+        assert producer.get("late").result(timeout=120).images
 
 
 def test_a_job_for_a_model_whose_workers_start_later_waits_for_them(

@@ -63,7 +63,7 @@ def test_a_worker_s_write_waits_until_redis_takes_it(
         until(lambda: _refusals(admin) >= refused + 2)  # it was refused, and asked again
         assert not done
         admin.config_set(*_ENOUGH)
-        waiting.join(timeout=30)
+        waiting.join(timeout=60)
     assert done
 
 
@@ -155,4 +155,4 @@ def test_sentinels_that_want_a_password_get_it_from_celery_too(
             app.conf.result_backend_transport_options = broker.transport_options(pair.url)
             job = producer.submit("a")
             assert job.result(timeout=60).images
-            assert AsyncResult(job.id, app=app).get(timeout=10)["images"]
+            assert AsyncResult(job.id, app=app).get(timeout=60)["images"]

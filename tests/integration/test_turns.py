@@ -64,6 +64,6 @@ def test_a_short_batch_waits_for_more_and_a_full_one_does_not(
     first = producer.submit_many(["a", "b", "c"])
     until(lambda: all(job.status().state is State.RUNNING for job in first))
     last = producer.submit("d")
-    for _ in producer.as_completed([*first, last], timeout=30):
+    for _ in producer.as_completed([*first, last], timeout=120):
         pass
     assert {job.status().state for job in [*first, last]} == {State.SUCCEEDED}
