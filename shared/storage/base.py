@@ -55,6 +55,9 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Nothing happens if there is no such object."""
 
+    def delete_below(self, folder: str) -> None:
+        """Everything whose key begins with `folder` and '/', and what killed puts left there."""
+
     def check(self) -> None:
         """Prove that we can write and read.
 
@@ -85,6 +88,12 @@ def stored_file(root: str, key: str, source: BufferedIOBase) -> StoredObject:
     size = source.tell()
     source.seek(0)
     return StoredObject(key=key, url=root + key, sha256=sha256, size=size)
+
+
+def delete_each(store: ObjectStore, folder: str) -> None:
+    """`delete_below` of stores in which a killed put leaves nothing."""
+    for key in list(store.list(f"{check_key(folder)}/")):
+        store.delete(key)
 
 
 def prove(store: ObjectStore) -> None:

@@ -97,6 +97,14 @@ class FolderStore:
             path.unlink(missing_ok=True)
         self._remove_empty(path.parent)
 
+    def delete_below(self, folder: str) -> None:
+        path = self._path(folder)
+        with _clear_errors(f"cannot delete {path}"):
+            for at, _, names in os.walk(path, topdown=False, onerror=_pass_by_the_gone):
+                for name in names:
+                    Path(at, name).unlink(missing_ok=True)
+                self._remove_empty(Path(at))
+
     def check(self) -> None:
         prove(self)
 

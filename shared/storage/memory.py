@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from io import BufferedIOBase
 
-from shared.storage.base import StoredObject, check_key, prove, stored
+from shared.storage.base import StoredObject, check_key, delete_each, prove, stored
 
 
 class MemoryStore:
@@ -39,6 +39,9 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         with self._lock:
             self._objects.pop(check_key(key), None)
+
+    def delete_below(self, folder: str) -> None:
+        delete_each(self, folder)
 
     def check(self) -> None:
         prove(self)

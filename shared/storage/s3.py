@@ -24,7 +24,14 @@ from botocore.exceptions import (
 )
 
 from shared.errors import ConfigurationError, StorageDenied, StorageUnavailable
-from shared.storage.base import StoredObject, check_key, prove, stored, stored_file
+from shared.storage.base import (
+    StoredObject,
+    check_key,
+    delete_each,
+    prove,
+    stored,
+    stored_file,
+)
 
 _MISSING: Final = frozenset({"NoSuchKey", "404"})
 _PASSING: Final = frozenset(
@@ -113,6 +120,9 @@ class S3Store:
     def delete(self, key: str) -> None:
         with self._clear_errors(f"delete {key}"):
             self._client.delete_object(**self._at(key))
+
+    def delete_below(self, folder: str) -> None:
+        delete_each(self, folder)
 
     def check(self) -> None:
         prove(self)

@@ -78,6 +78,15 @@ def test_a_missing_object_is_a_key_error_and_does_not_exist(store: ObjectStore) 
     assert not store.exists(KEY)
 
 
+def test_all_below_a_folder_goes_at_once_and_nothing_beside_it(store: ObjectStore) -> None:
+    for key in ("parts/1/a/0.tar", "parts/1/0.tar", "parts/10/0.tar", "parts/1.tar"):
+        store.put(key, b"x", "application/x-tar")
+    store.delete_below("parts/1")
+    assert sorted(store.list()) == ["parts/1.tar", "parts/10/0.tar"]
+    store.delete_below("parts/1")
+    store.delete_below("never/was")
+
+
 def test_a_stored_object_exists_until_it_is_deleted(store: ObjectStore) -> None:
     store.put(KEY, b"x", "image/png")
     assert store.exists(KEY)

@@ -104,6 +104,13 @@ def test_a_folder_goes_with_its_last_object_and_the_root_stays(
     assert list((tmp_path / "pictures").iterdir()) == []
 
 
+def test_what_killed_writers_left_goes_with_its_folder(store: FolderStore, tmp_path: Path) -> None:
+    store.put("parts/0/a/1.tar", b"x", "application/x-tar")
+    (tmp_path / "pictures/parts/0/a/.2.tar.killed").touch()
+    store.delete_below("parts/0")
+    assert list((tmp_path / "pictures").iterdir()) == []
+
+
 def test_what_cannot_be_listed_does_not_look_empty(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from shared.bulk.layout import archive_key, parts_prefix
+from shared.bulk.layout import archive_key, parts_folder, parts_prefix
 from shared.bulk.plan import ShardPlan, canonical
 from shared.bulk.stats import RowFailure
 from shared.storage import ObjectStore
@@ -80,5 +80,4 @@ class Parts:
 
 def clear_parts(store: ObjectStore, shard: str) -> None:
     """The shard is complete: nobody needs its parts, nor those of another plan."""
-    for key in list(store.list(parts_prefix(shard))):
-        store.delete(key)
+    store.delete_below(parts_folder(shard))
