@@ -66,6 +66,8 @@ def connect(url: str, options: dict[str, Any]) -> "Redis":
     """A client of whoever is master now. Raises ValueError as `Address.parse`."""
     from redis.sentinel import Sentinel
 
+    from shared.following import FollowingConnection
+
     address = Address.parse(url)
     watchers = {
         "socket_timeout": options["socket_connect_timeout"],
@@ -78,6 +80,7 @@ def connect(url: str, options: dict[str, Any]) -> "Redis":
         db=address.db,
         username=address.username,
         password=address.password,
+        connection_class=FollowingConnection,
         **options,
     )
     return found
