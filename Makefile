@@ -56,6 +56,7 @@ bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python benchmarks/seeds.py
 	$(BIN)/python benchmarks/delivery.py
 	$(BIN)/python benchmarks/bulk.py
+	$(BIN)/python -m benchmarks.claims
 	$(BIN)/python benchmarks/recovery.py
 
 bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis and the command are killed
