@@ -291,8 +291,7 @@ class Host:
 
     def _put_down_shards(self, batch: Sequence[Slot]) -> None:
         """All of them; for those with a row in `batch` it counts as a delivery."""
-        for tag in self._backlog.tags_in(batch):
-            self._claims.give_up(tag)
+        self._claims.give_up(*self._backlog.tags_in(batch))
         self._backlog.abandon(LeaseLost("the devices are sick"))
 
     def _leave_anyway_after(self, seconds: float, code: Exit = Exit.HURRIED) -> None:

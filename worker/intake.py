@@ -138,15 +138,14 @@ class Intake:
             self._take_in()
 
     def close(self) -> None:
-        """Take nothing more. What is being begun at this moment `put_down` waits for."""
+        """Take nothing more. What is being begun at this moment, `put_down` waits for."""
         self._closed = True
 
     def put_down(self) -> list[Attempt]:
         """Forget, and return, the attempts of which no picture has reached a device."""
-        ahead = self._ahead
-        if ahead is not None:
-            ahead.result()
-        with self._lock:
+        if self._ahead is not None and not self._closed:
+            self._ahead.result()
+        with self._lock:  # once closed, what looks ahead is in here or will find nothing to do
             waiting = attempts_in(self._waiting)
             self._waiting.clear()
             waiting += self._originals.put_down()

@@ -84,20 +84,32 @@ class Performer:
 
     def hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
         """Records, messages, and then whoever waits: Celery acknowledges what was given up, and
-        must find the claim gone. The oldest last: it ends nearest the head of its queue. All at
-        once: one by one, hundreds take longer than a host that is taken away has."""
-        back = attempts[::-1]
-        moves = self._records.requeue(*((each.job_id, each.token) for each in back))
-        unwanted = [each for each, move in zip(back, moves, strict=True) if move.unwanted]
+        must find the claim gone. The oldest last: it ends nearest the head of its queue. In two
+        round trips: one by one, hundreds take longer than a host that is taken away has."""
+        wanted, unwanted = self._requeue(attempts[::-1])
+        let_go = self._claims.give_up if counted else self._claims.hand_back
+        let_go(*(attempt.tag for attempt in wanted))
+        for attempt in wanted:
+            attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
         for attempt in unwanted:
             self._finisher.cancel(attempt)
             self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
             attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
-        wanted = [each for each in back if each not in unwanted]
-        (self._claims.give_up if counted else self._claims.hand_back)(*(e.tag for e in wanted))
-        for attempt in wanted:
-            attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
         return len(attempts)
+
+    def _requeue(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+        """By their records; those that are to be handed back, and those that nobody wants."""
+        try:
+            moves = self._records.requeue(*((each.job_id, each.token) for each in attempts))
+        except redis.ResponseError:
+            # One record keeps nobody's message here. Whoever gets it next asks what is wanted.
+            log.exception("records of jobs that go back may still say running")
+            return list(attempts), []
+        wanted: list[Attempt] = []
+        unwanted: list[Attempt] = []
+        for attempt, move in zip(attempts, moves, strict=True):
+            (unwanted if move.unwanted else wanted).append(attempt)
+        return wanted, unwanted
 
     def _finish(self, attempt: Attempt) -> JobResult:
         try:

@@ -29,7 +29,7 @@ from shared.jobs import (
     State,
 )
 from shared.queues import known_queues_key, later_key, list_key, queue_of
-from shared.scripts import script
+from shared.scripts import call_all, script
 from shared.tenants import EVERYBODY, limits_key
 
 if TYPE_CHECKING:
@@ -157,18 +157,7 @@ class Records:
 
     def begin(self, *beginnings: Beginning) -> list[Move]:
         """New attempts take their jobs, those that have not ended. One round trip."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            for each in beginnings:
-                fields: dict[str, str | int] = {
-                    "attempt": each.attempt,
-                    "deliveries": each.deliveries,
-                    "step": 0,
-                }
-                keys, args = self._entering(
-                    State.RUNNING, each.job_id, "", fields, "started_at", each.callback, each.claim
-                )
-                self._move(keys=keys, args=args, client=pipe)
-            return [_moved(answer) for answer in pipe.execute()]
+        return self._move_all(map(self._beginning, beginnings))
 
     def progress(
         self,
@@ -248,11 +237,10 @@ class Records:
         """These attempts (job, attempt) give their jobs back before they are done. Not those whose
         move is `unwanted`. One round trip."""
         fields: dict[str, str | int] = {"attempt": "", "step": 0, "started_at": ""}
-        with self._redis.pipeline(transaction=False) as pipe:
-            for job_id, attempt in attempts:
-                keys, args = self._entering(State.QUEUED, job_id, attempt, fields, "", None)
-                self._move(keys=keys, args=args, client=pipe)
-            return [_moved(answer) for answer in pipe.execute()]
+        return self._move_all(
+            self._entering(State.QUEUED, job_id, attempt, fields, "", None)
+            for job_id, attempt in attempts
+        )
 
     def retry(self, job_id: str, attempt: str, claim: tuple[str, str], pause_s: float) -> bool:
         """The attempt failed: put the job aside for `pause_s`, its message with it, and count that
@@ -296,6 +284,19 @@ class Records:
             state, job_id, attempt, fields, clock_field, callback, leave=leave
         )
         return _moved(self._move(keys=keys, args=args))
+
+    def _move_all(self, calls: Iterable[tuple[list[str], list[str | int]]]) -> list[Move]:
+        return [_moved(answer) for answer in call_all(self._move, self._redis, calls)]
+
+    def _beginning(self, each: Beginning) -> tuple[list[str], list[str | int]]:
+        fields: dict[str, str | int] = {
+            "attempt": each.attempt,
+            "deliveries": each.deliveries,
+            "step": 0,
+        }
+        return self._entering(
+            State.RUNNING, each.job_id, "", fields, "started_at", each.callback, each.claim
+        )
 
     def _entering(
         self,

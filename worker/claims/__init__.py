@@ -18,7 +18,7 @@ import redis
 
 from shared.errors import LeaseLost
 from shared.queues import claims_key, known_queues_key, later_key, leases_key
-from shared.scripts import script
+from shared.scripts import call_all, script
 from shared.tenants import weights_key
 
 log = logging.getLogger(__name__)
@@ -234,7 +234,8 @@ class Claims:
         one that was let go and that a Redis which restarted or failed over remembers. How many."""
         with self._claiming:
             strays = set(cast(list[str], self._redis.hkeys(self.key))) - self._held
-        return self._put_back(strays, client=self._redis)
+        youngest_first = sorted(strays, key=float, reverse=True)
+        return self._put_back(youngest_first, client=self._redis)
 
     def holds(self, tag: str) -> bool:
         """Whether the message is neither acknowledged nor handed back yet."""
@@ -251,12 +252,10 @@ class Claims:
     def _put_back(
         self, tags: Collection[str], *, counted: bool = False, client: redis.Redis | None = None
     ) -> int:
+        keys = [self.key, self._deliveries]
+        calls = [(keys, [tag, 1, int(counted)]) for tag in tags]
         try:
-            with (client or self._patient).pipeline(transaction=False) as pipe:
-                for tag in tags:
-                    args: list[str | int] = [tag, 1, int(counted)]
-                    self._release(keys=[self.key, self._deliveries], args=args, client=pipe)
-                return sum(pipe.execute())
+            return sum(call_all(self._release, client or self._patient, calls))
         finally:
             self._let_go(tags)
 
