@@ -1,0 +1,207 @@
+"""What a worker that leaves hands back: all of it, in order, in few round trips, come what may."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+
+from shared import broker
+from shared.broker import UNTIL_IT_IS_BACK
+from shared.embedded import EmbeddedRedis
+from shared.jobs import JobRequest, State
+from shared.queues import list_key, queue_of
+from shared.records import Records
+from shared.storage.memory import MemoryStore
+from tests.support.processes import until
+from tests.support.records import begin
+from worker.attempts import Attempt, plan_attempt
+from worker.bulk.backlog import Backlog
+from worker.claims import Claims, QueueGroup
+from worker.engine.fake import FakeEngine
+from worker.finish import Finisher
+from worker.intake import Intake
+from worker.originals import Originals
+from worker.outbound.addresses import AllowList
+from worker.performing import Performer
+
+REQUEST = JobRequest.parse({"prompt": "a", "seed": 1})
+
+
+class Leaving:
+    """A worker with jobs in hand, told to give them back."""
+
+    def __init__(self, client: redis.Redis, namespace: str) -> None:
+        self.records, engine = Records(client, namespace, 3600), FakeEngine()
+        self.claims = Claims(
+            once=client, patient=client, namespace=namespace, worker="w", lease_s=60
+        )
+        self.claims.join()
+        self.queue = queue_of(namespace, REQUEST)
+        self.info = engine.info
+        finisher = Finisher(MemoryStore(), self.records, engine, "w", patience_s=0)
+        nobody: Any = None
+        self._performer = Performer(nobody, self.records, self.claims, finisher, nobody, nobody)
+        self._client = client
+
+    def take(self, count: int) -> list[Attempt]:
+        """So many new jobs, in hand and begun."""
+        self.records.submit([(f"job-{n:02d}", REQUEST) for n in range(count)])
+        groups = [QueueGroup(name="64x64", queues=(self.queue,))]
+        return [self._begun(claimed) for claimed in self.claims.claim(groups, count)]
+
+    def _begun(self, claimed: Any) -> Attempt:
+        job_id = json.loads(claimed.message)["headers"]["id"]
+        begin(self.records, job_id, claimed.attempt, claim=(self.claims.key, claimed.tag))
+        return plan_attempt(job_id, REQUEST, self.info, tag=claimed.tag, token=claimed.attempt)
+
+    def hand_back(self, attempts: Sequence[Attempt]) -> None:
+        self._performer.hand_back(attempts)
+
+    def waiting(self) -> list[str]:
+        """Ids of the jobs in the queue, its head first."""
+        messages = self._client.lrange(list_key(self.queue, REQUEST.priority), 0, -1)
+        return [json.loads(message)["headers"]["id"] for message in reversed(messages)]
+
+
+@pytest.fixture
+def leaving(client: redis.Redis, namespace: str) -> Leaving:
+    return Leaving(client, namespace)
+
+
+def test_jobs_go_back_to_the_head_in_their_order(leaving: Leaving) -> None:
+    attempts = leaving.take(4)
+    ids = [attempt.job_id for attempt in attempts]
+    leaving.records.submit([("later", REQUEST)])
+    leaving.hand_back(attempts)
+    assert leaving.waiting() == [*ids, "later"]
+    assert {status.state for status in leaving.records.read(ids) if status} == {State.QUEUED}
+
+
+def test_a_record_that_cannot_be_moved_keeps_nobody_s_message(
+    leaving: Leaving, client: redis.Redis
+) -> None:
+    attempts = leaving.take(4)
+    client.delete(odd := leaving.records.key(attempts[1].job_id))
+    client.set(odd, "not a record")
+    leaving.hand_back(attempts)
+    assert leaving.waiting() == [attempt.job_id for attempt in attempts]
+    assert not client.exists(leaving.claims.key)
+
+
+def test_many_jobs_take_no_more_round_trips_than_few(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips = []
+    send = redis.connection.AbstractConnection.send_packed_command
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        trips.append(args)
+        send(*args, **kwargs)
+
+    attempts = leaving.take(33)
+    leaving.hand_back(attempts[:1])
+    monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", counted)
+    leaving.hand_back(attempts[1:2])
+    of_one = len(trips)
+    leaving.hand_back(attempts[2:])
+    assert len(trips) == 2 * of_one
+
+
+def test_strays_go_back_the_oldest_foremost(
+    leaving: Leaving, client: redis.Redis, namespace: str
+) -> None:
+    ids = [attempt.job_id for attempt in leaving.take(12)]
+    forgetful = Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=60)
+    assert forgetful.hand_back_strays() == 12  # as if the answers to its claims had got lost
+    assert leaving.waiting() == ids
+
+
+def test_a_server_that_restarts_meanwhile_gets_the_messages_back(
+    own_redis: EmbeddedRedis, namespace: str
+) -> None:
+    with (
+        broker.connect(own_redis.url, retries=UNTIL_IT_IS_BACK) as patient,
+        broker.connect(own_redis.url) as admin,
+    ):
+        leaving = Leaving(patient, namespace)
+        attempts = leaving.take(2)
+        leaving.claims.hand_back("nothing")  # the server has seen the script
+        admin.execute_command("CLIENT", "PAUSE", "60000", "WRITE")
+        going = threading.Thread(target=leaving.hand_back, args=[attempts])
+        going.start()
+        until(lambda: any("b" in each["flags"] for each in admin.client_list()))
+        own_redis.kill()
+        own_redis.start()
+        going.join(timeout=60)
+        ids = [attempt.job_id for attempt in attempts]
+        assert leaving.waiting() == ids
+        assert {leaving.records.get(job_id).state for job_id in ids} == {State.QUEUED}
+
+
+class SlowBeginner:
+    """Begins an attempt, and lets something happen before it says so."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self.attempt = plan_attempt("j", REQUEST, FakeEngine().info, tag="1.000000")
+        self._meanwhile = meanwhile
+
+    def begin(self, requests: Sequence[Any]) -> list[Attempt]:
+        self._meanwhile()
+        return [self.attempt]
+
+
+def _intake_with(meanwhile: Callable[[Intake], None]) -> tuple[Intake, Attempt]:
+    """One job comes in with the next batch; `meanwhile` it is being begun."""
+    beginner: Any = SlowBeginner(lambda: meanwhile(intake))
+    claims: Any = SimpleNamespace(claim=lambda *_, **__: [], holds=lambda tag: True)
+    intake = Intake(
+        claims,
+        beginner,
+        4,
+        Backlog(4),
+        Originals(MemoryStore(), AllowList()),
+        max_deliveries=4,
+        max_in_hand=4,
+        usual_steps=4,
+    )
+    claimed = SimpleNamespace(tag="1.000000")
+    request: Any = SimpleNamespace(name="", message=SimpleNamespace(claimed=claimed))
+    intake.accept(request)
+    return intake, beginner.attempt
+
+
+def test_who_hands_back_waits_for_what_is_being_begun() -> None:
+    found: list[list[Attempt]] = []
+
+    def leave(intake: Intake) -> None:
+        intake.close()
+        intake.put_down()
+        found.append(intake.unfinished())
+
+    def meanwhile(intake: Intake) -> None:
+        leaver = threading.Thread(target=leave, args=[intake], daemon=True)
+        leaver.start()
+        leaver.join(timeout=0.5)  # it would be done by then, and have missed the job
+        leavers.append(leaver)
+
+    leavers: list[threading.Thread] = []
+    intake, attempt = _intake_with(meanwhile)
+    assert intake.next_batch() == []
+    leavers[0].join(timeout=60)
+    assert found == [[attempt]]
+
+
+def test_a_signal_s_handler_may_interrupt_who_takes_work_in() -> None:
+    def handle(intake: Intake) -> None:
+        intake.close()
+        intake.put_down()
+
+    intake, _ = _intake_with(handle)
+    taking = threading.Thread(target=intake.next_batch, daemon=True)
+    taking.start()
+    taking.join(timeout=60)
+    assert not taking.is_alive()
