@@ -261,6 +261,32 @@ def test_nobody_looks_further_than_four_batches_ahead(
     assert _steps(make_claims("w").claim(group, 2)) == [4, 50]
 
 
+@pytest.mark.parametrize(("tenants", "found"), [(64, {4: 128}), (74, {4: 74, 50: 74})])
+def test_however_many_wait_a_claim_looks_at_no_more_than_512_messages(
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    group: list[QueueGroup],
+    namespace: str,
+    tenants: int,
+    found: dict[int, int],
+) -> None:
+    eighth_is_alike = _of_steps(*[50] * 7, 4, *[50] * 40)
+    for tenant in range(tenants):
+        queue = _queue_of_tenant(client, namespace, "q", f"{tenant}")
+        client.lpush(queue, *_of_steps(4), *eighth_is_alike)
+    taken = make_claims("w").claim(group, 2 * tenants)
+    assert Counter(_steps(taken)) == found
+
+
+def test_the_longest_so_far_decides_whichever_tenant_brought_it(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
+) -> None:
+    client.lpush(_queue_of_tenant(client, namespace, "q", "a"), *_of_steps(20, 19, 18, 26, 27))
+    client.lpush(_queue_of_tenant(client, namespace, "q", "b"), *_of_steps(20, 26, 30))
+    taken = _steps(make_claims("w").claim(group, 6))
+    assert taken == [20, 20, 19, 26, 26, 30]
+
+
 def test_what_is_like_the_batch_overtakes_no_higher_priority(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
@@ -297,6 +323,26 @@ def test_what_waits_for_the_batch_already_says_what_is_like_it(
     assert _steps(make_claims("w").claim(group, 3, longest=50)) == [4, 50, 50]
 
 
+@pytest.mark.parametrize("separators", [None, (",", ":")])
+def test_a_value_that_is_called_as_a_header_does_not_hide_it(
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    group: list[QueueGroup],
+    separators: tuple[str, str] | None,
+) -> None:
+    def message(name: str, steps: int, images: int = 1) -> str:
+        headers = {"id": name, "steps": steps, "images": images}
+        return json.dumps({"headers": headers}, separators=separators)
+
+    messages = message("a", 4), message("b", 10), message("steps", 4), message("images", 10, 6)
+    _push(client, group[0], *messages)
+    claims = make_claims("w")
+    first, second, third, fourth = messages
+    assert _texts(claims.claim(group, 2, usual_steps=28)) == [first, third]
+    _push(client, group[0], message("c", 10))
+    assert _texts(claims.claim(group, 7)) == [second, fourth]
+
+
 def test_nothing_is_lost_or_doubled_by_looking_ahead(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
@@ -324,20 +370,44 @@ def test_absurd_numbers_in_headers_spoil_no_claim(
     assert not client.exists(group[0].queues[0])
 
 
+def _make_suspect(client: redis.Redis, claims: Claims, group: QueueGroup, message: str) -> None:
+    """Leave a message that two workers died with in an otherwise empty queue."""
+    _push(client, group, message)
+    for _ in range(2):
+        claims.give_up(claims.claim([group], 1)[0].tag)
+
+
 def test_a_suspect_among_the_next_is_taken_alone_afterwards(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     ordinary, unlike, suspect = _of_steps(4, 50, 4)
-    _push(client, group[0], suspect)
     claims = make_claims("w")
-    for _ in range(2):
-        claims.give_up(claims.claim(group, 1)[0].tag)
+    _make_suspect(client, claims, group[0], suspect)
     client.rpush(group[0].queues[0], unlike, ordinary)  # in front of it
-    [first] = claims.claim(group, 8, suspect_from=3)
-    assert first.message == ordinary
+    taken = claims.claim(group, 8, suspect_from=3)
+    assert _texts(taken) == [ordinary, unlike]
     assert claims.claim(group, 8, suspect_from=3) == [], "something else is in hand"
-    claims.ack(first.tag)
+    for each in taken:
+        claims.ack(each.tag)
     assert _texts(claims.claim(group, 8, suspect_from=3)) == [suspect]
+
+
+def test_a_suspect_like_the_batch_neither_ends_it_nor_overtakes_anybody(
+    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
+) -> None:
+    suspect, *others = _of_steps(4, 4, 50, 50, 4, 4, 50)
+    claims = make_claims("w")
+    _make_suspect(client, claims, group[0], suspect)
+    client.delete(group[0].queues[0])
+    first, second, third, fourth, fifth, last = others
+    _push(client, group[0], first, second, third, suspect, fourth, fifth, last)
+    batches = []
+    while client.exists(group[0].queues[0]):
+        taken = claims.claim(group, 3, suspect_from=3)
+        batches.append(_texts(taken))
+        for each in taken:
+            claims.ack(each.tag)
+    assert batches == [[first, fourth, fifth], [second, third, last], [suspect]]
 
 
 def test_a_tenant_s_compile_keys_take_turns_however_long_the_others_are_served_between(

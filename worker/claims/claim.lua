@@ -20,7 +20,17 @@ local ask, accounts = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
 if not redis.call('ZSCORE', KEYS[2], ask.worker) then return false end
 local retold = redis.call('HLEN', KEYS[3]) > 0
 local taken, pictures, group, finished = {}, 0, nil, false
-local batch = {pictures = ask.pictures, usual = ask.usual, longest = ask.longest, ahead = {}}
+
+-- Which delivery of a message this is.
+local function delivery_of(message)
+  local before = retold and redis.call('HGET', KEYS[3], redis.sha1hex(message))
+  return tonumber(before or 0) + 1
+end
+
+local batch = {
+  pictures = ask.pictures, usual = ask.usual, longest = ask.longest, ahead = {},
+  is_suspect = function(message) return delivery_of(message) >= ask.suspect end,
+}
 
 local places, tenants = {}, {['']=true}
 local function add_place(queue, its_group, tenant, weight)
@@ -42,8 +52,7 @@ end
 -- Pictures taken, or nil if a suspect was met that must wait.
 local function take(list)
   local message = draw(list, batch)
-  local before = retold and redis.call('HGET', KEYS[3], redis.sha1hex(message)) or 0
-  local delivery = tonumber(before or 0) + 1
+  local delivery = delivery_of(message)
   if delivery >= ask.suspect then
     finished = true
     if #taken > 0 or not ask.idle then
@@ -76,6 +85,7 @@ local function narrow(all)
       others = others + place.left
     end
   end
+  batch.lists = #fitting
   if others == 0 then return all, true end
   return all_of(fitting, all.account), false
 end
