@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from shared.bulk.keys import run_keys
 from shared.bulk.layout import shard_name
@@ -17,7 +17,7 @@ from shared.bulk.records import ShardMove, read_move
 from shared.errors import LeaseLost
 from shared.jobs import State
 from shared.queues import claims_key, leases_key
-from shared.scripts import script
+from shared.scripts import call_all, script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -75,33 +75,29 @@ class Moves:
 
     def enter(self, run: str, shard: int, change: Change) -> ShardMove:
         """Move one shard, if move.lua finds that it may."""
-        return read_move(self._call(run, shard, change))
+        keys, args = self._entering(run, shard, change)
+        return read_move(self._move(keys=keys, args=args))
 
     def enter_all(self, run: str, changes: Iterable[tuple[int, Change]]) -> list[int]:
         """Move many shards. Which did move."""
         moved = []
         for chunk in _chunks(changes):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for shard, change in chunk:
-                    self._call(run, shard, change, client=pipe)
-                answers = pipe.execute()
+            calls = (self._entering(run, shard, change) for shard, change in chunk)
+            answers = call_all(self._move, self._redis, calls)
             moved += [shard for (shard, _), move in zip(chunk, answers, strict=True) if move[0]]
         return moved
 
-    def _call(self, run: str, shard: int, change: Change, client: Any = None) -> Any:
-        """`client`: a pipeline, which then has the answer."""
+    def _entering(self, run: str, shard: int, change: Change) -> tuple[list[str], list[str | int]]:
+        """The keys and arguments of move.lua."""
         list_key, message = change.message
         claims, tag = change.claim
-        return self._move(
-            keys=[*run_keys(self._namespace, run), claims, list_key, self._leases],
-            args=[
-                *(shard, change.holder, f",{','.join(change.leaves)},"),
-                *(change.enters.value, change.attempt, change.worker),
-                *(change.counts, tag, message, self._retention_s, change.reasons),
-                *(self._claims_prefix, message_id(run, shard)),
-            ],
-            client=client,
-        )
+        keys = [*run_keys(self._namespace, run), claims, list_key, self._leases]
+        return keys, [
+            *(shard, change.holder, f",{','.join(change.leaves)},"),
+            *(change.enters.value, change.attempt, change.worker),
+            *(change.counts, tag, message, self._retention_s, change.reasons),
+            *(self._claims_prefix, message_id(run, shard)),
+        ]
 
 
 def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
