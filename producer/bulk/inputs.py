@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -121,7 +121,7 @@ def _read_csv(path: Path) -> Iterator[Row | None]:
                     raise InvalidRequest("input", str(path), open_quote) from None
                 yield Wrong("line", str(begins), f"is not CSV: {error}")
                 continue
-            if _is_blank(cells):
+            if cells is None:
                 yield None
             elif len(cells) > len(header):
                 wide = f"has {len(cells)} cells, the header {len(header)}"
@@ -130,11 +130,37 @@ def _read_csv(path: Path) -> Iterator[Row | None]:
                 yield dict(zip(header, cells, strict=False))
 
 
+class _CsvReader:
+    """A `csv.reader` that gives None for a blank line: it alone takes a quoted blank cell for one,
+    but that is a row."""
+
+    def __init__(self, file: Iterable[str]) -> None:
+        self._reader = csv.reader(self._noted(file), strict=True)
+        self._line = ""
+
+    @property
+    def line_num(self) -> int:
+        """Of the last line read, from 1."""
+        return self._reader.line_num
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[str] | None:
+        """Raises csv.Error; it can go on after that."""
+        cells = next(self._reader)
+        return None if self._line.isspace() else cells
+
+    def _noted(self, file: Iterable[str]) -> Iterator[str]:
+        for line in file:
+            self._line = line
+            yield line
+
+
 @contextmanager
-def _opened_csv(path: Path) -> Iterator[Any]:
-    """A `csv.reader`, which has no public type."""
+def _opened_csv(path: Path) -> Iterator[_CsvReader]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        yield csv.reader(file, strict=True)
+        yield _CsvReader(file)
 
 
 def _csv_columns(path: Path) -> list[str]:
@@ -142,15 +168,10 @@ def _csv_columns(path: Path) -> list[str]:
         return _header(reader, path)
 
 
-def _is_blank(cells: list[str]) -> bool:
-    """Not a row of empty cells, nor a quoted empty prompt that stands alone."""
-    return not cells or (len(cells) == 1 and cells[0].isspace())
-
-
-def _header(reader: Iterator[list[str]], path: Path) -> list[str]:
+def _header(reader: _CsvReader, path: Path) -> list[str]:
     """The first line that is not blank."""
     try:
-        header = next((cells for cells in reader if not _is_blank(cells)), [])
+        header = next((cells for cells in reader if cells is not None), [])
     except csv.Error as error:
         raise InvalidRequest("input", str(path), f"its header is not CSV: {error}") from None
     for name in header:

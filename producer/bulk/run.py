@@ -123,12 +123,13 @@ class BulkRun:
         with self.client.asking() as runs:
             runs.start(self._record(terms))
             free = set(runs.withdraw(self.id, (shard.number for shard in shards)))
-        again = [shard for shard in shards if shard.number in free]
-        for shard in again:
-            parts = self.store.list(parts_prefix(shard.name, shard.sha256))
-            told = [key for key in parts if not key.endswith(".tar")]  # what failed before
-            for key in (*spoiled(shard), *told, stats_key(shard.name)):
-                self.store.delete(key)
+            again = [shard for shard in shards if shard.number in free]
+            for shard in again:
+                parts = self.store.list(parts_prefix(shard.name, shard.sha256))
+                told = [key for key in parts if not key.endswith(".tar")]  # what failed before
+                for key in (*spoiled(shard), *told, stats_key(shard.name)):
+                    runs.withdraw(self.id, [shard.number])  # a sign of life: no worker steps in
+                    self.store.delete(key)
         if again:
             for key in (RUN_STATS, CARD):
                 self.store.delete(key)

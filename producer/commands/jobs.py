@@ -192,10 +192,9 @@ def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
 
 
 def _warn_if_nobody_works(client: Client, jobs: Sequence[Job]) -> None:
-    waiting = {job.id: job for job in jobs}
-    for _ in client.ended(waiting):
-        pass
-    if waiting:
+    asked = {job.id: job for job in jobs}
+    ended = {job.id for job in client.ended(dict(asked))}
+    if asked.keys() - ended:
         client.warn_if_nobody_works()
 
 

@@ -17,6 +17,16 @@ def index_key(namespace: str) -> str:
     return f"{namespace}:bulk"
 
 
+def looked_key(namespace: str) -> str:
+    """When the runs were last looked through for those that stand still, in Unix seconds."""
+    return f"{index_key(namespace)}:looked"
+
+
+def still_key(namespace: str) -> str:
+    """The set of runs that were found to stand still, and given to nobody yet."""
+    return f"{index_key(namespace)}:still"
+
+
 def run_key(namespace: str, run: str) -> str:
     """The hash of one run."""
     return f"{index_key(namespace)}:{run}"

@@ -105,7 +105,7 @@ def read_record(shard: str, text: str) -> ShardRecord:
 
 def read_status(
     run: str,
-    fields: Mapping[str, str],
+    record: Mapping[str, str],
     by_worker: Mapping[str, str],
     by_shard: Mapping[str, str],
 ) -> RunStatus:
@@ -115,19 +115,19 @@ def read_status(
             reasons[code] = reasons.get(code, 0) + samples
     return RunStatus(
         id=run,
-        destination=fields["destination"],
-        plan_digest=fields["plan_digest"],
-        state=State(fields["state"]),
-        model=fields["model"] or None,
-        shards=int(fields["shards"]),
-        samples=int(fields["samples"]),
-        images=int(fields.get("images", 0)),
-        failed_images=int(fields.get("failed_images", 0)),
-        shards_by_state={state: int(fields.get(f"shards:{state}", 0)) for state in State},
+        destination=record["destination"],
+        plan_digest=record["plan_digest"],
+        state=State(record["state"]),
+        model=record["model"] or None,
+        shards=int(record["shards"]),
+        samples=int(record["samples"]),
+        images=int(record.get("images", 0)),
+        failed_images=int(record.get("failed_images", 0)),
+        shards_by_state={state: int(record.get(f"shards:{state}", 0)) for state in State},
         failures_by_reason=reasons,
         images_by_worker={worker: int(samples) for worker, samples in by_worker.items()},
-        max_failures=int(fields["max_failures"]) if fields["max_failures"] else None,
-        priority=int(fields["priority"]),
-        started_at=float(fields["started_at"]),
-        finished_at=float(fields["finished_at"]) if "finished_at" in fields else None,
+        max_failures=int(record["max_failures"]) if record["max_failures"] else None,
+        priority=int(record["priority"]),
+        started_at=float(record["started_at"]),
+        finished_at=float(record["finished_at"]) if "finished_at" in record else None,
     )

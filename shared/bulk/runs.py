@@ -1,6 +1,8 @@
 """Runs and their shards in Redis: a record a shard, every change a compare-and-set on the server.
 
     <namespace>:bulk                  sorted set: run by the time it began
+    <namespace>:bulk:looked           string: when the runs were last searched for still ones
+    <namespace>:bulk:still            set: runs found then, and given to nobody yet
     <namespace>:bulk:<run>            hash: what it is, its state, its counts, its last move
     <namespace>:bulk:<run>:shards     hash: shard number to `state|attempt|worker|done|failed|tries`
     <namespace>:bulk:<run>:workers    hash: worker to samples it made
@@ -14,7 +16,7 @@ loses, running the same command again brings back. Knows no store and no Celery.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from shared.bulk.keys import RunKeys, index_key, run_key, run_keys
+from shared.bulk.keys import RunKeys, index_key, looked_key, run_key, run_keys, still_key
 from shared.bulk.messages import Waiting, bulk_queue, packed
 from shared.bulk.moves import Change, Moves
 from shared.bulk.records import (
@@ -112,12 +114,21 @@ class Runs:
         )
         return len(self._moves.enter_all(run.id, again))
 
-    def still(self, for_s: float) -> list[str]:
-        """The runs under way in which nothing has moved for so long, each told to one who asks and
-        to nobody else until it has been still for twice as long: look after it, as `send_lost` and
-        `settle` do."""
-        found = self._still(keys=[self._index], args=[run_key(self._namespace, ""), for_s])
-        return cast(list[str], found)
+    def still(self, for_s: float) -> str | None:
+        """A run under way in which nothing has moved for so long, if there is one: look after it,
+        as `send_lost` and `settle` do. Nobody else is told of it until it has been still for twice
+        as long, or for 10 minutes more: whoever dies over it takes no other run with it, nor that
+        one for long."""
+        found = self._still(
+            keys=[self._index, looked_key(self._namespace), still_key(self._namespace)],
+            args=[run_key(self._namespace, ""), for_s],
+        )
+        return cast(str | None, found)
+
+    def pass_on(self, run: str) -> None:
+        """Of a run that `still` gave and that could not be looked after here: somebody else is told
+        of it at the next search."""
+        self._redis.hdel(self._keys(run).run, "looked_at")
 
     def send_anew(self, run: NewRun, shards: Iterable[Waiting]) -> int:
         """Send shards whose files were taken away, whoever has worked on them meanwhile: what was
@@ -128,7 +139,9 @@ class Runs:
 
     def withdraw(self, run: str, shards: Iterable[int]) -> list[int]:
         """Count shards as cancelled, so that no worker touches their files until they are sent
-        again. Which: not those on their way or in work."""
+        again. Which: not those on their way or in work. Whoever does not live to send them is made
+        up for when nothing has moved in the run for a while: so withdraw them again while it takes
+        long to come to that."""
         asked = Change(enters=State.CANCELLED, leaves=(*_AT_REST, State.SUCCEEDED))
         return self._moves.enter_all(run, ((shard, asked.with_made(0, {})) for shard in shards))
 

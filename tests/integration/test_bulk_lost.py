@@ -1,6 +1,8 @@
 """Shards that Redis forgot, and shards with two messages: each is made, and once."""
 
+import os
 import shutil
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +12,18 @@ import redis
 
 from producer import Client
 from producer.bulk.run import BulkRun
-from shared.bulk.layout import CARD, RUN_STATS
+from shared import broker
+from shared.bulk.layout import CARD, PLAN, RUN_STATS
 from shared.bulk.messages import bulk_queue, packed
 from shared.bulk.moves import Change, Moves
 from shared.bulk.runs import Runs
+from shared.embedded import EmbeddedRedis
 from shared.errors import LeaseLost
 from shared.jobs import State
 from shared.queues import later_key, list_key
+from shared.storage.folder import FolderStore
 from tests.integration.conftest import MakeClaims
-from tests.support.datasets import RUN, SHARDS, planned
+from tests.support.datasets import RUN, SHARDS, Dataset, planned
 from tests.support.processes import StartWorker, until
 from worker.bulk.caretaker import Caretaker
 from worker.claims import Claimed, Claims, QueueGroup
@@ -162,31 +167,98 @@ def test_what_a_dead_worker_had_begins_elsewhere(
     assert runs.begin(RUN.id, 0, "b", "living", (living.key, claimed.tag)).happened
 
 
-def _stood_still(client: redis.Redis, namespace: str, seconds: int) -> None:
+def _stood_still(client: redis.Redis, namespace: str, seconds: int, run: str = RUN.id) -> None:
     """As if nothing had moved in the run, and nobody had looked after it, for so long."""
-    now = client.time()[0]
-    client.hset(f"{namespace}:bulk:{RUN.id}", "moved_at", now - seconds)
-    client.hdel(f"{namespace}:bulk:{RUN.id}", "looked_at")
+    key = f"{namespace}:bulk:{run}"
+    client.hset(key, "moved_at", client.time()[0] - seconds)
+    client.hdel(key, "looked_at")
+    _may_search(client, namespace)
+
+
+def _may_search(client: redis.Redis, namespace: str) -> None:
+    """As if the last search for runs that stand still were long ago."""
+    client.delete(f"{namespace}:bulk:looked")
 
 
 def test_a_run_that_stands_still_is_given_to_one_who_asks(
     runs: Runs, client: redis.Redis, namespace: str
 ) -> None:
-    assert runs.still(30) == []
+    assert runs.still(30) is None
     _stood_still(client, namespace, 31)
-    assert [runs.still(30), runs.still(30)] == [[RUN.id], []]
+    assert [runs.still(30), runs.still(30)] == [RUN.id, None]
+    _may_search(client, namespace)
+    assert runs.still(30) is None
+    _stood_still(client, namespace, 31)
     runs.begin(RUN.id, 0, "a", "host")
-    assert runs.still(30) == []
+    assert runs.still(30) is None
 
 
-@pytest.mark.parametrize(("looked_s", "again"), [(101, True), (99, False)])
-def test_a_run_that_stays_still_is_looked_after_ever_more_rarely(
-    runs: Runs, client: redis.Redis, namespace: str, looked_s: int, again: bool
+def test_who_dies_over_one_run_takes_no_other_with_it(
+    runs: Runs, client: redis.Redis, namespace: str
 ) -> None:
-    """Here it had stood still for 100 s when it was looked after."""
-    _stood_still(client, namespace, looked_s + 100)
+    """Who was given the first is not heard of again."""
+    ids = {f"run-{n}" for n in range(5)}
+    for run in ids:
+        runs.start(replace(RUN, id=run))
+        _stood_still(client, namespace, 31, run)
+    given = runs.still(30)
+    assert {runs.still(30) for _ in range(4)} == ids - {given}
+    assert runs.still(30) is None
+
+
+def test_a_run_that_moved_or_vanished_since_it_was_found_is_given_to_nobody(
+    runs: Runs, client: redis.Redis, namespace: str
+) -> None:
+    ids = {f"run-{n}" for n in range(3)}
+    for run in ids:
+        runs.start(replace(RUN, id=run))
+        _stood_still(client, namespace, 31, run)
+    [moved, vanished] = ids - {runs.still(30)}
+    runs.begin(moved, 0, "a", "host")
+    client.delete(f"{namespace}:bulk:{vanished}")
+    assert runs.still(30) is None
+    assert not client.exists(f"{namespace}:bulk:{vanished}")
+
+
+@pytest.mark.parametrize(
+    ("still_s", "looked_s", "again"),
+    [(100, 99, False), (100, 101, True), (86_400, 599, False), (86_400, 601, True)],
+)
+def test_a_run_that_stays_still_is_looked_after_ever_more_rarely_but_every_ten_minutes(
+    runs: Runs, client: redis.Redis, namespace: str, still_s: int, looked_s: int, again: bool
+) -> None:
+    """It had stood still for `still_s` when it was looked after, `looked_s` ago."""
+    _stood_still(client, namespace, looked_s + still_s)
     client.hset(f"{namespace}:bulk:{RUN.id}", "looked_at", client.time()[0] - looked_s)
-    assert runs.still(30) == ([RUN.id] if again else [])
+    assert runs.still(30) == (RUN.id if again else None)
+
+
+def test_a_run_begun_before_moves_were_noted_counts_from_now_on(
+    runs: Runs, client: redis.Redis, namespace: str
+) -> None:
+    key = f"{namespace}:bulk:{RUN.id}"
+    client.hdel(key, "moved_at")
+    client.hset(key, "looked_at", client.time()[0] - 86_400)
+    assert runs.still(30) is None
+    assert client.hexists(key, "moved_at")
+    client.hincrby(key, "moved_at", -31)
+    _may_search(client, namespace)
+    assert [runs.still(30), runs.still(30)] == [RUN.id, None]
+
+
+def test_the_fleet_searches_once_however_many_ask(own_redis: EmbeddedRedis, namespace: str) -> None:
+    """Each search reads every run that ended lately."""
+    client = broker.connect(own_redis.url)
+    runs = Runs(client, namespace, 60)
+    for n in range(100):
+        runs.start(replace(RUN, id=f"run-{n}"))
+        runs.cancel(f"run-{n}")
+    assert [runs.still(30) for _ in range(20)] == [None] * 20
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 100
+    _may_search(client, namespace)
+    runs.still(30)
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 200
+    client.close()
 
 
 def test_a_run_that_has_ended_or_is_forgotten_is_not_looked_after(
@@ -194,10 +266,102 @@ def test_a_run_that_has_ended_or_is_forgotten_is_not_looked_after(
 ) -> None:
     runs.cancel(RUN.id)
     _stood_still(client, namespace, 31)
-    assert runs.still(30) == []
+    assert runs.still(30) is None
     client.delete(f"{namespace}:bulk:{RUN.id}")
-    assert runs.still(30) == []
+    _may_search(client, namespace)
+    assert runs.still(30) is None
     assert not client.exists(f"{namespace}:bulk:{RUN.id}")
+
+
+@pytest.fixture
+def dataset(client: redis.Redis, namespace: str, tmp_path: Path) -> Dataset:
+    """A run of which no shard was sent, and which stands still."""
+    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset.runs.start(dataset.run)
+    _stood_still(client, namespace, 31, dataset.run.id)
+    return dataset
+
+
+def _states(dataset: Dataset) -> list[State]:
+    return [shard.state for shard in dataset.runs.shards(dataset.run.id)]
+
+
+def test_a_host_that_cannot_open_a_destination_leaves_the_run_to_another(
+    dataset: Dataset, client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder is not mounted at the first."""
+    mounted = dataset.folder.rename(dataset.folder.with_name("elsewhere"))
+    Caretaker(dataset.runs, 30).look()
+    assert "cannot be looked after" in caplog.text
+    mounted.rename(dataset.folder)
+    _may_search(client, namespace)
+    Caretaker(dataset.runs, 30).look()
+    assert _states(dataset) == [State.QUEUED] * 2
+
+
+def test_a_destination_that_hangs_keeps_no_other_run_waiting(
+    dataset: Dataset, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    """Reading a pipe into which nobody writes never ends; as if on a network folder."""
+    pipe = tmp_path / "hangs" / PLAN
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    runs, still_s = dataset.runs, 1
+    caretaker = Caretaker(runs, still_s)
+    runs.start(replace(RUN, destination=(tmp_path / "hangs").as_uri()))
+    try:
+        for _ in range(3):
+            _stood_still(client, namespace, 31)
+            caretaker.look()
+        assert _states(dataset) == [State.QUEUED] * 2
+        hanging = [each.name for each in threading.enumerate() if each.name == f"care-{RUN.id}"]
+        assert len(hanging) == 1
+    finally:
+        pipe.write_bytes(b"")  # lets go of it
+        until(lambda: not any(each.name == f"care-{RUN.id}" for each in threading.enumerate()))
+
+
+def test_an_error_does_not_end_the_looking(
+    dataset: Dataset, client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis answers with one until somebody mends a key."""
+    client.set(f"{namespace}:bulk:looked", "no time")
+    caretaker = Caretaker(dataset.runs, 0.1)
+    caretaker.start()
+    try:
+        until(lambda: "nobody here looked after the runs" in caplog.text)
+        _may_search(client, namespace)
+        until(lambda: _states(dataset) == [State.QUEUED] * 2)
+    finally:
+        caretaker.stop()
+        until(lambda: not any(each.name == "caretaker" for each in threading.enumerate()))
+
+
+def test_no_worker_sends_a_shard_whose_files_are_being_taken_away(
+    client: redis.Redis,
+    namespace: str,
+    producer: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long that takes: here 20 s a file."""
+    run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=30)
+    with producer.asking() as runs:
+        client.delete(*_lists(client, namespace))
+        runs.begin(run.id, 0, "a", "host")
+        runs.succeed(run.id, 0, "a", "host", 30, {})
+        seen = []
+
+        def slow(*_: object) -> None:
+            client.hincrby(f"{namespace}:bulk:{run.id}", "moved_at", -20)
+            _may_search(client, namespace)
+            Caretaker(runs, 30).look()
+            seen.extend(shard.state for shard in runs.shards(run.id))
+
+        monkeypatch.setattr(FolderStore, "delete", slow)
+        run.send_again(run.plan.shards, lambda shard: [f"{shard.name}.tar", f"{shard.name}.jsonl"])
+    assert seen[:3] == [State.CANCELLED] * 3
+    assert _lists(client, namespace)
 
 
 def test_who_cannot_help_one_run_helps_the_next(
@@ -214,9 +378,9 @@ def test_who_cannot_help_one_run_helps_the_next(
     other = replace(RUN, id="other", destination=dataset.run.destination)
     for run in (gone, other, dataset.run):
         runs.start(run)
-        client.hset(f"{namespace}:bulk:{run.id}", "moved_at", 0)
+        _stood_still(client, namespace, 31, run.id)
     Caretaker(runs, 30).look()
-    assert [shard.state for shard in runs.shards(dataset.run.id)] == [State.QUEUED] * 2
+    assert _states(dataset) == [State.QUEUED] * 2
     assert runs.shards("gone") == runs.shards("other") == []
     assert "gone/plan/plan.json is missing" in caplog.text
     assert "run other stands still and cannot be looked after" in caplog.text

@@ -6,6 +6,7 @@ or to end it. Knows no devices and no claims.
 """
 
 import logging
+import random
 import threading
 
 from shared.bulk.layout import PLAN
@@ -24,9 +25,11 @@ class Caretaker:
     """Every worker has one; Redis gives a run to one of them at a time."""
 
     def __init__(self, runs: Runs, still_s: float) -> None:
-        """`still_s`: without a move, before a run is looked after."""
+        """`still_s`: without a move, before a run is looked after; also how long the other runs
+        wait for a destination that does not answer."""
         self._runs = runs
         self._still_s = still_s
+        self._in_hand: set[str] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="caretaker", daemon=True)
 
@@ -37,19 +40,39 @@ class Caretaker:
         self._stopped.set()
 
     def look(self) -> None:
-        """Look after the runs that stand still. One that cannot be helped is told in the log."""
-        for run in self._runs.still(self._still_s):
-            try:
-                self._look_after(run)
-            except Exception as error:
-                log.warning("run %s stands still and cannot be looked after: %s", run, error)
+        """Look after the runs that stand still. One that cannot be helped is told in the log, and
+        left to another worker."""
+        while not self._stopped.is_set() and (run := self._runs.still(self._still_s)) is not None:
+            if run in self._in_hand:  # it hangs here, maybe not elsewhere
+                self._runs.pass_on(run)
+            else:
+                self._take_in_hand(run)
 
     def _loop(self) -> None:
-        while not self._stopped.wait(self._still_s):
+        while not self._stopped.wait(self._still_s * random.uniform(0.5, 1.5)):
+            # in step, the same worker would find each run, also the one it cannot help
             try:
                 self.look()
             except Exception:  # no reason to stop painting, and others look too
                 log.exception("nobody here looked after the runs")
+
+    def _take_in_hand(self, run: str) -> None:
+        """In a thread of its own: a network folder may hang for ever, and nothing ends that."""
+        self._in_hand.add(run)
+        helper = threading.Thread(target=self._help, args=(run,), name=f"care-{run}", daemon=True)
+        helper.start()
+        helper.join(self._still_s)
+        if helper.is_alive():
+            log.warning("run %s: its destination does not answer; the next is looked after", run)
+
+    def _help(self, run: str) -> None:
+        try:
+            self._look_after(run)
+        except Exception as error:
+            log.warning("run %s stands still and cannot be looked after: %s", run, error)
+            self._runs.pass_on(run)
+        finally:
+            self._in_hand.discard(run)
 
     def _look_after(self, run: str) -> None:
         status = self._runs.get(run)

@@ -53,9 +53,13 @@ def test_a_blank_line_is_no_row_and_counts_as_one(
 
 def test_a_line_of_empty_cells_is_a_row(tmp_path: Path) -> None:
     (tmp_path / "two.csv").write_text("prompt,seed\n,\n")
-    (tmp_path / "one.csv").write_text('prompt\n""\n')
     assert _read(tmp_path / "two.csv") == [{"prompt": "", "seed": ""}]
-    assert _read(tmp_path / "one.csv") == [{"prompt": ""}]
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\t", " \n \n"])
+def test_a_quoted_blank_prompt_that_stands_alone_is_a_row(tmp_path: Path, blank: str) -> None:
+    (tmp_path / "a.csv").write_text(f'prompt\n"{blank}"\n  \na\n')
+    assert _read(tmp_path / "a.csv") == [{"prompt": blank}, None, {"prompt": "a"}]
 
 
 def test_the_columns_are_known_where_the_input_names_them(tmp_path: Path) -> None:
