@@ -44,7 +44,11 @@ def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list
 
 
 def _unlike(steps: int, longest: int) -> tuple[bool, int]:
-    """Least for what makes a batch no longer and wastes little of it; as alike.lua has it."""
+    """Least for the longest that makes a batch no longer, else for the shortest, as in alike.lua.
+
+    `longest` may be the head's: the longest so far gives the same order, as of what is longer the
+    shortest comes first, and then fit only its equals, which come next.
+    """
     return steps > longest, abs(steps - longest)
 
 

@@ -6,6 +6,9 @@ from producer import Client
 from shared.jobs import JobStatus, State
 from tests.support.processes import StartWorker, until
 
+FAKE_STEPS = 4
+"""Of a fake model, where a job asks for none."""
+
 
 def _start(status: JobStatus) -> float:
     assert status.started_at is not None
@@ -55,6 +58,39 @@ def test_a_worker_fills_its_batches_with_jobs_of_like_step_counts(
     served = sorted(producer.statuses(job.id for job in jobs), key=_start)
     steps = [status.request.num_inference_steps for status in served]
     assert steps == 2 * [*[2] * 4, *[12] * 4]
+
+
+def test_a_job_that_leaves_its_steps_to_the_model_shares_a_batch_with_those_that_ask_for_as_many(
+    start: StartWorker, producer: Client
+) -> None:
+    counts = 2 * [None, 2, FAKE_STEPS, 2]
+    jobs = producer.submit_many(
+        {"prompt": f"prompt {at}"} | ({"num_inference_steps": steps} if steps else {})
+        for at, steps in enumerate(counts)
+    )
+    start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
+    for _ in producer.as_completed(jobs, timeout=60):
+        pass
+    served = sorted(producer.statuses(job.id for job in jobs), key=_start)
+    steps = [status.request.num_inference_steps for status in served]
+    assert steps == [None, FAKE_STEPS] * 2 + [2] * 4
+
+
+def test_pictures_left_over_by_a_batch_say_what_joins_them(
+    start: StartWorker, producer: Client
+) -> None:
+    three, few, many = {"num_images_per_prompt": 3}, 2, 12
+    asked = [*2 * [(many, three)], *2 * [(few, {})], *2 * [(many, {})]]
+    jobs = producer.submit_many(
+        {"prompt": f"prompt {at}", "num_inference_steps": steps} | images
+        for at, (steps, images) in enumerate(asked)
+    )
+    start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
+    for _ in producer.as_completed(jobs, timeout=60):
+        pass
+    served = sorted(producer.statuses(job.id for job in jobs), key=_start)
+    steps = [status.request.num_inference_steps for status in served]
+    assert sorted(steps[2:4]) == [few, many], "two places beside the many: the head, and the like"
 
 
 def test_a_short_batch_waits_for_more_and_a_full_one_does_not(

@@ -1,5 +1,6 @@
 """One shape a batch, the first to arrive and what is like it, suspects alone."""
 
+import random
 from collections import deque
 
 import pytest
@@ -46,6 +47,21 @@ def test_the_first_brings_those_most_alike_to_it_in_steps() -> None:
     assert _names(next_batch(waiting, 3, 4)) == ["a", "d", "c"]
     assert _names(next_batch(waiting, 1, 4)) == ["b"], "the others kept their order"
     assert _names(next_batch(waiting, 3, 4)) == ["e"]
+
+
+def test_each_that_joins_is_the_most_alike_to_the_longest_so_far() -> None:
+    rng = random.Random(1)
+    for _ in range(100):
+        steps = [rng.randint(1, 12) for _ in range(12)]
+        waiting = _waiting(*(_attempt("a", num_inference_steps=each) for each in steps))
+        longest, *others = steps
+        expected = [longest]
+        while len(expected) < 6:
+            shorter = [each for each in others if each <= longest]
+            expected.append(max(shorter) if shorter else min(others))
+            others.remove(expected[-1])
+            longest = max(expected)
+        assert [slot.spec.steps for slot in next_batch(waiting, 6, 4)] == expected
 
 
 def test_the_images_of_one_job_may_need_several_batches() -> None:
