@@ -1,8 +1,8 @@
 """What a claim costs Redis, and how well it fills batches with jobs of like step counts.
 
-`python -m benchmarks.claims` starts its own Redis and claims real messages, eight at a time. A
-batch runs as long as its longest job: told are the slot-steps that are run, by those that are
-wanted. The same jobs are claimed once as they come, without the header `steps`, and once with it.
+`python -m benchmarks.claims` starts its own Redis and claims real messages, a batch at a time. One
+runs as long as its longest job: told are the slot-steps that are run, by those that are wanted.
+The same jobs are claimed once as they come, without the header `steps`, and once with it.
 
 What it does not show: devices, several workers at one queue, jobs that arrive meanwhile.
 """
@@ -11,6 +11,7 @@ import json
 import random
 import tempfile
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from benchmarks.report import print_json
@@ -19,13 +20,15 @@ from shared.embedded import EmbeddedRedis
 from shared.queues import known_queues_key, list_key, queue_name
 from worker.claims import Claims, QueueGroup
 
-CAPACITY = 8
-JOBS = 4_000
+JOBS = 8_000
 PROMPT = {"prompt": "a photo of an object on a wooden table, studio light, 35mm, " * 4}
 PRIORITY = 3
 FEWEST, MOST = 8, 28
-TENANTS = (1, 2, 4, 8)
-MANY_TENANTS = 1_000
+KINDS = {"as_they_come": False, "alike": True}
+"""How jobs are claimed, and whether their messages say their steps."""
+TENANTS = {8: (1, 2, 4, 8), 64: (1, 4, 30), 256: (30, 100)}
+"""How many have jobs waiting, by the pictures of a batch."""
+MANY_TENANTS, MANY_TENANTS_CAPACITY = 1_000, 8
 
 Figures = dict[str, float]
 
@@ -67,10 +70,10 @@ class Stream:
                 pipe.lpush(list_key(queue, PRIORITY), message)
             pipe.execute()
 
-    def claim_all(self) -> tuple[list[list[int]], float]:
+    def claim_all(self, capacity: int) -> tuple[list[list[int]], float]:
         """The step counts of each batch, and the server's CPU milliseconds for a claim."""
         before, batches = self._cpu_s(), []
-        while claimed := self._claims.claim(self._groups, CAPACITY):
+        while claimed := self._claims.claim(self._groups, capacity):
             ids = [json.loads(each.message)["headers"]["id"] for each in claimed]
             batches.append([int(job_id.partition("-")[2]) for job_id in ids])
         return batches, 1e3 * (self._cpu_s() - before) / len(batches)
@@ -85,14 +88,15 @@ def slot_steps(server: EmbeddedRedis) -> Figures:
     figures: Figures = {}
     rng = random.Random(1)
     counts = [rng.randint(FEWEST, MOST) for _ in range(JOBS)]
-    for tenants in TENANTS:
-        for kind, said in (("as_they_come", False), ("alike", True)):
-            stream = Stream(server, f"{kind}{tenants}")
-            stream.add(counts, tenants, said=said)
-            batches, cost = stream.claim_all()
-            run = sum(max(batch) * len(batch) for batch in batches)
-            figures[f"run_by_wanted_{kind}_{tenants}_tenants"] = run / sum(counts)
-            figures[f"claim_ms_{kind}_{tenants}_tenants"] = cost
+    cases = [(capacity, tenants) for capacity, some in TENANTS.items() for tenants in some]
+    for (capacity, tenants), (kind, said) in product(cases, KINDS.items()):
+        case = f"{kind}_{capacity}_from_{tenants}_tenants"
+        stream = Stream(server, case)
+        stream.add(counts, tenants, said=said)
+        batches, cost = stream.claim_all(capacity)
+        run = sum(max(batch) * len(batch) for batch in batches)
+        figures[f"run_by_wanted_{case}"] = run / sum(counts)
+        figures[f"claim_ms_{case}"] = cost
     return figures
 
 
@@ -101,9 +105,9 @@ def many_tenants(server: EmbeddedRedis) -> Figures:
     stream = Stream(server, "many")
     counts = [20] * 2 * MANY_TENANTS
     stream.add(counts, MANY_TENANTS)
-    _, busy = stream.claim_all()
-    stream.add(counts, CAPACITY)
-    _, after = stream.claim_all()
+    _, busy = stream.claim_all(MANY_TENANTS_CAPACITY)
+    stream.add(counts, 8)
+    _, after = stream.claim_all(MANY_TENANTS_CAPACITY)
     return {"claim_ms_1000_tenants": busy, "claim_ms_8_tenants_after_them": after}
 
 
@@ -111,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, EmbeddedRedis(Path(name)) as server:
         figures = slot_steps(server) | many_tenants(server)
     for figure, value in figures.items():
-        print(f"{figure:40} {value:8.3f}")
+        print(f"{figure:50} {value:8.3f}")
     print_json("claims", {figure: round(value, 3) for figure, value in figures.items()})
 
 

@@ -254,7 +254,7 @@ def test_the_unlike_keep_their_order_and_each_batch_takes_the_first_of_them(
     assert [batch[0] for batch in batches[1:]] == unlike
 
 
-def test_nobody_looks_further_than_four_batches_ahead(
+def test_nobody_looks_further_than_four_times_what_is_wanted(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], *_of_steps(4, *[50] * 8, 4))
