@@ -144,8 +144,8 @@ class WorkerSettings(Settings):
         ge=1,
         le=86400,
         description="A dataset in which nothing has moved for so long is looked through, by one "
-        "worker, for shards that Redis lost; again after twice as long, and so on, every 10 minutes "
-        "at last.",
+        "worker, for shards that Redis lost; again after twice as long, and so on, every 10 "
+        "minutes at last.",
     )
     watchdog_s: float = Field(
         default=300.0,

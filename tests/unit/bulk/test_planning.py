@@ -203,6 +203,13 @@ def test_blank_lines_are_left_out_and_the_rows_keep_their_numbers(
     assert [wrong["row"] for wrong in read_rejected(store)] == [4]
 
 
+def test_a_quoted_blank_prompt_that_stands_alone_is_refused_and_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('prompt\na\n"  "\n  \nb\n')
+    store = MemoryStore()
+    assert _plan(tmp_path / "a.csv", store).rows == 2
+    assert [(wrong["row"], wrong["field"]) for wrong in read_rejected(store)] == [(1, "prompt")]
+
+
 @pytest.mark.parametrize(
     ("name", "there"),
     [("a.TXT", "none"), ("a.csv", "prompt, seeds"), ("a.parquet", "prompt, seeds")],
