@@ -65,7 +65,8 @@ def run_demo(prompts: Sequence[str], out: Path, model: str, parameters: dict[str
     started = time.monotonic()
     with ExitStack() as running, _stopped_by_signals():
         try:
-            parts = _start(running, out, model)
+            with _put_off():
+                parts = _start(running, out, model)
             jobs = _submit(parts, prompts or PROMPTS, parameters)
             finished, clock = _watch(console, parts, jobs)
             _await_callbacks(parts.receiver, len(jobs))
@@ -157,6 +158,24 @@ def _make_sheet(finished: Sequence[JobStatus], out: Path) -> Path | None:
         return None
     contact_sheet(pictures, out / "contact-sheet.png")
     return out / "contact-sheet.png"
+
+
+@contextmanager
+def _put_off() -> Iterator[None]:
+    """A signal that comes meanwhile counts afterwards. In the midst of a fork Python would drop its
+    KeyboardInterrupt, and the demo go on."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextmanager

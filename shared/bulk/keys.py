@@ -18,7 +18,7 @@ def index_key(namespace: str) -> str:
 
 
 def looked_key(namespace: str) -> str:
-    """When the runs were last looked through for those that stand still, in Unix seconds."""
+    """Stands while no other search for runs that stand still is due."""
     return f"{index_key(namespace)}:looked"
 
 

@@ -1,7 +1,7 @@
 """Runs and their shards in Redis: a record a shard, every change a compare-and-set on the server.
 
     <namespace>:bulk                  sorted set: run by the time it began
-    <namespace>:bulk:looked           string: when the runs were last searched for still ones
+    <namespace>:bulk:looked           string: no other search for still runs is due
     <namespace>:bulk:still            set: runs found then, and given to nobody yet
     <namespace>:bulk:<run>            hash: what it is, its state, its counts, its last move
     <namespace>:bulk:<run>:shards     hash: shard number to `state|attempt|worker|done|failed|tries`

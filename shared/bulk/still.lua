@@ -1,5 +1,5 @@
 -- Find the runs in which nothing has moved for a while, and give one of them to whoever asks.
--- KEYS 1 runs (sorted set)   2 when they were last looked through (Unix seconds)
+-- KEYS 1 runs (sorted set)   2 stands while no other search is due
 --      3 those found then that nobody has been given yet (set)
 -- ARGV 1 prefix of the runs' hashes   2 seconds without a move, also between two searches
 -- Returns its id, or nothing. A run that stays still is given out again when it has been so for twice
@@ -21,8 +21,8 @@ local function is_still(run)
 end
 
 -- Most runs have ended: of 10,000 each search takes 20 ms, so the fleet makes one, not each worker.
-if now - tonumber(redis.call('GET', KEYS[2]) or 0) >= for_s then
-  redis.call('SET', KEYS[2], now)
+if redis.call('EXISTS', KEYS[1]) == 0 then return end
+if redis.call('SET', KEYS[2], now, 'NX', 'PX', math.ceil(1000 * for_s)) then
   redis.call('DEL', KEYS[3])
   for _, run in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
     if is_still(run) then redis.call('SADD', KEYS[3], run) end

@@ -324,8 +324,8 @@ def test_a_destination_that_hangs_keeps_no_other_run_waiting(
 def test_an_error_does_not_end_the_looking(
     dataset: Dataset, client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Redis answers with one until somebody mends a key."""
-    client.set(f"{namespace}:bulk:looked", "no time")
+    """Redis answers with one until the next search, which makes the set anew."""
+    client.mset({f"{namespace}:bulk:looked": 1, f"{namespace}:bulk:still": "no set"})
     caretaker = Caretaker(dataset.runs, 0.1)
     caretaker.start()
     try:

@@ -66,10 +66,24 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
     )
     started = until(lambda: found if len(found := _children(demo.pid)) >= 2 else None)
     demo.send_signal(signal.SIGINT)
-    assert demo.wait(30) == 130
+    assert demo.wait(60) == 130
     until(lambda: not any(_alive(pid) for pid in started))
     assert demo.stdout is not None
     demo.stdout.close()
+
+
+IN_A_FORK = """
+import os, signal
+from producer.cli import main
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+main()
+"""
+
+
+def test_ctrl_c_in_the_midst_of_a_fork_counts_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", IN_A_FORK, *DEMO[3:], "--out", str(tmp_path)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert told.returncode == 130, told.stdout + told.stderr
 
 
 def test_a_killed_demo_leaves_nothing_running(tmp_path: Path) -> None:
