@@ -85,17 +85,18 @@ class Performer:
     def hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
         """Records, messages, and then whoever waits: Celery acknowledges what was given up, and
         must find the claim gone. The oldest last: it ends nearest the head of its queue. In two
-        round trips: one by one, hundreds take longer than a host that is taken away has."""
+        round trips: one by one, hundreds take longer than a host that is taken away has. How many
+        messages went."""
         wanted, unwanted = self._requeue(attempts[::-1])
         let_go = self._claims.give_up if counted else self._claims.hand_back
-        let_go(*(attempt.tag for attempt in wanted))
+        went = let_go(*(attempt.tag for attempt in wanted))
         for attempt in wanted:
             attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
         for attempt in unwanted:
             self._finisher.cancel(attempt)
             self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
             attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
-        return len(attempts)
+        return went
 
     def _requeue(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
         """By their records; those that are to be handed back, and those that nobody wants."""

@@ -85,9 +85,13 @@ def test_a_worker_with_nothing_to_do_leaves_a_preempted_host_too(
 def test_the_notice_ends_a_drain(
     start: StartWorker, producer: Client, platform: MetadataServer
 ) -> None:
-    first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_PREEMPTION_URL=platform.url)
-    jobs = producer.submit_many(["a", "b"])
-    until(lambda: {job.status().state for job in jobs} == {State.RUNNING})
+    first = start(
+        IMAGEFLEET_MODEL="fake:seconds=1,capacity=2",
+        IMAGEFLEET_DRAIN_S="600",
+        IMAGEFLEET_PREEMPTION_URL=platform.url,
+    )
+    jobs = producer.submit_many(["a", "b"], num_inference_steps=100)
+    until(lambda: any(job.status().step for job in jobs))  # begun is not yet on the devices
     first.process.terminate()
     first.await_log("Warm shutdown")
     assert {job.status().state for job in jobs} == {State.RUNNING}

@@ -257,9 +257,9 @@ def test_celery_s_control_command_hands_back_too(
 
 
 def test_a_second_signal_hands_back_at_once(start: StartWorker, producer: Client) -> None:
-    first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_DRAIN_S="600")
-    jobs = producer.submit_many(["a", "b", "c"])
-    until(lambda: {job.status().state for job in jobs} == {State.RUNNING})
+    first = start(IMAGEFLEET_MODEL="fake:seconds=1,capacity=8", IMAGEFLEET_DRAIN_S="600")
+    jobs = producer.submit_many(["a", "b", "c"], num_inference_steps=100)
+    until(lambda: any(job.status().step for job in jobs))  # begun is not yet on the devices
     first.process.terminate()
     first.await_log("Warm shutdown")
     first.process.terminate()

@@ -200,14 +200,14 @@ class Claims:
         """See `Claimed.attempt`."""
         return f"{self.worker}/{tag}"
 
-    def hand_back(self, *tags: str) -> None:
+    def hand_back(self, *tags: str) -> int:
         """Put messages back to the head of their queues, uncounted, the last one foremost. Those
-        that are no longer ours are left alone. One round trip."""
-        self._put_back(tags)
+        that are no longer ours are left alone. One round trip. How many went."""
+        return self._put_back(tags)
 
-    def give_up(self, *tags: str) -> None:
+    def give_up(self, *tags: str) -> int:
         """As `hand_back`, but count a delivery, as if this worker had died with them."""
-        self._put_back(tags, counted=True)
+        return self._put_back(tags, counted=True)
 
     def put_aside(self, tag: str, due: float) -> bool:
         """Let go of a message that is not `due` (Unix seconds): then it comes back to the head of
