@@ -2,7 +2,7 @@
 
 from shared.catalogue import Offer
 from shared.errors import InvalidRequest
-from shared.jobs import DEFAULT_STRENGTH, JobRequest
+from shared.jobs import JobRequest
 from shared.queues import DEFAULT_MODEL
 
 
@@ -38,7 +38,6 @@ def admit(request: JobRequest, offers: dict[str, Offer]) -> None:
 
 def _admit_strength(request: JobRequest, steps: int) -> None:
     """A picture to start from must leave at least one step to paint."""
-    strength = DEFAULT_STRENGTH if request.strength is None else request.strength
-    if request.image is not None and int(steps * strength) < 1:
+    if request.steps_painted(steps) < 1:
         limit = f"leaves none of {steps} steps; raise it, or num_inference_steps"
-        raise InvalidRequest("strength", strength, limit)
+        raise InvalidRequest("strength", request.share_painted, limit)

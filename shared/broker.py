@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from shared import sentinel
 from shared.errors import BrokerUnavailable, ConfigurationError
-from shared.jobs import DEFAULT_STRENGTH, JobRequest, pack
+from shared.jobs import JobRequest, pack
 
 if TYPE_CHECKING:  # a quarter of a second that `import producer` does not spend
     from redis import Redis
@@ -172,11 +172,9 @@ def task_message(
 
 
 def _steps_painted(request: JobRequest) -> int | None:
-    """None: the model's own. Only `strength` of them where it starts from a picture."""
+    """None: the model's own."""
     steps = request.num_inference_steps
-    if steps is None or request.image is None:
-        return steps
-    return int(steps * (DEFAULT_STRENGTH if request.strength is None else request.strength))
+    return None if steps is None else request.steps_painted(steps)
 
 
 _NO_WORKFLOW = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}

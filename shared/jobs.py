@@ -215,6 +215,17 @@ class JobRequest(Record):
             raise ValueError("height and width must be given together, or neither")
         return self
 
+    @property
+    def share_painted(self) -> float:
+        """Of its steps: `strength` of a job that starts from a picture, all of any other."""
+        if self.image is None:
+            return 1.0
+        return DEFAULT_STRENGTH if self.strength is None else self.strength
+
+    def steps_painted(self, steps: int) -> int:
+        """So many of `steps`."""
+        return int(steps * self.share_painted)
+
     @classmethod
     def parse(cls, parameters: dict[str, Any]) -> Self:
         """Validate `parameters`. Raises InvalidRequest for the first field that is wrong."""

@@ -26,7 +26,7 @@ from shared.errors import (
     InvalidInput,
     InvalidRequest,
 )
-from shared.jobs import DEFAULT_STRENGTH, JobRequest
+from shared.jobs import JobRequest
 from shared.storage import ObjectStore
 from worker.attempts import Attempt
 from worker.engine.base import Original, Shape
@@ -105,7 +105,7 @@ class Originals:
         return Original(
             pixels=pixels,
             repaint=repaint,
-            strength=DEFAULT_STRENGTH if request.strength is None else request.strength,
+            strength=request.share_painted,
             digest=f"sha256:{digest.hexdigest()}",
         )
 
