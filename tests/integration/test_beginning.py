@@ -8,12 +8,13 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from producer import Client, Job
+from producer import Client
 from shared.broker import TASK_NAME, celery_url
 from shared.embedded import EmbeddedRedis
 from shared.jobs import JobRequest, JobResult, State, pack
 from shared.queues import list_key
 from shared.records import Records
+from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.records import begin
 
@@ -45,19 +46,13 @@ def _die_with(client: redis.Redis, namespace: str, message: str, times: int) -> 
     client.hset(f"{namespace}:deliveries", hashlib.sha1(message.encode()).hexdigest(), times)
 
 
-def _finish(producer: Client, jobs: list[Job]) -> set[State]:
-    for _ in producer.as_completed(jobs, timeout=60):
-        pass
-    return {status.state for status in producer.statuses(job.id for job in jobs)}
-
-
 def test_a_job_that_was_handed_back_as_running_can_still_be_refused(
     start: StartWorker, producer: Client, records: Records
 ) -> None:
     job = producer.submit("a", num_inference_steps=40)
     begin(records, job.id, "an attempt that was handed back uncounted")
     start(IMAGEFLEET_MAX_NUM_INFERENCE_STEPS="20")
-    assert _finish(producer, [job]) == {State.FAILED}
+    assert finish(producer, [job]) == {State.FAILED}
 
 
 def test_a_job_that_succeeded_is_not_refused_afterwards(
@@ -88,7 +83,7 @@ def test_a_cancelled_job_is_not_painted_after_its_record_expired(
     job.cancel()
     client.delete(f"{namespace}:job:{job.id}")  # as EXPIRE does
     start()
-    assert _finish(producer, [producer.submit("behind it")]) == {State.SUCCEEDED}
+    assert finish(producer, [producer.submit("behind it")]) == {State.SUCCEEDED}
     assert not client.exists(f"{namespace}:job:{job.id}")
     assert not (tmp_path / "store" / "jobs" / job.id).exists()
 
@@ -121,7 +116,7 @@ def test_a_job_that_is_not_due_is_in_nobody_s_hands_and_keeps_no_suspect_waiting
     suspect = producer.submit("two workers died with it")
     _die_with(client, namespace, str(client.lindex(queue, 0)), 2)
     worker.thaw()
-    assert _finish(producer, [suspect]) == {State.SUCCEEDED}
+    assert finish(producer, [suspect]) == {State.SUCCEEDED}
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     assert client.zcard(f"{namespace}:later") == 1
 
@@ -138,7 +133,7 @@ def test_a_plain_job_that_took_its_workers_down_leaves_a_record_that_says_so(
     _die_with(client, namespace, str(client.lindex(queue, 0)), 4)
     start()
     until(lambda: producer.dead_letters.read())
-    assert _finish(producer, [producer.get(sent.id)]) == {State.FAILED}
+    assert finish(producer, [producer.get(sent.id)]) == {State.FAILED}
     error = producer.get(sent.id).status().error
     assert error is not None
     assert error.code == "too_many_deliveries"

@@ -10,6 +10,7 @@ from producer import Client, Job
 from shared.deadletters import DeadLetters
 from shared.errors import JobFailed
 from shared.jobs import State
+from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.s3 import (
     BUCKET,
@@ -22,12 +23,6 @@ from tests.support.s3 import (
     signed_s3,
 )
 from worker.exits import Exit
-
-
-def _finish(producer: Client, jobs: list[Job], timeout: float = 60) -> set[State]:
-    for _ in producer.as_completed(jobs, timeout=timeout):
-        pass
-    return {status.state for status in producer.statuses(job.id for job in jobs)}
 
 
 def _running(jobs: list[Job]) -> bool:
@@ -45,7 +40,7 @@ def test_hung_devices_end_their_worker_and_the_jobs_run_elsewhere(
     assert poison.status().state is State.QUEUED
     poison.cancel()
     start()
-    assert _finish(producer, waiting) == {State.SUCCEEDED}
+    assert finish(producer, waiting) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in waiting} == {1}
 
 
@@ -58,7 +53,7 @@ def test_a_prompt_that_hangs_every_device_is_given_up_and_takes_no_mate_with_it(
     for _ in range(3):
         assert start(**bounds).wait() == Exit.HUNG
     start(**bounds)
-    assert _finish(producer, mates) == {State.SUCCEEDED}
+    assert finish(producer, mates) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="3 workers died") as failed:
         poison.result(timeout=60)
     assert failed.value.failure_code == "too_many_deliveries"
@@ -71,14 +66,14 @@ def test_a_worker_with_sick_devices_takes_no_work_until_they_are_well(
 ) -> None:
     sick = tmp_path / "sick"
     worker = start(IMAGEFLEET_MODEL=f"fake:sick={sick}")
-    assert _finish(producer, [producer.submit("while it is well")]) == {State.SUCCEEDED}
+    assert finish(producer, [producer.submit("while it is well")]) == {State.SUCCEEDED}
     sick.touch()
     jobs = producer.submit_many([f"prompt {i}" for i in range(50)])
     worker.await_log("quarantined")
     until(lambda: all(job.status().state is State.QUEUED for job in jobs))
     assert not producer.dead_letters.read()
     sick.unlink()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs) == {State.SUCCEEDED}
     assert max(job.status().deliveries for job in jobs) == 2
     assert {job.status().retries for job in jobs} == {0}
 
@@ -93,7 +88,7 @@ def test_a_sick_worker_leaves_the_queue_to_the_healthy_ones(
     jobs = producer.submit_many([f"prompt {i}" for i in range(50)])
     first.await_log("quarantined")
     start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs) == {State.SUCCEEDED}
     assert first.wait() == Exit.SICK
 
 
@@ -131,7 +126,7 @@ def test_a_job_waits_for_its_next_attempt_in_redis_not_in_a_worker(
         first.kill()
         door.misdeed = _pass_on(store)
         start(**more)
-        assert _finish(producer, [job]) == {State.SUCCEEDED}
+        assert finish(producer, [job]) == {State.SUCCEEDED}
     assert job.status().retries == 1
     assert not client.exists(f"{namespace}:later")
 
@@ -165,7 +160,7 @@ def test_a_store_that_refuses_everybody_stops_the_worker_not_the_jobs(
         worker.await_log("quarantined")
         until(lambda: all(job.status().state is State.QUEUED for job in jobs))
         door.misdeed = _pass_on(store)
-        assert _finish(producer, jobs) == {State.SUCCEEDED}
+        assert finish(producer, jobs) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
     assert producer.dead_letters.read() == []
 
@@ -191,12 +186,12 @@ def test_a_worker_that_lost_its_lease_drops_its_batch_and_goes_on(
     until(lambda: _running(jobs))
     frozen.freeze()
     second = start(IMAGEFLEET_MODEL="fake:capacity=4")
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs) == {State.SUCCEEDED}
     second.kill()
     frozen.thaw()
     frozen.await_log("the lease ran out")
     extra = producer.submit("after the thaw", num_inference_steps=4)
-    assert _finish(producer, [extra], timeout=60) == {State.SUCCEEDED}  # the batch was 75 s long
+    assert finish(producer, [extra], timeout=60) == {State.SUCCEEDED}  # the batch was 75 s long
 
 
 def test_a_cancelled_job_leaves_the_devices_between_two_steps(
@@ -211,7 +206,7 @@ def test_a_cancelled_job_leaves_the_devices_between_two_steps(
     assert status.state is State.CANCELLED
     assert status.step < status.steps
     follower = producer.submit("next")
-    assert _finish(producer, [follower]) == {State.SUCCEEDED}
+    assert finish(producer, [follower]) == {State.SUCCEEDED}
     assert (follower.status().step, follower.status().steps) == (4, 4)
 
 
@@ -225,14 +220,14 @@ def test_a_dead_letter_can_be_redriven_and_ends_once_more(
         IMAGEFLEET_MODEL=f"fake:sick={sick}",
         IMAGEFLEET_MAX_DELIVERIES="1",
     )
-    assert _finish(producer, [job]) == {State.SUCCEEDED}
+    assert finish(producer, [job]) == {State.SUCCEEDED}
     sick.touch()
     failing = producer.submit("its devices were sick")
     worker.await_log("quarantined")
     sick.unlink()
-    assert _finish(producer, [failing]) == {State.FAILED}
+    assert finish(producer, [failing]) == {State.FAILED}
     [letter] = letters.find([failing.id])
     assert letters.redrive(letter) is State.QUEUED
-    assert _finish(producer, [failing]) == {State.SUCCEEDED}
+    assert finish(producer, [failing]) == {State.SUCCEEDED}
     assert failing.status().error is None
     assert letters.read() == []

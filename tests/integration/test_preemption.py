@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from producer import Client, Job
+from producer import Client
 from shared.jobs import State
 from shared.queues import list_key
 from tests.support.gallery import endless, status
+from tests.support.jobs import finish
 from tests.support.metadata_server import Manner, MetadataServer
 from tests.support.processes import StartWorker, until
 from worker.exits import Exit
@@ -23,12 +24,6 @@ ENDLESS = "fake:seconds=60,capacity=2"
 def platform() -> Iterator[MetadataServer]:
     with MetadataServer() as server:
         yield server
-
-
-def _finish(producer: Client, jobs: list[Job]) -> set[State]:
-    for _ in producer.as_completed(jobs, timeout=120):
-        pass
-    return {status.state for status in producer.statuses(job.id for job in jobs)}
 
 
 def test_the_jobs_of_a_preempted_host_go_back_at_once_and_run_elsewhere(
@@ -47,7 +42,7 @@ def test_the_jobs_of_a_preempted_host_go_back_at_once_and_run_elsewhere(
     assert {job.status().state for job in jobs} == {State.QUEUED}
     assert not client.keys(f"{namespace}:claims:*")
     start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
@@ -79,7 +74,7 @@ def test_a_worker_with_nothing_to_do_leaves_a_preempted_host_too(
     assert first.wait() == Exit.HURRIED
     job = producer.submit("for somebody else")
     start()
-    assert _finish(producer, [job]) == {State.SUCCEEDED}
+    assert finish(producer, [job], timeout=120) == {State.SUCCEEDED}
 
 
 def test_the_notice_ends_a_drain(
@@ -113,7 +108,7 @@ def test_a_platform_that_says_nothing_of_use_disturbs_no_work(
         platform.manner = manners.get(flawed)
         worker = start(IMAGEFLEET_PREEMPTION_URL=url if flawed == "away" else platform.url)
         jobs = producer.submit_many([f"prompt {i}" for i in range(16)])
-        assert _finish(producer, jobs) == {State.SUCCEEDED}
+        assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
         until(lambda: flawed == "away" or len(platform.asked) >= (3 if flawed == "failing" else 1))
         assert worker.terminate() == 0
     released.set()

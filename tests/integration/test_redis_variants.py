@@ -17,6 +17,7 @@ from shared.errors import BrokerUnavailable
 from shared.jobs import JobRequest, State, pack
 from shared.queues import known_queues_key, list_key
 from tests.support.certificates import make_certificate
+from tests.support.jobs import finish
 from tests.support.processes import ROOT, StartWorker, until
 from tests.support.redis import TcpServer, TlsDoor, WatchedPair
 
@@ -24,11 +25,7 @@ _RIGHTS = "docs/redis.md"
 
 
 def _all_succeed(producer: Client, jobs: list[Job], timeout: float = 60) -> bool:
-    for _ in producer.as_completed(jobs, timeout=timeout):
-        pass
-    return {status.state for status in producer.statuses(job.id for job in jobs)} == {
-        State.SUCCEEDED
-    }
+    return finish(producer, jobs, timeout) == {State.SUCCEEDED}
 
 
 @pytest.fixture

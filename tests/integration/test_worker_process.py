@@ -20,17 +20,12 @@ from shared.errors import JobCancelled, JobFailed, UnknownJob
 from shared.jobs import JobRequest, State, pack
 from shared.queues import list_key
 from tests.support.files import files_below
+from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from worker.exits import Exit
 
 ENDLESS = "fake:seconds=60,capacity=8"
 """Devices with a batch that no test sees the end of: what is to happen meanwhile may take long."""
-
-
-def _finish(producer: Client, jobs: list[Job], timeout: float = 120) -> set[State]:
-    for _ in producer.as_completed(jobs, timeout=timeout):
-        pass
-    return {status.state for status in producer.statuses(job.id for job in jobs)}
 
 
 def _nothing_left(client: redis.Redis, namespace: str) -> bool:
@@ -51,7 +46,7 @@ def test_every_submitted_job_becomes_exactly_its_pictures(
 ) -> None:
     start()
     jobs = producer.submit_many([f"prompt {i}" for i in range(30)], num_images_per_prompt=2)
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     for job in jobs:
         images = job.result().images
         assert [image.index for image in images] == [0, 1]
@@ -70,7 +65,7 @@ def test_a_killed_worker_s_jobs_are_finished_by_the_next(
     until(lambda: any(job.status().state is State.RUNNING for job in jobs))
     first.kill()
     start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     deliveries = [job.status().deliveries for job in jobs]
     assert max(deliveries) == 2
     until(lambda: _nothing_left(client, namespace))
@@ -84,12 +79,12 @@ def test_a_frozen_worker_s_jobs_are_taken_over_and_its_late_result_changes_nothi
     until(lambda: all(job.status().state is State.RUNNING for job in jobs))
     frozen.freeze()
     start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     results = [job.result() for job in jobs]
     frozen.thaw()
     frozen.await_log("the lease ran out")
     extra = producer.submit("after the thaw")
-    assert _finish(producer, [extra]) == {State.SUCCEEDED}
+    assert finish(producer, [extra], timeout=120) == {State.SUCCEEDED}
     assert [job.result() for job in jobs] == results
 
 
@@ -105,7 +100,7 @@ def test_sigterm_hands_back_what_has_not_begun_and_loses_nothing(
     assert State.SUCCEEDED in states
     assert State.QUEUED in states
     start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
@@ -121,7 +116,7 @@ def test_sigterm_hands_back_claimed_jobs_that_no_device_has_seen(
     assert set(states) == {State.SUCCEEDED, State.QUEUED}
     assert client.llen(list_key(f"{namespace}.default.native", 3)) == states.count(State.QUEUED)
     start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
 
 
 def test_work_that_outlasts_the_drain_time_is_handed_back(
@@ -133,7 +128,7 @@ def test_work_that_outlasts_the_drain_time_is_handed_back(
     first.terminate()
     assert {job.status().state for job in jobs} == {State.QUEUED}
     start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
@@ -141,7 +136,7 @@ def test_a_poison_prompt_fails_alone(start: StartWorker, producer: Client) -> No
     start()
     good = producer.submit_many([f"good {i}" for i in range(7)])
     bad = producer.submit("this one [fail]s")
-    assert _finish(producer, good) == {State.SUCCEEDED}
+    assert finish(producer, good, timeout=120) == {State.SUCCEEDED}
     with pytest.raises(JobFailed) as failed:
         bad.result(timeout=60)
     assert failed.value.failure_code == "device_error"
@@ -167,7 +162,7 @@ def test_a_prompt_that_kills_its_workers_takes_no_mate_with_it(
     for _ in range(4):
         assert start(IMAGEFLEET_LEASE_S="2").wait() != 0
     start()
-    assert _finish(producer, mates) == {State.SUCCEEDED}
+    assert finish(producer, mates, timeout=120) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="4 workers died"):
         poison.result(timeout=60)
 
@@ -223,7 +218,7 @@ def test_a_shape_nobody_declared_is_refused_even_when_submitted_before_any_worke
     job = producer.submit("a", height=512, width=512)
     elsewhere = producer.submit("a", model="no-such-model")
     start()
-    assert _finish(producer, [job]) == {State.FAILED}
+    assert finish(producer, [job], timeout=120) == {State.FAILED}
     assert elsewhere.status().state is State.QUEUED  # it waits for a worker of that model
 
 
@@ -240,7 +235,7 @@ def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_nothing(
     first.wait(60)
     own_redis.start()
     start(**more)
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
 
 
 def test_celery_s_control_command_hands_back_too(
@@ -270,7 +265,7 @@ def test_a_second_signal_hands_back_at_once(start: StartWorker, producer: Client
 def _are_back_and_run_elsewhere(jobs: list[Job], start: StartWorker, producer: Client) -> None:
     assert {job.status().state for job in jobs} == {State.QUEUED}
     start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
@@ -329,7 +324,7 @@ def test_rubbish_on_the_queue_is_kept_with_a_reason_and_the_worker_goes_on(
     _push(client, namespace, b"\xff\xfe broken utf-8")
     job = producer.submit("a good one behind them")
     start()
-    assert _finish(producer, [job]) == {State.SUCCEEDED}
+    assert finish(producer, [job], timeout=120) == {State.SUCCEEDED}
     letters = DeadLetters(client, namespace).read()
     assert len(letters) == len(RUBBISH) + 1
     assert all(letter.reason for letter in letters)
@@ -363,7 +358,7 @@ def test_a_job_the_producer_should_have_refused_fails_at_the_worker_with_its_rea
         body = base64.b64encode(json.dumps([[], kwargs, {}]).encode()).decode()
         _push(client, namespace, json.dumps({**envelope, "body": body}))
     start()
-    assert _finish(producer, jobs) == {State.FAILED}
+    assert finish(producer, jobs, timeout=120) == {State.FAILED}
     errors = [job.status().error for job in jobs]
     assert [error.code for error in errors if error] == [code for _, code in REFUSED]
     until(lambda: _nothing_left(client, namespace))
@@ -395,7 +390,7 @@ def test_a_redis_that_was_killed_and_came_back_costs_nothing(
         until(lambda: any(job.status().state is State.RUNNING for job in jobs))
         own_redis.kill()
         own_redis.start()
-    assert _finish(producer, jobs) == {State.SUCCEEDED}
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
     client = broker.connect(own_redis.url)
     until(lambda: _nothing_left(client, namespace))
