@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.report import print_json
-from producer import Client
-from shared.embedded import EmbeddedRedis
-from worker.engine.base import Engine, ImageSpec
-from worker.engine.load import load_engine
-from worker.settings import WorkerSettings
+from imagefleet import Client
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.worker.engine.base import Engine, ImageSpec
+from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[1]
 BARE_BATCHES = 20
@@ -65,7 +65,11 @@ def measure(case: Case, folder: Path, server: EmbeddedRedis) -> dict[str, float 
     }
     with (folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "worker"], cwd=ROOT, env=environment, stdout=log, stderr=log
+            [sys.executable, "-m", "imagefleet.worker"],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
         )
     try:
         client = Client(server.url, namespace=namespace)

@@ -15,10 +15,10 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.report import print_json
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.queues import known_queues_key, list_key, queue_name
-from worker.claims import Claims, QueueGroup
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.queues import known_queues_key, list_key, queue_name
+from imagefleet.worker.claims import Claims, QueueGroup
 
 JOBS = 8_000
 PROMPT = {"prompt": "a photo of an object on a wooden table, studio light, 35mm, " * 4}

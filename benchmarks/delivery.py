@@ -17,12 +17,12 @@ from pathlib import Path
 from celery import Celery
 
 from benchmarks.report import print_json
-from producer import Client, Job
-from shared.broker import TASK_NAME, celery_url
-from shared.embedded import EmbeddedRedis
-from shared.jobs import JobRequest, pack
-from worker.engine.base import ImageSpec
-from worker.engine.fake import FakeEngine
+from imagefleet import Client, Job
+from imagefleet.shared.broker import TASK_NAME, celery_url
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import JobRequest, pack
+from imagefleet.worker.engine.base import ImageSpec
+from imagefleet.worker.engine.fake import FakeEngine
 
 ROOT = Path(__file__).parents[1]
 JOBS = 2_000
@@ -62,7 +62,11 @@ def worker_figures(server: EmbeddedRedis, folder: Path) -> dict[str, float]:
     }
     with (folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "worker"], cwd=ROOT, env=environment, stdout=log, stderr=log
+            [sys.executable, "-m", "imagefleet.worker"],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
         )
     try:
         client = Client(server.url)

@@ -16,9 +16,9 @@ from pathlib import Path
 import jax
 
 from benchmarks.report import print_json
-from worker.engine.base import ImageSpec
-from worker.engine.load import load_engine
-from worker.engine.mesh import start_backend
+from imagefleet.worker.engine.base import ImageSpec
+from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.mesh import start_backend
 
 ROUNDS = 3
 

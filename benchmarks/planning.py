@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import print_json
-from producer import Client
-from shared import broker
-from shared.embedded import EmbeddedRedis
+from imagefleet import Client
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
 
 ROWS = 10_000_000
 SHARD_SIZE = 1_000

@@ -19,12 +19,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.report import print_json
-from producer import Client, Job
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.jobs import State
-from shared.queues import queue_name
-from worker.claims import Claims, QueueGroup
+from imagefleet import Client, Job
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import State
+from imagefleet.shared.queues import queue_name
+from imagefleet.worker.claims import Claims, QueueGroup
 
 ROOT = Path(__file__).parents[1]
 CAPACITY = 8
@@ -81,8 +81,8 @@ class Worker:
 
 def write_batch_sizes(path: Path) -> None:
     """The worker's side: `imagefleet-worker` with an engine that counts."""
-    from worker.cli import main as worker_main
-    from worker.engine.fake import FakeEngine
+    from imagefleet.worker.cli import main as worker_main
+    from imagefleet.worker.engine.fake import FakeEngine
 
     render = FakeEngine.render
 

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 from benchmarks.report import print_json
-from shared.storage.folder import FolderStore
-from worker.engine.load import load_engine
+from imagefleet.shared.storage.folder import FolderStore
+from imagefleet.worker.engine.load import load_engine
 
 Row = dict[str, float]
 

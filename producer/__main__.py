@@ -1,5 +1,5 @@
 """`python -m producer` is `imagefleet`."""
 
-from producer.cli import main
+from imagefleet.producer.cli import main
 
 main()

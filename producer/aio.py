@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from producer.client import Client, Job, outcome, pauses
-from shared.jobs import JobResult, JobStatus, State
+from imagefleet.producer.client import Client, Job, outcome, pauses
+from imagefleet.shared.jobs import JobResult, JobStatus, State
 
 
 class AsyncClient:

@@ -2,7 +2,7 @@
 
 import click
 
-from producer.commands import bulk, dead, demo, jobs, tenants, webhooks
+from imagefleet.producer.commands import bulk, dead, demo, jobs, tenants, webhooks
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,6 +1,6 @@
 """The Python API: submit prompts, wait for pictures.
 
-    from producer import Client
+    from imagefleet import Client
 
     client = Client()
     job = client.submit("a small red circle on the left on a blue background", seed=7)
@@ -18,14 +18,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from shared import broker
-from shared.admission import admit
-from shared.bulk.runs import Runs
-from shared.catalogue import Catalogue, Offer
-from shared.deadletters import DeadLetters
-from shared.errors import InvalidRequest, JobCancelled, JobFailed, ResultTimeout, UnknownJob
-from shared.events import callback
-from shared.jobs import (
+from imagefleet.shared import broker
+from imagefleet.shared.admission import admit
+from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.catalogue import Catalogue, Offer
+from imagefleet.shared.deadletters import DeadLetters
+from imagefleet.shared.errors import (
+    InvalidRequest,
+    JobCancelled,
+    JobFailed,
+    ResultTimeout,
+    UnknownJob,
+)
+from imagefleet.shared.events import callback
+from imagefleet.shared.jobs import (
     TERMINAL,
     CallbackEvent,
     JobRequest,
@@ -35,16 +41,16 @@ from shared.jobs import (
     check_job_id,
     new_job_id,
 )
-from shared.outbox import Outbox
-from shared.records import Records
-from shared.settings import Settings
+from imagefleet.shared.outbox import Outbox
+from imagefleet.shared.records import Records
+from imagefleet.shared.settings import Settings
 
 if TYPE_CHECKING:  # planning is a matter of few producers
     from pathlib import Path
 
-    from producer.bulk.inputs import Rows
-    from producer.bulk.run import BulkRun
-from shared.tenants import Tenants
+    from imagefleet.producer.bulk.inputs import Rows
+    from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.shared.tenants import Tenants
 
 log = logging.getLogger(__name__)
 
@@ -192,13 +198,13 @@ class Client:
             PlanConflict: the destination holds other work.
             StorageDenied, StorageUnavailable: the destination cannot be written.
         """
-        from producer.bulk.handles import start
+        from imagefleet.producer.bulk.handles import start
 
         return start(self, rows, destination, **options)
 
     def find_bulk(self, name: str) -> "BulkRun":
         """The run of a destination, or of a run id. Raises UnknownRun."""
-        from producer.bulk.handles import find
+        from imagefleet.producer.bulk.handles import find
 
         return find(self, name)
 

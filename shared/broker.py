@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
-from shared import sentinel
-from shared.errors import BrokerUnavailable, ConfigurationError
-from shared.jobs import JobRequest, pack
+from imagefleet.shared import sentinel
+from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
+from imagefleet.shared.jobs import JobRequest, pack
 
 if TYPE_CHECKING:  # a quarter of a second that `import producer` does not spend
     from redis import Redis
@@ -44,7 +44,7 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
     from redis.backoff import ExponentialBackoff
     from redis.retry import Retry
 
-    from shared.refusals import TakesNoWrites, UntilItTakesWrites
+    from imagefleet.shared.refusals import TakesNoWrites, UntilItTakesWrites
 
     patient = retries == UNTIL_IT_IS_BACK
     kind = UntilItTakesWrites if patient else Retry
@@ -89,7 +89,7 @@ def _sentence(error: Exception, url: str) -> str:
     import redis
     from redis.sentinel import MasterNotFoundError
 
-    from shared.refusals import will_pass
+    from imagefleet.shared.refusals import will_pass
 
     where = url.partition("?")[0].rpartition("@")[2]  # passwords stand before and behind
     if isinstance(error, MasterNotFoundError):

@@ -15,8 +15,8 @@ from typing import Self
 
 import redis
 
-from shared.errors import BrokerUnavailable
-from shared.parentage import leaves_with_parent
+from imagefleet.shared.errors import BrokerUnavailable
+from imagefleet.shared.parentage import leaves_with_parent
 
 _LONGEST_SOCKET_PATH = 100
 """sockaddr_un holds 108 bytes."""

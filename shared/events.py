@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
+from imagefleet.shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
 
 _STATE_OF = {
     CallbackEvent.STARTED: State.RUNNING,

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from shared.errors import InvalidRequest, MessageRejected
+from imagefleet.shared.errors import InvalidRequest, MessageRejected
 
 MESSAGE_VERSION: Final = 1
 """Raised when a worker of the version before could not read a job correctly."""

@@ -5,9 +5,9 @@ Kept in Redis, so that one command changes it for every worker and producer at o
 
 from typing import TYPE_CHECKING, Final, cast
 
-from shared.errors import InvalidRequest
-from shared.jobs import Record
-from shared.queues import PRIORITY_STEPS, known_queues_key, list_key, tenant_of
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs import Record
+from imagefleet.shared.queues import PRIORITY_STEPS, known_queues_key, list_key, tenant_of
 
 if TYPE_CHECKING:
     from redis import Redis

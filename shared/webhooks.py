@@ -13,7 +13,7 @@ from typing import Final
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from shared.errors import ConfigurationError
+from imagefleet.shared.errors import ConfigurationError
 
 ID_HEADER: Final = "webhook-id"
 TIMESTAMP_HEADER: Final = "webhook-timestamp"

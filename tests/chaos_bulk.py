@@ -31,7 +31,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from shared.embedded import EmbeddedRedis
+from imagefleet.shared.embedded import EmbeddedRedis
 from tests.support.files import files_below
 from tests.support.processes import ROOT, Worker
 
@@ -108,7 +108,7 @@ class Fleet:
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         with (self.folder / "command.log").open("ab") as log:
             command = subprocess.Popen(
-                [sys.executable, "-m", "producer", "bulk", *words],
+                [sys.executable, "-m", "imagefleet.producer", "bulk", *words],
                 cwd=ROOT,
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,

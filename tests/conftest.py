@@ -14,8 +14,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import pytest
 import redis
 
-from shared import broker
-from shared.embedded import EmbeddedRedis, find_server
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis, find_server
 
 # A shell that runs tests in the background has them ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

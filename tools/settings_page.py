@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from shared.settings import ENV_PREFIX, Settings
-from worker.settings import WorkerSettings
+from imagefleet.shared.settings import ENV_PREFIX, Settings
+from imagefleet.worker.settings import WorkerSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
@@ -17,7 +17,7 @@ Made by `make docs` from `shared/settings.py` and `worker/settings.py`.
 
 Every process reads its settings from the environment. `imagefleet-worker` takes the worker's also as
 flags: `IMAGEFLEET_LEASE_S=30` is `--lease-s 30`, and a flag wins. The plain command
-`celery -A worker.app worker` reads the environment only. A wrong value is refused at start, by name;
+`celery -A imagefleet.worker.app worker` reads the environment only. A wrong value is refused at start, by name;
 a variable that no setting has is warned of.
 
 S3 credentials and region come from where every AWS tool takes them (`AWS_ACCESS_KEY_ID`,

@@ -1,5 +1,5 @@
 """`python -m worker` is `imagefleet-worker`."""
 
-from worker.cli import main
+from imagefleet.worker.cli import main
 
 main()

@@ -1,4 +1,4 @@
-"""The Celery application: `celery -A worker.app worker`, or `imagefleet-worker`.
+"""The Celery application: `celery -A imagefleet.worker.app worker`, or `imagefleet-worker`.
 
 The one module that does something when imported, as Celery wants it: it reads the settings. It
 connects to nothing.
@@ -9,14 +9,14 @@ import sys
 
 from celery import Celery
 
-from shared.broker import celery_url, transport_options
-from shared.errors import ConfigurationError
-from shared.queues import queue_name
-from worker.bootsteps import install
-from worker.exits import Exit
-from worker.host import Host
-from worker.settings import WorkerSettings, misspelt
-from worker.tasks import add_bulk_task, add_render_task
+from imagefleet.shared.broker import celery_url, transport_options
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.queues import queue_name
+from imagefleet.worker.bootsteps import install
+from imagefleet.worker.exits import Exit
+from imagefleet.worker.host import Host
+from imagefleet.worker.settings import WorkerSettings, misspelt
+from imagefleet.worker.tasks import add_bulk_task, add_render_task
 
 
 def create_app(settings: WorkerSettings) -> Celery:

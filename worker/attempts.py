@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.catalogue import Offer
-from shared.errors import ImagefleetError
-from shared.jobs import JobRequest
-from worker.engine.base import ImageSpec, ModelInfo, Shape
+from imagefleet.shared.catalogue import Offer
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
 
 Picture = NDArray[np.uint8]
 """[height, width, 3], RGB"""

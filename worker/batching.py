@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final
 
-from worker.attempts import Slot
+from imagefleet.worker.attempts import Slot
 
 _SUSPECT: Final = 3
 """At the second delivery already, one preempted batch would turn into many single runs. Later, and

@@ -13,17 +13,17 @@ from functools import partial
 import redis
 from celery.worker.request import Request
 
-from shared.admission import admit
-from shared.broker import RECORDED
-from shared.deadletters import DeadLetter, DeadLetters
-from shared.errors import ImagefleetError, MessageRejected, TooManyDeliveries
-from shared.events import callback
-from shared.jobs import TERMINAL, CallbackEvent, JobError, JobRequest, unpack
-from shared.queues import DEFAULT_MODEL
-from shared.records import Beginning, Move, Records
-from worker.attempts import Attempt, offer_of, plan_attempt
-from worker.claims import Claimed, Claims
-from worker.engine.base import ModelInfo
+from imagefleet.shared.admission import admit
+from imagefleet.shared.broker import RECORDED
+from imagefleet.shared.deadletters import DeadLetter, DeadLetters
+from imagefleet.shared.errors import ImagefleetError, MessageRejected, TooManyDeliveries
+from imagefleet.shared.events import callback
+from imagefleet.shared.jobs import TERMINAL, CallbackEvent, JobError, JobRequest, unpack
+from imagefleet.shared.queues import DEFAULT_MODEL
+from imagefleet.shared.records import Beginning, Move, Records
+from imagefleet.worker.attempts import Attempt, offer_of, plan_attempt
+from imagefleet.worker.claims import Claimed, Claims
+from imagefleet.worker.engine.base import ModelInfo
 
 log = logging.getLogger(__name__)
 

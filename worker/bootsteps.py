@@ -10,10 +10,10 @@ from celery.signals import worker_shutting_down
 from celery.worker.components import Pool
 from celery.worker.consumer.tasks import Tasks
 
-from shared.errors import ConfigurationError, ImagefleetError
-from worker.exits import Exit
-from worker.host import Host
-from worker.serving import queue_groups
+from imagefleet.shared.errors import ConfigurationError, ImagefleetError
+from imagefleet.worker.exits import Exit
+from imagefleet.worker.host import Host
+from imagefleet.worker.serving import queue_groups
 
 
 def install(app: Celery, host: Host) -> None:

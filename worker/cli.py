@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from shared.errors import ConfigurationError
-from shared.settings import ENV_PREFIX
-from worker.exits import Exit
-from worker.settings import WorkerSettings
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.settings import ENV_PREFIX
+from imagefleet.worker.exits import Exit
+from imagefleet.worker.settings import WorkerSettings
 
 
 def _flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -59,7 +59,7 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
         click.echo(f"imagefleet-worker: {error}", err=True)
         sys.exit(Exit.MISCONFIGURED)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in typed.items()})
-    from worker.app import app  # reads the settings, so it comes after the flags
+    from imagefleet.worker.app import app  # reads the settings, so it comes after the flags
 
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
     try:

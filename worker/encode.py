@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
-from worker.metadata import infotext
+from imagefleet.worker.metadata import infotext
 
 _PNG_COMPRESSION: Final = 3
 """zlib level. At 512² 52 images/s a core where Pillow's default makes 16, at the same size."""

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from kombu.message import Message
 
-from shared.jobs import check_job_id
-from worker.claims import Claimed
+from imagefleet.shared.jobs import check_job_id
+from imagefleet.worker.claims import Claimed
 
 
 class ClaimedMessage(Message):

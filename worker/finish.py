@@ -6,17 +6,17 @@ Runs in the Celery pool's threads, one job a thread, while the devices paint the
 import time
 from datetime import UTC, datetime
 
-from shared.errors import ImagefleetError, LeaseLost
-from shared.events import callback
-from shared.jobs import CallbackEvent, ImageResult, JobError, JobResult
-from shared.keys import image_key, metadata_key
-from shared.records import Records
-from shared.storage import ObjectStore, StoredObject
-from worker.attempts import Attempt, Picture
-from worker.encode import encode
-from worker.engine.base import Engine
-from worker.metadata import picture_metadata, sidecar
-from worker.patience import patiently
+from imagefleet.shared.errors import ImagefleetError, LeaseLost
+from imagefleet.shared.events import callback
+from imagefleet.shared.jobs import CallbackEvent, ImageResult, JobError, JobResult
+from imagefleet.shared.keys import image_key, metadata_key
+from imagefleet.shared.records import Records
+from imagefleet.shared.storage import ObjectStore, StoredObject
+from imagefleet.worker.attempts import Attempt, Picture
+from imagefleet.worker.encode import encode
+from imagefleet.worker.engine.base import Engine
+from imagefleet.worker.metadata import picture_metadata, sidecar
+from imagefleet.worker.patience import patiently
 
 
 class Finisher:

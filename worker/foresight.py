@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from worker.attempts import Slot
+from imagefleet.worker.attempts import Slot
 
 _FIRST_LEAD_S: Final = 0.05
 _MARGIN: Final = 2.0

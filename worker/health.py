@@ -11,9 +11,9 @@ import threading
 import time
 from typing import Final
 
-from shared.storage import ObjectStore
-from worker.engine.base import Engine, ImageSpec
-from worker.exits import Exit
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.worker.engine.base import Engine, ImageSpec
+from imagefleet.worker.exits import Exit
 
 log = logging.getLogger(__name__)
 

@@ -14,39 +14,44 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from shared import broker
-from shared.broker import UNTIL_IT_IS_BACK
-from shared.bulk.messages import unpack_shard
-from shared.bulk.runs import Runs
-from shared.catalogue import Catalogue
-from shared.deadletters import DeadLetters
-from shared.errors import ConfigurationError, LeaseLost, StorageDenied, StorageUnavailable
-from shared.records import Records
-from shared.storage import open_store
-from worker.attempts import Slot, attempts_in, offer_of
-from worker.beginning import Beginner
-from worker.bulk.backlog import Backlog
-from worker.bulk.caretaker import Caretaker
-from worker.bulk.making import make_shard
-from worker.bulk.workshop import Workshop
-from worker.claims import Claims
-from worker.delivery import start_delivery
-from worker.engine.base import Engine, ModelInfo
-from worker.engine.load import load_engine
-from worker.exits import Exit
-from worker.finish import Finisher
-from worker.health import Health
-from worker.intake import Intake
-from worker.keeper import Keeper
-from worker.originals import Originals
-from worker.outbound.addresses import AllowList
-from worker.performing import Performer
-from worker.preemption import watch
-from worker.progress import ProgressReporter
-from worker.retries import Retries
-from worker.runner import Runner
-from worker.settings import WorkerSettings
-from worker.watchdog import Watchdog
+from imagefleet.shared import broker
+from imagefleet.shared.broker import UNTIL_IT_IS_BACK
+from imagefleet.shared.bulk.messages import unpack_shard
+from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.catalogue import Catalogue
+from imagefleet.shared.deadletters import DeadLetters
+from imagefleet.shared.errors import (
+    ConfigurationError,
+    LeaseLost,
+    StorageDenied,
+    StorageUnavailable,
+)
+from imagefleet.shared.records import Records
+from imagefleet.shared.storage import open_store
+from imagefleet.worker.attempts import Slot, attempts_in, offer_of
+from imagefleet.worker.beginning import Beginner
+from imagefleet.worker.bulk.backlog import Backlog
+from imagefleet.worker.bulk.caretaker import Caretaker
+from imagefleet.worker.bulk.making import make_shard
+from imagefleet.worker.bulk.workshop import Workshop
+from imagefleet.worker.claims import Claims
+from imagefleet.worker.delivery import start_delivery
+from imagefleet.worker.engine.base import Engine, ModelInfo
+from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.exits import Exit
+from imagefleet.worker.finish import Finisher
+from imagefleet.worker.health import Health
+from imagefleet.worker.intake import Intake
+from imagefleet.worker.keeper import Keeper
+from imagefleet.worker.originals import Originals
+from imagefleet.worker.outbound.addresses import AllowList
+from imagefleet.worker.performing import Performer
+from imagefleet.worker.preemption import watch
+from imagefleet.worker.progress import ProgressReporter
+from imagefleet.worker.retries import Retries
+from imagefleet.worker.runner import Runner
+from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 

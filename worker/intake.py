@@ -21,17 +21,17 @@ from typing import Any, Final
 import redis
 from celery.worker.request import Request
 
-from shared.broker import BULK_TASK_NAME
-from shared.bulk.messages import unpack_shard
-from shared.errors import ImagefleetError, LeaseLost
-from worker.attempts import Attempt, Slot, attempts_in, slots_of
-from worker.batching import Linger, next_batch, suspect_from
-from worker.beginning import Beginner
-from worker.bulk.backlog import Backlog
-from worker.claims import Claimed, Claims, QueueGroup
-from worker.envelope import open_envelope
-from worker.foresight import Foresight
-from worker.originals import Originals
+from imagefleet.shared.broker import BULK_TASK_NAME
+from imagefleet.shared.bulk.messages import unpack_shard
+from imagefleet.shared.errors import ImagefleetError, LeaseLost
+from imagefleet.worker.attempts import Attempt, Slot, attempts_in, slots_of
+from imagefleet.worker.batching import Linger, next_batch, suspect_from
+from imagefleet.worker.beginning import Beginner
+from imagefleet.worker.bulk.backlog import Backlog
+from imagefleet.worker.claims import Claimed, Claims, QueueGroup
+from imagefleet.worker.envelope import open_envelope
+from imagefleet.worker.foresight import Foresight
+from imagefleet.worker.originals import Originals
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import redis
 
-from shared.records import Records
-from worker.claims import Claims
-from worker.vital import vital_thread
+from imagefleet.shared.records import Records
+from imagefleet.worker.claims import Claims
+from imagefleet.worker.vital import vital_thread
 
 log = logging.getLogger(__name__)
 

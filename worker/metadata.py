@@ -12,8 +12,8 @@ from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Final
 
-from shared.storage import StoredObject
-from worker.engine.base import ImageSpec, ModelInfo, Shape
+from imagefleet.shared.storage import StoredObject
+from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
 
 SAMPLER_NAMES: Final = MappingProxyType(
     {

@@ -19,19 +19,19 @@ from typing import Final
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from shared.errors import (
+from imagefleet.shared.errors import (
     CallbackRefused,
     ImagefleetError,
     InputUnavailable,
     InvalidInput,
     InvalidRequest,
 )
-from shared.jobs import JobRequest
-from shared.storage import ObjectStore
-from worker.attempts import Attempt
-from worker.engine.base import Original, Shape
-from worker.outbound.addresses import AllowList, vet
-from worker.outbound.exchange import FAILURES, exchange
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.worker.attempts import Attempt
+from imagefleet.worker.engine.base import Original, Shape
+from imagefleet.worker.outbound.addresses import AllowList, vet
+from imagefleet.worker.outbound.exchange import FAILURES, exchange
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import uniform
 from typing import Final, TypeVar
 
-from shared.errors import StorageUnavailable
+from imagefleet.shared.errors import StorageUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import redis
 
-from shared.errors import (
+from imagefleet.shared.errors import (
     ConfigurationError,
     ImagefleetError,
     JobCancelled,
@@ -20,14 +20,14 @@ from shared.errors import (
     StorageUnavailable,
     WorkerError,
 )
-from shared.jobs import JobResult, State
-from shared.records import Records
-from worker.attempts import Attempt
-from worker.claims import Claims
-from worker.finish import Finisher
-from worker.health import Health
-from worker.intake import Intake
-from worker.retries import Retries
+from imagefleet.shared.jobs import JobResult, State
+from imagefleet.shared.records import Records
+from imagefleet.worker.attempts import Attempt
+from imagefleet.worker.claims import Claims
+from imagefleet.worker.finish import Finisher
+from imagefleet.worker.health import Health
+from imagefleet.worker.intake import Intake
+from imagefleet.worker.retries import Retries
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from worker.outbound.addresses import AllowList, vet
-from worker.outbound.exchange import FAILURES, Answer, exchange
+from imagefleet.worker.outbound.addresses import AllowList, vet
+from imagefleet.worker.outbound.exchange import FAILURES, Answer, exchange
 
 log = logging.getLogger(__name__)
 

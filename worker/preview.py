@@ -6,7 +6,7 @@ from typing import Final
 
 from PIL import Image
 
-from worker.attempts import Picture
+from imagefleet.worker.attempts import Picture
 
 LONGEST_SIDE: Final = 64
 LONGEST_URL: Final = 8_192

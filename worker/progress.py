@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from shared.errors import JobCancelled, LeaseLost
-from shared.events import callback
-from shared.jobs import CallbackEvent
-from shared.records import Records
-from worker.attempts import Attempt, Slot, attempts_in
-from worker.preview import preview_url
+from imagefleet.shared.errors import JobCancelled, LeaseLost
+from imagefleet.shared.events import callback
+from imagefleet.shared.jobs import CallbackEvent
+from imagefleet.shared.records import Records
+from imagefleet.worker.attempts import Attempt, Slot, attempts_in
+from imagefleet.worker.preview import preview_url
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ import logging
 from random import uniform
 from typing import Final
 
-from shared.deadletters import DeadLetters
-from shared.errors import ImagefleetError
-from shared.records import Records
-from worker.attempts import Attempt
-from worker.claims import Claims
+from imagefleet.shared.deadletters import DeadLetters
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.records import Records
+from imagefleet.worker.attempts import Attempt
+from imagefleet.worker.claims import Claims
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from shared.errors import DeviceError, ImagefleetError
-from worker.attempts import Picture, Slot, work_in
-from worker.engine.base import Engine, Pictures, Rendering
-from worker.health import Health
-from worker.vital import vital_thread
+from imagefleet.shared.errors import DeviceError, ImagefleetError
+from imagefleet.worker.attempts import Picture, Slot, work_in
+from imagefleet.worker.engine.base import Engine, Pictures, Rendering
+from imagefleet.worker.health import Health
+from imagefleet.worker.vital import vital_thread
 
 log = logging.getLogger(__name__)
 

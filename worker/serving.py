@@ -5,10 +5,10 @@ Goes in: what its model announces. Comes out: groups of queue names. Asks no Red
 
 from collections.abc import Callable, Sequence
 
-from shared.bulk.messages import bulk_queue
-from shared.queues import queue_name, without_tenant
-from worker.claims import QueueGroup
-from worker.engine.base import ModelInfo
+from imagefleet.shared.bulk.messages import bulk_queue
+from imagefleet.shared.queues import queue_name, without_tenant
+from imagefleet.worker.claims import QueueGroup
+from imagefleet.worker.engine.base import ModelInfo
 
 
 def queue_groups(queues: Sequence[str] | None, info: ModelInfo, namespace: str) -> list[QueueGroup]:

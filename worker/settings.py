@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
-from shared.errors import ConfigurationError
-from shared.settings import ENV_PREFIX, Settings
-from shared.webhooks import check_secrets
-from worker.engine.base import Shape
-from worker.engine.layout import Layout
-from worker.outbound.addresses import AllowList
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.settings import ENV_PREFIX, Settings
+from imagefleet.shared.webhooks import check_secrets
+from imagefleet.worker.engine.base import Shape
+from imagefleet.worker.engine.layout import Layout
+from imagefleet.worker.outbound.addresses import AllowList
 
 Words = Annotated[tuple[str, ...], NoDecode]
 """Several values in one variable, separated by commas."""

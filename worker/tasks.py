@@ -6,9 +6,9 @@ from celery import Celery, Task
 from celery.exceptions import Ignore
 from celery.worker.request import Request
 
-from shared.broker import BULK_TASK_NAME, TASK_NAME
-from shared.errors import JobCancelled, LeaseLost
-from worker.host import Host
+from imagefleet.shared.broker import BULK_TASK_NAME, TASK_NAME
+from imagefleet.shared.errors import JobCancelled, LeaseLost
+from imagefleet.worker.host import Host
 
 
 def add_bulk_task(app: Celery, host: Host) -> None:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from worker.exits import Exit
+from imagefleet.worker.exits import Exit
 
 log = logging.getLogger(__name__)
 

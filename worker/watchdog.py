@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from worker.vital import vital_thread
+from imagefleet.worker.vital import vital_thread
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.race.peer import PROMPT, Course, serve
-from worker.engine.base import ImageSpec, Pictures
-from worker.engine.load import load_engine
+from imagefleet.worker.engine.base import ImageSpec, Pictures
+from imagefleet.worker.engine.load import load_engine
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _write_noise(course: Course, height: int, width: int) -> None:
-    from worker.engine.sampling import Draw, fold, normal
+    from imagefleet.worker.engine.sampling import Draw, fold, normal
 
     keys = np.array([(0, seed) for seed in range(course.batch)], np.uint32)
     of_first_image = np.full(course.batch, Draw.START, np.uint32)

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from producer.client import Client
-from shared.jobs import JobRequest
-from shared.storage import open_store
+from imagefleet.producer.client import Client
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.storage import open_store
 
 _TIMEOUT_S: Final = 600.0
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from producer.bulk.inputs import Rows
-from producer.bulk.planning import Wish, plan, read_plan
-from producer.bulk.rows import Order
-from producer.bulk.run import DEFAULT_PRIORITY, BulkRun
-from shared.bulk.plan import BulkFormat, Plan, RowParameters, run_id
-from shared.errors import ConfigurationError, InvalidRequest, UnknownRun
-from shared.jobs import ImageFormat, JobRequest
-from shared.storage import ObjectStore, open_store
+from imagefleet.producer.bulk.inputs import Rows
+from imagefleet.producer.bulk.planning import Wish, plan, read_plan
+from imagefleet.producer.bulk.rows import Order
+from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
+from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, run_id
+from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
+from imagefleet.shared.jobs import ImageFormat, JobRequest
+from imagefleet.shared.storage import ObjectStore, open_store
 
 if TYPE_CHECKING:
-    from producer.client import Client
+    from imagefleet.producer.client import Client
 
 DEFAULT_SHARD_SIZE: Final = 1_000
 

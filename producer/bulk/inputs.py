@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-from shared.bulk.plan import Source
-from shared.errors import ConfigurationError, InvalidRequest
+from imagefleet.shared.bulk.plan import Source
+from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 
 _ROWS_A_BATCH: Final = 1_000
 _SHOWN: Final = 60

@@ -9,11 +9,11 @@ import json
 import tarfile
 from collections.abc import Iterator
 
-from shared.bulk.layout import archive_key, file_key, parquet_key
-from shared.bulk.plan import BulkFormat
-from shared.errors import ConfigurationError
-from shared.jobs import ImageFormat
-from shared.storage import ObjectStore
+from imagefleet.shared.bulk.layout import archive_key, file_key, parquet_key
+from imagefleet.shared.bulk.plan import BulkFormat
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.jobs import ImageFormat
+from imagefleet.shared.storage import ObjectStore
 
 EXTENSION = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from producer.bulk.inputs import Input, Row, Rows, Wrong, open_rows
-from producer.bulk.rejected import RejectedRows
-from producer.bulk.rows import Decided, Decider, Order, Size, readable
-from shared.bulk.layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
-from shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
-from shared.catalogue import Offer
-from shared.errors import InvalidRequest, PlanConflict
-from shared.jobs import ImageFormat
-from shared.queues import DEFAULT_MODEL
-from shared.storage import ObjectStore
+from imagefleet.producer.bulk.inputs import Input, Row, Rows, Wrong, open_rows
+from imagefleet.producer.bulk.rejected import RejectedRows
+from imagefleet.producer.bulk.rows import Decided, Decider, Order, Size, readable
+from imagefleet.shared.bulk.layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
+from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
+from imagefleet.shared.catalogue import Offer
+from imagefleet.shared.errors import InvalidRequest, PlanConflict
+from imagefleet.shared.jobs import ImageFormat
+from imagefleet.shared.queues import DEFAULT_MODEL
+from imagefleet.shared.storage import ObjectStore
 
 _WRITERS: Final = 8
 _IN_FLIGHT: Final = 32

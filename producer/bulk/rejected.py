@@ -4,11 +4,11 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 
-from producer.bulk.inputs import Wrong
-from producer.bulk.rows import readable
-from shared.bulk.layout import REJECTED
-from shared.bulk.plan import canonical
-from shared.storage import ObjectStore
+from imagefleet.producer.bulk.inputs import Wrong
+from imagefleet.producer.bulk.rows import readable
+from imagefleet.shared.bulk.layout import REJECTED
+from imagefleet.shared.bulk.plan import canonical
+from imagefleet.shared.storage import ObjectStore
 
 
 class RejectedRows:

@@ -1,9 +1,9 @@
 """Mend what `verify` found: damaged shards lose their files and are made again."""
 
-from producer.bulk.run import BulkRun
-from producer.bulk.verify import Verdict
-from shared.bulk.layout import archive_key, metadata_key, parquet_key, stats_key
-from shared.bulk.stats import ShardStats
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.bulk.verify import Verdict
+from imagefleet.shared.bulk.layout import archive_key, metadata_key, parquet_key, stats_key
+from imagefleet.shared.bulk.stats import ShardStats
 
 _BEYOND_US = ("damaged plan", "not compared", "stray file")
 

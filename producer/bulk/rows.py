@@ -16,12 +16,12 @@ from pathlib import PurePath
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
-from producer.bulk.inputs import Row, Wrong
-from shared.admission import admit
-from shared.bulk.plan import RowParameters, ShardRow, canonical, derived_seed
-from shared.catalogue import Offer
-from shared.errors import InvalidRequest
-from shared.jobs import MAX_PROMPT_CHARACTERS, JobRequest
+from imagefleet.producer.bulk.inputs import Row, Wrong
+from imagefleet.shared.admission import admit
+from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical, derived_seed
+from imagefleet.shared.catalogue import Offer
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs import MAX_PROMPT_CHARACTERS, JobRequest
 
 Size = tuple[int | None, int | None]
 """Height and width in pixels; None is the model's own."""

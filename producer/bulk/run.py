@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from producer.bulk.rejected import read_rejected
-from shared.bulk.layout import CARD, RUN_STATS, parts_prefix, stats_key
-from shared.bulk.markers import finished
-from shared.bulk.messages import waiting_of
-from shared.bulk.plan import Plan, ShardPlan
-from shared.bulk.records import NewRun, RunStatus
-from shared.bulk.stats import RowFailure
-from shared.bulk.summary import sum_up
-from shared.errors import ResultTimeout, UnknownRun
-from shared.jobs import State
-from shared.storage import ObjectStore
+from imagefleet.producer.bulk.rejected import read_rejected
+from imagefleet.shared.bulk.layout import CARD, RUN_STATS, parts_prefix, stats_key
+from imagefleet.shared.bulk.markers import finished
+from imagefleet.shared.bulk.messages import waiting_of
+from imagefleet.shared.bulk.plan import Plan, ShardPlan
+from imagefleet.shared.bulk.records import NewRun, RunStatus
+from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.bulk.summary import sum_up
+from imagefleet.shared.errors import ResultTimeout, UnknownRun
+from imagefleet.shared.jobs import State
+from imagefleet.shared.storage import ObjectStore
 
 if TYPE_CHECKING:
-    from producer.bulk.verify import Verdict
-    from producer.client import Client
+    from imagefleet.producer.bulk.verify import Verdict
+    from imagefleet.producer.client import Client
 
 DEFAULT_PRIORITY: Final = 3
 _POLL_S: Final = 0.5
@@ -81,13 +81,13 @@ class BulkRun:
 
     def verify(self, *, sample: int = 0) -> "Verdict":
         """Hold every file against the plan, and `sample` rows against what the fleet paints now."""
-        from producer.bulk.verify import verify
+        from imagefleet.producer.bulk.verify import verify
 
         return verify(self, sample=sample)
 
     def repair(self, verdict: "Verdict") -> int:
         """Have the shards with problems made again. How many there are."""
-        from producer.bulk.repair import repair
+        from imagefleet.producer.bulk.repair import repair
 
         return repair(self, verdict)
 

@@ -16,10 +16,16 @@ from functools import partial
 from io import BytesIO
 from typing import Final
 
-from producer.bulk.again import painted_again
-from producer.bulk.pictures import EXTENSION, Damaged, picture, samples_in, told_in_metadata
-from producer.bulk.run import BulkRun
-from shared.bulk.layout import (
+from imagefleet.producer.bulk.again import painted_again
+from imagefleet.producer.bulk.pictures import (
+    EXTENSION,
+    Damaged,
+    picture,
+    samples_in,
+    told_in_metadata,
+)
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.shared.bulk.layout import (
     archive_key,
     metadata_key,
     parquet_key,
@@ -27,11 +33,11 @@ from shared.bulk.layout import (
     sample_key,
     stats_key,
 )
-from shared.bulk.plan import BulkFormat, Plan, ShardPlan, ShardRow
-from shared.bulk.stats import ShardStats
-from shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
-from shared.jobs import JobRequest
-from shared.storage import ObjectStore
+from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, ShardRow
+from imagefleet.shared.bulk.stats import ShardStats
+from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.storage import ObjectStore
 
 PaintAgain = Callable[[JobRequest], list[bytes]]
 """All pictures of a request, as files, from the fleet as it is now."""

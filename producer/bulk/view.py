@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shared.bulk.records import RunStatus
-from shared.jobs import State
+from imagefleet.shared.bulk.records import RunStatus
+from imagefleet.shared.jobs import State
 
 _WINDOW_S: Final = 60.0
 """Rates are over the last minute."""

@@ -10,17 +10,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from producer.bulk.handles import DEFAULT_SHARD_SIZE
-from producer.bulk.rejected import told
-from producer.bulk.run import DEFAULT_PRIORITY, BulkRun
-from producer.bulk.verify import Verdict
-from producer.bulk.view import Rates, render, watch
-from producer.client import Client
-from producer.commands.connected import connected
-from shared.bulk.plan import BulkFormat
-from shared.bulk.records import RunStatus
-from shared.errors import UnknownRun
-from shared.jobs import ImageFormat, State
+from imagefleet.producer.bulk.handles import DEFAULT_SHARD_SIZE
+from imagefleet.producer.bulk.rejected import told
+from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
+from imagefleet.producer.bulk.verify import Verdict
+from imagefleet.producer.bulk.view import Rates, render, watch
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.connected import connected
+from imagefleet.shared.bulk.plan import BulkFormat
+from imagefleet.shared.bulk.records import RunStatus
+from imagefleet.shared.errors import UnknownRun
+from imagefleet.shared.jobs import ImageFormat, State
 
 _SHOWN: Final = 20
 """Rows told one by one; the files in the destination tell all."""

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import click
 
-from producer.client import Client
-from shared import broker
-from shared.errors import ImagefleetError
+from imagefleet.producer.client import Client
+from imagefleet.shared import broker
+from imagefleet.shared.errors import ImagefleetError
 
 _INTERRUPTED: Final = 128 + signal.SIGINT
 """What a shell answers for a command that SIGINT ended."""

@@ -4,10 +4,10 @@ import json
 
 import click
 
-from producer.client import Client
-from producer.commands.connected import connected, moment
-from shared.deadletters import DeadLetter
-from shared.jobs import State
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.connected import connected, moment
+from imagefleet.shared.deadletters import DeadLetter
+from imagefleet.shared.jobs import State
 
 
 @click.group()

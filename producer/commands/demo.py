@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from producer.commands.connected import clear_exit
+from imagefleet.producer.commands.connected import clear_exit
 
 
 @click.command()
@@ -20,7 +20,7 @@ from producer.commands.connected import clear_exit
 def demo(prompts: tuple[str, ...], out: Path, model: str, **parameters: Any) -> None:
     """Run the whole system here: Redis, a worker on 8 virtual devices, callbacks, pictures."""
     try:
-        from producer.demo import run_demo
+        from imagefleet.producer.demo import run_demo
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}: install imagefleet[demo]") from None
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import click
 
-from producer.client import CHUNK, Client, Job, outcome
-from producer.commands.connected import connected
-from shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
-from shared.jobs import (
+from imagefleet.producer.client import CHUNK, Client, Job, outcome
+from imagefleet.producer.commands.connected import connected
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
+from imagefleet.shared.jobs import (
     DEFAULT_CALLBACK_EVENTS,
     CallbackEvent,
     ImageFormat,

@@ -2,9 +2,9 @@
 
 import click
 
-from producer.client import Client
-from producer.commands.connected import connected
-from shared.tenants import EVERYBODY, NOBODY, Standing
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.connected import connected
+from imagefleet.shared.tenants import EVERYBODY, NOBODY, Standing
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -2,12 +2,12 @@
 
 import click
 
-from producer.client import Client
-from producer.commands.connected import connected, moment
-from shared.errors import UnknownJob
-from shared.events import callback
-from shared.jobs import CallbackEvent, State
-from shared.outbox.messages import Entry, Message, Standing
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.connected import connected, moment
+from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.events import callback
+from imagefleet.shared.jobs import CallbackEvent, State
+from imagefleet.shared.outbox.messages import Entry, Message, Standing
 
 _TOLD: dict[State, CallbackEvent] = {
     State.SUCCEEDED: CallbackEvent.SUCCEEDED,

@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from producer.client import Client, Job
-from producer.demo.processes import WorkerProcess
-from producer.demo.receiver import CallbackReceiver
-from producer.demo.report import Progress, print_report
-from producer.demo.sheet import contact_sheet
-from shared.embedded import EmbeddedRedis
-from shared.errors import ImagefleetError
-from shared.jobs import CallbackEvent, JobStatus, State
-from shared.webhooks import new_secret
+from imagefleet.producer.client import Client, Job
+from imagefleet.producer.demo.processes import WorkerProcess
+from imagefleet.producer.demo.receiver import CallbackReceiver
+from imagefleet.producer.demo.report import Progress, print_report
+from imagefleet.producer.demo.sheet import contact_sheet
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.jobs import CallbackEvent, JobStatus, State
+from imagefleet.shared.webhooks import new_secret
 
 PROMPTS: Final = (
     "a small red circle on the left on a blue background",

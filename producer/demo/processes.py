@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from shared.parentage import leaves_with_parent
+from imagefleet.shared.parentage import leaves_with_parent
 
 _PATIENCE_S: Final = 8.0
 
@@ -23,7 +23,7 @@ class WorkerProcess:
     def start(self, arguments: Sequence[str] = ()) -> None:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker", *arguments],
+                [sys.executable, "-m", "imagefleet.worker", *arguments],
                 env={**os.environ, **self._environment},
                 stdout=log,
                 stderr=log,

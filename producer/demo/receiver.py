@@ -5,8 +5,8 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler
 
-from producer.demo.local_http import LocalServer
-from shared.webhooks import InvalidSignature, verify
+from imagefleet.producer.demo.local_http import LocalServer
+from imagefleet.shared.webhooks import InvalidSignature, verify
 
 
 class CallbackReceiver(LocalServer):

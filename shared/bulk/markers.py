@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-from shared.bulk.layout import stats_key
-from shared.bulk.plan import ShardPlan
-from shared.bulk.stats import ShardStats
-from shared.storage import ObjectStore
+from imagefleet.shared.bulk.layout import stats_key
+from imagefleet.shared.bulk.plan import ShardPlan
+from imagefleet.shared.bulk.stats import ShardStats
+from imagefleet.shared.storage import ObjectStore
 
 _READERS: Final = 16
 

@@ -6,13 +6,13 @@ says. Knows no store and sends nothing.
 
 from typing import Final
 
-from shared import broker
-from shared.bulk.layout import shard_name
-from shared.bulk.plan import ShardPlan
-from shared.bulk.records import NewRun
-from shared.errors import MessageRejected
-from shared.jobs import Record
-from shared.queues import list_key, queue_name
+from imagefleet.shared import broker
+from imagefleet.shared.bulk.layout import shard_name
+from imagefleet.shared.bulk.plan import ShardPlan
+from imagefleet.shared.bulk.records import NewRun
+from imagefleet.shared.errors import MessageRejected
+from imagefleet.shared.jobs import Record
+from imagefleet.shared.queues import list_key, queue_name
 
 MESSAGE_VERSION: Final = 1
 Waiting = tuple[int, int, int | None, int | None]

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from shared.bulk.keys import run_keys
-from shared.bulk.layout import shard_name
-from shared.bulk.messages import message_id
-from shared.bulk.records import ShardMove, read_move
-from shared.errors import LeaseLost
-from shared.jobs import State
-from shared.queues import claims_key, leases_key
-from shared.scripts import call_all, script
+from imagefleet.shared.bulk.keys import run_keys
+from imagefleet.shared.bulk.layout import shard_name
+from imagefleet.shared.bulk.messages import message_id
+from imagefleet.shared.bulk.records import ShardMove, read_move
+from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.jobs import State
+from imagefleet.shared.queues import claims_key, leases_key
+from imagefleet.shared.scripts import call_all, script
 
 if TYPE_CHECKING:
     from redis import Redis

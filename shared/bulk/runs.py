@@ -16,10 +16,10 @@ loses, running the same command again brings back. Knows no store and no Celery.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from shared.bulk.keys import RunKeys, index_key, looked_key, run_key, run_keys, still_key
-from shared.bulk.messages import Waiting, bulk_queue, packed
-from shared.bulk.moves import Change, Moves
-from shared.bulk.records import (
+from imagefleet.shared.bulk.keys import RunKeys, index_key, looked_key, run_key, run_keys, still_key
+from imagefleet.shared.bulk.messages import Waiting, bulk_queue, packed
+from imagefleet.shared.bulk.moves import Change, Moves
+from imagefleet.shared.bulk.records import (
     NONE,
     NewRun,
     RunStatus,
@@ -28,10 +28,10 @@ from shared.bulk.records import (
     read_record,
     read_status,
 )
-from shared.errors import UnknownRun
-from shared.jobs import State
-from shared.queues import claims_key, leases_key
-from shared.scripts import script
+from imagefleet.shared.errors import UnknownRun
+from imagefleet.shared.jobs import State
+from imagefleet.shared.queues import claims_key, leases_key
+from imagefleet.shared.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -6,8 +6,8 @@ No times and no workers: a shard made again has the same bytes.
 from collections import Counter
 from collections.abc import Iterable
 
-from shared.bulk.plan import Plan, canonical
-from shared.jobs import Record
+from imagefleet.shared.bulk.plan import Plan, canonical
+from imagefleet.shared.jobs import Record
 
 
 class ShardFile(Record):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from shared.bulk.layout import CARD, RUN_STATS
-from shared.bulk.markers import finished
-from shared.bulk.plan import BulkFormat, Plan
-from shared.bulk.stats import RunStats
-from shared.storage import ObjectStore
+from imagefleet.shared.bulk.layout import CARD, RUN_STATS
+from imagefleet.shared.bulk.markers import finished
+from imagefleet.shared.bulk.plan import BulkFormat, Plan
+from imagefleet.shared.bulk.stats import RunStats
+from imagefleet.shared.storage import ObjectStore
 
 _SIZES: Final = (
     (1_000, "n<1K"),

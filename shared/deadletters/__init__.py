@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-from shared.errors import UnknownJob
-from shared.jobs import JOB_ID, Record, State
-from shared.scripts import script
+from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.jobs import JOB_ID, Record, State
+from imagefleet.shared.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis

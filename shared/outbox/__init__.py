@@ -18,9 +18,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from shared.errors import MessageRejected, UnknownJob
-from shared.outbox.messages import Entry, Message, Outcome, Standing, Try, Verdict
-from shared.scripts import script
+from imagefleet.shared.errors import MessageRejected, UnknownJob
+from imagefleet.shared.outbox.messages import Entry, Message, Outcome, Standing, Try, Verdict
+from imagefleet.shared.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis

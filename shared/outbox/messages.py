@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Self
 from urllib.parse import urlsplit
 
-from shared.errors import MessageRejected
-from shared.jobs import Record
+from imagefleet.shared.errors import MessageRejected
+from imagefleet.shared.jobs import Record
 
 
 @dataclass(frozen=True, kw_only=True)

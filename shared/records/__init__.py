@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from shared import broker
-from shared.errors import (
+from imagefleet.shared import broker
+from imagefleet.shared.errors import (
     InvalidRequest,
     JobCancelled,
     LeaseLost,
@@ -17,8 +17,8 @@ from shared.errors import (
     TenantLimit,
     UnknownJob,
 )
-from shared.events import Callback, callback
-from shared.jobs import (
+from imagefleet.shared.events import Callback, callback
+from imagefleet.shared.jobs import (
     MOVES,
     TERMINAL,
     CallbackEvent,
@@ -28,9 +28,9 @@ from shared.jobs import (
     JobStatus,
     State,
 )
-from shared.queues import known_queues_key, later_key, list_key, queue_of
-from shared.scripts import call_all, script
-from shared.tenants import EVERYBODY, limits_key
+from imagefleet.shared.queues import known_queues_key, later_key, list_key, queue_of
+from imagefleet.shared.scripts import call_all, script
+from imagefleet.shared.tenants import EVERYBODY, limits_key
 
 if TYPE_CHECKING:
     from redis import Redis

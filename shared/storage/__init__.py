@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from shared.errors import ConfigurationError
-from shared.storage.base import ObjectStore, StoredObject
-from shared.storage.folder import FolderStore
-from shared.storage.memory import MemoryStore
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.storage.base import ObjectStore, StoredObject
+from imagefleet.shared.storage.folder import FolderStore
+from imagefleet.shared.storage.memory import MemoryStore
 
 __all__ = ["ObjectStore", "StoredObject", "open_store"]
 
@@ -48,7 +48,7 @@ def _folder(rest: str, setting: str) -> Path:
 
 def _open_s3(url: str, setting: str) -> ObjectStore:
     try:
-        from shared.storage.s3 import S3Store
+        from imagefleet.shared.storage.s3 import S3Store
     except ImportError as error:
         raise ConfigurationError(f"s3:// needs {error.name}: install imagefleet[worker]") from error
     parts = urlsplit(url)

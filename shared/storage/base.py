@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Final, Protocol
 
-from shared.errors import InvalidRequest, StorageDenied, StorageUnavailable
+from imagefleet.shared.errors import InvalidRequest, StorageDenied, StorageUnavailable
 
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _KEY: Final = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")

@@ -17,8 +17,8 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from shared.errors import StorageDenied, StorageUnavailable
-from shared.storage.base import StoredObject, check_key, prove, stored, stored_file
+from imagefleet.shared.errors import StorageDenied, StorageUnavailable
+from imagefleet.shared.storage.base import StoredObject, check_key, prove, stored, stored_file
 
 _CHUNK_BYTES: Final = 1 << 20
 _TRIES: Final = 5

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from io import BufferedIOBase
 
-from shared.storage.base import StoredObject, check_key, delete_each, prove, stored
+from imagefleet.shared.storage.base import StoredObject, check_key, delete_each, prove, stored
 
 
 class MemoryStore:

@@ -23,8 +23,8 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
-from shared.errors import ConfigurationError, StorageDenied, StorageUnavailable
-from shared.storage.base import (
+from imagefleet.shared.errors import ConfigurationError, StorageDenied, StorageUnavailable
+from imagefleet.shared.storage.base import (
     StoredObject,
     check_key,
     delete_each,

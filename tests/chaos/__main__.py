@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from shared.embedded import find_server
+from imagefleet.shared.embedded import find_server
 from tests.chaos.suite import Plan, run
 
 

@@ -23,7 +23,7 @@ Main = Callable[[], None]
 
 def our_worker() -> None:
     """`imagefleet-worker`, without flags."""
-    from worker.cli import main
+    from imagefleet.worker.cli import main
 
     main(args=[], prog_name="imagefleet-worker")
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import redis
 
-from shared import broker
-from shared.embedded import EmbeddedRedis
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
 from tests.chaos.fleet import Fleet
 
 KILL_EVERY_S: Final = 2.0

@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from shared.jobs import JobRequest, State
-from worker.engine.fake import DIE, FAIL
+from imagefleet.shared.jobs import JobRequest, State
+from imagefleet.worker.engine.fake import DIE, FAIL
 
 SIZES: Final = ((64, 64), (32, 32))
 """Two compile keys, the first one the default."""

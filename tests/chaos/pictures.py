@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from shared.jobs import ImageResult, JobStatus, State
-from shared.keys import image_key, metadata_key
-from shared.storage import ObjectStore
+from imagefleet.shared.jobs import ImageResult, JobStatus, State
+from imagefleet.shared.keys import image_key, metadata_key
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.worker.attempts import plan_attempt
+from imagefleet.worker.encode import encode
+from imagefleet.worker.engine.base import Shape
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.metadata import picture_metadata
 from tests.chaos.ledger import Ledger
 from tests.chaos.orders import SIZES, Order
-from worker.attempts import plan_attempt
-from worker.encode import encode
-from worker.engine.base import Shape
-from worker.engine.fake import FakeEngine
-from worker.metadata import picture_metadata
 
 _READERS: Final = 4
 _ENGINE: Final = FakeEngine(shapes=[Shape(height=height, width=width) for height, width in SIZES])

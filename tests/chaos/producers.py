@@ -14,12 +14,12 @@ from typing import Any, TextIO
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from producer import Client
-from shared.broker import TASK_NAME, celery_url
-from shared.errors import BrokerUnavailable
-from shared.jobs import State, pack
-from shared.queues import queue_of
-from shared.settings import Settings
+from imagefleet import Client
+from imagefleet.shared.broker import TASK_NAME, celery_url
+from imagefleet.shared.errors import BrokerUnavailable
+from imagefleet.shared.jobs import State, pack
+from imagefleet.shared.queues import queue_of
+from imagefleet.shared.settings import Settings
 from tests.chaos.orders import Fate, Order, Producer, read
 
 _BUNDLE = 40

@@ -16,8 +16,8 @@ from typing import cast
 import click
 import redis
 
-from shared import broker
-from shared.embedded import EmbeddedRedis
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.mischief import Mischief

@@ -13,8 +13,8 @@ from typing import Final
 
 from celery import Celery
 
-from shared import broker
-from shared.broker import UNTIL_IT_IS_BACK, celery_url
+from imagefleet.shared import broker
+from imagefleet.shared.broker import UNTIL_IT_IS_BACK, celery_url
 from tests.chaos.orders import Order, Producer, read
 from tests.chaos.producers import due, send_task, until_accepted
 

@@ -14,11 +14,11 @@ from typing import Final
 
 import redis
 
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.jobs import TERMINAL, JobStatus, State
-from shared.records import Records
-from shared.storage import open_store
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import TERMINAL, JobStatus, State
+from imagefleet.shared.records import Records
+from imagefleet.shared.storage import open_store
 from tests.chaos.fleet import Fleet, our_worker
 from tests.chaos.ledger import (
     Ledger,
@@ -43,10 +43,10 @@ _IMPORTS: Final = (
     "celery.worker.consumer",
     "celery.worker.strategy",
     "kombu.transport.redis",
-    "shared.storage.s3",
-    "worker.bootsteps",
-    "worker.cli",
-    "worker.tasks",
+    "imagefleet.shared.storage.s3",
+    "imagefleet.worker.bootsteps",
+    "imagefleet.worker.cli",
+    "imagefleet.worker.tasks",
 )
 _LOOK_EVERY_S: Final = 1.0
 _HURRY_EVERY_S: Final = 10.0

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.jobs import ImageFormat, ImageResult, JobError, JobResult, JobStatus, State
-from shared.keys import metadata_key
-from shared.storage.memory import MemoryStore
-from shared.webhooks import new_secret, sign
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import ImageFormat, ImageResult, JobError, JobResult, JobStatus, State
+from imagefleet.shared.keys import metadata_key
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.shared.webhooks import new_secret, sign
 from tests.chaos.ledger import Ledger, audit_callbacks, audit_keys, audit_records, end_of
 from tests.chaos.mailbox import Mailbox
 from tests.chaos.orders import Fate, Order, Producer, draw

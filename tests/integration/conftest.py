@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from producer import Client
-from shared import broker
-from shared.embedded import EmbeddedRedis
+from imagefleet import Client
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.worker.claims import Claims
 from tests.support.processes import StartWorker, Worker
-from worker.claims import Claims
 
 MakeClaims = Callable[..., Claims]
 
@@ -49,7 +49,7 @@ def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
     started: list[Worker] = []
 
     def start(*command: str, **more: str) -> Worker:
-        worker = Worker(tmp_path, {**settings, **more}, command or ("-m", "worker"))
+        worker = Worker(tmp_path, {**settings, **more}, command or ("-m", "imagefleet.worker"))
         started.append(worker)
         return worker
 

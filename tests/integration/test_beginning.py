@@ -8,12 +8,12 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from producer import Client
-from shared.broker import TASK_NAME, celery_url
-from shared.embedded import EmbeddedRedis
-from shared.jobs import JobRequest, JobResult, State, pack
-from shared.queues import list_key
-from shared.records import Records
+from imagefleet import Client
+from imagefleet.shared.broker import TASK_NAME, celery_url
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import JobRequest, JobResult, State, pack
+from imagefleet.shared.queues import list_key
+from imagefleet.shared.records import Records
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.records import begin

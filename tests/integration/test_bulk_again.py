@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from producer import Client
-from shared.bulk.runs import Runs
-from shared.errors import LeaseLost, ResultTimeout
-from shared.jobs import State
-from shared.storage.folder import FolderStore
+from imagefleet import Client
+from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.errors import LeaseLost, ResultTimeout
+from imagefleet.shared.jobs import State
+from imagefleet.shared.storage.folder import FolderStore
 from tests.support.datasets import RUN, SHARDS
 from tests.support.processes import StartWorker, until
 
@@ -88,7 +88,7 @@ def test_waiting_ends_when_its_time_is_up(
     producer: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, clock = producer.bulk(PROMPTS, tmp_path / "data"), _Clock()
-    monkeypatch.setattr("producer.bulk.run.time", clock)
+    monkeypatch.setattr("imagefleet.producer.bulk.run.time", clock)
     for timeout, now in ((0.0, 0.0), (0.7, 0.7), (30.0, 30.7)):
         with pytest.raises(ResultTimeout):
             run.wait(timeout)

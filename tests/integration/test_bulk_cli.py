@@ -12,14 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from producer import Client
-from producer.bulk.run import BulkRun
-from shared import broker
-from shared.bulk.layout import parts_prefix
-from shared.bulk.plan import derived_seed
-from shared.embedded import EmbeddedRedis
-from shared.errors import InvalidRequest, PlanConflict, ResultTimeout, StorageDenied, UnknownRun
-from shared.jobs import State
+from imagefleet import Client
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.shared import broker
+from imagefleet.shared.bulk.layout import parts_prefix
+from imagefleet.shared.bulk.plan import derived_seed
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import (
+    InvalidRequest,
+    PlanConflict,
+    ResultTimeout,
+    StorageDenied,
+    UnknownRun,
+)
+from imagefleet.shared.jobs import State
 from tests.support.processes import ROOT, StartWorker, Worker, until
 from tests.support.s3 import signed_s3
 
@@ -63,7 +69,15 @@ def fleet(place: list[str]) -> Iterator[Client]:
 def bulk(place: list[str]) -> Bulk:
     def bulk(command: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "producer", "bulk", command, *place, *map(str, arguments)],
+            [
+                sys.executable,
+                "-m",
+                "imagefleet.producer",
+                "bulk",
+                command,
+                *place,
+                *map(str, arguments),
+            ],
             capture_output=True,
             text=True,
             cwd=ROOT,
@@ -136,7 +150,7 @@ def test_two_commands_at_once_and_a_killed_one_make_every_shard_once(
 ) -> None:
     data = tmp_path / "data"
     place = ["--redis-url", settings["IMAGEFLEET_REDIS_URL"], "--namespace"]
-    command = [sys.executable, "-m", "producer", "bulk", "run", *place]
+    command = [sys.executable, "-m", "imagefleet.producer", "bulk", "run", *place]
     command += [settings["IMAGEFLEET_NAMESPACE"], str(prompts), str(data), "--shard-size", "5"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     killed = subprocess.Popen(command, cwd=ROOT, **quiet)
@@ -157,7 +171,7 @@ def test_ctrl_c_leaves_the_run_going(
 ) -> None:
     place = ["--redis-url", settings["IMAGEFLEET_REDIS_URL"]]
     place += ["--namespace", settings["IMAGEFLEET_NAMESPACE"]]
-    command = [sys.executable, "-m", "producer", "bulk", "run", *place, str(prompts)]
+    command = [sys.executable, "-m", "imagefleet.producer", "bulk", "run", *place, str(prompts)]
     watching = subprocess.Popen(
         [*command, str(tmp_path / "data")], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )

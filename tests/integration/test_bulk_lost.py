@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 import redis
 
-from producer import Client
-from producer.bulk.run import BulkRun
-from shared import broker
-from shared.bulk.layout import CARD, PLAN, RUN_STATS
-from shared.bulk.messages import bulk_queue, packed
-from shared.bulk.moves import Change, Moves
-from shared.bulk.runs import Runs
-from shared.embedded import EmbeddedRedis
-from shared.errors import LeaseLost
-from shared.jobs import State
-from shared.queues import later_key, list_key
-from shared.storage.folder import FolderStore
+from imagefleet import Client
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.shared import broker
+from imagefleet.shared.bulk.layout import CARD, PLAN, RUN_STATS
+from imagefleet.shared.bulk.messages import bulk_queue, packed
+from imagefleet.shared.bulk.moves import Change, Moves
+from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.jobs import State
+from imagefleet.shared.queues import later_key, list_key
+from imagefleet.shared.storage.folder import FolderStore
+from imagefleet.worker.bulk.caretaker import Caretaker
+from imagefleet.worker.claims import Claimed, Claims, QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.datasets import RUN, SHARDS, Dataset, planned
 from tests.support.processes import StartWorker, until
-from worker.bulk.caretaker import Caretaker
-from worker.claims import Claimed, Claims, QueueGroup
 
 PROMPTS = [f"prompt {n}" for n in range(30)]
 LOOKS_SOON = {"IMAGEFLEET_BULK_STILL_S": "1"}

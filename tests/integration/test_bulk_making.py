@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared.bulk.keys import run_keys
-from shared.bulk.layout import PLAN, stats_key
-from shared.bulk.messages import ShardMessage, bulk_queue
-from shared.bulk.stats import ShardStats
-from shared.errors import LeaseLost
-from shared.jobs import State
-from shared.queues import list_key
-from shared.storage import ObjectStore, open_store
+from imagefleet.shared.bulk.keys import run_keys
+from imagefleet.shared.bulk.layout import PLAN, stats_key
+from imagefleet.shared.bulk.messages import ShardMessage, bulk_queue
+from imagefleet.shared.bulk.stats import ShardStats
+from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.jobs import State
+from imagefleet.shared.queues import list_key
+from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.worker.bulk.backlog import Backlog
+from imagefleet.worker.bulk.making import make_shard
+from imagefleet.worker.bulk.workshop import Workshop
+from imagefleet.worker.claims import QueueGroup
+from imagefleet.worker.engine.fake import FakeEngine
 from tests.integration.conftest import MakeClaims
 from tests.support.datasets import Dataset, planned
-from worker.bulk.backlog import Backlog
-from worker.bulk.making import make_shard
-from worker.bulk.workshop import Workshop
-from worker.claims import QueueGroup
-from worker.engine.fake import FakeEngine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class _Host:
             event()
             return open_store(url)
 
-        patch.setattr("worker.bulk.making.open_store", opened)
+        patch.setattr("imagefleet.worker.bulk.making.open_store", opened)
 
 
 @pytest.fixture

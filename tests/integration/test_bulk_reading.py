@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from producer import Client
-from producer.bulk.run import BulkRun
-from shared.embedded import EmbeddedRedis
-from shared.jobs import State
+from imagefleet import Client
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import State
 from tests.support.processes import Worker
 
 ROWS: list[Any] = [

@@ -5,12 +5,12 @@ import json
 import pytest
 import redis
 
-from shared.bulk.messages import bulk_queue, unpack_shard
-from shared.bulk.records import NewRun
-from shared.bulk.runs import Runs
-from shared.errors import LeaseLost, MessageRejected, UnknownRun
-from shared.jobs import State
-from shared.queues import list_key
+from imagefleet.shared.bulk.messages import bulk_queue, unpack_shard
+from imagefleet.shared.bulk.records import NewRun
+from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.errors import LeaseLost, MessageRejected, UnknownRun
+from imagefleet.shared.jobs import State
+from imagefleet.shared.queues import list_key
 from tests.support.datasets import RUN, SHARDS
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from producer import Client
-from shared.embedded import EmbeddedRedis
-from shared.jobs import State
+from imagefleet import Client
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import State
 from tests.support.mounts import in_namespace
 from tests.support.processes import StartWorker
 from tests.support.s3 import BUCKET, FaultyS3, carry, error, reply, signed_s3
@@ -71,7 +71,7 @@ def test_a_store_that_goes_away_while_a_shard_is_stored_costs_time_only(
 _MAKE = """
 import subprocess, sys
 from pathlib import Path
-from producer import Client
+from imagefleet import Client
 from tests.support.files import files_below
 from tests.support.processes import Worker, until
 

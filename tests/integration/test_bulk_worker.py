@@ -9,11 +9,11 @@ import pytest
 import redis
 from PIL import Image
 
-from producer import Client
-from shared import broker
-from shared.bulk.plan import BulkFormat
-from shared.embedded import EmbeddedRedis
-from shared.jobs import State
+from imagefleet import Client
+from imagefleet.shared import broker
+from imagefleet.shared.bulk.plan import BulkFormat
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import State
 from tests.support.datasets import Dataset, planned, read_tar
 from tests.support.files import files_below
 from tests.support.processes import StartWorker, Worker, until

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import redis
 
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.errors import LeaseLost
-from shared.queues import known_queues_key, list_key
-from shared.records import Records
-from shared.tenants import Tenants
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.queues import known_queues_key, list_key
+from imagefleet.shared.records import Records
+from imagefleet.shared.tenants import Tenants
+from imagefleet.worker.claims import Claims, QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.processes import until
 from tests.support.redis import TcpServer
-from worker.claims import Claims, QueueGroup
 
 ONE = [QueueGroup(name="64x64", queues=("q",))]
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from producer import Client
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.jobs import JobResult
-from shared.queues import leases_key
-from shared.records import Records
+from imagefleet import Client
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import JobResult
+from imagefleet.shared.queues import leases_key
+from imagefleet.shared.records import Records
 from tests.support.processes import ROOT
 from tests.support.records import begin
 
@@ -28,7 +28,7 @@ def run(redis_server: EmbeddedRedis, namespace: str) -> Run:
         command, *rest = arguments
         place = ["--redis-url", redis_server.url, "--namespace", namespace]
         return subprocess.run(
-            [sys.executable, "-m", "producer", command, *place, *rest],
+            [sys.executable, "-m", "imagefleet.producer", command, *place, *rest],
             input=stdin,
             capture_output=True,
             text=True,
@@ -152,7 +152,7 @@ def test_ctrl_c_while_waiting_leaves_the_id_behind(
 ) -> None:
     place = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
     waiting = subprocess.Popen(
-        [sys.executable, "-m", "producer", "submit", "a", "--wait"],
+        [sys.executable, "-m", "imagefleet.producer", "submit", "a", "--wait"],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,

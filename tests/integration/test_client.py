@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from producer import AsyncClient, Client
-from shared import broker
-from shared.catalogue import Catalogue, Offer
-from shared.embedded import EmbeddedRedis
-from shared.errors import (
+from imagefleet import AsyncClient, Client
+from imagefleet.shared import broker
+from imagefleet.shared.catalogue import Catalogue, Offer
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import (
     BrokerUnavailable,
     ConfigurationError,
     InvalidRequest,
@@ -22,12 +22,12 @@ from shared.errors import (
     TenantLimit,
     UnknownJob,
 )
-from shared.jobs import JobError, JobResult, State
-from shared.records import Records
+from imagefleet.shared.jobs import JobError, JobResult, State
+from imagefleet.shared.records import Records
+from imagefleet.worker.attempts import offer_of
+from imagefleet.worker.claims import Claims
 from tests.support.engines import INFO
 from tests.support.records import begin
-from worker.attempts import offer_of
-from worker.claims import Claims
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
 
@@ -248,5 +248,5 @@ def test_offers_are_read_again_after_a_while(
     catalogue.announce(offer)
     assert catalogue.offers() == {}
     late = time.monotonic() + 60
-    monkeypatch.setattr("shared.catalogue.time.monotonic", lambda: late)
+    monkeypatch.setattr("imagefleet.shared.catalogue.time.monotonic", lambda: late)
     assert catalogue.offers()["new"] == offer

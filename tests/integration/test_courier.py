@@ -12,20 +12,20 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.errors import ConfigurationError
-from shared.outbox import Outbox
-from shared.outbox.messages import Message, Verdict
-from shared.webhooks import new_secret, webhook_id
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.outbox import Outbox
+from imagefleet.shared.outbox.messages import Message, Verdict
+from imagefleet.shared.webhooks import new_secret, webhook_id
+from imagefleet.worker.delivery import start_delivery
+from imagefleet.worker.delivery.courier import Courier
+from imagefleet.worker.delivery.sender import Sender
+from imagefleet.worker.exits import Exit
+from imagefleet.worker.outbound.addresses import AllowList
+from imagefleet.worker.settings import WorkerSettings
 from tests.support.processes import ROOT, until
 from tests.support.receiver import Receiver, answers
-from worker.delivery import start_delivery
-from worker.delivery.courier import Courier
-from worker.delivery.sender import Sender
-from worker.exits import Exit
-from worker.outbound.addresses import AllowList
-from worker.settings import WorkerSettings
 
 SECRET = new_secret()
 HERE = AllowList.parse(["127.0.0.1"])
@@ -176,7 +176,7 @@ def test_settings_that_cannot_be_delivered_with_stop_the_start(
 
 def test_a_worker_does_not_outlive_its_courier() -> None:
     program = (
-        "import threading; from worker.delivery.courier import Courier;"
+        "import threading; from imagefleet.worker.delivery.courier import Courier;"
         "Courier(None, None).start(); threading.Event().wait(30)"
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)

@@ -5,12 +5,12 @@ import json
 import pytest
 import redis
 
-from shared import broker
-from shared.deadletters import DeadLetter, DeadLetters
-from shared.errors import UnknownJob
-from shared.jobs import JobError, JobRequest, State
-from shared.queues import list_key
-from shared.records import Records
+from imagefleet.shared import broker
+from imagefleet.shared.deadletters import DeadLetter, DeadLetters
+from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.jobs import JobError, JobRequest, State
+from imagefleet.shared.queues import list_key
+from imagefleet.shared.records import Records
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_letters_are_found_by_their_own_id_and_by_their_job_s(letters: DeadLette
 def test_the_oldest_make_room(
     letters: DeadLetters, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.deadletters._KEPT", 2)
+    monkeypatch.setattr("imagefleet.shared.deadletters._KEPT", 2)
     for at, message in enumerate("abc"):
         letter = _bury(letters, message)
         client.zadd(f"{namespace}:dead", {letter.id: at})

@@ -11,7 +11,14 @@ from PIL import Image
 
 from tests.support.processes import ROOT, until
 
-DEMO = [sys.executable, "-m", "producer", "demo", "--model", "fake:seconds=0.02,capacity=8"]
+DEMO = [
+    sys.executable,
+    "-m",
+    "imagefleet.producer",
+    "demo",
+    "--model",
+    "fake:seconds=0.02,capacity=8",
+]
 
 
 def _children(pid: int) -> set[int]:
@@ -74,7 +81,7 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
 
 IN_A_FORK = """
 import os, signal
-from producer.cli import main
+from imagefleet.producer.cli import main
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 main()
 """

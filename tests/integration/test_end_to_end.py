@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from producer import Client, Job
-from shared.embedded import EmbeddedRedis
-from shared.jobs import CallbackEvent, JobResult
-from shared.storage import ObjectStore, open_store
-from shared.webhooks import new_secret
+from imagefleet import Client, Job
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import CallbackEvent, JobResult
+from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.webhooks import new_secret
 from tests.support.judge import judge, score
 from tests.support.processes import Worker
 from tests.support.receiver import Receiver

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from producer import Client, Job
-from shared.deadletters import DeadLetters
-from shared.errors import JobFailed
-from shared.jobs import State
+from imagefleet import Client, Job
+from imagefleet.shared.deadletters import DeadLetters
+from imagefleet.shared.errors import JobFailed
+from imagefleet.shared.jobs import State
+from imagefleet.worker.exits import Exit
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.s3 import (
@@ -22,7 +23,6 @@ from tests.support.s3 import (
     reply,
     signed_s3,
 )
-from worker.exits import Exit
 
 
 def _running(jobs: list[Job]) -> bool:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import redis
 
-from shared.errors import LeaseLost, StorageUnavailable
-from shared.jobs import JobRequest, State
-from shared.records import Records
-from shared.storage.base import StoredObject
-from shared.storage.memory import MemoryStore
+from imagefleet.shared.errors import LeaseLost, StorageUnavailable
+from imagefleet.shared.jobs import JobRequest, State
+from imagefleet.shared.records import Records
+from imagefleet.shared.storage.base import StoredObject
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.attempts import Attempt, plan_attempt
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.finish import Finisher
 from tests.support.records import begin
-from worker.attempts import Attempt, plan_attempt
-from worker.engine.fake import FakeEngine
-from worker.finish import Finisher
 
 
 @pytest.fixture

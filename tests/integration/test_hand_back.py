@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 import redis
 
-from shared import broker
-from shared.broker import UNTIL_IT_IS_BACK
-from shared.embedded import EmbeddedRedis
-from shared.jobs import JobRequest, State
-from shared.queues import list_key, queue_of
-from shared.records import Records
-from shared.storage.memory import MemoryStore
+from imagefleet.shared import broker
+from imagefleet.shared.broker import UNTIL_IT_IS_BACK
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import JobRequest, State
+from imagefleet.shared.queues import list_key, queue_of
+from imagefleet.shared.records import Records
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.attempts import Attempt, plan_attempt
+from imagefleet.worker.bulk.backlog import Backlog
+from imagefleet.worker.claims import Claims, QueueGroup
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.finish import Finisher
+from imagefleet.worker.intake import Intake
+from imagefleet.worker.originals import Originals
+from imagefleet.worker.outbound.addresses import AllowList
+from imagefleet.worker.performing import Performer
 from tests.support.processes import until
 from tests.support.records import begin
-from worker.attempts import Attempt, plan_attempt
-from worker.bulk.backlog import Backlog
-from worker.claims import Claims, QueueGroup
-from worker.engine.fake import FakeEngine
-from worker.finish import Finisher
-from worker.intake import Intake
-from worker.originals import Originals
-from worker.outbound.addresses import AllowList
-from worker.performing import Performer
 
 REQUEST = JobRequest.parse({"prompt": "a", "seed": 1})
 

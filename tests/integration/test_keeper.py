@@ -5,9 +5,9 @@ import time
 import pytest
 import redis
 
-from shared.records import Records
-from worker.claims import Claims, QueueGroup
-from worker.keeper import Keeper
+from imagefleet.shared.records import Records
+from imagefleet.worker.claims import Claims, QueueGroup
+from imagefleet.worker.keeper import Keeper
 
 LEASE_S = 2.0
 

@@ -7,10 +7,10 @@ from typing import Any
 import redis
 from celery import Celery
 
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.jobs import JobRequest, pack
-from shared.queues import list_key
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import JobRequest, pack
+from imagefleet.shared.queues import list_key
 
 OUR_OWN = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"}
 """Of the sending process, unused here, or left empty by us to keep prompts out of logs."""

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from producer import Client
-from shared.deadletters import DeadLetters
-from shared.embedded import EmbeddedRedis
-from shared.jobs import JobError, State
-from shared.outbox import Outbox
-from shared.outbox.messages import Outcome, Verdict
-from shared.queues import list_key
-from shared.records import Records
+from imagefleet import Client
+from imagefleet.shared.deadletters import DeadLetters
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import JobError, State
+from imagefleet.shared.outbox import Outbox
+from imagefleet.shared.outbox.messages import Outcome, Verdict
+from imagefleet.shared.queues import list_key
+from imagefleet.shared.records import Records
 from tests.support.processes import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -30,7 +30,7 @@ def run(redis_server: EmbeddedRedis, namespace: str) -> Run:
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "producer", *arguments],
+            [sys.executable, "-m", "imagefleet.producer", *arguments],
             capture_output=True,
             text=True,
             cwd=ROOT,

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from producer import Client
-from shared.embedded import EmbeddedRedis
-from shared.errors import (
+from imagefleet import Client
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import (
     ImagefleetError,
     InputUnavailable,
     InvalidInput,
     JobFailed,
 )
-from shared.jobs import JobRequest
-from shared.storage import ObjectStore, open_store
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.worker.attempts import plan_attempt
+from imagefleet.worker.engine.base import Original, Shape
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.originals import LARGEST_BYTES, Originals
+from imagefleet.worker.outbound.addresses import AllowList
 from tests.support.gallery import Gallery, broken_off, endless, status
 from tests.support.processes import Worker, until
-from worker.attempts import plan_attempt
-from worker.engine.base import Original, Shape
-from worker.engine.fake import FakeEngine
-from worker.originals import LARGEST_BYTES, Originals
-from worker.outbound.addresses import AllowList
 
 SHAPE = Shape(height=32, width=64)
 INFO = FakeEngine().info

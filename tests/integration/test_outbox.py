@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from shared import events
-from shared.errors import UnknownJob
-from shared.jobs import CallbackEvent, JobError, JobRequest
-from shared.outbox import Outbox
-from shared.outbox.messages import Message, Outcome, Standing, Verdict
-from shared.records import Records
+from imagefleet.shared import events
+from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.jobs import CallbackEvent, JobError, JobRequest
+from imagefleet.shared.outbox import Outbox
+from imagefleet.shared.outbox.messages import Message, Outcome, Standing, Verdict
+from imagefleet.shared.records import Records
 from tests.support.processes import until
 
 DELIVERED = Outcome(verdict=Verdict.DELIVERED, status=204)

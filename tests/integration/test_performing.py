@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 import redis
 
-from shared.deadletters import DeadLetters
-from shared.errors import ConfigurationError, LeaseLost, WorkerError
-from shared.jobs import JobRequest, JobStatus, State
-from shared.queues import later_key, list_key, queue_of
-from shared.records import Records
-from shared.storage.base import StoredObject
-from shared.storage.memory import MemoryStore
+from imagefleet.shared.deadletters import DeadLetters
+from imagefleet.shared.errors import ConfigurationError, LeaseLost, WorkerError
+from imagefleet.shared.jobs import JobRequest, JobStatus, State
+from imagefleet.shared.queues import later_key, list_key, queue_of
+from imagefleet.shared.records import Records
+from imagefleet.shared.storage.base import StoredObject
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.attempts import Attempt, plan_attempt
+from imagefleet.worker.claims import Claims, QueueGroup
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.finish import Finisher
+from imagefleet.worker.health import Health
+from imagefleet.worker.performing import Performer
+from imagefleet.worker.retries import Retries
 from tests.support.records import begin
-from worker.attempts import Attempt, plan_attempt
-from worker.claims import Claims, QueueGroup
-from worker.engine.fake import FakeEngine
-from worker.finish import Finisher
-from worker.health import Health
-from worker.performing import Performer
-from worker.retries import Retries
 
 REQUEST = JobRequest.parse({"prompt": "a", "seed": 1})
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from producer import Client
-from shared.jobs import State
-from shared.queues import list_key
+from imagefleet import Client
+from imagefleet.shared.jobs import State
+from imagefleet.shared.queues import list_key
+from imagefleet.worker.exits import Exit
 from tests.support.gallery import endless, status
 from tests.support.jobs import finish
 from tests.support.metadata_server import Manner, MetadataServer
 from tests.support.processes import StartWorker, until
-from worker.exits import Exit
 
 ENDLESS = "fake:seconds=60,capacity=2"
 """Devices that no test sees the end of a step of."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from producer import Client
-from shared.embedded import EmbeddedRedis
+from imagefleet import Client
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.worker.preview import LONGEST_URL, preview_url
 from tests.support.processes import Worker, until
-from worker.preview import LONGEST_URL, preview_url
 
 
 def test_the_status_of_a_running_job_shows_what_is_painted(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ import json
 import pytest
 import redis
 
-from shared.errors import InvalidRequest, JobCancelled, LeaseLost, UnknownJob
-from shared.events import callback
-from shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
-from shared.queues import list_key
-from shared.records import Records
+from imagefleet.shared.errors import InvalidRequest, JobCancelled, LeaseLost, UnknownJob
+from imagefleet.shared.events import callback
+from imagefleet.shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
+from imagefleet.shared.queues import list_key
+from imagefleet.shared.records import Records
 from tests.support.records import begin
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})

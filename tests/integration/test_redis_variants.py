@@ -10,12 +10,12 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from producer import Client, Job
-from shared import broker
-from shared.embedded import EmbeddedRedis
-from shared.errors import BrokerUnavailable
-from shared.jobs import JobRequest, State, pack
-from shared.queues import known_queues_key, list_key
+from imagefleet import Client, Job
+from imagefleet.shared import broker
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import BrokerUnavailable
+from imagefleet.shared.jobs import JobRequest, State, pack
+from imagefleet.shared.queues import known_queues_key, list_key
 from tests.support.certificates import make_certificate
 from tests.support.jobs import finish
 from tests.support.processes import ROOT, StartWorker, until

@@ -10,14 +10,14 @@ from celery import Celery
 from celery.result import AsyncResult
 from redis.backoff import NoBackoff
 
-from producer import Client
-from shared import broker
-from shared.broker import UNTIL_IT_IS_BACK
-from shared.embedded import EmbeddedRedis
-from shared.errors import BrokerUnavailable, ConfigurationError
-from shared.jobs import State
-from shared.refusals import TakesNoWrites, UntilItTakesWrites, will_pass
-from shared.scripts import script
+from imagefleet import Client
+from imagefleet.shared import broker
+from imagefleet.shared.broker import UNTIL_IT_IS_BACK
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
+from imagefleet.shared.jobs import State
+from imagefleet.shared.refusals import TakesNoWrites, UntilItTakesWrites, will_pass
+from imagefleet.shared.scripts import script
 from tests.support.processes import StartWorker, until
 from tests.support.redis import WatchedPair
 
@@ -41,7 +41,7 @@ def _transaction(client: redis.Redis) -> object:
 
 
 def _script(client: redis.Redis) -> object:
-    add = script(client, "shared.outbox", "add")
+    add = script(client, "imagefleet.shared.outbox", "add")
     return add(keys=["due", "messages"], args=["a", "{}"]) or True
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from shared.outbox.messages import Message, Verdict
-from shared.webhooks import new_secret
+from imagefleet.shared.outbox.messages import Message, Verdict
+from imagefleet.shared.webhooks import new_secret
+from imagefleet.worker.delivery.sender import Sender
+from imagefleet.worker.outbound.addresses import AllowList
 from tests.support.certificates import make_certificate
 from tests.support.receiver import Manner, Receiver, answers
-from worker.delivery.sender import Sender
-from worker.outbound.addresses import AllowList
 
 SECRET = new_secret()
 HERE = AllowList.parse(["127.0.0.0/8", "::1"])

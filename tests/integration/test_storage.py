@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import InvalidRequest
-from shared.storage import ObjectStore, open_store
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.storage import ObjectStore, open_store
 from tests.support.s3 import signed_s3
 
 KEY = "jobs/cat-1/0.png"

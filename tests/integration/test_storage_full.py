@@ -9,8 +9,8 @@ from tests.support.mounts import in_namespace
 _FILL = """
 import sys
 from pathlib import Path
-from shared.errors import StorageDenied
-from shared.storage.folder import FolderStore
+from imagefleet.shared.errors import StorageDenied
+from imagefleet.shared.storage.folder import FolderStore
 
 folder = Path(sys.argv[1])
 store = FolderStore(folder)

@@ -7,8 +7,13 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from shared.errors import ConfigurationError, ImagefleetError, StorageDenied, StorageUnavailable
-from shared.storage.s3 import S3Store
+from imagefleet.shared.errors import (
+    ConfigurationError,
+    ImagefleetError,
+    StorageDenied,
+    StorageUnavailable,
+)
+from imagefleet.shared.storage.s3 import S3Store
 from tests.support.s3 import (
     BUCKET,
     FaultyS3,

@@ -2,8 +2,8 @@
 
 import redis
 
-from producer import Client
-from shared.jobs import JobStatus, State
+from imagefleet import Client
+from imagefleet.shared.jobs import JobStatus, State
 from tests.support.processes import StartWorker, until
 
 FAKE_STEPS = 4

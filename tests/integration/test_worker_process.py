@@ -11,18 +11,18 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from producer import Client, Job
-from shared import broker
-from shared.broker import TASK_NAME, celery_url
-from shared.deadletters import DeadLetters
-from shared.embedded import EmbeddedRedis
-from shared.errors import JobCancelled, JobFailed, UnknownJob
-from shared.jobs import JobRequest, State, pack
-from shared.queues import list_key
+from imagefleet import Client, Job
+from imagefleet.shared import broker
+from imagefleet.shared.broker import TASK_NAME, celery_url
+from imagefleet.shared.deadletters import DeadLetters
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.errors import JobCancelled, JobFailed, UnknownJob
+from imagefleet.shared.jobs import JobRequest, State, pack
+from imagefleet.shared.queues import list_key
+from imagefleet.worker.exits import Exit
 from tests.support.files import files_below
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
-from worker.exits import Exit
 
 ENDLESS = "fake:seconds=60,capacity=8"
 """Devices with a batch that no test sees the end of: what is to happen meanwhile may take long."""
@@ -367,7 +367,7 @@ def test_a_job_the_producer_should_have_refused_fails_at_the_worker_with_its_rea
 def test_plain_celery_can_send_jobs_and_read_results(
     start: StartWorker, producer: Client, redis_server: EmbeddedRedis, namespace: str
 ) -> None:
-    start("-m", "celery", "-A", "worker.app", "worker", "--loglevel", "INFO")
+    start("-m", "celery", "-A", "imagefleet.worker.app", "worker", "--loglevel", "INFO")
     url = celery_url(redis_server.url)
     with Celery(broker=url, backend=url, set_as_current=False) as app:
         request = JobRequest.parse({"prompt": "from celery", "seed": 5})

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from producer import Client
-from shared.embedded import EmbeddedRedis
-from shared.jobs import State
+from imagefleet import Client
+from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.jobs import State
+from imagefleet.worker.exits import Exit
 from tests.support.processes import Worker
-from worker.exits import Exit
 
 StartWorker = Callable[..., Worker]
 

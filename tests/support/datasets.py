@@ -12,12 +12,20 @@ from typing import Any
 
 import redis
 
-from shared.bulk.layout import PLAN, RUN_STATS, plan_key, shard_name
-from shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardPlan, ShardRow, Source, run_id
-from shared.bulk.records import NewRun
-from shared.bulk.runs import Runs
-from shared.jobs import State
-from shared.storage import open_store
+from imagefleet.shared.bulk.layout import PLAN, RUN_STATS, plan_key, shard_name
+from imagefleet.shared.bulk.plan import (
+    BulkFormat,
+    Plan,
+    RowParameters,
+    ShardPlan,
+    ShardRow,
+    Source,
+    run_id,
+)
+from imagefleet.shared.bulk.records import NewRun
+from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.jobs import State
+from imagefleet.shared.storage import open_store
 from tests.support.files import files_below
 
 RUN = NewRun(

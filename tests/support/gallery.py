@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 
-from producer.demo.local_http import LocalServer
+from imagefleet.producer.demo.local_http import LocalServer
 
 Shown = bytes | Callable[[BaseHTTPRequestHandler], None]
 """A body for status 200, or whoever answers."""

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from unittest import mock
 
-from producer.demo.local_http import LocalServer
+from imagefleet.producer.demo.local_http import LocalServer
 
 _COMMIT = "0" * 40
 _FILE_URL = "/{repo_id}/resolve/{revision}/{filename}"

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from producer import Client, Job
-from shared.jobs import State
+from imagefleet import Client, Job
+from imagefleet.shared.jobs import State
 
 
 def finish(producer: Client, jobs: Sequence[Job], timeout: float = 60) -> set[State]:

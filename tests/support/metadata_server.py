@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
-from producer.demo.local_http import LocalServer
+from imagefleet.producer.demo.local_http import LocalServer
 
 Manner = Callable[[BaseHTTPRequestHandler], None]
 """Who answers instead."""

@@ -18,7 +18,10 @@ class Worker:
     """A worker process of this test, `imagefleet-worker` unless `command` says otherwise."""
 
     def __init__(
-        self, folder: Path, environment: dict[str, str], command: Sequence[str] = ("-m", "worker")
+        self,
+        folder: Path,
+        environment: dict[str, str],
+        command: Sequence[str] = ("-m", "imagefleet.worker"),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"worker-{time.monotonic_ns()}.log"

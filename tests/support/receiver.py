@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 
-from producer.demo.local_http import LocalServer
-from shared.webhooks import InvalidSignature, verify
+from imagefleet.producer.demo.local_http import LocalServer
+from imagefleet.shared.webhooks import InvalidSignature, verify
 
 
 @dataclass(frozen=True, kw_only=True)

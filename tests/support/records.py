@@ -1,7 +1,7 @@
 """Records as tests move them: one at a time."""
 
-from shared.events import Callback
-from shared.records import Beginning, Move, Records
+from imagefleet.shared.events import Callback
+from imagefleet.shared.records import Beginning, Move, Records
 
 
 def begin(

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import redis
 
-from shared.embedded import find_server
-from shared.parentage import leaves_with_parent
+from imagefleet.shared.embedded import find_server
+from imagefleet.shared.parentage import leaves_with_parent
 from tests.support.processes import until
 
 

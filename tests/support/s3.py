@@ -13,7 +13,7 @@ from moto import settings
 from moto.moto_api._internal.models import moto_api_backend
 from moto.server import ThreadedMotoServer
 
-from producer.demo.local_http import LocalServer
+from imagefleet.producer.demo.local_http import LocalServer
 
 BUCKET: Final = "pictures"
 _EVERYTHING: Final = (

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from shared.jobs import JobRequest
-from worker.attempts import plan_attempt
-from worker.engine.fake import FakeEngine
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.worker.attempts import plan_attempt
+from imagefleet.worker.engine.fake import FakeEngine
 
 BLACK = np.zeros((64, 64, 3), np.uint8)
 

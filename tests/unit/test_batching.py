@@ -5,11 +5,11 @@ from collections import deque
 
 import pytest
 
-from shared.errors import JobCancelled
-from shared.jobs import JobRequest
+from imagefleet.shared.errors import JobCancelled
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.worker.attempts import Attempt, Slot, plan_attempt, slots_of
+from imagefleet.worker.batching import Linger, next_batch, suspect_from
 from tests.support.engines import INFO
-from worker.attempts import Attempt, Slot, plan_attempt, slots_of
-from worker.batching import Linger, next_batch, suspect_from
 
 
 def _attempt(name: str, deliveries: int = 1, **parameters: object) -> Attempt:
@@ -98,7 +98,7 @@ def test_a_job_runs_alone_from_its_third_delivery_however_many_are_allowed(
 
 def test_a_short_batch_lingers_and_a_full_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("worker.batching.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("imagefleet.worker.batching.time.monotonic", lambda: now[0])
     linger = Linger(0.5, capacity=4)
     few, full = _waiting(_attempt("a")), _waiting(_attempt("b", num_images_per_prompt=4))
     assert linger.goes_on(few)

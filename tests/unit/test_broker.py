@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.broker import celery_url, message, transport_options
-from shared.errors import ConfigurationError
-from shared.jobs import JobRequest
-from shared.sentinel import Address
-from shared.settings import Settings
-from worker.engine.base import ImageSpec, Original
+from imagefleet.shared.broker import celery_url, message, transport_options
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.sentinel import Address
+from imagefleet.shared.settings import Settings
+from imagefleet.worker.engine.base import ImageSpec, Original
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import transformers
 
-import worker
-from worker.engine.tokenizer import ClipTokenizer
+import imagefleet.worker
+from imagefleet.worker.engine.tokenizer import ClipTokenizer
 
-FOLDER = Path(worker.__file__).parent / "bundled" / "shapes"
+FOLDER = Path(imagefleet.worker.__file__).parent / "bundled" / "shapes"
 PROMPTS = [
     "a small red circle on the left on a blue background",
     "",

@@ -5,12 +5,12 @@ from typing import Any
 import fakeredis
 import pytest
 
-from shared.admission import admit
-from shared.catalogue import Catalogue, Offer
-from shared.errors import InvalidRequest
-from shared.jobs import JobRequest
+from imagefleet.shared.admission import admit
+from imagefleet.shared.catalogue import Catalogue, Offer
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.worker.attempts import offer_of, plan_attempt
 from tests.support.engines import INFO
-from worker.attempts import offer_of, plan_attempt
 
 
 @pytest.fixture

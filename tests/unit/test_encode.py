@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from shared.jobs import MAX_PROMPT_CHARACTERS, ImageFormat
-from worker.encode import FORMATS, encode
-from worker.engine.base import ImageSpec, ModelInfo, Shape
-from worker.metadata import infotext, picture_metadata
+from imagefleet.shared.jobs import MAX_PROMPT_CHARACTERS, ImageFormat
+from imagefleet.worker.encode import FORMATS, encode
+from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.metadata import infotext, picture_metadata
 
 USER_COMMENT, EXIF_IFD, IMAGE_DESCRIPTION = 0x9286, 0x8769, 0x010E
 INFO = ModelInfo(

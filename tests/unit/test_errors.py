@@ -3,8 +3,8 @@
 import pickle
 from collections.abc import Iterator
 
-from shared import errors
-from shared.errors import ImagefleetError, InvalidRequest, JobFailed
+from imagefleet.shared import errors
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest, JobFailed
 
 
 def _tree(root: type[ImagefleetError] = ImagefleetError) -> Iterator[type[ImagefleetError]]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from shared.jobs import JobRequest
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.worker.attempts import Slot, plan_attempt, slots_of
+from imagefleet.worker.foresight import Foresight
 from tests.support.engines import INFO
-from worker.attempts import Slot, plan_attempt, slots_of
-from worker.foresight import Foresight
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("worker.foresight.time.monotonic", clock)
+    monkeypatch.setattr("imagefleet.worker.foresight.time.monotonic", clock)
     return clock
 
 

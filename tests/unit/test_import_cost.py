@@ -1,4 +1,4 @@
-"""Producers stay light: no JAX, numpy, boto3, Celery or torch behind `import producer`."""
+"""Producers stay light: no JAX, numpy, boto3, Celery or torch behind `imagefleet.producer`."""
 
 import subprocess
 import sys
@@ -7,6 +7,9 @@ HEAVY = {"jax", "numpy", "boto3", "botocore", "celery", "kombu", "torch", "flax"
 
 
 def test_importing_the_producer_loads_nothing_heavy() -> None:
-    code = "import producer, producer.cli, sys; print(*{m.partition('.')[0] for m in sys.modules})"
+    code = (
+        "import sys, imagefleet.producer.cli; from imagefleet import Client;"
+        "print(*{module.partition('.')[0] for module in sys.modules})"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not HEAVY & set(told.stdout.split())

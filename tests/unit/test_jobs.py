@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shared.errors import InvalidRequest, MessageRejected
-from shared.jobs import (
+from imagefleet.shared.errors import InvalidRequest, MessageRejected
+from imagefleet.shared.jobs import (
     MAX_PROMPT_CHARACTERS,
     MOVES,
     TERMINAL,

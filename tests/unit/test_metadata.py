@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shared.storage import StoredObject
-from worker.engine.base import ImageSpec, ModelInfo, Shape
-from worker.metadata import infotext, picture_metadata, sidecar
+from imagefleet.shared.storage import StoredObject
+from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.metadata import infotext, picture_metadata, sidecar
 
 INFO = ModelInfo(
     name="shapes",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared.jobs import JobRequest
-from shared.queues import queue_of
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.queues import queue_of
 
 
 @pytest.mark.parametrize(

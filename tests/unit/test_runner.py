@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from shared.errors import DeviceError, InvalidRequest
-from shared.jobs import JobRequest
-from shared.storage.memory import MemoryStore
+from imagefleet.shared.errors import DeviceError, InvalidRequest
+from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.attempts import Attempt, Slot, plan_attempt, slots_of
+from imagefleet.worker.engine.base import ImageSpec
+from imagefleet.worker.health import Health
+from imagefleet.worker.runner import GiveUp, Runner
 from tests.support.engines import INFO, RecordingEngine
-from worker.attempts import Attempt, Slot, plan_attempt, slots_of
-from worker.engine.base import ImageSpec
-from worker.health import Health
-from worker.runner import GiveUp, Runner
 
 
 def _attempt(name: str, seed: int) -> Attempt:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from shared.errors import ConfigurationError
-from shared.settings import Settings
-from shared.webhooks import new_secret
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.settings import Settings
+from imagefleet.shared.webhooks import new_secret
+from imagefleet.worker.host import Host
+from imagefleet.worker.settings import WorkerSettings, misspelt
 from tools.settings_page import PAGE, page
-from worker.host import Host
-from worker.settings import WorkerSettings, misspelt
 
 
 def test_the_page_lists_every_setting_with_its_default() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import ImagefleetError, StorageDenied, StorageUnavailable
-from shared.storage.folder import FolderStore
+from imagefleet.shared.errors import ImagefleetError, StorageDenied, StorageUnavailable
+from imagefleet.shared.storage.folder import FolderStore
 from tests.support.files import files_below
 
 KEY = "jobs/a/0.png"

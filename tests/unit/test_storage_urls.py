@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import ConfigurationError
-from shared.storage import open_store
-from shared.storage.folder import FolderStore
-from shared.storage.memory import MemoryStore
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.storage import open_store
+from imagefleet.shared.storage.folder import FolderStore
+from imagefleet.shared.storage.memory import MemoryStore
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_anything_else_is_refused_with_what_to_write(url: str, says: str) -> Non
 
 
 def test_s3_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "shared.storage.s3", raising=False)
+    monkeypatch.delitem(sys.modules, "imagefleet.shared.storage.s3", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(ConfigurationError, match=r"install imagefleet\[worker\]"):
         open_store("s3://bucket")

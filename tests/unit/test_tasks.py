@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from celery import Celery
 from kombu.message import Message
 
-from shared.broker import TASK_NAME
-from worker.tasks import add_render_task
+from imagefleet.shared.broker import TASK_NAME
+from imagefleet.worker.tasks import add_render_task
 
 
 class Ledger:

@@ -7,8 +7,15 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from shared.errors import ConfigurationError
-from shared.webhooks import InvalidSignature, check_secrets, new_secret, sign, verify, webhook_id
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.webhooks import (
+    InvalidSignature,
+    check_secrets,
+    new_secret,
+    sign,
+    verify,
+    webhook_id,
+)
 
 BODY = '{"type": "job.succeeded", "data": {"prompt": "ein Bär"}}'
 SECRET = new_secret()

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from imagefleet.worker.engine.base import ImageSpec
+from imagefleet.worker.engine.load import load_engine
 from tools.train_shapes.scenes import Picture
-from worker.engine.base import ImageSpec
-from worker.engine.load import load_engine
 
 
 class EnginePipeline:

@@ -15,9 +15,9 @@ from typing import Any, Self
 import numpy as np
 from PIL import Image
 
-from producer import Client
-from producer.demo.processes import WorkerProcess
-from shared.embedded import EmbeddedRedis
+from imagefleet import Client
+from imagefleet.producer.demo.processes import WorkerProcess
+from imagefleet.shared.embedded import EmbeddedRedis
 from tools.train_shapes.scenes import Picture
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from shared.errors import ImagefleetError
-from worker.attempts import Slot, Work
-from worker.claims import Claimed
-from worker.engine.base import Shape
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.worker.attempts import Slot, Work
+from imagefleet.worker.claims import Claimed
+from imagefleet.worker.engine.base import Shape
 
 _BATCHES_AHEAD: Final = 4
 """Of rows. With fewer another shard is wanted."""

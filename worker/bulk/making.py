@@ -11,13 +11,13 @@ from typing import Final, TypeVar
 
 import redis
 
-from shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
-from shared.bulk.markers import read_marker
-from shared.bulk.messages import ShardMessage
-from shared.bulk.plan import Plan, ShardPlan
-from shared.bulk.stats import RowFailure, ShardFile, ShardStats
-from shared.bulk.summary import sum_up, summarise
-from shared.errors import (
+from imagefleet.shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
+from imagefleet.shared.bulk.markers import read_marker
+from imagefleet.shared.bulk.messages import ShardMessage
+from imagefleet.shared.bulk.plan import Plan, ShardPlan
+from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
+from imagefleet.shared.bulk.summary import sum_up, summarise
+from imagefleet.shared.errors import (
     CheckpointError,
     ImagefleetError,
     LeaseLost,
@@ -26,13 +26,13 @@ from shared.errors import (
     TooManyDeliveries,
     WorkerError,
 )
-from shared.jobs import State
-from shared.storage import ObjectStore, open_store
-from worker.bulk.packing import put_shard
-from worker.bulk.painting import Painting
-from worker.bulk.parts import Parts, clear_parts
-from worker.bulk.samples import Spool
-from worker.bulk.workshop import Workshop
+from imagefleet.shared.jobs import State
+from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.worker.bulk.packing import put_shard
+from imagefleet.worker.bulk.painting import Painting
+from imagefleet.worker.bulk.parts import Parts, clear_parts
+from imagefleet.worker.bulk.samples import Spool
+from imagefleet.worker.bulk.workshop import Workshop
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from shared.bulk.layout import archive_key, file_key, metadata_key, parquet_key
-from shared.bulk.plan import BulkFormat, canonical
-from shared.errors import ConfigurationError
-from shared.storage import ObjectStore, StoredObject
-from worker.bulk.samples import Sample, Spool
-from worker.bulk.tar import members, write_tar
+from imagefleet.shared.bulk.layout import archive_key, file_key, metadata_key, parquet_key
+from imagefleet.shared.bulk.plan import BulkFormat, canonical
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.storage import ObjectStore, StoredObject
+from imagefleet.worker.bulk.samples import Sample, Spool
+from imagefleet.worker.bulk.tar import members, write_tar
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from shared.bulk.plan import Plan, ShardPlan, ShardRow
-from shared.bulk.stats import RowFailure
-from shared.errors import ImagefleetError, LeaseLost, TooManyDeliveries, WorkerError
-from shared.queues import DEFAULT_MODEL
-from worker.attempts import offer_of
-from worker.batching import suspect_from
-from worker.bulk.backlog import RowWork
-from worker.bulk.parts import Parts
-from worker.bulk.rows import failure_of, is_sample_of, keys_of, samples_of, work_of
-from worker.bulk.samples import Sample, Spool
-from worker.bulk.workshop import Workshop
+from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
+from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.errors import ImagefleetError, LeaseLost, TooManyDeliveries, WorkerError
+from imagefleet.shared.queues import DEFAULT_MODEL
+from imagefleet.worker.attempts import offer_of
+from imagefleet.worker.batching import suspect_from
+from imagefleet.worker.bulk.backlog import RowWork
+from imagefleet.worker.bulk.parts import Parts
+from imagefleet.worker.bulk.rows import failure_of, is_sample_of, keys_of, samples_of, work_of
+from imagefleet.worker.bulk.samples import Sample, Spool
+from imagefleet.worker.bulk.workshop import Workshop
 
 log = logging.getLogger(__name__)
 

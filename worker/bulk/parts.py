@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from shared.bulk.layout import archive_key, parts_folder, parts_prefix
-from shared.bulk.plan import ShardPlan, canonical
-from shared.bulk.stats import RowFailure
-from shared.storage import ObjectStore
-from worker.bulk.samples import Sample, Spool
-from worker.bulk.tar import read_tar, write_tar
+from imagefleet.shared.bulk.layout import archive_key, parts_folder, parts_prefix
+from imagefleet.shared.bulk.plan import ShardPlan, canonical
+from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.worker.bulk.samples import Sample, Spool
+from imagefleet.worker.bulk.tar import read_tar, write_tar
 
 _ALONE: Final = "alone.json"
 

@@ -3,18 +3,18 @@
 import hashlib
 from typing import Final
 
-from shared.admission import admit
-from shared.bulk.layout import sample_key
-from shared.bulk.plan import Plan, ShardPlan, ShardRow
-from shared.bulk.stats import RowFailure
-from shared.catalogue import Offer
-from shared.errors import ImagefleetError
-from worker.attempts import Picture, plan_attempt
-from worker.bulk.backlog import RowWork
-from worker.bulk.samples import Sample
-from worker.encode import encode
-from worker.engine.base import Engine, ModelInfo
-from worker.metadata import picture_metadata
+from imagefleet.shared.admission import admit
+from imagefleet.shared.bulk.layout import sample_key
+from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
+from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.catalogue import Offer
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.worker.attempts import Picture, plan_attempt
+from imagefleet.worker.bulk.backlog import RowWork
+from imagefleet.worker.bulk.samples import Sample
+from imagefleet.worker.encode import encode
+from imagefleet.worker.engine.base import Engine, ModelInfo
+from imagefleet.worker.metadata import picture_metadata
 
 _PAINTED_FROM: Final = (
     *("prompt", "negative_prompt", "seed"),

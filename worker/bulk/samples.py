@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from shared.bulk.plan import canonical
+from imagefleet.shared.bulk.plan import canonical
 
 
 @dataclass(frozen=True, kw_only=True)

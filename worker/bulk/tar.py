@@ -10,8 +10,8 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, Final
 
-from shared.bulk.plan import canonical
-from worker.bulk.samples import Sample
+from imagefleet.shared.bulk.plan import canonical
+from imagefleet.worker.bulk.samples import Sample
 
 _MODE: Final = 0o644
 

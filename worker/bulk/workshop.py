@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shared.bulk.runs import Runs
-from worker.bulk.backlog import Backlog
-from worker.claims import Claims
-from worker.engine.base import Engine
-from worker.patience import patiently
+from imagefleet.shared.bulk.runs import Runs
+from imagefleet.worker.bulk.backlog import Backlog
+from imagefleet.worker.claims import Claims
+from imagefleet.worker.engine.base import Engine
+from imagefleet.worker.patience import patiently
 
 T = TypeVar("T")
 

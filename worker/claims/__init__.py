@@ -16,10 +16,10 @@ from typing import Any, Final, cast
 
 import redis
 
-from shared.errors import LeaseLost
-from shared.queues import claims_key, known_queues_key, later_key, leases_key
-from shared.scripts import call_all, script
-from shared.tenants import weights_key
+from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.queues import claims_key, known_queues_key, later_key, leases_key
+from imagefleet.shared.scripts import call_all, script
+from imagefleet.shared.tenants import weights_key
 
 log = logging.getLogger(__name__)
 

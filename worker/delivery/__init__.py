@@ -3,12 +3,12 @@
 import logging
 from typing import TYPE_CHECKING
 
-from shared.outbox import Outbox
-from shared.webhooks import check_secrets
-from worker.delivery.courier import Courier
-from worker.delivery.sender import Sender
-from worker.outbound.addresses import AllowList
-from worker.settings import WorkerSettings
+from imagefleet.shared.outbox import Outbox
+from imagefleet.shared.webhooks import check_secrets
+from imagefleet.worker.delivery.courier import Courier
+from imagefleet.worker.delivery.sender import Sender
+from imagefleet.worker.outbound.addresses import AllowList
+from imagefleet.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -14,10 +14,10 @@ from typing import Final, Protocol
 
 import redis
 
-from shared.outbox import Outbox
-from shared.outbox.messages import Message, Outcome, Verdict
-from worker.delivery.schedule import PAUSES, pause_after
-from worker.vital import vital_thread
+from imagefleet.shared.outbox import Outbox
+from imagefleet.shared.outbox.messages import Message, Outcome, Verdict
+from imagefleet.worker.delivery.schedule import PAUSES, pause_after
+from imagefleet.worker.vital import vital_thread
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Final
 
-from shared.errors import CallbackRefused
-from shared.outbox.messages import Message, Outcome, Verdict
-from shared.webhooks import sign
-from worker.outbound.addresses import AllowList, Endpoint, vet
-from worker.outbound.exchange import FAILURES, Answer, exchange
+from imagefleet.shared.errors import CallbackRefused
+from imagefleet.shared.outbox.messages import Message, Outcome, Verdict
+from imagefleet.shared.webhooks import sign
+from imagefleet.worker.outbound.addresses import AllowList, Endpoint, vet
+from imagefleet.worker.outbound.exchange import FAILURES, Answer, exchange
 
 _LONGEST_ANSWER: Final = 64 * 1024
 _LONGEST_REASON: Final = 200

@@ -13,9 +13,9 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from shared.errors import DeviceError
-from worker.engine.base import ImageSpec, Pictures
-from worker.engine.sampling import Decoded, Given, Request, Weights
+from imagefleet.shared.errors import DeviceError
+from imagefleet.worker.engine.base import ImageSpec, Pictures
+from imagefleet.worker.engine.sampling import Decoded, Given, Request, Weights
 
 _AHEAD: Final = 2
 """Steps handed to the devices beyond the one they are known to have done: enough for them never to

@@ -14,7 +14,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError
 
 NETWORKS: Final = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
 """Folders with weights that this engine knows; which of them there are, model_index.json says."""

@@ -11,7 +11,7 @@ from typing import Final
 import jax
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from shared.errors import ConfigurationError
+from imagefleet.shared.errors import ConfigurationError
 
 _COMPILED: Final = "/jax/core/compile/backend_compile_duration"
 _CACHE_HIT: Final = "/jax/compilation_cache/cache_hits"

@@ -23,10 +23,10 @@ from typing import Any, Final
 import jax
 from jax.experimental import serialize_executable
 
-from shared.errors import ImagefleetError
-from shared.storage import ObjectStore
-from worker.engine.compilation import CacheHits, past_cache
-from worker.engine.mesh import Placement
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.worker.engine.compilation import CacheHits, past_cache
+from imagefleet.worker.engine.mesh import Placement
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from shared.errors import ConfigurationError, DeviceError
-from worker.engine.base import ImageSpec, ModelInfo, Pictures, Rendering, Shape
+from imagefleet.shared.errors import ConfigurationError, DeviceError
+from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Pictures, Rendering, Shape
 
 FAIL: Final = "[fail]"
 """A prompt with this in it breaks its batch."""

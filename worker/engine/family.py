@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from shared.errors import CheckpointError
-from worker.engine.base import Shape
-from worker.engine.checkpoint import networks_of, read_json
-from worker.engine.models.clip_text import ClipTextConfig
-from worker.engine.models.safety import SafetyConfig
-from worker.engine.models.unet_config import UNetConfig
-from worker.engine.models.vae import VaeConfig
-from worker.engine.schedulers.noise import NoiseSchedule
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.base import Shape
+from imagefleet.worker.engine.checkpoint import networks_of, read_json
+from imagefleet.worker.engine.models.clip_text import ClipTextConfig
+from imagefleet.worker.engine.models.safety import SafetyConfig
+from imagefleet.worker.engine.models.unet_config import UNetConfig
+from imagefleet.worker.engine.models.vae import VaeConfig
+from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from shared.errors import ConfigurationError
+from imagefleet.shared.errors import ConfigurationError
 
 DATA: Final = "data"
 """Axis of slots: along it a batch is split and the weights are repeated."""

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared.errors import ConfigurationError
-from shared.storage import ObjectStore
-from shared.storage.folder import FolderStore
-from worker.engine.base import Engine, Shape
-from worker.engine.fake import FakeEngine
-from worker.engine.layout import Layout
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage.folder import FolderStore
+from imagefleet.worker.engine.base import Engine, Shape
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.layout import Layout
 
 if TYPE_CHECKING:
-    from worker.engine.executables import Shelf
-    from worker.engine.mesh import Placement
+    from imagefleet.worker.engine.executables import Shelf
+    from imagefleet.worker.engine.mesh import Placement
 
 
 def load_engine(
@@ -56,8 +56,8 @@ def load_engine(
         return FakeEngine.parse(
             model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
         )
-    from worker.engine import compilation, source, stable_diffusion
-    from worker.engine.mesh import Placement, start_backend
+    from imagefleet.worker.engine import compilation, source, stable_diffusion
+    from imagefleet.worker.engine.mesh import Placement, start_backend
 
     _require_secret(programs, programs_secret)
     layout = Layout.read(mesh, devices)
@@ -89,8 +89,8 @@ def _require_secret(programs: ObjectStore | None, secret: str) -> None:
 def _shelf(
     model: Path, placement: "Placement", cache_dir: Path, programs: ObjectStore | None, secret: str
 ) -> "Shelf":
-    from worker.engine import checkpoint
-    from worker.engine.executables import Shelf, surroundings
+    from imagefleet.worker.engine import checkpoint
+    from imagefleet.worker.engine.executables import Shelf, surroundings
 
     return Shelf(
         [store for store in (FolderStore(cache_dir / "executables"), programs) if store],

@@ -12,12 +12,12 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from shared.errors import TooLittleMemory
-from worker.engine.attention import SCORE_LIMIT, Backend, Task, choose
-from worker.engine.base import Shape
-from worker.engine.family import Configs
-from worker.engine.mesh import Placement
-from worker.engine.models.unet_config import UNetConfig
+from imagefleet.shared.errors import TooLittleMemory
+from imagefleet.worker.engine.attention import SCORE_LIMIT, Backend, Task, choose
+from imagefleet.worker.engine.base import Shape
+from imagefleet.worker.engine.family import Configs
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.models.unet_config import UNetConfig
 
 _GIB: Final = 2**30
 _EXHAUSTED: Final = "RESOURCE_EXHAUSTED"

@@ -17,8 +17,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from shared.errors import ConfigurationError
-from worker.engine.layout import DATA, MODEL
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.engine.layout import DATA, MODEL
 
 T = TypeVar("T")
 Index = tuple[slice, ...]

@@ -11,18 +11,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from worker.engine import memory
-from worker.engine.base import ImageSpec, ModelInfo, Original, Rendering, Shape
-from worker.engine.batch import Batch, Programs, device_errors
-from worker.engine.compilation import CompileCounter
-from worker.engine.executables import Shelf
-from worker.engine.mesh import Placement
-from worker.engine.preview import colour_card, fit_colours
-from worker.engine.programs import ProgramMaker
-from worker.engine.requests import RequestMaker
-from worker.engine.sampling import Given, Sampler, Weights
-from worker.engine.schedulers.noise import NoiseSchedule
-from worker.engine.tokenizer import PromptTokenizer
+from imagefleet.worker.engine import memory
+from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Original, Rendering, Shape
+from imagefleet.worker.engine.batch import Batch, Programs, device_errors
+from imagefleet.worker.engine.compilation import CompileCounter
+from imagefleet.worker.engine.executables import Shelf
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.preview import colour_card, fit_colours
+from imagefleet.worker.engine.programs import ProgramMaker
+from imagefleet.worker.engine.requests import RequestMaker
+from imagefleet.worker.engine.sampling import Given, Sampler, Weights
+from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
+from imagefleet.worker.engine.tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
 

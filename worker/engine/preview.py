@@ -7,7 +7,7 @@ map from latents to colours. It is fitted for each model, so there is no table o
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.base import Pictures, Shape
+from imagefleet.worker.engine.base import Pictures, Shape
 
 
 def colour_card(shape: Shape) -> Pictures:

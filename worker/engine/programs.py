@@ -12,12 +12,12 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from worker.engine.base import Shape
-from worker.engine.batch import Programs
-from worker.engine.executables import Shelf
-from worker.engine.mesh import Placement
-from worker.engine.requests import RequestMaker
-from worker.engine.sampling import Conditions, Sampler, State, Weights
+from imagefleet.worker.engine.base import Shape
+from imagefleet.worker.engine.batch import Programs
+from imagefleet.worker.engine.executables import Shelf
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.requests import RequestMaker
+from imagefleet.worker.engine.sampling import Conditions, Sampler, State, Weights
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from worker.engine.base import ImageSpec, ModelInfo, Shape
-from worker.engine.sampling import Given, Originals, Request, Sampler
-from worker.engine.schedulers.catalogue import EXTRA_CALLS, SCHEDULERS
-from worker.engine.schedulers.noise import NoiseSchedule
-from worker.engine.schedulers.table import COLUMNS, Table
-from worker.engine.tokenizer import PromptTokenizer
+from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.sampling import Given, Originals, Request, Sampler
+from imagefleet.worker.engine.schedulers.catalogue import EXTRA_CALLS, SCHEDULERS
+from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
+from imagefleet.worker.engine.schedulers.table import COLUMNS, Table
+from imagefleet.worker.engine.tokenizer import PromptTokenizer
 
 _TABLES: Final = 256
 """Kept, those used last: jobs may ask for any of millions, of up to 64 kB each."""

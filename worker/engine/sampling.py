@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from worker.engine.models.safety import SafetyChecker
-from worker.engine.models.unet import UNet
-from worker.engine.models.vae import Vae
-from worker.engine.prompts import PromptEncoder
-from worker.engine.schedulers import table
-from worker.engine.schedulers.table import LAGS
-from worker.engine.weights import Arrays
+from imagefleet.worker.engine.models.safety import SafetyChecker
+from imagefleet.worker.engine.models.unet import UNet
+from imagefleet.worker.engine.models.vae import Vae
+from imagefleet.worker.engine.prompts import PromptEncoder
+from imagefleet.worker.engine.schedulers import table
+from imagefleet.worker.engine.schedulers.table import LAGS
+from imagefleet.worker.engine.weights import Arrays
 
 
 class Weights(NamedTuple):

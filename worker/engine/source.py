@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import worker
-from shared.errors import CheckpointError
-from worker.engine.checkpoint import WEIGHTS, networks_of, read_json, weight_files
+import imagefleet.worker
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint import WEIGHTS, networks_of, read_json, weight_files
 
 BUNDLED: Final = ("shapes",)
 
@@ -33,7 +33,7 @@ def find_checkpoint(model: str) -> Path:
         CheckpointError: no such folder, no such repository, or the Hub cannot be reached.
     """
     if model in BUNDLED:
-        folder = Path(worker.__file__).parent / "bundled" / model
+        folder = Path(imagefleet.worker.__file__).parent / "bundled" / model
     elif (local := Path(model).expanduser()).is_dir() or not re.fullmatch(
         r"[\w.-]+/[\w.-]+", model
     ):

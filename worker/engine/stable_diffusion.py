@@ -13,23 +13,23 @@ import ml_dtypes
 import numpy as np
 from flax import nnx
 
-from shared.errors import CheckpointError, ConfigurationError
-from worker.engine import memory
-from worker.engine.base import ModelInfo, Shape
-from worker.engine.checkpoint import TensorFiles, digest, read_json
-from worker.engine.executables import Shelf
-from worker.engine.family import Configs
-from worker.engine.mesh import Placement
-from worker.engine.models.clip_text import ClipText
-from worker.engine.models.safety import SafetyChecker
-from worker.engine.models.unet import UNet
-from worker.engine.models.vae import Vae
-from worker.engine.pipeline import DiffusionEngine
-from worker.engine.prompts import PromptEncoder
-from worker.engine.sampling import Sampler, Weights
-from worker.engine.schedulers import catalogue
-from worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
-from worker.engine.weights import Plan, require_complete
+from imagefleet.shared.errors import CheckpointError, ConfigurationError
+from imagefleet.worker.engine import memory
+from imagefleet.worker.engine.base import ModelInfo, Shape
+from imagefleet.worker.engine.checkpoint import TensorFiles, digest, read_json
+from imagefleet.worker.engine.executables import Shelf
+from imagefleet.worker.engine.family import Configs
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.models.clip_text import ClipText
+from imagefleet.worker.engine.models.safety import SafetyChecker
+from imagefleet.worker.engine.models.unet import UNet
+from imagefleet.worker.engine.models.vae import Vae
+from imagefleet.worker.engine.pipeline import DiffusionEngine
+from imagefleet.worker.engine.prompts import PromptEncoder
+from imagefleet.worker.engine.sampling import Sampler, Weights
+from imagefleet.worker.engine.schedulers import catalogue
+from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
+from imagefleet.worker.engine.weights import Plan, require_complete
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from shared.errors import CheckpointError
-from worker.engine.checkpoint import read_json
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint import read_json
 
 _START: Final = "<|startoftext|>"
 _END: Final = "<|endoftext|>"

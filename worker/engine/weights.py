@@ -17,9 +17,9 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from shared.errors import CheckpointError
-from worker.engine.checkpoint import TensorFiles
-from worker.engine.mesh import Index, Placement
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint import TensorFiles
+from imagefleet.worker.engine.mesh import Index, Placement
 
 Names = Sequence[tuple[str, str]]
 Arrays = dict[Any, Any]

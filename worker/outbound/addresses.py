@@ -18,7 +18,7 @@ from ipaddress import (
 from typing import Final, Self
 from urllib.parse import quote, urlsplit
 
-from shared.errors import CallbackRefused, ConfigurationError
+from imagefleet.shared.errors import CallbackRefused, ConfigurationError
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

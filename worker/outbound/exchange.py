@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from worker.outbound.addresses import Endpoint
+from imagefleet.worker.outbound.addresses import Endpoint
 
 _CONNECT_S: Final = 5.0
 

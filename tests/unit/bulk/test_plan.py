@@ -4,8 +4,15 @@ import hashlib
 
 import pytest
 
-from shared.bulk.plan import Plan, RowParameters, ShardPlan, ShardRow, Source, derived_seed
-from shared.errors import PlanDamaged
+from imagefleet.shared.bulk.plan import (
+    Plan,
+    RowParameters,
+    ShardPlan,
+    ShardRow,
+    Source,
+    derived_seed,
+)
+from imagefleet.shared.errors import PlanDamaged
 
 ROWS = (
     b'{"prompt":"a","row":0,"seed":1}\n{"num_images_per_prompt":3,"prompt":"b","row":1,"seed":2}\n'

@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from producer.bulk.inputs import Rows
-from producer.bulk.planning import Wish, plan, read_plan
-from producer.bulk.rejected import read_rejected, told
-from producer.bulk.rows import Order
-from shared.bulk.layout import plan_key
-from shared.bulk.plan import (
+from imagefleet.producer.bulk.inputs import Rows
+from imagefleet.producer.bulk.planning import Wish, plan, read_plan
+from imagefleet.producer.bulk.rejected import read_rejected, told
+from imagefleet.producer.bulk.rows import Order
+from imagefleet.shared.bulk.layout import plan_key
+from imagefleet.shared.bulk.plan import (
     BulkFormat,
     Plan,
     RowParameters,
@@ -25,10 +25,10 @@ from shared.bulk.plan import (
     derived_seed,
     run_id,
 )
-from shared.catalogue import Offer
-from shared.errors import InvalidRequest, PlanConflict, StorageDenied
-from shared.jobs import ImageFormat
-from shared.storage import MemoryStore, ObjectStore, StoredObject
+from imagefleet.shared.catalogue import Offer
+from imagefleet.shared.errors import InvalidRequest, PlanConflict, StorageDenied
+from imagefleet.shared.jobs import ImageFormat
+from imagefleet.shared.storage import MemoryStore, ObjectStore, StoredObject
 
 OFFER = Offer(
     model="shapes",

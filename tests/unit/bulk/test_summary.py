@@ -2,11 +2,11 @@
 
 import pytest
 
-from shared.bulk.layout import CARD, RUN_STATS, stats_key
-from shared.bulk.plan import Plan, ShardPlan, Source
-from shared.bulk.stats import ShardStats
-from shared.bulk.summary import sum_up, summarise
-from shared.storage.memory import MemoryStore
+from imagefleet.shared.bulk.layout import CARD, RUN_STATS, stats_key
+from imagefleet.shared.bulk.plan import Plan, ShardPlan, Source
+from imagefleet.shared.bulk.stats import ShardStats
+from imagefleet.shared.bulk.summary import sum_up, summarise
+from imagefleet.shared.storage.memory import MemoryStore
 
 DIGEST = "sha256:" + "1" * 64
 

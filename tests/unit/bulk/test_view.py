@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.console import Console
 
-from producer.bulk.view import Rates, render, watch
-from shared.bulk.records import RunStatus
-from shared.jobs import State
+from imagefleet.producer.bulk.view import Rates, render, watch
+from imagefleet.shared.bulk.records import RunStatus
+from imagefleet.shared.jobs import State
 
 
 def _status(images: int, **changes: Any) -> RunStatus:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from shared.errors import LeaseLost
-from worker.attempts import Slot
-from worker.bulk.backlog import Backlog, RowWork
-from worker.claims import Claimed
-from worker.engine.base import ImageSpec, Shape
+from imagefleet.shared.errors import LeaseLost
+from imagefleet.worker.attempts import Slot
+from imagefleet.worker.bulk.backlog import Backlog, RowWork
+from imagefleet.worker.claims import Claimed
+from imagefleet.worker.engine.base import ImageSpec, Shape
 
 SMALL, LARGE = Shape(height=64, width=64), Shape(height=128, width=128)
 CAPACITY = 4

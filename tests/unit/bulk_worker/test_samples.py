@@ -6,13 +6,13 @@ import tarfile
 
 import pytest
 
-from shared.bulk.layout import archive_key
-from shared.bulk.plan import ShardPlan
-from shared.bulk.stats import RowFailure
-from shared.storage import ObjectStore, open_store
-from worker.bulk.parts import Parts, clear_parts
-from worker.bulk.samples import Sample, Spool
-from worker.bulk.tar import read_tar, write_tar
+from imagefleet.shared.bulk.layout import archive_key
+from imagefleet.shared.bulk.plan import ShardPlan
+from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.worker.bulk.parts import Parts, clear_parts
+from imagefleet.worker.bulk.samples import Sample, Spool
+from imagefleet.worker.bulk.tar import read_tar, write_tar
 
 
 def _sample(row: int, size: int = 40) -> Sample:

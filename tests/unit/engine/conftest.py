@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from imagefleet.worker.engine.base import Engine
+from imagefleet.worker.engine.load import load_engine
 from tests.unit.engine.parity import FOLDER, Oracle
-from worker.engine.base import Engine
-from worker.engine.load import load_engine
 
 
 @pytest.fixture(scope="session", params=["older", "newer", "xl"])

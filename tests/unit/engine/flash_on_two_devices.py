@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from worker.engine.attention import Backend, attention
-from worker.engine.mesh import Placement
+from imagefleet.worker.engine.attention import Backend, attention
+from imagefleet.worker.engine.mesh import Placement
 
 
 def main(model: int) -> None:

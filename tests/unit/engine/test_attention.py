@@ -13,7 +13,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from numpy.typing import NDArray
 
-from worker.engine.attention import Backend, Task, _chunked, attention, choose, chunks
+from imagefleet.worker.engine.attention import Backend, Task, _chunked, attention, choose, chunks
 
 Arrays = tuple[NDArray[np.float32], ...]
 

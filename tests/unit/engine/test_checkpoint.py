@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from shared.errors import CheckpointError
-from worker.engine.checkpoint import TensorFiles, digest, weight_files
-from worker.engine.stable_diffusion import Configs
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint import TensorFiles, digest, weight_files
+from imagefleet.worker.engine.stable_diffusion import Configs
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"

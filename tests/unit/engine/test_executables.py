@@ -8,16 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from shared.errors import ConfigurationError, StorageUnavailable
-from shared.storage import ObjectStore, StoredObject
-from shared.storage.memory import MemoryStore
+from imagefleet.shared.errors import ConfigurationError, StorageUnavailable
+from imagefleet.shared.storage import ObjectStore, StoredObject
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.engine.base import ImageSpec
+from imagefleet.worker.engine.compilation import CacheHits, CompileCounter, use_cache
+from imagefleet.worker.engine.executables import Shelf, source_digest, surroundings
+from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.pipeline import DiffusionEngine
 from tests.unit.engine.parity import FOLDER
-from worker.engine.base import ImageSpec
-from worker.engine.compilation import CacheHits, CompileCounter, use_cache
-from worker.engine.executables import Shelf, source_digest, surroundings
-from worker.engine.load import load_engine
-from worker.engine.mesh import Placement
-from worker.engine.pipeline import DiffusionEngine
 
 HERE: Mapping[str, str] = {"device": "cpu"}
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shared.errors import ConfigurationError, DeviceError
-from worker.engine.base import ImageSpec, Original, Shape
-from worker.engine.fake import FAIL, HANG, FakeEngine
+from imagefleet.shared.errors import ConfigurationError, DeviceError
+from imagefleet.worker.engine.base import ImageSpec, Original, Shape
+from imagefleet.worker.engine.fake import FAIL, HANG, FakeEngine
 
 SPEC = ImageSpec(prompt="a cat", num_inference_steps=3, guidance_scale=7.5)
 NATIVE = Shape(height=64, width=64)

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.family import Configs
+from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.stable_diffusion import load_networks
 from tests.unit.engine.parity import FOLDER
-from worker.engine.family import Configs
-from worker.engine.load import load_engine
-from worker.engine.mesh import Placement
-from worker.engine.stable_diffusion import load_networks
 
 
 @pytest.fixture

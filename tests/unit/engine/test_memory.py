@@ -6,15 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from shared.errors import DeviceError, TooLittleMemory
+from imagefleet.shared.errors import DeviceError, TooLittleMemory
+from imagefleet.worker.engine import memory
+from imagefleet.worker.engine.base import Shape
+from imagefleet.worker.engine.batch import device_errors
+from imagefleet.worker.engine.checkpoint import TensorFiles
+from imagefleet.worker.engine.family import Configs
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.stable_diffusion import load_networks
 from tests.unit.engine.parity import FOLDER
-from worker.engine import memory
-from worker.engine.base import Shape
-from worker.engine.batch import device_errors
-from worker.engine.checkpoint import TensorFiles
-from worker.engine.family import Configs
-from worker.engine.mesh import Placement
-from worker.engine.stable_diffusion import load_networks
 
 GIB = 2**30
 

@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from shared.errors import ConfigurationError
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.engine.base import ImageSpec, Pictures
+from imagefleet.worker.engine.layout import DATA, MODEL, Layout
+from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.pipeline import DiffusionEngine
 from tests.unit.engine.parity import FOLDER
-from worker.engine.base import ImageSpec, Pictures
-from worker.engine.layout import DATA, MODEL, Layout
-from worker.engine.load import load_engine
-from worker.engine.mesh import Placement
-from worker.engine.pipeline import DiffusionEngine
 
 
 def test_a_mesh_is_read_as_copies_and_sharers() -> None:

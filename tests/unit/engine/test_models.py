@@ -7,11 +7,11 @@ import jax
 import numpy as np
 from flax import nnx
 
+from imagefleet.worker.engine.models.clip_text import ClipText
+from imagefleet.worker.engine.models.unet import UNet
+from imagefleet.worker.engine.models.unet_config import UNetConfig
+from imagefleet.worker.engine.stable_diffusion import abstract
 from tests.unit.engine.parity import Oracle, worst
-from worker.engine.models.clip_text import ClipText
-from worker.engine.models.unet import UNet
-from worker.engine.models.unet_config import UNetConfig
-from worker.engine.stable_diffusion import abstract
 
 TIGHT: Final = 5e-6
 """Measured: text 5e-7, UNet 2e-6, its blocks 2e-6, autoencoder 1e-6. Promised: 1e-4."""

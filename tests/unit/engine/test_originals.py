@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from imagefleet.worker.engine import sampling
+from imagefleet.worker.engine.base import ImageSpec, Original
+from imagefleet.worker.engine.requests import start_of
+from imagefleet.worker.engine.sampling import Originals, Request
+from imagefleet.worker.engine.schedulers.catalogue import SCHEDULERS
+from imagefleet.worker.engine.stable_diffusion import load_tokenizer
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
-from worker.engine import sampling
-from worker.engine.base import ImageSpec, Original
-from worker.engine.requests import start_of
-from worker.engine.sampling import Originals, Request
-from worker.engine.schedulers.catalogue import SCHEDULERS
-from worker.engine.stable_diffusion import load_tokenizer
 
 EDITS: Final = load_file(FOLDER / "edits.safetensors")
 STEPS: Final = 10

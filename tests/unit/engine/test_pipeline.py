@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shared.errors import DeviceError
+from imagefleet.shared.errors import DeviceError
+from imagefleet.worker.engine.base import Engine, ImageSpec, Original, Pictures, Shape
+from imagefleet.worker.engine.pipeline import DiffusionEngine
+from imagefleet.worker.engine.sampling import Given, Request
+from imagefleet.worker.engine.schedulers.catalogue import SCHEDULERS
+from imagefleet.worker.engine.stable_diffusion import load_tokenizer
 from tests.unit.engine.parity import PROMPTS, Oracle
-from worker.engine.base import Engine, ImageSpec, Original, Pictures, Shape
-from worker.engine.pipeline import DiffusionEngine
-from worker.engine.sampling import Given, Request
-from worker.engine.schedulers.catalogue import SCHEDULERS
-from worker.engine.stable_diffusion import load_tokenizer
 
 NATIVE: Final = Shape(height=32, width=32)
 WarmEngine = Callable[[int, int], Engine]

@@ -14,15 +14,20 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.base import ImageSpec, Rendering, Shape
+from imagefleet.worker.engine.checkpoint import TensorFiles, read_json
+from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.models.safety import (
+    PictureConfig,
+    SafetyChecker,
+    SafetyConfig,
+    prepared,
+)
+from imagefleet.worker.engine.stable_diffusion import abstract
+from imagefleet.worker.engine.weights import Plan, require_complete
 from tests.unit.engine.parity import FOLDER, worst
-from worker.engine.base import ImageSpec, Rendering, Shape
-from worker.engine.checkpoint import TensorFiles, read_json
-from worker.engine.load import load_engine
-from worker.engine.mesh import Placement
-from worker.engine.models.safety import PictureConfig, SafetyChecker, SafetyConfig, prepared
-from worker.engine.stable_diffusion import abstract
-from worker.engine.weights import Plan, require_complete
 
 SAFETY = FOLDER / "safety"
 

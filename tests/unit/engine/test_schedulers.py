@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.schedulers import catalogue, table
+from imagefleet.worker.engine.schedulers.catalogue import SCHEDULERS
+from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
 from tests.unit.engine.parity import FOLDER, worst
-from worker.engine.schedulers import catalogue, table
-from worker.engine.schedulers.catalogue import SCHEDULERS
-from worker.engine.schedulers.noise import NoiseSchedule
 
 RUNS: Final = load_file(FOLDER / "samplers.safetensors")
 START, CLEAN, FRESH = (RUNS.pop(name) for name in ("start", "clean", "fresh"))

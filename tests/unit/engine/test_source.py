@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.family import Configs
+from imagefleet.worker.engine.source import announced_name, find_checkpoint
 from tests.support import hub
-from worker.engine.family import Configs
-from worker.engine.source import announced_name, find_checkpoint
 
 MODEL = "someone/something"
 UNET = "unet/diffusion_pytorch_model"

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.stable_diffusion import load_tokenizer
+from imagefleet.worker.engine.tokenizer import ClipTokenizer
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
-from worker.engine.stable_diffusion import load_tokenizer
-from worker.engine.tokenizer import ClipTokenizer
 
 
 def test_ids_are_those_of_transformers(oracle: Oracle) -> None:

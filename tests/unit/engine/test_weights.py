@@ -12,17 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.models.clip_text import ClipText, ClipTextConfig
+from imagefleet.worker.engine.models.config import Json
+from imagefleet.worker.engine.models.safety import SafetyChecker, SafetyConfig
+from imagefleet.worker.engine.models.unet import UNet
+from imagefleet.worker.engine.models.unet_config import UNetConfig
+from imagefleet.worker.engine.models.vae import Vae, VaeConfig
+from imagefleet.worker.engine.stable_diffusion import Configs, abstract, load_networks
+from imagefleet.worker.engine.weights import entries
 from tests.unit.engine.parity import FOLDER
-from worker.engine.mesh import Placement
-from worker.engine.models.clip_text import ClipText, ClipTextConfig
-from worker.engine.models.config import Json
-from worker.engine.models.safety import SafetyChecker, SafetyConfig
-from worker.engine.models.unet import UNet
-from worker.engine.models.unet_config import UNetConfig
-from worker.engine.models.vae import Vae, VaeConfig
-from worker.engine.stable_diffusion import Configs, abstract, load_networks
-from worker.engine.weights import entries
 
 UNET = "unet/diffusion_pytorch_model.safetensors"
 VAE = "vae/diffusion_pytorch_model.safetensors"

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 import jax
 from flax import nnx
 
-from worker.engine.attention import attention
-from worker.engine.models.blocks import gelu, layer_norm, linear
+from imagefleet.worker.engine.attention import attention
+from imagefleet.worker.engine.models.blocks import gelu, layer_norm, linear
 
 
 def quick_gelu(x: jax.Array) -> jax.Array:

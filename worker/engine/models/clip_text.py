@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from worker.engine.models.blocks import embedding, layer_norm, linear
-from worker.engine.models.clip import ACTIVATIONS, EncoderLayer
-from worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.blocks import embedding, layer_norm, linear
+from imagefleet.worker.engine.models.clip import ACTIVATIONS, EncoderLayer
+from imagefleet.worker.engine.models.config import ConfigReader, Json
 
 _PLAIN: Final = ["CLIPTextModel"]
 _PROJECTING: Final = ["CLIPTextModelWithProjection"]

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from worker.engine.models.blocks import conv, embedding, layer_norm
-from worker.engine.models.clip import ACTIVATIONS, EncoderLayer
-from worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.blocks import conv, embedding, layer_norm
+from imagefleet.worker.engine.models.clip import ACTIVATIONS, EncoderLayer
+from imagefleet.worker.engine.models.config import ConfigReader, Json
 
 
 @dataclass(frozen=True, kw_only=True)

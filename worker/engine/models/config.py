@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from worker.engine.models.blocks import linear
-from worker.engine.models.clip_vision import ClipVision, ClipVisionConfig
-from worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.blocks import linear
+from imagefleet.worker.engine.models.clip_vision import ClipVision, ClipVisionConfig
+from imagefleet.worker.engine.models.config import ConfigReader, Json
 
 _CONCEPTS: Final = 17
 _SPECIAL_CARE: Final = 3

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from worker.engine.attention import attention
-from worker.engine.models.blocks import (
+from imagefleet.worker.engine.attention import attention
+from imagefleet.worker.engine.models.blocks import (
     GroupNorm,
     ResnetBlock,
     Upsample,
@@ -23,7 +23,7 @@ from worker.engine.models.blocks import (
     layer_norm,
     linear,
 )
-from worker.engine.models.unet_config import UNetConfig
+from imagefleet.worker.engine.models.unet_config import UNetConfig
 
 
 def timestep_embedding(

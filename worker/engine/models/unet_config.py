@@ -6,7 +6,7 @@ Goes in: the parsed JSON. Comes out: a `UNetConfig`, or every field that asks fo
 from dataclasses import dataclass
 from typing import Final, Self
 
-from worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.config import ConfigReader, Json
 
 _ATTENDING: Final = {
     "DownBlock2D": False,

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from worker.engine.attention import attention
-from worker.engine.models.blocks import GroupNorm, ResnetBlock, Upsample, conv, linear
-from worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.attention import attention
+from imagefleet.worker.engine.models.blocks import GroupNorm, ResnetBlock, Upsample, conv, linear
+from imagefleet.worker.engine.models.config import ConfigReader, Json
 
 _EPSILON: Final = 1e-6
 """Of every norm here; the UNet's resnets use 1e-5."""

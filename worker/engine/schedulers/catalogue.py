@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from shared.errors import CheckpointError
-from worker.engine.schedulers.ddim import ddim
-from worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
-from worker.engine.schedulers.euler import euler, euler_ancestral
-from worker.engine.schedulers.lcm import lcm
-from worker.engine.schedulers.noise import NoiseSchedule
-from worker.engine.schedulers.pndm import pndm
-from worker.engine.schedulers.table import Table
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.schedulers.ddim import ddim
+from imagefleet.worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
+from imagefleet.worker.engine.schedulers.euler import euler, euler_ancestral
+from imagefleet.worker.engine.schedulers.lcm import lcm
+from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
+from imagefleet.worker.engine.schedulers.pndm import pndm
+from imagefleet.worker.engine.schedulers.table import Table
 
 Scheduler = Callable[[NoiseSchedule, int, int], Table]
 """From a noise schedule, a step count and how many steps to skip at the start."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from worker.engine.schedulers.levels import (
+from imagefleet.worker.engine.schedulers.levels import (
     CLEAN,
     Level,
     clean_sample,
@@ -15,8 +15,8 @@ from worker.engine.schedulers.levels import (
     ratios_at,
     timesteps_of,
 )
-from worker.engine.schedulers.noise import DpmOptions, Floats, NoiseSchedule
-from worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.noise import DpmOptions, Floats, NoiseSchedule
+from imagefleet.worker.engine.schedulers.table import Table, row, table
 
 _FEW_STEPS = 15
 """Below, the last step is of first order, unless the file says otherwise."""

@@ -7,7 +7,7 @@ There, a step of Euler is a step of DDIM between interpolated noise levels.
 
 import numpy as np
 
-from worker.engine.schedulers.levels import (
+from imagefleet.worker.engine.schedulers.levels import (
     CLEAN,
     Level,
     karras_ratios,
@@ -16,8 +16,8 @@ from worker.engine.schedulers.levels import (
     ratios_at,
     timesteps_of,
 )
-from worker.engine.schedulers.noise import Floats, NoiseSchedule
-from worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.noise import Floats, NoiseSchedule
+from imagefleet.worker.engine.schedulers.table import Table, row, table
 
 
 def euler(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:

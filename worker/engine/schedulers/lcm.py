@@ -5,9 +5,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.schedulers.levels import CLEAN, Level, clean_sample
-from worker.engine.schedulers.noise import NoiseSchedule
-from worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.levels import CLEAN, Level, clean_sample
+from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
+from imagefleet.worker.engine.schedulers.table import Table, row, table
 
 _SIGMA_DATA: Final = 0.5
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.schedulers.noise import Floats, NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise import Floats, NoiseSchedule
 
 
 class Level(NamedTuple):

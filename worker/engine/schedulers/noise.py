@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.errors import CheckpointError
-from worker.engine.models.config import ConfigReader
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.models.config import ConfigReader
 
 Floats = NDArray[np.float64]
 PREDICTIONS: Final = ("epsilon", "v_prediction", "sample")

@@ -7,9 +7,9 @@ no copy of it is kept.
 
 from typing import Final
 
-from worker.engine.schedulers.levels import CLEAN, Level
-from worker.engine.schedulers.noise import NoiseSchedule
-from worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.levels import CLEAN, Level
+from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
+from imagefleet.worker.engine.schedulers.table import Table, row, table
 
 _WEIGHTS: Final = (
     (1.0,),

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.schedulers.levels import CLEAN, Level, clean_sample
+from imagefleet.worker.engine.schedulers.levels import CLEAN, Level, clean_sample
 
 LAGS: Final = 5
 """h of this row and of four earlier ones: PNDM's fourth row reaches back over one it skips."""
