@@ -15,9 +15,10 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.report import print_json
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.queues import known_queues_key, list_key, queue_name
+from imagefleet.shared.jobs.celery_message import TASK_NAME, task_message
+from imagefleet.shared.jobs.queues import known_queues_key, list_key, queue_name
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.claims import Claims, QueueGroup
 
 JOBS = 8_000
@@ -37,7 +38,7 @@ class Stream:
     """Messages of some tenants in a namespace of their own, and a worker's claims."""
 
     def __init__(self, server: EmbeddedRedis, namespace: str) -> None:
-        self._client = broker.connect(server.url)
+        self._client = connect(server.url)
         self._namespace = namespace
         self._groups = [
             QueueGroup(name="native", queues=(queue_name(namespace, None, None, None),))
@@ -58,8 +59,8 @@ class Stream:
             pipe.sadd(known_queues_key(self._namespace), *queues)
             for number, steps in enumerate(counts):
                 queue = queues[number % tenants]
-                message = broker.task_message(
-                    broker.TASK_NAME,
+                message = task_message(
+                    TASK_NAME,
                     f"{number}-{steps}",
                     PROMPT,
                     queue=queue,

@@ -18,9 +18,10 @@ from celery import Celery
 
 from benchmarks.report import print_json
 from imagefleet import Client, Job
-from imagefleet.shared.broker import TASK_NAME, celery_url
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import JobRequest, pack
+from imagefleet.shared.jobs.celery_message import TASK_NAME
+from imagefleet.shared.jobs.model import JobRequest, pack
+from imagefleet.shared.redis_client.connection import celery_url
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.engine.base import ImageSpec
 from imagefleet.worker.engine.fake import FakeEngine
 

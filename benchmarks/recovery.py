@@ -20,10 +20,10 @@ from pathlib import Path
 
 from benchmarks.report import print_json
 from imagefleet import Client, Job
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import State
-from imagefleet.shared.queues import queue_name
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import queue_name
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.claims import Claims, QueueGroup
 
 ROOT = Path(__file__).parents[1]
@@ -228,8 +228,8 @@ def claim_rates(server: EmbeddedRedis) -> Figures:
     """Messages a second through `Claims`, a batch of 8 at a time, one by one acknowledged."""
     namespace = "claims"
     with ExitStack() as stack:
-        once = stack.enter_context(broker.connect(server.url, retries=0))
-        patient = stack.enter_context(broker.connect(server.url))
+        once = stack.enter_context(connect(server.url, retries=0))
+        patient = stack.enter_context(connect(server.url))
         Client(server.url, namespace=namespace).submit_many(["p"] * MESSAGES)
         claims = Claims(once=once, patient=patient, namespace=namespace, worker="w", lease_s=600)
         claims.join()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from imagefleet.producer.client import Client, Job, outcome, pauses
-from imagefleet.shared.jobs import JobResult, JobStatus, State
+from imagefleet.shared.jobs.model import JobResult, JobStatus, State
 
 
 class AsyncClient:

@@ -18,11 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from imagefleet.shared import broker
-from imagefleet.shared.admission import admit
 from imagefleet.shared.bulk.runs import Runs
-from imagefleet.shared.catalogue import Catalogue, Offer
-from imagefleet.shared.deadletters import DeadLetters
 from imagefleet.shared.errors import (
     InvalidRequest,
     JobCancelled,
@@ -30,8 +26,10 @@ from imagefleet.shared.errors import (
     ResultTimeout,
     UnknownJob,
 )
-from imagefleet.shared.events import callback
-from imagefleet.shared.jobs import (
+from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.model import (
     TERMINAL,
     CallbackEvent,
     JobRequest,
@@ -41,16 +39,18 @@ from imagefleet.shared.jobs import (
     check_job_id,
     new_job_id,
 )
-from imagefleet.shared.outbox import Outbox
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.offers import Catalogue, Offer
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
 from imagefleet.shared.settings import Settings
+from imagefleet.shared.webhooks.outbox import Outbox
 
 if TYPE_CHECKING:  # planning is a matter of few producers
     from pathlib import Path
 
     from imagefleet.producer.bulk.inputs import Rows
     from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.shared.tenants import Tenants
+from imagefleet.shared.jobs.tenants import Tenants
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Client:
         self.settings = settings or Settings.load(redis_url=redis_url, namespace=namespace)
         self._common = {"tenant": tenant}
         self._url = self.settings.redis_url.get_secret_value()
-        self._redis = broker.connect(self._url)
+        self._redis = connect(self._url)
         self._records = Records(self._redis, self.settings.namespace, self.settings.retention_s)
         self._catalogue = Catalogue(self._redis, self.settings.namespace)
         self.tenants: Final = Tenants(self._redis, self.settings.namespace)
@@ -104,7 +104,7 @@ class Client:
         Args:
             prompt: what to paint.
             id: the caller's own id; the same id with the same parameters is the same job.
-            parameters: fields of `shared.jobs.JobRequest`, named as in diffusers.
+            parameters: fields of `shared.jobs.model.JobRequest`, named as in diffusers.
 
         Raises:
             InvalidRequest: names the field, its value and the limit.
@@ -143,7 +143,7 @@ class Client:
     def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
         """The records of many jobs in one round trip; those that are unknown here are left out."""
         ids = list(job_ids)
-        with broker.clear_errors(self._url):
+        with translate_errors(self._url):
             found = self._records.read(ids)
         return [status for status in found if status is not None]
 
@@ -173,7 +173,7 @@ class Client:
 
         Returns the state it is in now; a finished job stays as it is. Raises UnknownJob.
         """
-        with broker.clear_errors(self._url):
+        with translate_errors(self._url):
             request = self._records.get(check_job_id(job_id)).request
             event = callback(CallbackEvent.CANCELLED, job_id, request)
             while True:
@@ -211,17 +211,17 @@ class Client:
     @contextmanager
     def asking(self) -> Iterator[Runs]:
         """The records of datasets; inside the block Redis' errors are BrokerUnavailable."""
-        with broker.clear_errors(self._url):
+        with translate_errors(self._url):
             yield self._runs
 
     def offers(self) -> dict[str, Offer]:
         """What the fleet can do, by model; empty before its first worker."""
-        with broker.clear_errors(self._url):
+        with translate_errors(self._url):
             return self._catalogue.offers()
 
     def workers(self) -> list[str]:
         """The names of the workers that are alive. One that was killed counts for another lease."""
-        with broker.clear_errors(self._url):
+        with translate_errors(self._url):
             return self._catalogue.workers()
 
     def warn_if_nobody_works(self) -> None:
@@ -231,13 +231,13 @@ class Client:
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""
-        broker.check(self._redis, self._url)
+        check_connection(self._redis, self._url)
 
     def close(self) -> None:
         self._redis.close()
 
     def _accept(self, entries: list[dict[str, Any]]) -> list["Job"]:
-        with broker.clear_errors(self._url):
+        with translate_errors(self._url):
             offers = self._catalogue.offers()
             jobs = []
             for entry in entries:
@@ -251,7 +251,7 @@ class Client:
     def ended(self, waiting: dict[str, "Job"]) -> Iterator["Job"]:
         """Take out of `waiting` (by id) and yield what has ended. One round trip."""
         ids = list(waiting)
-        with broker.clear_errors(self._url):
+        with translate_errors(self._url):
             states = self._records.states(ids)
         for job_id, state in zip(ids, states, strict=True):
             if state is None or state in TERMINAL:

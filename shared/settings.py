@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from imagefleet.shared import sentinel
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.redis_client import sentinel
 
 ENV_PREFIX = "IMAGEFLEET_"
 

@@ -31,7 +31,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.support.files import files_below
 from tests.support.processes import ROOT, Worker
 

@@ -14,8 +14,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import pytest
 import redis
 
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis, find_server
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis, find_server
 
 # A shell that runs tests in the background has them ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +43,7 @@ def own_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def client(redis_server: EmbeddedRedis) -> Iterator[redis.Redis]:
-    client = broker.connect(redis_server.url)
+    client = connect(redis_server.url)
     yield client
     client.close()
 

@@ -9,9 +9,9 @@ import sys
 
 from celery import Celery
 
-from imagefleet.shared.broker import celery_url, transport_options
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.queues import queue_name
+from imagefleet.shared.jobs.queues import queue_name
+from imagefleet.shared.redis_client.connection import celery_url, transport_options
 from imagefleet.worker.bootsteps import install
 from imagefleet.worker.exits import Exit
 from imagefleet.worker.host import Host

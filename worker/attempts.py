@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.shared.catalogue import Offer
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.offers import Offer
 from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
 
 Picture = NDArray[np.uint8]

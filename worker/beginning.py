@@ -13,14 +13,14 @@ from functools import partial
 import redis
 from celery.worker.request import Request
 
-from imagefleet.shared.admission import admit
-from imagefleet.shared.broker import RECORDED
-from imagefleet.shared.deadletters import DeadLetter, DeadLetters
 from imagefleet.shared.errors import ImagefleetError, MessageRejected, TooManyDeliveries
-from imagefleet.shared.events import callback
-from imagefleet.shared.jobs import TERMINAL, CallbackEvent, JobError, JobRequest, unpack
-from imagefleet.shared.queues import DEFAULT_MODEL
-from imagefleet.shared.records import Beginning, Move, Records
+from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.celery_message import RECORDED
+from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
+from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, JobError, JobRequest, unpack
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.records import Beginning, Move, Records
 from imagefleet.worker.attempts import Attempt, offer_of, plan_attempt
 from imagefleet.worker.claims import Claimed, Claims
 from imagefleet.worker.engine.base import ModelInfo

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from kombu.message import Message
 
-from imagefleet.shared.jobs import check_job_id
+from imagefleet.shared.jobs.model import check_job_id
 from imagefleet.worker.claims import Claimed
 
 

@@ -7,11 +7,11 @@ import time
 from datetime import UTC, datetime
 
 from imagefleet.shared.errors import ImagefleetError, LeaseLost
-from imagefleet.shared.events import callback
-from imagefleet.shared.jobs import CallbackEvent, ImageResult, JobError, JobResult
-from imagefleet.shared.keys import image_key, metadata_key
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.model import CallbackEvent, ImageResult, JobError, JobResult
+from imagefleet.shared.jobs.records import Records
 from imagefleet.shared.storage import ObjectStore, StoredObject
+from imagefleet.shared.storage.job_keys import image_key, metadata_key
 from imagefleet.worker.attempts import Attempt, Picture
 from imagefleet.worker.encode import encode
 from imagefleet.worker.engine.base import Engine

@@ -14,19 +14,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from imagefleet.shared import broker
-from imagefleet.shared.broker import UNTIL_IT_IS_BACK
 from imagefleet.shared.bulk.messages import unpack_shard
 from imagefleet.shared.bulk.runs import Runs
-from imagefleet.shared.catalogue import Catalogue
-from imagefleet.shared.deadletters import DeadLetters
 from imagefleet.shared.errors import (
     ConfigurationError,
     LeaseLost,
     StorageDenied,
     StorageUnavailable,
 )
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.offers import Catalogue
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, check_connection, connect
 from imagefleet.shared.storage import open_store
 from imagefleet.worker.attempts import Slot, attempts_in, offer_of
 from imagefleet.worker.beginning import Beginner
@@ -98,9 +97,9 @@ class Host:
 
     def _connect(self) -> None:
         url = self.settings.redis_url.get_secret_value()
-        self._once = broker.connect(url, retries=0)
-        broker.check(self._once, url)
-        self._patient = broker.connect(url, retries=UNTIL_IT_IS_BACK)
+        self._once = connect(url, retries=0)
+        check_connection(self._once, url)
+        self._patient = connect(url, retries=UNTIL_IT_IS_BACK)
         try:
             self._store.check()
         except (ConfigurationError, StorageDenied, StorageUnavailable) as error:

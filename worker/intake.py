@@ -21,9 +21,9 @@ from typing import Any, Final
 import redis
 from celery.worker.request import Request
 
-from imagefleet.shared.broker import BULK_TASK_NAME
 from imagefleet.shared.bulk.messages import unpack_shard
 from imagefleet.shared.errors import ImagefleetError, LeaseLost
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
 from imagefleet.worker.attempts import Attempt, Slot, attempts_in, slots_of
 from imagefleet.worker.batching import Linger, next_batch, suspect_from
 from imagefleet.worker.beginning import Beginner

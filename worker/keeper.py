@@ -12,7 +12,7 @@ from typing import Final
 
 import redis
 
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.records import Records
 from imagefleet.worker.claims import Claims
 from imagefleet.worker.vital import vital_thread
 

@@ -26,7 +26,7 @@ from imagefleet.shared.errors import (
     InvalidInput,
     InvalidRequest,
 )
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.attempts import Attempt
 from imagefleet.worker.engine.base import Original, Shape

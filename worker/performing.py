@@ -20,8 +20,8 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
     WorkerError,
 )
-from imagefleet.shared.jobs import JobResult, State
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.model import JobResult, State
+from imagefleet.shared.jobs.records import Records
 from imagefleet.worker.attempts import Attempt
 from imagefleet.worker.claims import Claims
 from imagefleet.worker.finish import Finisher

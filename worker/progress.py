@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from imagefleet.shared.errors import JobCancelled, LeaseLost
-from imagefleet.shared.events import callback
-from imagefleet.shared.jobs import CallbackEvent
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.model import CallbackEvent
+from imagefleet.shared.jobs.records import Records
 from imagefleet.worker.attempts import Attempt, Slot, attempts_in
 from imagefleet.worker.preview import preview_url
 

@@ -8,9 +8,9 @@ import logging
 from random import uniform
 from typing import Final
 
-from imagefleet.shared.deadletters import DeadLetters
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.records import Records
 from imagefleet.worker.attempts import Attempt
 from imagefleet.worker.claims import Claims
 

@@ -6,7 +6,7 @@ Goes in: what its model announces. Comes out: groups of queue names. Asks no Red
 from collections.abc import Callable, Sequence
 
 from imagefleet.shared.bulk.messages import bulk_queue
-from imagefleet.shared.queues import queue_name, without_tenant
+from imagefleet.shared.jobs.queues import queue_name, without_tenant
 from imagefleet.worker.claims import QueueGroup
 from imagefleet.worker.engine.base import ModelInfo
 

@@ -11,7 +11,7 @@ from pydantic_settings import NoDecode
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX, Settings
-from imagefleet.shared.webhooks import check_secrets
+from imagefleet.shared.webhooks.signature import check_secrets
 from imagefleet.worker.engine.base import Shape
 from imagefleet.worker.engine.layout import Layout
 from imagefleet.worker.outbound.addresses import AllowList

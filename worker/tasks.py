@@ -6,8 +6,8 @@ from celery import Celery, Task
 from celery.exceptions import Ignore
 from celery.worker.request import Request
 
-from imagefleet.shared.broker import BULK_TASK_NAME, TASK_NAME
 from imagefleet.shared.errors import JobCancelled, LeaseLost
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
 from imagefleet.worker.host import Host
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from imagefleet.producer.client import Client
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.storage import open_store
 
 _TIMEOUT_S: Final = 600.0

@@ -14,7 +14,7 @@ from imagefleet.producer.bulk.rows import Order
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, run_id
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
-from imagefleet.shared.jobs import ImageFormat, JobRequest
+from imagefleet.shared.jobs.model import ImageFormat, JobRequest
 from imagefleet.shared.storage import ObjectStore, open_store
 
 if TYPE_CHECKING:

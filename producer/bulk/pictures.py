@@ -9,10 +9,10 @@ import json
 import tarfile
 from collections.abc import Iterator
 
-from imagefleet.shared.bulk.layout import archive_key, file_key, parquet_key
+from imagefleet.shared.bulk.file_layout import archive_key, file_key, parquet_key
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.jobs import ImageFormat
+from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.storage import ObjectStore
 
 EXTENSION = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}

@@ -16,12 +16,12 @@ from typing import Final, Self
 from imagefleet.producer.bulk.inputs import Input, Row, Rows, Wrong, open_rows
 from imagefleet.producer.bulk.rejected import RejectedRows
 from imagefleet.producer.bulk.rows import Decided, Decider, Order, Size, readable
-from imagefleet.shared.bulk.layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
+from imagefleet.shared.bulk.file_layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
-from imagefleet.shared.catalogue import Offer
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
-from imagefleet.shared.jobs import ImageFormat
-from imagefleet.shared.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.storage import ObjectStore
 
 _WRITERS: Final = 8

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from imagefleet.producer.bulk.inputs import Wrong
 from imagefleet.producer.bulk.rows import readable
-from imagefleet.shared.bulk.layout import REJECTED
+from imagefleet.shared.bulk.file_layout import REJECTED
 from imagefleet.shared.bulk.plan import canonical
 from imagefleet.shared.storage import ObjectStore
 

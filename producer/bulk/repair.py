@@ -2,7 +2,7 @@
 
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.producer.bulk.verify import Verdict
-from imagefleet.shared.bulk.layout import archive_key, metadata_key, parquet_key, stats_key
+from imagefleet.shared.bulk.file_layout import archive_key, metadata_key, parquet_key, stats_key
 from imagefleet.shared.bulk.stats import ShardStats
 
 _BEYOND_US = ("damaged plan", "not compared", "stray file")

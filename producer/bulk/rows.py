@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from imagefleet.producer.bulk.inputs import Row, Wrong
-from imagefleet.shared.admission import admit
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical, derived_seed
-from imagefleet.shared.catalogue import Offer
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs import MAX_PROMPT_CHARACTERS, JobRequest
+from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.model import MAX_PROMPT_CHARACTERS, JobRequest
+from imagefleet.shared.jobs.offers import Offer
 
 Size = tuple[int | None, int | None]
 """Height and width in pixels; None is the model's own."""

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagefleet.producer.bulk.rejected import read_rejected
-from imagefleet.shared.bulk.layout import CARD, RUN_STATS, parts_prefix, stats_key
-from imagefleet.shared.bulk.markers import finished
+from imagefleet.shared.bulk.commit_markers import finished
+from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, parts_prefix, stats_key
 from imagefleet.shared.bulk.messages import waiting_of
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun, RunStatus
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.bulk.summary import sum_up
 from imagefleet.shared.errors import ResultTimeout, UnknownRun
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore
 
 if TYPE_CHECKING:

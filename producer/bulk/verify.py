@@ -25,7 +25,7 @@ from imagefleet.producer.bulk.pictures import (
     told_in_metadata,
 )
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.shared.bulk.layout import (
+from imagefleet.shared.bulk.file_layout import (
     archive_key,
     metadata_key,
     parquet_key,
@@ -36,7 +36,7 @@ from imagefleet.shared.bulk.layout import (
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.storage import ObjectStore
 
 PaintAgain = Callable[[JobRequest], list[bytes]]

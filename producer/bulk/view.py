@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from imagefleet.shared.bulk.records import RunStatus
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
 
 _WINDOW_S: Final = 60.0
 """Rates are over the last minute."""

@@ -20,7 +20,7 @@ from imagefleet.producer.commands.connected import connected
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
-from imagefleet.shared.jobs import ImageFormat, State
+from imagefleet.shared.jobs.model import ImageFormat, State
 
 _SHOWN: Final = 20
 """Rows told one by one; the files in the destination tell all."""

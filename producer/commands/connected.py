@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.shared import broker
 from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.redis_client.connection import translate_errors
 
 _INTERRUPTED: Final = 128 + signal.SIGINT
 """What a shell answers for a command that SIGINT ended."""
@@ -31,7 +31,7 @@ def connected(command: Callable[..., None]) -> click.Command:
     def door(redis_url: str | None, namespace: str | None, **arguments: Any) -> None:
         with clear_exit():
             client = Client(redis_url, namespace=namespace)
-            with broker.clear_errors(client.settings.redis_url.get_secret_value()):
+            with translate_errors(client.settings.redis_url.get_secret_value()):
                 command(client, **arguments)
 
     return door

@@ -6,8 +6,8 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.connected import connected, moment
-from imagefleet.shared.deadletters import DeadLetter
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.dead_letters import DeadLetter
+from imagefleet.shared.jobs.model import State
 
 
 @click.group()

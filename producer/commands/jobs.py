@@ -10,7 +10,7 @@ import click
 from imagefleet.producer.client import CHUNK, Client, Job, outcome
 from imagefleet.producer.commands.connected import connected
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
-from imagefleet.shared.jobs import (
+from imagefleet.shared.jobs.model import (
     DEFAULT_CALLBACK_EVENTS,
     CallbackEvent,
     ImageFormat,

@@ -4,7 +4,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.connected import connected
-from imagefleet.shared.tenants import EVERYBODY, NOBODY, Standing
+from imagefleet.shared.jobs.tenants import EVERYBODY, NOBODY, Standing
 
 
 def _pair(text: str) -> tuple[str, str]:

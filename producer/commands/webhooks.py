@@ -5,9 +5,9 @@ import click
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.connected import connected, moment
 from imagefleet.shared.errors import UnknownJob
-from imagefleet.shared.events import callback
-from imagefleet.shared.jobs import CallbackEvent, State
-from imagefleet.shared.outbox.messages import Entry, Message, Standing
+from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.model import CallbackEvent, State
+from imagefleet.shared.webhooks.messages import Entry, Message, Standing
 
 _TOLD: dict[State, CallbackEvent] = {
     State.SUCCEEDED: CallbackEvent.SUCCEEDED,

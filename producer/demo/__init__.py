@@ -20,10 +20,10 @@ from imagefleet.producer.demo.processes import WorkerProcess
 from imagefleet.producer.demo.receiver import CallbackReceiver
 from imagefleet.producer.demo.report import Progress, print_report
 from imagefleet.producer.demo.sheet import contact_sheet
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.shared.jobs import CallbackEvent, JobStatus, State
-from imagefleet.shared.webhooks import new_secret
+from imagefleet.shared.jobs.model import CallbackEvent, JobStatus, State
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.webhooks.signature import new_secret
 
 PROMPTS: Final = (
     "a small red circle on the left on a blue background",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from imagefleet.shared.parentage import leaves_with_parent
+from imagefleet.shared.redis_client.child_process import leaves_with_parent
 
 _PATIENCE_S: Final = 8.0
 

@@ -6,7 +6,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler
 
 from imagefleet.producer.demo.local_http import LocalServer
-from imagefleet.shared.webhooks import InvalidSignature, verify
+from imagefleet.shared.webhooks.signature import InvalidSignature, verify
 
 
 class CallbackReceiver(LocalServer):

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from imagefleet.shared.jobs import JobStatus, State
+from imagefleet.shared.jobs.model import JobStatus, State
 
 
 class Progress:

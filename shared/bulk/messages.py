@@ -6,13 +6,13 @@ says. Knows no store and sends nothing.
 
 from typing import Final
 
-from imagefleet.shared import broker
-from imagefleet.shared.bulk.layout import shard_name
+from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.plan import ShardPlan
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.errors import MessageRejected
-from imagefleet.shared.jobs import Record
-from imagefleet.shared.queues import list_key, queue_name
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
+from imagefleet.shared.jobs.model import Record
+from imagefleet.shared.jobs.queues import list_key, queue_name
 
 MESSAGE_VERSION: Final = 1
 Waiting = tuple[int, int, int | None, int | None]
@@ -60,8 +60,8 @@ def packed(namespace: str, run: NewRun, shard: Waiting) -> tuple[str, str]:
     number, samples, height, width = shard
     queue = bulk_queue(namespace, run.model, height, width)
     said = ShardMessage(run=run.id, shard=number, destination=run.destination)
-    message = broker.task_message(
-        broker.BULK_TASK_NAME,
+    message = task_message(
+        BULK_TASK_NAME,
         message_id(run.id, number),
         said.model_dump(),
         queue=queue,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.errors import PlanDamaged
-from imagefleet.shared.jobs import MAX_IMAGES, MAX_SEED, ImageFormat, JobRequest, Name, Record
+from imagefleet.shared.jobs.model import MAX_IMAGES, MAX_SEED, ImageFormat, JobRequest, Name, Record
 
 PLAN_VERSION: Final = 1
 _GOLDEN: Final = 0x9E3779B9

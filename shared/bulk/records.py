@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from imagefleet.shared.jobs import Record, State
+from imagefleet.shared.jobs.model import Record, State
 
 NONE: Final = "none"
 """State of a shard that has no record yet."""

@@ -16,9 +16,7 @@ loses, running the same command again brings back. Knows no store and no Celery.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from imagefleet.shared.bulk.keys import RunKeys, index_key, looked_key, run_key, run_keys, still_key
 from imagefleet.shared.bulk.messages import Waiting, bulk_queue, packed
-from imagefleet.shared.bulk.moves import Change, Moves
 from imagefleet.shared.bulk.records import (
     NONE,
     NewRun,
@@ -28,10 +26,19 @@ from imagefleet.shared.bulk.records import (
     read_record,
     read_status,
 )
+from imagefleet.shared.bulk.redis_keys import (
+    RunKeys,
+    index_key,
+    looked_key,
+    run_key,
+    run_keys,
+    still_key,
+)
+from imagefleet.shared.bulk.transitions import Change, Moves
 from imagefleet.shared.errors import UnknownRun
-from imagefleet.shared.jobs import State
-from imagefleet.shared.queues import claims_key, leases_key
-from imagefleet.shared.scripts import script
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import claims_key, leases_key
+from imagefleet.shared.redis_client.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -49,9 +56,9 @@ class Runs:
         self._index = index_key(namespace)
         self._retention_s = retention_s
         self._moves = Moves(client, namespace, retention_s)
-        self._settle = script(client, __package__, "settle")
-        self._lost = script(client, __package__, "lost")
-        self._still = script(client, __package__, "still")
+        self._settle = script(client, __package__, "finish_run")
+        self._lost = script(client, __package__, "find_lost")
+        self._still = script(client, __package__, "find_stalled")
 
     def start(self, run: NewRun) -> None:
         """Make the run's record, or set one that has ended going again. Sends no shard."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from imagefleet.shared.bulk.plan import Plan, canonical
-from imagefleet.shared.jobs import Record
+from imagefleet.shared.jobs.model import Record
 
 
 class ShardFile(Record):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from imagefleet.shared.bulk.layout import CARD, RUN_STATS
-from imagefleet.shared.bulk.markers import finished
+from imagefleet.shared.bulk.commit_markers import finished
+from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import RunStats
 from imagefleet.shared.storage import ObjectStore

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         UnknownRun,
         WorkerError,
     )
-    from imagefleet.shared.jobs import (
+    from imagefleet.shared.jobs.model import (
         CallbackEvent,
         ImageFormat,
         ImageResult,
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
         JobStatus,
         State,
     )
-    from imagefleet.shared.webhooks import InvalidSignature
-    from imagefleet.shared.webhooks import verify as verify_webhook
+    from imagefleet.shared.webhooks.signature import InvalidSignature
+    from imagefleet.shared.webhooks.signature import verify as verify_webhook
 
     __version__: str
 
 _ERRORS: Final = "imagefleet.shared.errors"
-_JOBS: Final = "imagefleet.shared.jobs"
+_JOBS: Final = "imagefleet.shared.jobs.model"
 
 _HOMES: Final = {
     "AsyncClient": "imagefleet.producer.aio",
@@ -76,7 +76,7 @@ _HOMES: Final = {
     "InputUnavailable": _ERRORS,
     "InvalidInput": _ERRORS,
     "InvalidRequest": _ERRORS,
-    "InvalidSignature": "imagefleet.shared.webhooks",
+    "InvalidSignature": "imagefleet.shared.webhooks.signature",
     "Job": "imagefleet.producer.client",
     "JobCancelled": _ERRORS,
     "JobError": _JOBS,
@@ -99,7 +99,7 @@ _HOMES: Final = {
     "UnknownJob": _ERRORS,
     "UnknownRun": _ERRORS,
     "WorkerError": _ERRORS,
-    "verify_webhook": "imagefleet.shared.webhooks",
+    "verify_webhook": "imagefleet.shared.webhooks.signature",
 }
 """Each public name and the module that defines it."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from imagefleet.shared.embedded import find_server
+from imagefleet.shared.redis_client.local_server import find_server
 from tests.chaos.suite import Plan, run
 
 

@@ -12,10 +12,10 @@ from typing import Final
 
 from redis import Redis
 
-from imagefleet.shared.deadletters import DeadLetters
 from imagefleet.shared.errors import TooManyDeliveries
-from imagefleet.shared.jobs import CallbackEvent, JobStatus, State
-from imagefleet.shared.webhooks import webhook_id
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import CallbackEvent, JobStatus, State
+from imagefleet.shared.webhooks.signature import webhook_id
 from tests.chaos.mailbox import Mailbox
 from tests.chaos.orders import ENDS, TENANTS, Fate, Order
 

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Final, Self
 
-from imagefleet.shared.webhooks import ID_HEADER, new_secret
+from imagefleet.shared.webhooks.signature import ID_HEADER, new_secret
 from tests.support.receiver import Receiver, answers
 
 _SPELL_S: Final = 5.0

@@ -12,8 +12,8 @@ from typing import Final
 
 import redis
 
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.chaos.fleet import Fleet
 
 KILL_EVERY_S: Final = 2.0
@@ -73,7 +73,7 @@ class Mischief:
 
     def _disconnect(self) -> None:
         """Every connection of a client, blocked in a command or not."""
-        with broker.connect(self._server.url) as client, suppress(redis.RedisError):
+        with connect(self._server.url) as client, suppress(redis.RedisError):
             client.execute_command("CLIENT", "KILL", "TYPE", "normal")
         self.counts["CLIENT KILL TYPE normal"] += 1
 

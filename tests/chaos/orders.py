@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from imagefleet.shared.jobs import JobRequest, State
+from imagefleet.shared.jobs.model import JobRequest, State
 from imagefleet.worker.engine.fake import DIE, FAIL
 
 SIZES: Final = ((64, 64), (32, 32))

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from imagefleet.shared.jobs import ImageResult, JobStatus, State
-from imagefleet.shared.keys import image_key, metadata_key
+from imagefleet.shared.jobs.model import ImageResult, JobStatus, State
 from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage.job_keys import image_key, metadata_key
 from imagefleet.worker.attempts import plan_attempt
 from imagefleet.worker.encode import encode
 from imagefleet.worker.engine.base import Shape

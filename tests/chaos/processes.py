@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from imagefleet.shared.parentage import leaves_with_parent
+from imagefleet.shared.redis_client.child_process import leaves_with_parent
 from tests.chaos.orders import Order, Producer, write
 
 ROOT: Final = Path(__file__).parents[2]

@@ -15,10 +15,11 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from imagefleet import Client
-from imagefleet.shared.broker import TASK_NAME, celery_url
 from imagefleet.shared.errors import BrokerUnavailable
-from imagefleet.shared.jobs import State, pack
-from imagefleet.shared.queues import queue_of
+from imagefleet.shared.jobs.celery_message import TASK_NAME
+from imagefleet.shared.jobs.model import State, pack
+from imagefleet.shared.jobs.queues import queue_of
+from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.settings import Settings
 from tests.chaos.orders import Fate, Order, Producer, read
 

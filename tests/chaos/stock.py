@@ -16,8 +16,8 @@ from typing import cast
 import click
 import redis
 
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.mischief import Mischief
@@ -48,7 +48,7 @@ def run(plan: Plan, folder: Path) -> Ledger:
         mischief = Mischief(fleet, server, plan.seed, plan.lease_s)
         mischief.play(plan.seconds, lambda: None)
         fleet.thaw_all()
-        client = broker.connect(server.url)
+        client = connect(server.url)
         wait_until_quiet(client, fleet, producers, plan)
         fleet.stop()
         ledger = Ledger(title=f"Stock transport: {plan.jobs:,} jobs, {plan.seconds:.0f} s of chaos")

@@ -14,10 +14,10 @@ from typing import Final
 
 import redis
 
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import TERMINAL, JobStatus, State
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.model import TERMINAL, JobStatus, State
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.storage import open_store
 from tests.chaos.fleet import Fleet, our_worker
 from tests.chaos.ledger import (
@@ -162,7 +162,7 @@ class Watch:
     """Looks at the records from outside, and remembers each job's end as it was at first."""
 
     def __init__(self, server: EmbeddedRedis, ids: Sequence[str]) -> None:
-        self.client = broker.connect(server.url)
+        self.client = connect(server.url)
         self.open = list(ids)
         self.first_ends: dict[str, str] = {}
         self._ids = list(ids)

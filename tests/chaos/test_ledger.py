@@ -9,12 +9,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import ImageFormat, ImageResult, JobError, JobResult, JobStatus, State
-from imagefleet.shared.keys import metadata_key
+from imagefleet.shared.jobs.model import (
+    ImageFormat,
+    ImageResult,
+    JobError,
+    JobResult,
+    JobStatus,
+    State,
+)
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.storage.job_keys import metadata_key
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.shared.webhooks import new_secret, sign
+from imagefleet.shared.webhooks.signature import new_secret, sign
 from tests.chaos.ledger import Ledger, audit_callbacks, audit_keys, audit_records, end_of
 from tests.chaos.mailbox import Mailbox
 from tests.chaos.orders import Fate, Order, Producer, draw
@@ -185,7 +192,7 @@ def test_a_callback_signed_with_another_secret_is_named() -> None:
 
 def test_what_is_left_in_redis_is_named(own_redis: EmbeddedRedis) -> None:
     ledger = Ledger(title="by hand")
-    with broker.connect(own_redis.url) as client:
+    with connect(own_redis.url) as client:
         client.hset("chaos:claims:somebody", "1", "x")
         audit_keys(ledger, client, "chaos", ["never-buried"])
     [left, unburied] = ledger.wrong

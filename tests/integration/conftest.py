@@ -7,8 +7,8 @@ import pytest
 import redis
 
 from imagefleet import Client
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.claims import Claims
 from tests.support.processes import StartWorker, Worker
 
@@ -21,7 +21,7 @@ def make_claims(client: redis.Redis, redis_server: EmbeddedRedis, namespace: str
 
     def make(worker: str, lease_s: float = 60) -> Claims:
         claims = Claims(
-            once=broker.connect(redis_server.url, retries=0),
+            once=connect(redis_server.url, retries=0),
             patient=client,
             namespace=namespace,
             worker=worker,

@@ -9,11 +9,12 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from imagefleet import Client
-from imagefleet.shared.broker import TASK_NAME, celery_url
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import JobRequest, JobResult, State, pack
-from imagefleet.shared.queues import list_key
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.celery_message import TASK_NAME
+from imagefleet.shared.jobs.model import JobRequest, JobResult, State, pack
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.redis_client.connection import celery_url
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.records import begin

@@ -8,7 +8,7 @@ import redis
 from imagefleet import Client
 from imagefleet.shared.bulk.runs import Runs
 from imagefleet.shared.errors import LeaseLost, ResultTimeout
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage.folder import FolderStore
 from tests.support.datasets import RUN, SHARDS
 from tests.support.processes import StartWorker, until

@@ -14,10 +14,8 @@ import pytest
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.shared import broker
-from imagefleet.shared.bulk.layout import parts_prefix
+from imagefleet.shared.bulk.file_layout import parts_prefix
 from imagefleet.shared.bulk.plan import derived_seed
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import (
     InvalidRequest,
     PlanConflict,
@@ -25,7 +23,9 @@ from imagefleet.shared.errors import (
     StorageDenied,
     UnknownRun,
 )
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.support.processes import ROOT, StartWorker, Worker, until
 from tests.support.s3 import signed_s3
 
@@ -52,7 +52,7 @@ def place(
         },
     )
     try:
-        with broker.connect(redis_server.url) as redis:
+        with connect(redis_server.url) as redis:
             until(lambda: redis.exists(f"{NAMESPACE}:catalogue"), 60)
         yield ["--redis-url", redis_server.url, "--namespace", NAMESPACE]
     finally:
@@ -278,7 +278,7 @@ def test_a_run_cancelled_when_all_was_made_succeeds_when_run_again(
 ) -> None:
     run = fleet.bulk(PROMPTS, tmp_path, shard_size=10)
     run.wait(60)
-    with broker.connect(place[1]) as redis:
+    with connect(place[1]) as redis:
         redis.hset(f"{NAMESPACE}:bulk:{run.id}", "state", "cancelled")
     assert fleet.bulk(PROMPTS, tmp_path, shard_size=10).status().state is State.SUCCEEDED
 

@@ -12,15 +12,15 @@ import redis
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.shared import broker
-from imagefleet.shared.bulk.layout import CARD, PLAN, RUN_STATS
+from imagefleet.shared.bulk.file_layout import CARD, PLAN, RUN_STATS
 from imagefleet.shared.bulk.messages import bulk_queue, packed
-from imagefleet.shared.bulk.moves import Change, Moves
 from imagefleet.shared.bulk.runs import Runs
-from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.bulk.transitions import Change, Moves
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.jobs import State
-from imagefleet.shared.queues import later_key, list_key
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import later_key, list_key
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.worker.bulk.caretaker import Caretaker
 from imagefleet.worker.claims import Claimed, Claims, QueueGroup
@@ -248,7 +248,7 @@ def test_a_run_begun_before_moves_were_noted_counts_from_now_on(
 
 def test_the_fleet_searches_once_however_many_ask(own_redis: EmbeddedRedis, namespace: str) -> None:
     """Each search reads every run that ended lately."""
-    client = broker.connect(own_redis.url)
+    client = connect(own_redis.url)
     runs = Runs(client, namespace, 60)
     for n in range(100):
         runs.start(replace(RUN, id=f"run-{n}"))

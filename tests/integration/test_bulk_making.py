@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from imagefleet.shared.bulk.keys import run_keys
-from imagefleet.shared.bulk.layout import PLAN, stats_key
+from imagefleet.shared.bulk.file_layout import PLAN, stats_key
 from imagefleet.shared.bulk.messages import ShardMessage, bulk_queue
+from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.jobs import State
-from imagefleet.shared.queues import list_key
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.bulk.backlog import Backlog
 from imagefleet.worker.bulk.making import make_shard

@@ -16,8 +16,8 @@ from PIL import Image
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.support.processes import Worker
 
 ROWS: list[Any] = [

@@ -9,8 +9,8 @@ from imagefleet.shared.bulk.messages import bulk_queue, unpack_shard
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.bulk.runs import Runs
 from imagefleet.shared.errors import LeaseLost, MessageRejected, UnknownRun
-from imagefleet.shared.jobs import State
-from imagefleet.shared.queues import list_key
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import list_key
 from tests.support.datasets import RUN, SHARDS
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagefleet import Client
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.support.mounts import in_namespace
 from tests.support.processes import StartWorker
 from tests.support.s3 import BUCKET, FaultyS3, carry, error, reply, signed_s3

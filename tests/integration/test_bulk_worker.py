@@ -10,10 +10,10 @@ import redis
 from PIL import Image
 
 from imagefleet import Client
-from imagefleet.shared import broker
 from imagefleet.shared.bulk.plan import BulkFormat
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.support.datasets import Dataset, planned, read_tar
 from tests.support.files import files_below
 from tests.support.processes import StartWorker, Worker, until
@@ -48,7 +48,7 @@ def undisturbed(
 ) -> dict[str, bytes]:
     """The files of a run that nothing happened to."""
     folder, namespace = tmp_path_factory.mktemp("undisturbed"), "undisturbed"
-    with broker.connect(redis_server.url) as client:
+    with connect(redis_server.url) as client:
         dataset = planned(folder / "data", client, namespace, PROMPTS)
         dataset.send()
         worker = Worker(

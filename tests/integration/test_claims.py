@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.queues import known_queues_key, list_key
-from imagefleet.shared.records import Records
-from imagefleet.shared.tenants import Tenants
+from imagefleet.shared.jobs.queues import known_queues_key, list_key
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.tenants import Tenants
+from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.claims import Claims, QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.processes import until
@@ -630,7 +630,7 @@ def test_a_tenant_s_queue_that_was_asked_for_by_name_is_one_place(
 
 
 def test_what_was_claimed_survives_a_killed_redis(own_redis: EmbeddedRedis, namespace: str) -> None:
-    client = broker.connect(own_redis.url)
+    client = connect(own_redis.url)
     client.lpush("q", "a")
     claims = Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=60)
     claims.join()
@@ -666,9 +666,7 @@ def test_a_worker_waits_for_a_busy_redis(tmp_path: Path) -> None:
         loop.start()
         until(lambda: _says_busy(server.client().ping))
         answered = threading.Thread(
-            target=broker.connect(
-                f"redis://127.0.0.1:{server.port}", retries=broker.UNTIL_IT_IS_BACK
-            ).ping
+            target=connect(f"redis://127.0.0.1:{server.port}", retries=UNTIL_IT_IS_BACK).ping
         )
         answered.start()
         answered.join(0.3)

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 
 from imagefleet import Client
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import JobResult
-from imagefleet.shared.queues import leases_key
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.model import JobResult
+from imagefleet.shared.jobs.queues import leases_key
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.support.processes import ROOT
 from tests.support.records import begin
 
@@ -140,7 +140,7 @@ def test_waiting_prints_where_the_pictures_are(
     run: Run, redis_server: EmbeddedRedis, namespace: str
 ) -> None:
     job = Client(redis_server.url, namespace=namespace).submit("a")
-    records = Records(broker.connect(redis_server.url), namespace, 3600)
+    records = Records(connect(redis_server.url), namespace, 3600)
     begin(records, job.id, "x")
     result = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
     records.succeed(job.id, "x", result, None)
@@ -173,7 +173,7 @@ def test_nobody_is_missed_who_is_not_needed(
     client = Client(redis_server.url, namespace=namespace)
     client.submit("a", id="over").cancel()
     client.submit("a", id="waits")
-    redis = broker.connect(redis_server.url)
+    redis = connect(redis_server.url)
     missed = "no worker is alive"
     assert missed not in run("wait", "over").stderr
     assert missed in run("wait", "over", "waits", "--timeout", "0").stderr

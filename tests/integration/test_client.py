@@ -8,9 +8,6 @@ import pytest
 import redis
 
 from imagefleet import AsyncClient, Client
-from imagefleet.shared import broker
-from imagefleet.shared.catalogue import Catalogue, Offer
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -22,8 +19,11 @@ from imagefleet.shared.errors import (
     TenantLimit,
     UnknownJob,
 )
-from imagefleet.shared.jobs import JobError, JobResult, State
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.model import JobError, JobResult, State
+from imagefleet.shared.jobs.offers import Catalogue, Offer
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.attempts import offer_of
 from imagefleet.worker.claims import Claims
 from tests.support.engines import INFO
@@ -39,7 +39,7 @@ def producer(redis_server: EmbeddedRedis, namespace: str) -> Client:
 
 @pytest.fixture
 def records(redis_server: EmbeddedRedis, namespace: str) -> Records:
-    return Records(broker.connect(redis_server.url), namespace, 3600)
+    return Records(connect(redis_server.url), namespace, 3600)
 
 
 def _succeed(records: Records, job_id: str) -> None:
@@ -184,7 +184,7 @@ def test_weights_that_are_none_are_refused(producer: Client, weight: float) -> N
 def test_what_no_worker_here_offers_is_refused_at_the_door(
     redis_server: EmbeddedRedis, namespace: str
 ) -> None:
-    Catalogue(broker.connect(redis_server.url), namespace).announce(offer_of(INFO))
+    Catalogue(connect(redis_server.url), namespace).announce(offer_of(INFO))
     producer = Client(redis_server.url, namespace=namespace)
     for wrong, limit in (
         ({"model": "other"}, "there is tiny"),
@@ -209,7 +209,7 @@ def test_an_address_that_is_none_is_a_configuration_error() -> None:
 
 
 def test_a_full_redis_says_that_nothing_was_taken(own_redis: EmbeddedRedis) -> None:
-    admin = broker.connect(own_redis.url)
+    admin = connect(own_redis.url)
     admin.config_set("maxmemory", "1mb")
     producer = Client(own_redis.url)
     with pytest.raises(BrokerUnavailable, match="full and took nothing"):
@@ -242,11 +242,11 @@ def test_the_asyncio_client_does_the_same(
 def test_offers_are_read_again_after_a_while(
     redis_server: EmbeddedRedis, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalogue = Catalogue(broker.connect(redis_server.url), namespace)
+    catalogue = Catalogue(connect(redis_server.url), namespace)
     assert catalogue.offers() == {}
     offer = Offer(**{**offer_of(INFO).model_dump(), "model": "new"})
     catalogue.announce(offer)
     assert catalogue.offers() == {}
     late = time.monotonic() + 60
-    monkeypatch.setattr("imagefleet.shared.catalogue.time.monotonic", lambda: late)
+    monkeypatch.setattr("imagefleet.shared.jobs.offers.time.monotonic", lambda: late)
     assert catalogue.offers()["new"] == offer

@@ -12,12 +12,12 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.outbox import Outbox
-from imagefleet.shared.outbox.messages import Message, Verdict
-from imagefleet.shared.webhooks import new_secret, webhook_id
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.webhooks.messages import Message, Verdict
+from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.signature import new_secret, webhook_id
 from imagefleet.worker.delivery import start_delivery
 from imagefleet.worker.delivery.courier import Courier
 from imagefleet.worker.delivery.sender import Sender
@@ -139,7 +139,7 @@ def test_a_receiver_that_hangs_does_not_hold_up_the_others(outbox: Outbox) -> No
 def test_callbacks_outlive_a_redis_that_is_killed(
     own_redis: EmbeddedRedis, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = broker.connect(own_redis.url, retries=0)
+    client = connect(own_redis.url, retries=0)
     outbox = Outbox(client, namespace)
     with Receiver([SECRET]) as receiver, _delivering(outbox):
         own_redis.kill()

@@ -5,12 +5,12 @@ import json
 import pytest
 import redis
 
-from imagefleet.shared import broker
-from imagefleet.shared.deadletters import DeadLetter, DeadLetters
 from imagefleet.shared.errors import UnknownJob
-from imagefleet.shared.jobs import JobError, JobRequest, State
-from imagefleet.shared.queues import list_key
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.celery_message import RECORDED, job_message
+from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
+from imagefleet.shared.jobs.model import JobError, JobRequest, State
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.records import Records
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_letters_are_found_by_their_own_id_and_by_their_job_s(letters: DeadLette
 def test_the_oldest_make_room(
     letters: DeadLetters, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagefleet.shared.deadletters._KEPT", 2)
+    monkeypatch.setattr("imagefleet.shared.jobs.dead_letters._KEPT", 2)
     for at, message in enumerate("abc"):
         letter = _bury(letters, message)
         client.zadd(f"{namespace}:dead", {letter.id: at})
@@ -113,11 +113,11 @@ def test_a_job_whose_record_expired_can_be_redriven(
     letters: DeadLetters, client: redis.Redis, namespace: str
 ) -> None:
     queue = f"{namespace}.default.native"
-    message = broker.message("j", JobRequest.parse({"prompt": "a"}), queue)
+    message = job_message("j", JobRequest.parse({"prompt": "a"}), queue)
     assert letters.redrive(_bury(letters, message, queue)) is State.QUEUED
     [pushed] = client.lrange(queue, 0, -1)
     headers = json.loads(message)["headers"]
-    assert headers.pop(broker.RECORDED)  # else a worker would take its job for one that ended
+    assert headers.pop(RECORDED)  # else a worker would take its job for one that ended
     assert json.loads(pushed) == {**json.loads(message), "headers": headers}
 
 

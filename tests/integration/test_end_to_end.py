@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from imagefleet import Client, Job
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import CallbackEvent, JobResult
+from imagefleet.shared.jobs.model import CallbackEvent, JobResult
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.shared.webhooks import new_secret
+from imagefleet.shared.webhooks.signature import new_secret
 from tests.support.judge import judge, score
 from tests.support.processes import Worker
 from tests.support.receiver import Receiver

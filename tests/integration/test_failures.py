@@ -7,9 +7,9 @@ import pytest
 import redis
 
 from imagefleet import Client, Job
-from imagefleet.shared.deadletters import DeadLetters
 from imagefleet.shared.errors import JobFailed
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import State
 from imagefleet.worker.exits import Exit
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until

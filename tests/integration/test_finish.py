@@ -5,8 +5,8 @@ import pytest
 import redis
 
 from imagefleet.shared.errors import LeaseLost, StorageUnavailable
-from imagefleet.shared.jobs import JobRequest, State
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.model import JobRequest, State
+from imagefleet.shared.jobs.records import Records
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.attempts import Attempt, plan_attempt

@@ -7,7 +7,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-from imagefleet.shared.following import FollowingConnection
+from imagefleet.shared.redis_client.sentinel_connection import FollowingConnection
 from tests.support.redis import TcpServer
 
 

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import redis
 
-from imagefleet.shared import broker
-from imagefleet.shared.broker import UNTIL_IT_IS_BACK
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import JobRequest, State
-from imagefleet.shared.queues import list_key, queue_of
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.model import JobRequest, State
+from imagefleet.shared.jobs.queues import list_key, queue_of
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.attempts import Attempt, plan_attempt
 from imagefleet.worker.bulk.backlog import Backlog
@@ -124,8 +123,8 @@ def test_a_server_that_restarts_meanwhile_gets_the_messages_back(
     own_redis: EmbeddedRedis, namespace: str
 ) -> None:
     with (
-        broker.connect(own_redis.url, retries=UNTIL_IT_IS_BACK) as patient,
-        broker.connect(own_redis.url) as admin,
+        connect(own_redis.url, retries=UNTIL_IT_IS_BACK) as patient,
+        connect(own_redis.url) as admin,
     ):
         leaving = Leaving(patient, namespace)
         attempts = leaving.take(2)

@@ -5,7 +5,7 @@ import time
 import pytest
 import redis
 
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.records import Records
 from imagefleet.worker.claims import Claims, QueueGroup
 from imagefleet.worker.keeper import Keeper
 

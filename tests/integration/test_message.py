@@ -7,10 +7,11 @@ from typing import Any
 import redis
 from celery import Celery
 
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import JobRequest, pack
-from imagefleet.shared.queues import list_key
+from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
+from imagefleet.shared.jobs.model import JobRequest, pack
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.redis_client.connection import celery_url
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 
 OUR_OWN = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"}
 """Of the sending process, unused here, or left empty by us to keep prompts out of logs."""
@@ -45,14 +46,14 @@ def test_our_message_equals_celery_s_own(
 ) -> None:
     request = JobRequest.parse({"prompt": "ein Kreis 🔴", "seed": 7, "priority": 6})
     queue = f"{namespace}.default.native"
-    url = broker.celery_url(redis_server.url)
+    url = celery_url(redis_server.url)
     with Celery(broker=url, set_as_current=False) as app:
         app.send_task(
-            broker.TASK_NAME,
+            TASK_NAME,
             kwargs=pack(request),
             task_id="an-id",
             queue=queue,
             priority=6,
         )
     [theirs] = client.lrange(list_key(queue, 6), 0, -1)
-    assert _opened(broker.message("an-id", request, queue)) == _opened(theirs)
+    assert _opened(job_message("an-id", request, queue)) == _opened(theirs)

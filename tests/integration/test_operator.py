@@ -10,13 +10,13 @@ import pytest
 import redis
 
 from imagefleet import Client
-from imagefleet.shared.deadletters import DeadLetters
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import JobError, State
-from imagefleet.shared.outbox import Outbox
-from imagefleet.shared.outbox.messages import Outcome, Verdict
-from imagefleet.shared.queues import list_key
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import JobError, State
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.webhooks.messages import Outcome, Verdict
+from imagefleet.shared.webhooks.outbox import Outbox
 from tests.support.processes import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -13,14 +13,14 @@ import pytest
 from PIL import Image
 
 from imagefleet import Client
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import (
     ImagefleetError,
     InputUnavailable,
     InvalidInput,
     JobFailed,
 )
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.attempts import plan_attempt
 from imagefleet.worker.engine.base import Original, Shape

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from imagefleet.shared import events
 from imagefleet.shared.errors import UnknownJob
-from imagefleet.shared.jobs import CallbackEvent, JobError, JobRequest
-from imagefleet.shared.outbox import Outbox
-from imagefleet.shared.outbox.messages import Message, Outcome, Standing, Verdict
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs import events
+from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobRequest
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.webhooks.messages import Message, Outcome, Standing, Verdict
+from imagefleet.shared.webhooks.outbox import Outbox
 from tests.support.processes import until
 
 DELIVERED = Outcome(verdict=Verdict.DELIVERED, status=204)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import redis
 
-from imagefleet.shared.deadletters import DeadLetters
 from imagefleet.shared.errors import ConfigurationError, LeaseLost, WorkerError
-from imagefleet.shared.jobs import JobRequest, JobStatus, State
-from imagefleet.shared.queues import later_key, list_key, queue_of
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import JobRequest, JobStatus, State
+from imagefleet.shared.jobs.queues import later_key, list_key, queue_of
+from imagefleet.shared.jobs.records import Records
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.attempts import Attempt, plan_attempt

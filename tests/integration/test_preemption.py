@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from imagefleet import Client
-from imagefleet.shared.jobs import State
-from imagefleet.shared.queues import list_key
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import list_key
 from imagefleet.worker.exits import Exit
 from tests.support.gallery import endless, status
 from tests.support.jobs import finish

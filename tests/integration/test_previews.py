@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from imagefleet import Client
-from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.preview import LONGEST_URL, preview_url
 from tests.support.processes import Worker, until
 

@@ -6,10 +6,10 @@ import pytest
 import redis
 
 from imagefleet.shared.errors import InvalidRequest, JobCancelled, LeaseLost, UnknownJob
-from imagefleet.shared.events import callback
-from imagefleet.shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
-from imagefleet.shared.queues import list_key
-from imagefleet.shared.records import Records
+from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobRequest, JobResult, State
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.records import Records
 from tests.support.records import begin
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})

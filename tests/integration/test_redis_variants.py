@@ -11,11 +11,12 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from imagefleet import Client, Job
-from imagefleet.shared import broker
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import BrokerUnavailable
-from imagefleet.shared.jobs import JobRequest, State, pack
-from imagefleet.shared.queues import known_queues_key, list_key
+from imagefleet.shared.jobs.celery_message import TASK_NAME
+from imagefleet.shared.jobs.model import JobRequest, State, pack
+from imagefleet.shared.jobs.queues import known_queues_key, list_key
+from imagefleet.shared.redis_client.connection import celery_url, connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tests.support.certificates import make_certificate
 from tests.support.jobs import finish
 from tests.support.processes import ROOT, StartWorker, until
@@ -71,7 +72,7 @@ def test_a_user_with_the_documented_rights_suffices(
     producer.tenants.weigh("gold", 2)
     jobs = producer.submit_many(["a", "b"], tenant="gold")
     assert _all_succeed(producer, jobs)
-    with Celery(backend=broker.celery_url(guarded), set_as_current=False) as app:
+    with Celery(backend=celery_url(guarded), set_as_current=False) as app:
         assert AsyncResult(jobs[0].id, app=app).get(timeout=60)["images"]
     assert worker.terminate() == 0
     assert "permission" not in worker.output().lower()
@@ -79,7 +80,7 @@ def test_a_user_with_the_documented_rights_suffices(
 
 def test_that_user_reaches_nobody_else_s_keys(guarded: str) -> None:
     with pytest.raises(redis.exceptions.NoPermissionError):
-        broker.connect(guarded).set("other", "1")
+        connect(guarded).set("other", "1")
 
 
 def test_a_wrong_password_is_one_clear_sentence(guarded: str) -> None:
@@ -119,7 +120,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(
 def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
     start: StartWorker, own_redis: EmbeddedRedis, namespace: str
 ) -> None:
-    admin = broker.connect(own_redis.url)
+    admin = connect(own_redis.url)
     worker = start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=0.05")
     producer = Client(own_redis.url, namespace=namespace)
     assert _all_succeed(producer, [producer.submit("warm")])
@@ -145,10 +146,10 @@ def test_a_tenant_s_job_from_plain_celery_is_found_once_its_queue_is_told_of(
     queue, known = f"{namespace}.default.native@gold", known_queues_key(namespace)
     client.sadd(known, queue)
     until(lambda: not client.sismember(known, queue))  # empty, so struck out
-    url = broker.celery_url(settings["IMAGEFLEET_REDIS_URL"])
+    url = celery_url(settings["IMAGEFLEET_REDIS_URL"])
     with Celery(broker=url, set_as_current=False) as app:
         request = pack(JobRequest(prompt="a"))
-        app.send_task(broker.TASK_NAME, task_id="late", kwargs=request, queue=queue)
+        app.send_task(TASK_NAME, task_id="late", kwargs=request, queue=queue)
         client.sadd(known, queue)  # as docs/redis.md says
         until(lambda: producer.statuses(["late"]))
         assert producer.get("late").result(timeout=120).images

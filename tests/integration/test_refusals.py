@@ -11,13 +11,17 @@ from celery.result import AsyncResult
 from redis.backoff import NoBackoff
 
 from imagefleet import Client
-from imagefleet.shared import broker
-from imagefleet.shared.broker import UNTIL_IT_IS_BACK
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
-from imagefleet.shared.jobs import State
-from imagefleet.shared.refusals import TakesNoWrites, UntilItTakesWrites, will_pass
-from imagefleet.shared.scripts import script
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.connection import (
+    UNTIL_IT_IS_BACK,
+    celery_url,
+    connect,
+    transport_options,
+)
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.scripts import script
+from imagefleet.shared.redis_client.write_errors import TakesNoWrites, UntilItTakesWrites, will_pass
 from tests.support.processes import StartWorker, until
 from tests.support.redis import WatchedPair
 
@@ -27,7 +31,7 @@ _ENOUGH = ("min-replicas-to-write", "0")
 
 @pytest.fixture
 def admin(own_redis: EmbeddedRedis) -> Iterator[redis.Redis]:
-    with broker.connect(own_redis.url) as client:
+    with connect(own_redis.url) as client:
         yield client
 
 
@@ -41,7 +45,7 @@ def _transaction(client: redis.Redis) -> object:
 
 
 def _script(client: redis.Redis) -> object:
-    add = script(client, "imagefleet.shared.outbox", "add")
+    add = script(client, "imagefleet.shared.webhooks", "outbox_add")
     return add(keys=["due", "messages"], args=["a", "{}"]) or True
 
 
@@ -51,12 +55,12 @@ def test_a_worker_s_write_waits_until_redis_takes_it(
 ) -> None:
     admin.config_set(*_TOO_FEW_REPLICAS)
     with (
-        broker.connect(own_redis.url, retries=0) as impatient,
+        connect(own_redis.url, retries=0) as impatient,
         pytest.raises(redis.ResponseError, match="Not enough good replicas"),
     ):
         write(impatient)
     done: list[object] = []
-    with broker.connect(own_redis.url, retries=UNTIL_IT_IS_BACK) as patient:
+    with connect(own_redis.url, retries=UNTIL_IT_IS_BACK) as patient:
         waiting = threading.Thread(target=lambda: done.append(write(patient)), daemon=True)
         refused = _refusals(admin)
         waiting.start()
@@ -150,9 +154,9 @@ def test_sentinels_that_want_a_password_get_it_from_celery_too(
         start(IMAGEFLEET_REDIS_URL=pair.url)
         with (
             Client(pair.url, namespace=namespace) as producer,
-            Celery(backend=broker.celery_url(pair.url), set_as_current=False) as app,
+            Celery(backend=celery_url(pair.url), set_as_current=False) as app,
         ):
-            app.conf.result_backend_transport_options = broker.transport_options(pair.url)
+            app.conf.result_backend_transport_options = transport_options(pair.url)
             job = producer.submit("a")
             assert job.result(timeout=60).images
             assert AsyncResult(job.id, app=app).get(timeout=60)["images"]

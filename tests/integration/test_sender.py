@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefleet.shared.outbox.messages import Message, Verdict
-from imagefleet.shared.webhooks import new_secret
+from imagefleet.shared.webhooks.messages import Message, Verdict
+from imagefleet.shared.webhooks.signature import new_secret
 from imagefleet.worker.delivery.sender import Sender
 from imagefleet.worker.outbound.addresses import AllowList
 from tests.support.certificates import make_certificate

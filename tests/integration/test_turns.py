@@ -3,7 +3,7 @@
 import redis
 
 from imagefleet import Client
-from imagefleet.shared.jobs import JobStatus, State
+from imagefleet.shared.jobs.model import JobStatus, State
 from tests.support.processes import StartWorker, until
 
 FAKE_STEPS = 4

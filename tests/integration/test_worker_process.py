@@ -12,13 +12,13 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from imagefleet import Client, Job
-from imagefleet.shared import broker
-from imagefleet.shared.broker import TASK_NAME, celery_url
-from imagefleet.shared.deadletters import DeadLetters
-from imagefleet.shared.embedded import EmbeddedRedis
 from imagefleet.shared.errors import JobCancelled, JobFailed, UnknownJob
-from imagefleet.shared.jobs import JobRequest, State, pack
-from imagefleet.shared.queues import list_key
+from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import JobRequest, State, pack
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.redis_client.connection import celery_url, connect
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.exits import Exit
 from tests.support.files import files_below
 from tests.support.jobs import finish
@@ -286,7 +286,7 @@ def test_cancelled_jobs_leave_no_picture(
 
 def _envelope(**changes: object) -> str:
     """A message like ours, with parts that are not."""
-    whole = json.loads(broker.message("nobody", JobRequest(prompt="a"), "q"))
+    whole = json.loads(job_message("nobody", JobRequest(prompt="a"), "q"))
     return json.dumps({**whole, **changes})
 
 
@@ -354,7 +354,7 @@ def test_a_job_the_producer_should_have_refused_fails_at_the_worker_with_its_rea
     jobs = producer.submit_many(["as accepted"] * len(REFUSED))
     client.delete(list_key(f"{namespace}.default.native", 3))
     for job, (kwargs, _) in zip(jobs, REFUSED, strict=True):
-        envelope = json.loads(broker.message(job.id, job.status().request, "q"))
+        envelope = json.loads(job_message(job.id, job.status().request, "q"))
         body = base64.b64encode(json.dumps([[], kwargs, {}]).encode()).decode()
         _push(client, namespace, json.dumps({**envelope, "body": body}))
     start()
@@ -392,5 +392,5 @@ def test_a_redis_that_was_killed_and_came_back_costs_nothing(
         own_redis.start()
     assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
-    client = broker.connect(own_redis.url)
+    client = connect(own_redis.url)
     until(lambda: _nothing_left(client, namespace))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from imagefleet import Client
-from imagefleet.shared.embedded import EmbeddedRedis
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.worker.exits import Exit
 from tests.support.processes import Worker
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from imagefleet.shared.bulk.layout import PLAN, RUN_STATS, plan_key, shard_name
+from imagefleet.shared.bulk.file_layout import PLAN, RUN_STATS, plan_key, shard_name
 from imagefleet.shared.bulk.plan import (
     BulkFormat,
     Plan,
@@ -24,7 +24,7 @@ from imagefleet.shared.bulk.plan import (
 )
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.bulk.runs import Runs
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import open_store
 from tests.support.files import files_below
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from imagefleet import Client, Job
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
 
 
 def finish(producer: Client, jobs: Sequence[Job], timeout: float = 60) -> set[State]:

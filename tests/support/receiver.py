@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 
 from imagefleet.producer.demo.local_http import LocalServer
-from imagefleet.shared.webhooks import InvalidSignature, verify
+from imagefleet.shared.webhooks.signature import InvalidSignature, verify
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Records as tests move them: one at a time."""
 
-from imagefleet.shared.events import Callback
-from imagefleet.shared.records import Beginning, Move, Records
+from imagefleet.shared.jobs.events import Callback
+from imagefleet.shared.jobs.records import Beginning, Move, Records
 
 
 def begin(

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import redis
 
-from imagefleet.shared.embedded import find_server
-from imagefleet.shared.parentage import leaves_with_parent
+from imagefleet.shared.redis_client.child_process import leaves_with_parent
+from imagefleet.shared.redis_client.local_server import find_server
 from tests.support.processes import until
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.worker.attempts import plan_attempt
 from imagefleet.worker.engine.fake import FakeEngine
 

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 
 from imagefleet.shared.errors import JobCancelled
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.worker.attempts import Attempt, Slot, plan_attempt, slots_of
 from imagefleet.worker.batching import Linger, next_batch, suspect_from
 from tests.support.engines import INFO

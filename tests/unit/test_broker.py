@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imagefleet.shared.broker import celery_url, message, transport_options
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.jobs import JobRequest
-from imagefleet.shared.sentinel import Address
+from imagefleet.shared.jobs.celery_message import job_message
+from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.redis_client.connection import celery_url, transport_options
+from imagefleet.shared.redis_client.sentinel import Address
 from imagefleet.shared.settings import Settings
 from imagefleet.worker.engine.base import ImageSpec, Original
 
@@ -72,7 +73,7 @@ def test_passwords_of_sentinels_do_not_show() -> None:
 
 def _headers(**parameters: object) -> dict[str, Any]:
     request = JobRequest.parse({"prompt": "a", **parameters})
-    headers: dict[str, Any] = json.loads(message("j", request, "q"))["headers"]
+    headers: dict[str, Any] = json.loads(job_message("j", request, "q"))["headers"]
     return headers
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import fakeredis
 import pytest
 
-from imagefleet.shared.admission import admit
-from imagefleet.shared.catalogue import Catalogue, Offer
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.offers import Catalogue, Offer
 from imagefleet.worker.attempts import offer_of, plan_attempt
 from tests.support.engines import INFO
 

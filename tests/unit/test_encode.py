@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from imagefleet.shared.jobs import MAX_PROMPT_CHARACTERS, ImageFormat
+from imagefleet.shared.jobs.model import MAX_PROMPT_CHARACTERS, ImageFormat
 from imagefleet.worker.encode import FORMATS, encode
 from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.metadata import infotext, picture_metadata

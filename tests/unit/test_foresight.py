@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.worker.attempts import Slot, plan_attempt, slots_of
 from imagefleet.worker.foresight import Foresight
 from tests.support.engines import INFO

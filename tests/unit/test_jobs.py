@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from imagefleet.shared.errors import InvalidRequest, MessageRejected
-from imagefleet.shared.jobs import (
+from imagefleet.shared.jobs.model import (
     MAX_PROMPT_CHARACTERS,
     MOVES,
     TERMINAL,

@@ -1,7 +1,7 @@
 """Object keys come from the job id and the image index alone."""
 
-from imagefleet.shared.keys import image_key, metadata_key
 from imagefleet.shared.storage.base import check_key
+from imagefleet.shared.storage.job_keys import image_key, metadata_key
 
 
 def test_a_picture_and_its_document_stand_side_by_side() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from imagefleet.shared.jobs import JobRequest
-from imagefleet.shared.queues import queue_of
+from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.queues import queue_of
 
 
 @pytest.mark.parametrize(

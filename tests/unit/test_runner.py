@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from imagefleet.shared.errors import DeviceError, InvalidRequest
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.attempts import Attempt, Slot, plan_attempt, slots_of
 from imagefleet.worker.engine.base import ImageSpec

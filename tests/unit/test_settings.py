@@ -4,7 +4,7 @@ import pytest
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import Settings
-from imagefleet.shared.webhooks import new_secret
+from imagefleet.shared.webhooks.signature import new_secret
 from imagefleet.worker.host import Host
 from imagefleet.worker.settings import WorkerSettings, misspelt
 from tools.settings_page import PAGE, page

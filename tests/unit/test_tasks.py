@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from celery import Celery
 from kombu.message import Message
 
-from imagefleet.shared.broker import TASK_NAME
+from imagefleet.shared.jobs.celery_message import TASK_NAME
 from imagefleet.worker.tasks import add_render_task
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.webhooks import (
+from imagefleet.shared.webhooks.signature import (
     InvalidSignature,
     check_secrets,
     new_secret,

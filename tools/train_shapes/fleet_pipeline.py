@@ -17,7 +17,7 @@ from PIL import Image
 
 from imagefleet import Client
 from imagefleet.producer.demo.processes import WorkerProcess
-from imagefleet.shared.embedded import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from tools.train_shapes.scenes import Picture
 
 

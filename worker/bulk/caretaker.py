@@ -9,13 +9,13 @@ import logging
 import random
 import threading
 
-from imagefleet.shared.bulk.layout import PLAN
+from imagefleet.shared.bulk.file_layout import PLAN
 from imagefleet.shared.bulk.messages import waiting_of
 from imagefleet.shared.bulk.plan import Plan, run_id
 from imagefleet.shared.bulk.runs import Runs
 from imagefleet.shared.bulk.summary import sum_up
 from imagefleet.shared.errors import PlanDamaged
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 
 log = logging.getLogger(__name__)

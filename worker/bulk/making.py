@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 import redis
 
-from imagefleet.shared.bulk.layout import PLAN, plan_key, shard_name, stats_key
-from imagefleet.shared.bulk.markers import read_marker
+from imagefleet.shared.bulk.commit_markers import read_marker
+from imagefleet.shared.bulk.file_layout import PLAN, plan_key, shard_name, stats_key
 from imagefleet.shared.bulk.messages import ShardMessage
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
@@ -26,7 +26,7 @@ from imagefleet.shared.errors import (
     TooManyDeliveries,
     WorkerError,
 )
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.bulk.packing import put_shard
 from imagefleet.worker.bulk.painting import Painting

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from imagefleet.shared.bulk.layout import archive_key, file_key, metadata_key, parquet_key
+from imagefleet.shared.bulk.file_layout import archive_key, file_key, metadata_key, parquet_key
 from imagefleet.shared.bulk.plan import BulkFormat, canonical
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage import ObjectStore, StoredObject

@@ -16,7 +16,7 @@ from typing import Final
 from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, TooManyDeliveries, WorkerError
-from imagefleet.shared.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.worker.attempts import offer_of
 from imagefleet.worker.batching import suspect_from
 from imagefleet.worker.bulk.backlog import RowWork

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from imagefleet.shared.bulk.layout import archive_key, parts_folder, parts_prefix
+from imagefleet.shared.bulk.file_layout import archive_key, parts_folder, parts_prefix
 from imagefleet.shared.bulk.plan import ShardPlan, canonical
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.storage import ObjectStore

@@ -3,12 +3,12 @@
 import hashlib
 from typing import Final
 
-from imagefleet.shared.admission import admit
-from imagefleet.shared.bulk.layout import sample_key
+from imagefleet.shared.bulk.file_layout import sample_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import RowFailure
-from imagefleet.shared.catalogue import Offer
 from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.offers import Offer
 from imagefleet.worker.attempts import Picture, plan_attempt
 from imagefleet.worker.bulk.backlog import RowWork
 from imagefleet.worker.bulk.samples import Sample

@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 import redis
 
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.queues import claims_key, known_queues_key, later_key, leases_key
-from imagefleet.shared.scripts import call_all, script
-from imagefleet.shared.tenants import weights_key
+from imagefleet.shared.jobs.queues import claims_key, known_queues_key, later_key, leases_key
+from imagefleet.shared.jobs.tenants import weights_key
+from imagefleet.shared.redis_client.scripts import call_all, script
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import logging
 from typing import TYPE_CHECKING
 
-from imagefleet.shared.outbox import Outbox
-from imagefleet.shared.webhooks import check_secrets
+from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.signature import check_secrets
 from imagefleet.worker.delivery.courier import Courier
 from imagefleet.worker.delivery.sender import Sender
 from imagefleet.worker.outbound.addresses import AllowList

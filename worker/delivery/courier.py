@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import redis
 
-from imagefleet.shared.outbox import Outbox
-from imagefleet.shared.outbox.messages import Message, Outcome, Verdict
+from imagefleet.shared.webhooks.messages import Message, Outcome, Verdict
+from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.delivery.schedule import PAUSES, pause_after
 from imagefleet.worker.vital import vital_thread
 

@@ -13,8 +13,8 @@ from importlib.metadata import version
 from typing import Final
 
 from imagefleet.shared.errors import CallbackRefused
-from imagefleet.shared.outbox.messages import Message, Outcome, Verdict
-from imagefleet.shared.webhooks import sign
+from imagefleet.shared.webhooks.messages import Message, Outcome, Verdict
+from imagefleet.shared.webhooks.signature import sign
 from imagefleet.worker.outbound.addresses import AllowList, Endpoint, vet
 from imagefleet.worker.outbound.exchange import FAILURES, Answer, exchange
 

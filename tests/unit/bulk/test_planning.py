@@ -16,7 +16,7 @@ from imagefleet.producer.bulk.inputs import Rows
 from imagefleet.producer.bulk.planning import Wish, plan, read_plan
 from imagefleet.producer.bulk.rejected import read_rejected, told
 from imagefleet.producer.bulk.rows import Order
-from imagefleet.shared.bulk.layout import plan_key
+from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import (
     BulkFormat,
     Plan,
@@ -25,9 +25,9 @@ from imagefleet.shared.bulk.plan import (
     derived_seed,
     run_id,
 )
-from imagefleet.shared.catalogue import Offer
 from imagefleet.shared.errors import InvalidRequest, PlanConflict, StorageDenied
-from imagefleet.shared.jobs import ImageFormat
+from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.storage import MemoryStore, ObjectStore, StoredObject
 
 OFFER = Offer(

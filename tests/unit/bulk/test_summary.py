@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagefleet.shared.bulk.layout import CARD, RUN_STATS, stats_key
+from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, stats_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan, Source
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.bulk.summary import sum_up, summarise

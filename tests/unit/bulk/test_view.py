@@ -7,7 +7,7 @@ from rich.console import Console
 
 from imagefleet.producer.bulk.view import Rates, render, watch
 from imagefleet.shared.bulk.records import RunStatus
-from imagefleet.shared.jobs import State
+from imagefleet.shared.jobs.model import State
 
 
 def _status(images: int, **changes: Any) -> RunStatus:

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from imagefleet.shared.bulk.layout import archive_key
+from imagefleet.shared.bulk.file_layout import archive_key
 from imagefleet.shared.bulk.plan import ShardPlan
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.storage import ObjectStore, open_store

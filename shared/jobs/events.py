@@ -1,13 +1,14 @@
 """What a callback says: from a job's event to the message that waits in the webhook outbox.
 
-Knows the body, not the signature (`shared.webhooks`) and not the sending (`worker.delivery`).
+Knows the body, not the signature (`shared.webhooks.signature`) and not the sending
+(`worker.delivery`).
 """
 
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from imagefleet.shared.jobs import CallbackEvent, JobError, JobRequest, JobResult, State
+from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobRequest, JobResult, State
 
 _STATE_OF = {
     CallbackEvent.STARTED: State.RUNNING,

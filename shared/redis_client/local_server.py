@@ -16,7 +16,7 @@ from typing import Self
 import redis
 
 from imagefleet.shared.errors import BrokerUnavailable
-from imagefleet.shared.parentage import leaves_with_parent
+from imagefleet.shared.redis_client.child_process import leaves_with_parent
 
 _LONGEST_SOCKET_PATH = 100
 """sockaddr_un holds 108 bytes."""

@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.errors import UnknownJob
-from imagefleet.shared.jobs import JOB_ID, Record, State
-from imagefleet.shared.scripts import script
+from imagefleet.shared.jobs.model import JOB_ID, Record, State
+from imagefleet.shared.redis_client.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -61,8 +61,8 @@ class DeadLetters:
         self._redis = client
         self._namespace = namespace
         self._keys = [f"{namespace}:dead", f"{namespace}:dead:letters"]
-        self._bury = script(client, __package__, "bury")
-        self._redrive = script(client, __package__, "redrive")
+        self._bury = script(client, __package__, "dead_letter_add")
+        self._redrive = script(client, __package__, "dead_letter_redrive")
 
     def bury(
         self, list_key: str, message: str, *, code: str, reason: str, deliveries: int

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-from imagefleet.shared.bulk.layout import stats_key
+from imagefleet.shared.bulk.file_layout import stats_key
 from imagefleet.shared.bulk.plan import ShardPlan
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.storage import ObjectStore

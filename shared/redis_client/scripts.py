@@ -18,7 +18,10 @@ def script(client: "Redis", package: str | None, *names: str) -> "Script":
     """`names`.lua of `package` (the caller's `__package__`) one after the other: each may use what
     those before it define. Sends nothing before it is called."""
     assert package is not None
-    parts = [_read("imagefleet.shared", "queue"), *(_read(package, name) for name in names)]
+    parts = [
+        _read("imagefleet.shared.redis_client", "queue"),
+        *(_read(package, name) for name in names),
+    ]
     return client.register_script("\n".join(parts))
 
 

@@ -66,7 +66,7 @@ def connect(url: str, options: dict[str, Any]) -> "Redis":
     """A client of whoever is master now. Raises ValueError as `Address.parse`."""
     from redis.sentinel import Sentinel
 
-    from imagefleet.shared.following import FollowingConnection
+    from imagefleet.shared.redis_client.sentinel_connection import FollowingConnection
 
     address = Address.parse(url)
     watchers = {

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
-from imagefleet.shared.outbox.messages import Entry, Message, Outcome, Standing, Try, Verdict
-from imagefleet.shared.scripts import script
+from imagefleet.shared.redis_client.scripts import script
+from imagefleet.shared.webhooks.messages import Entry, Message, Outcome, Standing, Try, Verdict
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -56,11 +56,11 @@ class Outbox:
         self._given_up = f"{namespace}:outbox:given-up"
         self._gone = f"{namespace}:outbox:gone:"
         self._log = f"{namespace}:outbox:log:"
-        self._add = script(client, __package__, "add")
-        self._claim = script(client, __package__, "claim")
-        self._postpone = script(client, __package__, "postpone")
-        self._stop = script(client, __package__, "give_up")
-        self._replay = script(client, __package__, "replay")
+        self._add = script(client, __package__, "outbox_add")
+        self._claim = script(client, __package__, "outbox_claim")
+        self._postpone = script(client, __package__, "outbox_postpone")
+        self._stop = script(client, __package__, "outbox_give_up")
+        self._replay = script(client, __package__, "outbox_replay")
 
     def add(self, message: Message, pipeline: "Pipeline | None" = None) -> None:
         """Owe `message`, due now; within `pipeline` if one is given."""

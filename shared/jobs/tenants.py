@@ -6,8 +6,8 @@ Kept in Redis, so that one command changes it for every worker and producer at o
 from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs import Record
-from imagefleet.shared.queues import PRIORITY_STEPS, known_queues_key, list_key, tenant_of
+from imagefleet.shared.jobs.model import Record
+from imagefleet.shared.jobs.queues import PRIORITY_STEPS, known_queues_key, list_key, tenant_of
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -5,7 +5,7 @@ Priority levels are separate Redis lists with the suffix kombu gives them, so ev
 that counts or purges queues counts and purges ours.
 """
 
-from imagefleet.shared.jobs import JobRequest
+from imagefleet.shared.jobs.model import JobRequest
 
 DEFAULT_MODEL = "default"
 NATIVE_SHAPE = "native"

@@ -7,7 +7,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from imagefleet.shared.errors import MessageRejected
-from imagefleet.shared.jobs import Record
+from imagefleet.shared.jobs.model import Record
 
 
 @dataclass(frozen=True, kw_only=True)

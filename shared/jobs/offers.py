@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ConfigDict
 
-from imagefleet.shared.jobs import Record
-from imagefleet.shared.queues import DEFAULT_MODEL, leases_key
+from imagefleet.shared.jobs.model import Record
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL, leases_key
 
 if TYPE_CHECKING:
     from redis import Redis

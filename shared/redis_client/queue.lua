@@ -1,4 +1,4 @@
--- What every script that touches a queue shares; shared/scripts.py puts it before each of them.
+-- What every script that touches a queue shares; shared/redis_client/scripts.py puts it before each of them.
 -- A queue `imagefleet.shapes.64x64@gold` is one Redis list a priority level. Workers know their own
 -- queues; the tenants' they find by name in the set `imagefleet:queues`, and strike out when empty.
 local LEVELS = {'', '\6\0223', '\6\0226', '\6\0229'}  -- kombu's, highest first

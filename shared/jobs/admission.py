@@ -1,9 +1,9 @@
 """Refuse what no worker would take, with field, value and limit. Asked at both doors."""
 
-from imagefleet.shared.catalogue import Offer
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs import JobRequest
-from imagefleet.shared.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 
 
 def admit(request: JobRequest, offers: dict[str, Offer]) -> None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from imagefleet.shared.bulk.keys import run_keys
-from imagefleet.shared.bulk.layout import shard_name
+from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.messages import message_id
 from imagefleet.shared.bulk.records import ShardMove, read_move
+from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.jobs import State
-from imagefleet.shared.queues import claims_key, leases_key
-from imagefleet.shared.scripts import call_all, script
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import claims_key, leases_key
+from imagefleet.shared.redis_client.scripts import call_all, script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -63,7 +63,7 @@ class Moves:
         self._retention_s = retention_s
         self._leases = leases_key(namespace)
         self._claims_prefix = claims_key(namespace, "")
-        self._move = script(client, __package__, "move")
+        self._move = script(client, __package__, "transition")
 
     def by(self, run: str, shard: int, attempt: str, move: Change) -> ShardMove:
         """A move that only the attempt which has the shard may make. Raises LeaseLost."""

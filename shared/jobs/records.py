@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from imagefleet.shared import broker
 from imagefleet.shared.errors import (
     InvalidRequest,
     JobCancelled,
@@ -17,8 +16,9 @@ from imagefleet.shared.errors import (
     TenantLimit,
     UnknownJob,
 )
-from imagefleet.shared.events import Callback, callback
-from imagefleet.shared.jobs import (
+from imagefleet.shared.jobs.celery_message import job_message
+from imagefleet.shared.jobs.events import Callback, callback
+from imagefleet.shared.jobs.model import (
     MOVES,
     TERMINAL,
     CallbackEvent,
@@ -28,9 +28,9 @@ from imagefleet.shared.jobs import (
     JobStatus,
     State,
 )
-from imagefleet.shared.queues import known_queues_key, later_key, list_key, queue_of
-from imagefleet.shared.scripts import call_all, script
-from imagefleet.shared.tenants import EVERYBODY, limits_key
+from imagefleet.shared.jobs.queues import known_queues_key, later_key, list_key, queue_of
+from imagefleet.shared.jobs.tenants import EVERYBODY, limits_key
+from imagefleet.shared.redis_client.scripts import call_all, script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -83,12 +83,12 @@ class Records:
         self._retention_s = retention_s
         self._outbox = [f"{namespace}:outbox", f"{namespace}:outbox:messages"]
         self._submit = script(client, __package__, "submit")
-        self._move = script(client, __package__, "move")
+        self._move = script(client, __package__, "transition")
         self._progress = script(client, __package__, "progress")
-        self._cancel = script(client, __package__, "cancel")
+        self._cancel = script(client, __package__, "request_cancel")
         self._later = later_key(namespace)
         self._retry = script(client, __package__, "retry")
-        self._bring_back = script(client, __package__, "bring_back")
+        self._bring_back = script(client, __package__, "requeue_due")
 
     def key(self, job_id: str) -> str:
         """Of a job's record."""
@@ -112,7 +112,7 @@ class Records:
         for job_id, request in jobs:
             queue = queue_of(self._namespace, request, sorted_by_key=sorted_by_key)
             keys += [self.key(job_id), list_key(queue, request.priority)]
-            args += [request.model_dump_json(), broker.message(job_id, request, queue)]
+            args += [request.model_dump_json(), job_message(job_id, request, queue)]
         outcome, *answer = cast(list[Any], self._submit(keys=keys, args=args))
         if outcome != "accepted":
             raise _full(outcome, *answer)
