@@ -2,7 +2,7 @@
 
 import click
 
-from imagefleet.producer.commands import bulk, dead, demo, jobs, tenants, webhooks
+from imagefleet.producer.commands import bulk, dead_letters, demo, jobs, tenants, webhooks
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,7 +18,7 @@ for command in (
     jobs.cancel,
     bulk.bulk,
     tenants.tenants,
-    dead.dead,
+    dead_letters.dead,
     webhooks.webhooks,
     demo.demo,
 ):

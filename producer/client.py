@@ -10,15 +10,14 @@ Waiting polls the job records. It opens no channel per job, so ten thousand jobs
 trip a poll. Workers, Celery and JAX are not known here.
 """
 
-import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from imagefleet.shared.bulk.runs import Runs
+from imagefleet.producer.connection import Connection
 from imagefleet.shared.errors import (
     InvalidRequest,
     JobCancelled,
@@ -27,7 +26,6 @@ from imagefleet.shared.errors import (
     UnknownJob,
 )
 from imagefleet.shared.jobs.admission import admit
-from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.events import callback
 from imagefleet.shared.jobs.model import (
     TERMINAL,
@@ -39,20 +37,17 @@ from imagefleet.shared.jobs.model import (
     check_job_id,
     new_job_id,
 )
-from imagefleet.shared.jobs.offers import Catalogue, Offer
-from imagefleet.shared.jobs.records import Records
-from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
+from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.settings import Settings
-from imagefleet.shared.webhooks.outbox import Outbox
 
-if TYPE_CHECKING:  # planning is a matter of few producers
+if TYPE_CHECKING:  # few producers plan datasets: the others do not pay for it at import
     from pathlib import Path
 
-    from imagefleet.producer.bulk.inputs import Rows
+    from imagefleet.producer.bulk.readers import Rows
     from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.shared.jobs.tenants import Tenants
-
-log = logging.getLogger(__name__)
+    from imagefleet.shared.jobs.dead_letters import DeadLetters
+    from imagefleet.shared.jobs.tenants import Tenants
+    from imagefleet.shared.webhooks.outbox import Outbox
 
 CHUNK: Final = 500
 """Jobs a round trip: 28,000 jobs/s with it, 1,600 one by one."""
@@ -81,16 +76,13 @@ class Client:
         """
         self.settings = settings or Settings.load(redis_url=redis_url, namespace=namespace)
         self._common = {"tenant": tenant}
-        self._url = self.settings.redis_url.get_secret_value()
-        self._redis = connect(self._url)
-        self._records = Records(self._redis, self.settings.namespace, self.settings.retention_s)
-        self._catalogue = Catalogue(self._redis, self.settings.namespace)
-        self.tenants: Final = Tenants(self._redis, self.settings.namespace)
-        self.dead_letters: Final = DeadLetters(self._redis, self.settings.namespace)
-        """What the fleet gave up."""
-        self.outbox: Final = Outbox(self._redis, self.settings.namespace, self.settings.retention_s)
-        """Callbacks owed."""
-        self._runs = Runs(self._redis, self.settings.namespace, self.settings.retention_s)
+        self.connection: Final = Connection(self.settings)
+        self._records = self.connection.records
+        self.tenants: Final[Tenants] = self.connection.tenants
+        self.dead_letters: Final[DeadLetters] = self.connection.dead_letters
+        """Messages that the fleet gave up."""
+        self.outbox: Final[Outbox] = self.connection.outbox
+        """Callbacks that wait to be delivered."""
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +135,7 @@ class Client:
     def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
         """The records of many jobs in one round trip; those that are unknown here are left out."""
         ids = list(job_ids)
-        with translate_errors(self._url):
+        with self.connection.translate_errors():
             found = self._records.read(ids)
         return [status for status in found if status is not None]
 
@@ -173,7 +165,7 @@ class Client:
 
         Returns the state it is in now; a finished job stays as it is. Raises UnknownJob.
         """
-        with translate_errors(self._url):
+        with self.connection.translate_errors():
             request = self._records.get(check_job_id(job_id)).request
             event = callback(CallbackEvent.CANCELLED, job_id, request)
             while True:
@@ -190,7 +182,7 @@ class Client:
         Args:
             rows: a .txt, .csv, .jsonl or .parquet file, or an iterable of prompts or mappings.
             destination: s3://bucket/prefix, file:///folder, or a path.
-            options: of `producer.bulk.handles.start`, and what holds for all rows, in diffusers'
+            options: of `producer.bulk.start.start`, and what holds for all rows, in diffusers'
                 names.
 
         Raises:
@@ -198,47 +190,37 @@ class Client:
             PlanConflict: the destination holds other work.
             StorageDenied, StorageUnavailable: the destination cannot be written.
         """
-        from imagefleet.producer.bulk.handles import start
+        from imagefleet.producer.bulk.regenerate import regenerate
+        from imagefleet.producer.bulk.start import start
 
-        return start(self, rows, destination, **options)
+        again = partial(regenerate, self.submit)
+        return start(self.connection, again, rows, destination, **options)
 
     def find_bulk(self, name: str) -> "BulkRun":
         """The run of a destination, or of a run id. Raises UnknownRun."""
-        from imagefleet.producer.bulk.handles import find
+        from imagefleet.producer.bulk.regenerate import regenerate
+        from imagefleet.producer.bulk.start import find
 
-        return find(self, name)
-
-    @contextmanager
-    def asking(self) -> Iterator[Runs]:
-        """The records of datasets; inside the block Redis' errors are BrokerUnavailable."""
-        with translate_errors(self._url):
-            yield self._runs
+        return find(self.connection, partial(regenerate, self.submit), name)
 
     def offers(self) -> dict[str, Offer]:
         """What the fleet can do, by model; empty before its first worker."""
-        with translate_errors(self._url):
-            return self._catalogue.offers()
+        return self.connection.offers()
 
     def workers(self) -> list[str]:
         """The names of the workers that are alive. One that was killed counts for another lease."""
-        with translate_errors(self._url):
-            return self._catalogue.workers()
-
-    def warn_if_nobody_works(self) -> None:
-        """For who waits for what is not done. In the log, which a command shows as it is."""
-        if not self.workers():
-            log.warning("no worker is alive; what is not done waits for one")
+        return self.connection.workers()
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""
-        check_connection(self._redis, self._url)
+        self.connection.check()
 
     def close(self) -> None:
-        self._redis.close()
+        self.connection.close()
 
     def _accept(self, entries: list[dict[str, Any]]) -> list["Job"]:
-        with translate_errors(self._url):
-            offers = self._catalogue.offers()
+        with self.connection.translate_errors():
+            offers = self.connection.offers()
             jobs = []
             for entry in entries:
                 job_id = entry.pop("id", None)
@@ -251,7 +233,7 @@ class Client:
     def ended(self, waiting: dict[str, "Job"]) -> Iterator["Job"]:
         """Take out of `waiting` (by id) and yield what has ended. One round trip."""
         ids = list(waiting)
-        with translate_errors(self._url):
+        with self.connection.translate_errors():
             states = self._records.states(ids)
         for job_id, state in zip(ids, states, strict=True):
             if state is None or state in TERMINAL:

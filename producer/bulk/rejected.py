@@ -4,8 +4,8 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 
-from imagefleet.producer.bulk.inputs import Wrong
-from imagefleet.producer.bulk.rows import readable
+from imagefleet.producer.bulk.readers import Wrong
+from imagefleet.producer.bulk.row_validation import readable
 from imagefleet.shared.bulk.file_layout import REJECTED
 from imagefleet.shared.bulk.plan import canonical
 from imagefleet.shared.storage import ObjectStore

@@ -7,9 +7,13 @@ in Redis and needs no process of the producer's to go on.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.rejected import read_rejected
+from imagefleet.producer.bulk.repair import damaged_shards, files_of
+from imagefleet.producer.bulk.verify import Verdict, verify
+from imagefleet.producer.connection import Connection
 from imagefleet.shared.bulk.commit_markers import finished
 from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, parts_prefix, stats_key
 from imagefleet.shared.bulk.messages import waiting_of
@@ -20,10 +24,6 @@ from imagefleet.shared.bulk.summary import sum_up
 from imagefleet.shared.errors import ResultTimeout, UnknownRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore
-
-if TYPE_CHECKING:
-    from imagefleet.producer.bulk.verify import Verdict
-    from imagefleet.producer.client import Client
 
 DEFAULT_PRIORITY: Final = 3
 _POLL_S: Final = 0.5
@@ -37,11 +37,12 @@ class BulkRun:
     destination: str
     plan: Plan = field(repr=False)
     store: ObjectStore = field(repr=False, compare=False)
-    client: "Client" = field(repr=False, compare=False)
+    connection: Connection = field(repr=False, compare=False)
+    regenerate: Regenerate = field(repr=False, compare=False)
 
     def status(self) -> RunStatus:
         """Where it stands. Raises UnknownRun if Redis has no record of it (any more)."""
-        with self.client.asking() as runs:
+        with self.connection.runs() as runs:
             return runs.get(self.id)
 
     def looks(
@@ -51,7 +52,7 @@ class BulkRun:
         `time.monotonic`). Warns if no worker is alive when it begins."""
         status = self.status()
         if not status.done:
-            self.client.warn_if_nobody_works()
+            self.connection.warn_if_no_worker()
         while not status.done:
             yield status
             if (now := time.monotonic()) >= until:
@@ -76,20 +77,17 @@ class BulkRun:
 
     def cancel(self) -> State:
         """Stop it: workers put its shards down between batches. What is made stays."""
-        with self.client.asking() as runs:
+        with self.connection.runs() as runs:
             return runs.cancel(self.id)
 
-    def verify(self, *, sample: int = 0) -> "Verdict":
+    def verify(self, *, sample: int = 0) -> Verdict:
         """Hold every file against the plan, and `sample` rows against what the fleet paints now."""
-        from imagefleet.producer.bulk.verify import verify
+        return verify(self.plan, self.store, self.regenerate, sample=sample)
 
-        return verify(self, sample=sample)
-
-    def repair(self, verdict: "Verdict") -> int:
+    def repair(self, verdict: Verdict) -> int:
         """Have the shards with problems made again. How many there are."""
-        from imagefleet.producer.bulk.repair import repair
-
-        return repair(self, verdict)
+        shards = damaged_shards(self.plan, verdict)
+        return self.send_again(shards, lambda shard: files_of(self.store, shard.name))
 
     def rejected(self) -> Iterator[dict[str, object]]:
         """Rows that could not be planned: row, field, value, reason."""
@@ -120,7 +118,7 @@ class BulkRun:
         if not shards:
             return 0
         terms = self._standing()
-        with self.client.asking() as runs:
+        with self.connection.runs() as runs:
             runs.start(self._record(terms))
             free = set(runs.withdraw(self.id, (shard.number for shard in shards)))
             again = [shard for shard in shards if shard.number in free]
@@ -153,7 +151,7 @@ class BulkRun:
         """Set the run going: every shard that is neither finished nor on its way, and those `anew`.
         Of shards that Redis has not heard of, those with a commit marker are finished."""
         run = self._record(terms)
-        with self.client.asking() as runs:
+        with self.connection.runs() as runs:
             runs.start(run)
             runs.send_anew(run, map(waiting_of, anew))
             known = {record.shard for record in runs.shards(self.id)}
@@ -178,11 +176,11 @@ class BulkRun:
             return 0
         if status.done:
             return 0
-        with self.client.asking() as runs:
+        with self.connection.runs() as runs:
             return runs.send_lost(status.asked, map(waiting_of, self.plan.shards))
 
     def _in_state(self, state: State) -> list[ShardPlan]:
-        with self.client.asking() as runs:
+        with self.connection.runs() as runs:
             found = {record.shard for record in runs.shards(self.id) if record.state is state}
         return [shard for shard in self.plan.shards if shard.number in found]
 

@@ -12,19 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from typing import Final
 
-from imagefleet.producer.bulk.again import painted_again
-from imagefleet.producer.bulk.pictures import (
+from imagefleet.producer.bulk.regenerate import Regenerate
+from imagefleet.producer.bulk.sample_reader import (
     EXTENSION,
     Damaged,
     picture,
     samples_in,
     told_in_metadata,
 )
-from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.shared.bulk.file_layout import (
     archive_key,
     metadata_key,
@@ -36,11 +34,7 @@ from imagefleet.shared.bulk.file_layout import (
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
-from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.storage import ObjectStore
-
-PaintAgain = Callable[[JobRequest], list[bytes]]
-"""All pictures of a request, as files, from the fleet as it is now."""
 
 _MOST_LEVELS: Final = 1
 """A sample painted on other devices may differ by this much of 255."""
@@ -85,22 +79,23 @@ class Verdict:
         return sum(problem.what == "stray file" for problem in self.problems)
 
 
-def verify(run: BulkRun, *, sample: int = 0, seed: int = 0) -> Verdict:
+def verify(
+    plan: Plan, store: ObjectStore, regenerate: Regenerate, *, sample: int = 0, seed: int = 0
+) -> Verdict:
     """Look at every shard, and have `sample` rows painted again, drawn with `seed`."""
-    verification = _Verification(run)
-    for shard in run.plan.shards:
+    verification = _Verification(plan, store)
+    for shard in plan.shards:
         verification.look_at(shard)
     verification.look_for_strays()
     if sample:
-        paint_again = partial(painted_again, run.client)
-        verification.compare(sample, paint_again, random.Random(seed))
+        verification.compare(sample, regenerate, random.Random(seed))
     return verification.verdict()
 
 
 class _Verification:
-    def __init__(self, run: BulkRun) -> None:
-        self._plan: Plan = run.plan
-        self._store: ObjectStore = run.store
+    def __init__(self, plan: Plan, store: ObjectStore) -> None:
+        self._plan = plan
+        self._store = store
         self._problems: list[Problem] = []
         self._good: list[tuple[ShardPlan, int]] = []
         """Shards without a problem, and how many samples each has."""
@@ -236,7 +231,7 @@ class _Verification:
     def _listing(self, shard: str) -> str:
         return parquet_key(shard) if self._plan.format is BulkFormat.PARQUET else archive_key(shard)
 
-    def compare(self, sample: int, paint_again: PaintAgain, draw: random.Random) -> None:
+    def compare(self, sample: int, regenerate: Regenerate, draw: random.Random) -> None:
         """Paint pictures of whole shards again, and hold them against those stored."""
         if not self._good:
             return
@@ -246,12 +241,12 @@ class _Verification:
             stats = ShardStats.model_validate_json(self._store.get(stats_key(shard.name)))
             if row.row in {failure.row for failure in stats.failures}:
                 continue
-            self._compare_row(shard, row, paint_again)
+            self._compare_row(shard, row, regenerate)
 
-    def _compare_row(self, shard: ShardPlan, row: ShardRow, paint_again: PaintAgain) -> None:
+    def _compare_row(self, shard: ShardPlan, row: ShardRow, regenerate: Regenerate) -> None:
         plan = self._plan
         try:
-            again = paint_again(plan.request(shard, row))
+            again = regenerate(plan.request(shard, row))
         except ImagefleetError as error:
             detail = f"row {row.row} could not be painted again: {error}"
             self._problems.append(Problem(shard=shard.name, what="not compared", detail=detail))

@@ -10,13 +10,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from imagefleet.producer.bulk.handles import DEFAULT_SHARD_SIZE
+from imagefleet.producer.bulk.progress_view import Rates, render, watch
 from imagefleet.producer.bulk.rejected import told
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
+from imagefleet.producer.bulk.start import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.verify import Verdict
-from imagefleet.producer.bulk.view import Rates, render, watch
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connected import connected
+from imagefleet.producer.commands.connection import connected
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
@@ -99,7 +99,7 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
         else:
             Console().print(render(found, Rates(0.0, found)))
     if not all(found.done for found in runs):
-        client.warn_if_nobody_works()
+        client.connection.warn_if_no_worker()
 
 
 @connected
@@ -160,7 +160,7 @@ for command in (run, status, wait, cancel, verify, retry_failed):
 
 def _all(client: Client) -> Iterator[RunStatus]:
     """Those whose records have not expired."""
-    with client.asking() as runs:
+    with client.connection.runs() as runs:
         for each in runs.ids():
             with suppress(UnknownRun):
                 yield runs.get(each)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from imagefleet.producer.commands.connected import clear_exit
+from imagefleet.producer.commands.connection import clear_exit
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from imagefleet.producer.client import CHUNK, Client, Job, outcome
-from imagefleet.producer.commands.connected import connected
+from imagefleet.producer.commands.connection import connected
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
 from imagefleet.shared.jobs.model import (
     DEFAULT_CALLBACK_EVENTS,
@@ -180,7 +180,7 @@ def _tell(errors: Sequence[ImagefleetError]) -> None:
 def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
     """The exit code: 1 if any did not succeed."""
     worst = 0
-    _warn_if_nobody_works(client, jobs)
+    _warn_if_no_worker(client, jobs)
     for job in _ended(client, jobs, timeout):
         try:
             for image in outcome(job.status()).images:
@@ -191,11 +191,11 @@ def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
     return worst
 
 
-def _warn_if_nobody_works(client: Client, jobs: Sequence[Job]) -> None:
+def _warn_if_no_worker(client: Client, jobs: Sequence[Job]) -> None:
     asked = {job.id: job for job in jobs}
     ended = {job.id for job in client.ended(dict(asked))}
     if asked.keys() - ended:
-        client.warn_if_nobody_works()
+        client.connection.warn_if_no_worker()
 
 
 def _ended(client: Client, jobs: list[Job], timeout: float | None) -> Iterator[Job]:

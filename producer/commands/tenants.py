@@ -3,7 +3,7 @@
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connected import connected
+from imagefleet.producer.commands.connection import connected
 from imagefleet.shared.jobs.tenants import EVERYBODY, NOBODY, Standing
 
 

@@ -3,7 +3,7 @@
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connected import connected, moment
+from imagefleet.producer.commands.connection import connected, moment
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.events import callback
 from imagefleet.shared.jobs.model import CallbackEvent, State

@@ -11,7 +11,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from imagefleet.producer.aio import AsyncClient, AsyncJob
+    from imagefleet.producer.async_client import AsyncClient, AsyncJob
     from imagefleet.producer.bulk.run import BulkRun
     from imagefleet.producer.client import Client, Job
     from imagefleet.shared.errors import (
@@ -60,8 +60,8 @@ _ERRORS: Final = "imagefleet.shared.errors"
 _JOBS: Final = "imagefleet.shared.jobs.model"
 
 _HOMES: Final = {
-    "AsyncClient": "imagefleet.producer.aio",
-    "AsyncJob": "imagefleet.producer.aio",
+    "AsyncClient": "imagefleet.producer.async_client",
+    "AsyncJob": "imagefleet.producer.async_client",
     "BrokerUnavailable": _ERRORS,
     "BulkRun": "imagefleet.producer.bulk.run",
     "CallbackEvent": _JOBS,

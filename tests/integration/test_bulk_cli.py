@@ -161,7 +161,7 @@ def test_two_commands_at_once_and_a_killed_one_make_every_shard_once(
     start()
     assert [process.wait(60) for process in both] == [0, 0]
     run = producer.find_bulk(str(data))
-    with producer.asking() as runs:
+    with producer.connection.runs() as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [1] * 6
     assert run.verify().clean
 
@@ -175,7 +175,7 @@ def test_ctrl_c_leaves_the_run_going(
     watching = subprocess.Popen(
         [*command, str(tmp_path / "data")], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
-    with producer.asking() as runs:
+    with producer.connection.runs() as runs:
         [run_id] = until(runs.ids)
         until(lambda: runs.shards(run_id))
     watching.send_signal(signal.SIGINT)
@@ -261,7 +261,7 @@ def test_what_redis_forgot_is_read_from_the_destination(
     (folder / "00003.stats.json").unlink()
     run = fleet.bulk(PROMPTS, folder, shard_size=10, num_images_per_prompt=2)
     assert run.wait(60).state is State.SUCCEEDED
-    with fleet.asking() as runs:
+    with fleet.connection.runs() as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [0, 0, 0, 1, 0, 0]
 
 

@@ -346,7 +346,7 @@ def test_no_worker_sends_a_shard_whose_files_are_being_taken_away(
 ) -> None:
     """However long that takes: here 20 s a file."""
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=30)
-    with producer.asking() as runs:
+    with producer.connection.runs() as runs:
         client.delete(*_lists(client, namespace))
         runs.begin(run.id, 0, "a", "host")
         runs.succeed(run.id, 0, "a", "host", 30, {})
@@ -405,7 +405,7 @@ def test_a_lost_shard_is_made_though_nobody_waits(
     worker = start(**LOOKS_SOON)
     until(lambda: _succeeds(run))
     assert run.verify().clean
-    with producer.asking() as runs:
+    with producer.connection.runs() as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [1, 1, 1]
     assert "shards that were lost, sent again: 1" in worker.output()
 
@@ -421,7 +421,7 @@ def test_a_shard_in_hands_that_stand_still_is_not_sent_twice(
     until(lambda: client.hexists(f"{namespace}:bulk:{run.id}", "looked_at"))
     holder.thaw()
     until(lambda: _succeeds(run))
-    with producer.asking() as runs:
+    with producer.connection.runs() as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [1]
     assert "sent again" not in looker.output()
 

@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset
 from pyarrow import parquet
 
-from imagefleet.producer.bulk.inputs import Row, Rows, Wrong, open_rows
+from imagefleet.producer.bulk.readers import Row, Rows, Wrong, open_rows
 from imagefleet.shared.errors import InvalidRequest
 
 ROWS = [{"prompt": "a red circle", "seed": 1}, {"prompt": 'ein Fuß, "zwei"', "seed": 2}]

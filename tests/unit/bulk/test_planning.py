@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from imagefleet.producer.bulk.inputs import Rows
-from imagefleet.producer.bulk.planning import Wish, plan, read_plan
+from imagefleet.producer.bulk.planner import Wish, plan, read_plan
+from imagefleet.producer.bulk.readers import Rows
 from imagefleet.producer.bulk.rejected import read_rejected, told
-from imagefleet.producer.bulk.rows import Order
+from imagefleet.producer.bulk.row_validation import Order
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import (
     BulkFormat,

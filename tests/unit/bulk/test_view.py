@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from imagefleet.producer.bulk.view import Rates, render, watch
+from imagefleet.producer.bulk.progress_view import Rates, render, watch
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.jobs.model import State
 

@@ -5,7 +5,7 @@ import json
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connected import connected, moment
+from imagefleet.producer.commands.connection import connected, moment
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 

@@ -5,26 +5,26 @@ Goes in: what a user gave. What is wrong with it is said before anything is writ
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from imagefleet.producer.bulk.inputs import Rows
-from imagefleet.producer.bulk.planning import Wish, plan, read_plan
-from imagefleet.producer.bulk.rows import Order
+from imagefleet.producer.bulk.planner import Wish, plan, read_plan
+from imagefleet.producer.bulk.readers import Rows
+from imagefleet.producer.bulk.regenerate import Regenerate
+from imagefleet.producer.bulk.row_validation import Order
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
+from imagefleet.producer.connection import Connection
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, run_id
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
 from imagefleet.shared.jobs.model import ImageFormat, JobRequest
 from imagefleet.shared.storage import ObjectStore, open_store
 
-if TYPE_CHECKING:
-    from imagefleet.producer.client import Client
-
 DEFAULT_SHARD_SIZE: Final = 1_000
 
 
 def start(
-    client: "Client",
+    connection: Connection,
+    regenerate: Regenerate,
     rows: Rows,
     destination: str | Path,
     *,
@@ -66,27 +66,38 @@ def start(
         dedupe=dedupe,
     )
     where, store = _open_destination(destination)
-    made, _ = plan(rows, wish, store, client.offers())
-    run = _handle(client, where, store, made)
+    made, _ = plan(rows, wish, store, connection.offers())
+    run = _handle(connection, regenerate, where, store, made)
     run.resume(max_failures=max_failures, priority=priority)
     return run
 
 
-def find(client: "Client", name: str | Path) -> BulkRun:
+def find(connection: Connection, regenerate: Regenerate, name: str | Path) -> BulkRun:
     """The run of a destination, or of a run id. Raises UnknownRun."""
     destination = str(name)
-    with suppress(UnknownRun), client.asking() as runs:
+    with suppress(UnknownRun), connection.runs() as runs:
         destination = runs.get(destination).destination
     where, store = _open_destination(destination)
     made = read_plan(store)
     if made is None:
         raise UnknownRun(f"{destination!r} is neither a run here nor a destination with a plan")
-    return _handle(client, where, store, made)
+    return _handle(connection, regenerate, where, store, made)
 
 
-def _handle(client: "Client", destination: str, store: ObjectStore, made: Plan) -> BulkRun:
+def _handle(
+    connection: Connection,
+    regenerate: Regenerate,
+    destination: str,
+    store: ObjectStore,
+    made: Plan,
+) -> BulkRun:
     return BulkRun(
-        id=run_id(store.url, made), destination=destination, plan=made, store=store, client=client
+        id=run_id(store.url, made),
+        destination=destination,
+        plan=made,
+        store=store,
+        connection=connection,
+        regenerate=regenerate,
     )
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from imagefleet.producer.bulk.inputs import Input, Row, Rows, Wrong, open_rows
+from imagefleet.producer.bulk.readers import Input, Row, Rows, Wrong, open_rows
 from imagefleet.producer.bulk.rejected import RejectedRows
-from imagefleet.producer.bulk.rows import Decided, Decider, Order, Size, readable
+from imagefleet.producer.bulk.row_validation import Decided, Decider, Order, Size, readable
 from imagefleet.shared.bulk.file_layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from imagefleet.shared.errors import InvalidRequest, PlanConflict

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
-from imagefleet.producer.bulk.inputs import Row, Wrong
+from imagefleet.producer.bulk.readers import Row, Wrong
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical, derived_seed
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit

@@ -1,0 +1,37 @@
+"""Run a row of a dataset again as an ordinary job, and read its images from the fleet's store."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from imagefleet.shared.jobs.model import JobRequest, JobResult
+from imagefleet.shared.storage import open_store
+
+_TIMEOUT_S: Final = 600.0
+
+Regenerate = Callable[[JobRequest], list[bytes]]
+"""Returns all images of a request, as files, as the fleet generates them now."""
+
+
+class SubmittedJob(Protocol):
+    """What `regenerate` needs of `producer.client.Job`."""
+
+    def result(self, timeout: float | None = None) -> JobResult: ...
+
+
+def regenerate(submit: Callable[..., SubmittedJob], request: JobRequest) -> list[bytes]:
+    """Submit `request`, wait for it, and return its image files.
+
+    Args:
+        submit: `Client.submit`, or a callable with the same arguments.
+
+    Raises:
+        ResultTimeout: the job was not done after ten minutes.
+        JobFailed, JobCancelled: the job ended otherwise.
+    """
+    job = submit(**request.model_dump(exclude_none=True, exclude={"callback_events"}))
+    return [_read(image.url) for image in job.result(timeout=_TIMEOUT_S).images]
+
+
+def _read(url: str) -> bytes:
+    root, _, name = url.rpartition("/")
+    return open_store(f"{root}/").get(name)

@@ -1,0 +1,71 @@
+"""A producer's connection to the fleet: one Redis client, and the records that are read through it.
+
+`Client` and the datasets share it. It knows no job handles and no files.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.offers import Catalogue, Offer
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.tenants import Tenants
+from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
+from imagefleet.shared.settings import Settings
+from imagefleet.shared.webhooks.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """Safe to share between threads. Connects at the first command."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Final = settings
+        self._url = settings.redis_url.get_secret_value()
+        self._redis = connect(self._url)
+        namespace, retention_s = settings.namespace, settings.retention_s
+        self.records: Final = Records(self._redis, namespace, retention_s)
+        self.tenants: Final = Tenants(self._redis, namespace)
+        self.dead_letters: Final = DeadLetters(self._redis, namespace)
+        self.outbox: Final = Outbox(self._redis, namespace, retention_s)
+        self._catalogue = Catalogue(self._redis, namespace)
+        self._runs = Runs(self._redis, namespace, retention_s)
+
+    @contextmanager
+    def translate_errors(self) -> Iterator[None]:
+        """Raise BrokerUnavailable for Redis errors inside the block."""
+        with translate_errors(self._url):
+            yield
+
+    @contextmanager
+    def runs(self) -> Iterator[Runs]:
+        """Give the records of datasets; Redis errors inside the block become BrokerUnavailable."""
+        with self.translate_errors():
+            yield self._runs
+
+    def offers(self) -> dict[str, Offer]:
+        """Return what the fleet can do, by model; empty before its first worker."""
+        with self.translate_errors():
+            return self._catalogue.offers()
+
+    def workers(self) -> list[str]:
+        """Return the names of the living workers: a killed one counts until its lease ends."""
+        with self.translate_errors():
+            return self._catalogue.workers()
+
+    def warn_if_no_worker(self) -> None:
+        """Log a warning if no worker is alive; call it before blocking."""
+        if not self.workers():
+            log.warning("no worker is alive; what is not done waits for one")
+
+    def check(self) -> None:
+        """Raise BrokerUnavailable unless Redis answers."""
+        check_connection(self._redis, self._url)
+
+    def close(self) -> None:
+        """Close the connections to Redis."""
+        self._redis.close()
