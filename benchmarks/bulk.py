@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.report import print_json
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.engine.base import Engine, ImageSpec
+from imagefleet.worker.engine.interface import Engine, ImageSpec
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.settings import WorkerSettings
 

@@ -19,7 +19,7 @@ from imagefleet.shared.jobs.celery_message import TASK_NAME, task_message
 from imagefleet.shared.jobs.queues import known_queues_key, list_key, queue_name
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claims import Claims, QueueGroup
 
 JOBS = 8_000
 PROMPT = {"prompt": "a photo of an object on a wooden table, studio light, 35mm, " * 4}

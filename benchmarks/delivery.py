@@ -22,8 +22,8 @@ from imagefleet.shared.jobs.celery_message import TASK_NAME
 from imagefleet.shared.jobs.model import JobRequest, pack
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.engine.base import ImageSpec
 from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.interface import ImageSpec
 
 ROOT = Path(__file__).parents[1]
 JOBS = 2_000

@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 
 from benchmarks.report import print_json
-from imagefleet.worker.engine.base import ImageSpec
+from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.engine.mesh import start_backend
 

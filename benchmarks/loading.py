@@ -40,10 +40,10 @@ def write(folder: Path) -> None:
     """A UNet with random weights, in diffusers' format."""
     from safetensors.numpy import save_file
 
+    from imagefleet.worker.engine.build import abstract
+    from imagefleet.worker.engine.checkpoint.weights import entries
     from imagefleet.worker.engine.models.unet import UNet
     from imagefleet.worker.engine.models.unet_config import UNetConfig
-    from imagefleet.worker.engine.stable_diffusion import abstract
-    from imagefleet.worker.engine.weights import entries
 
     draw = np.random.default_rng(0).standard_normal
     network = abstract(UNet, UNetConfig.from_json(CONFIG))
@@ -84,13 +84,13 @@ def load(folder: Path, mesh: str) -> None:
     """In a process of its own: load, and print what it took."""
     import jax
 
-    from imagefleet.worker.engine.checkpoint import TensorFiles
-    from imagefleet.worker.engine.layout import Layout
+    from imagefleet.worker.engine.build import abstract
+    from imagefleet.worker.engine.checkpoint.files import TensorFiles
+    from imagefleet.worker.engine.checkpoint.weights import Plan
     from imagefleet.worker.engine.mesh import Placement, start_backend
+    from imagefleet.worker.engine.mesh_spec import Layout
     from imagefleet.worker.engine.models.unet import UNet
     from imagefleet.worker.engine.models.unet_config import UNetConfig
-    from imagefleet.worker.engine.stable_diffusion import abstract
-    from imagefleet.worker.engine.weights import Plan
 
     layout = Layout.read(mesh, None)
     start_backend(layout.devices)

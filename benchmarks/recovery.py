@@ -24,7 +24,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import queue_name
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claims import Claims, QueueGroup
 
 ROOT = Path(__file__).parents[1]
 CAPACITY = 8

@@ -34,9 +34,9 @@ def paint(model: str, mesh: str, per_device_batch: int, cache_dir: Path, out: Pa
     """In a process of its own: the jobs in order, and backwards, each in another slot."""
     import jax
 
-    from imagefleet.worker.engine.base import ImageSpec
+    from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+    from imagefleet.worker.engine.interface import ImageSpec
     from imagefleet.worker.engine.load import load_engine
-    from imagefleet.worker.engine.pipeline import DiffusionEngine
 
     engine = load_engine(
         model,

@@ -12,11 +12,11 @@ from celery import Celery
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.queues import queue_name
 from imagefleet.shared.redis_client.connection import celery_url, transport_options
-from imagefleet.worker.bootsteps import install
-from imagefleet.worker.exits import Exit
-from imagefleet.worker.host import Host
+from imagefleet.worker.celery_app.bootsteps import install
+from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
+from imagefleet.worker.lifecycle import Lifecycle
+from imagefleet.worker.process.exit_codes import Exit
 from imagefleet.worker.settings import WorkerSettings, misspelt
-from imagefleet.worker.tasks import add_bulk_task, add_render_task
 
 
 def create_app(settings: WorkerSettings) -> Celery:
@@ -42,10 +42,10 @@ def create_app(settings: WorkerSettings) -> Celery:
         broker_transport_options=options,
         result_backend_transport_options=options,
     )
-    host = Host(settings)
-    add_render_task(app, host)
-    add_bulk_task(app, host)
-    install(app, host)
+    lifecycle = Lifecycle(settings)
+    add_render_task(app, lifecycle)
+    add_bulk_task(app, lifecycle)
+    install(app, lifecycle)
     return app
 
 

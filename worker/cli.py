@@ -13,7 +13,7 @@ import click
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX
-from imagefleet.worker.exits import Exit
+from imagefleet.worker.process.exit_codes import Exit
 from imagefleet.worker.settings import WorkerSettings
 
 

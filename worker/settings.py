@@ -12,9 +12,9 @@ from pydantic_settings import NoDecode
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX, Settings
 from imagefleet.shared.webhooks.signature import check_secrets
-from imagefleet.worker.engine.base import Shape
-from imagefleet.worker.engine.layout import Layout
-from imagefleet.worker.outbound.addresses import AllowList
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.mesh_spec import Layout
+from imagefleet.worker.outbound.address_policy import AllowList
 
 Words = Annotated[tuple[str, ...], NoDecode]
 """Several values in one variable, separated by commas."""

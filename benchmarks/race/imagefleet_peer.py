@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.race.peer import PROMPT, Course, serve
-from imagefleet.worker.engine.base import ImageSpec, Pictures
+from imagefleet.worker.engine.interface import ImageSpec, Pictures
 from imagefleet.worker.engine.load import load_engine
 
 

@@ -1,7 +1,7 @@
 """What a callback says: from a job's event to the message that waits in the webhook outbox.
 
 Knows the body, not the signature (`shared.webhooks.signature`) and not the sending
-(`worker.delivery`).
+(`worker.webhooks`).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Signatures of callbacks: how a worker signs, how a receiver believes.
 
 Standard Webhooks 1.0, https://www.standardwebhooks.com. Knows neither what a callback says
-(`shared.jobs.events`) nor how it travels (`worker.delivery`).
+(`shared.jobs.events`) nor how it travels (`worker.webhooks`).
 """
 
 import base64

@@ -14,11 +14,11 @@ from typing import Final
 from imagefleet.shared.jobs.model import ImageResult, JobStatus, State
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import image_key, metadata_key
-from imagefleet.worker.attempts import plan_attempt
-from imagefleet.worker.encode import encode
-from imagefleet.worker.engine.base import Shape
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.metadata import picture_metadata
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.images.encode import encode
+from imagefleet.worker.images.metadata import picture_metadata
+from imagefleet.worker.jobs.attempt import plan_attempt
 from tests.chaos.ledger import Ledger
 from tests.chaos.orders import SIZES, Order
 

@@ -44,9 +44,9 @@ _IMPORTS: Final = (
     "celery.worker.strategy",
     "kombu.transport.redis",
     "imagefleet.shared.storage.s3",
-    "imagefleet.worker.bootsteps",
+    "imagefleet.worker.celery_app.bootsteps",
     "imagefleet.worker.cli",
-    "imagefleet.worker.tasks",
+    "imagefleet.worker.celery_app.tasks",
 )
 _LOOK_EVERY_S: Final = 1.0
 _HURRY_EVERY_S: Final = 10.0

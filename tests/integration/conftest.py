@@ -9,7 +9,7 @@ import redis
 from imagefleet import Client
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.claims import Claims
+from imagefleet.worker.queues.claims import Claims
 from tests.support.processes import StartWorker, Worker
 
 MakeClaims = Callable[..., Claims]

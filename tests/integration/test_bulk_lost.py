@@ -22,8 +22,8 @@ from imagefleet.shared.jobs.queues import later_key, list_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.storage.folder import FolderStore
-from imagefleet.worker.bulk.caretaker import Caretaker
-from imagefleet.worker.claims import Claimed, Claims, QueueGroup
+from imagefleet.worker.bulk.run_recovery import Caretaker
+from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.datasets import RUN, SHARDS, Dataset, planned
 from tests.support.processes import StartWorker, until

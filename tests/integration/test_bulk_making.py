@@ -16,11 +16,11 @@ from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.backlog import Backlog
-from imagefleet.worker.bulk.making import make_shard
-from imagefleet.worker.bulk.workshop import Workshop
-from imagefleet.worker.claims import QueueGroup
+from imagefleet.worker.bulk.context import Workshop
+from imagefleet.worker.bulk.make_shard import make_shard
+from imagefleet.worker.devices.row_backlog import Backlog
 from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.queues.claims import QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.datasets import Dataset, planned
 
@@ -47,7 +47,7 @@ class _Host:
             event()
             return open_store(url)
 
-        patch.setattr("imagefleet.worker.bulk.making.open_store", opened)
+        patch.setattr("imagefleet.worker.bulk.make_shard.open_store", opened)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from imagefleet.shared.jobs.records import Records
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, connect
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claims import Claims, QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.processes import until
 from tests.support.redis import TcpServer

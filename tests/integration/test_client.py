@@ -24,8 +24,8 @@ from imagefleet.shared.jobs.offers import Catalogue, Offer
 from imagefleet.shared.jobs.records import Records
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.attempts import offer_of
-from imagefleet.worker.claims import Claims
+from imagefleet.worker.jobs.attempt import offer_of
+from imagefleet.worker.queues.claims import Claims
 from tests.support.engines import INFO
 from tests.support.records import begin
 

@@ -18,12 +18,12 @@ from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.webhooks.messages import Message, Verdict
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.signature import new_secret, webhook_id
-from imagefleet.worker.delivery import start_delivery
-from imagefleet.worker.delivery.courier import Courier
-from imagefleet.worker.delivery.sender import Sender
-from imagefleet.worker.exits import Exit
-from imagefleet.worker.outbound.addresses import AllowList
+from imagefleet.worker.outbound.address_policy import AllowList
+from imagefleet.worker.process.exit_codes import Exit
 from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.webhooks import start_delivery
+from imagefleet.worker.webhooks.delivery_loop import Courier
+from imagefleet.worker.webhooks.sender import Sender
 from tests.support.processes import ROOT, until
 from tests.support.receiver import Receiver, answers
 
@@ -176,7 +176,7 @@ def test_settings_that_cannot_be_delivered_with_stop_the_start(
 
 def test_a_worker_does_not_outlive_its_courier() -> None:
     program = (
-        "import threading; from imagefleet.worker.delivery.courier import Courier;"
+        "import threading; from imagefleet.worker.webhooks.delivery_loop import Courier;"
         "Courier(None, None).start(); threading.Event().wait(30)"
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)

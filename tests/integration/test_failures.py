@@ -10,7 +10,7 @@ from imagefleet import Client, Job
 from imagefleet.shared.errors import JobFailed
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import State
-from imagefleet.worker.exits import Exit
+from imagefleet.worker.process.exit_codes import Exit
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.s3 import (

@@ -9,9 +9,9 @@ from imagefleet.shared.jobs.model import JobRequest, State
 from imagefleet.shared.jobs.records import Records
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.attempts import Attempt, plan_attempt
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.finish import Finisher
+from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
+from imagefleet.worker.jobs.finish import Finisher
 from tests.support.records import begin
 
 

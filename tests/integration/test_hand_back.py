@@ -15,15 +15,16 @@ from imagefleet.shared.jobs.records import Records
 from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, connect
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.attempts import Attempt, plan_attempt
-from imagefleet.worker.bulk.backlog import Backlog
-from imagefleet.worker.claims import Claims, QueueGroup
+from imagefleet.worker.devices.row_backlog import Backlog
+from imagefleet.worker.dispatcher import Intake
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.finish import Finisher
-from imagefleet.worker.intake import Intake
-from imagefleet.worker.originals import Originals
-from imagefleet.worker.outbound.addresses import AllowList
-from imagefleet.worker.performing import Performer
+from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
+from imagefleet.worker.jobs.execute import Performer
+from imagefleet.worker.jobs.finish import Finisher
+from imagefleet.worker.jobs.in_flight import InFlight
+from imagefleet.worker.jobs.input_images import Originals
+from imagefleet.worker.outbound.address_policy import AllowList
+from imagefleet.worker.queues.claims import Claims, QueueGroup
 from tests.support.processes import until
 from tests.support.records import begin
 
@@ -153,7 +154,9 @@ class SlowBeginner:
         return [self.attempt]
 
 
-def _intake_with(meanwhile: Callable[[Intake], None]) -> tuple[Intake, Attempt]:
+def _intake_with(
+    meanwhile: Callable[[Intake], None], in_flight: InFlight
+) -> tuple[Intake, Attempt]:
     """One job comes in with the next batch; `meanwhile` it is being begun."""
     beginner: Any = SlowBeginner(lambda: meanwhile(intake))
     claims: Any = SimpleNamespace(claim=lambda *_, **__: [], holds=lambda tag: True)
@@ -161,6 +164,7 @@ def _intake_with(meanwhile: Callable[[Intake], None]) -> tuple[Intake, Attempt]:
         claims,
         beginner,
         4,
+        in_flight,
         Backlog(4),
         Originals(MemoryStore(), AllowList()),
         max_deliveries=4,
@@ -179,7 +183,7 @@ def test_who_hands_back_waits_for_what_is_being_begun() -> None:
     def leave(intake: Intake) -> None:
         intake.close()
         intake.put_down()
-        found.append(intake.unfinished())
+        found.append(in_flight.attempts())
 
     def meanwhile(intake: Intake) -> None:
         leaver = threading.Thread(target=leave, args=[intake], daemon=True)
@@ -188,7 +192,8 @@ def test_who_hands_back_waits_for_what_is_being_begun() -> None:
         leavers.append(leaver)
 
     leavers: list[threading.Thread] = []
-    intake, attempt = _intake_with(meanwhile)
+    in_flight = InFlight()
+    intake, attempt = _intake_with(meanwhile, in_flight)
     assert intake.next_batch() == []
     leavers[0].join(timeout=60)
     assert found == [[attempt]]
@@ -199,7 +204,7 @@ def test_a_signal_s_handler_may_interrupt_who_takes_work_in() -> None:
         intake.close()
         intake.put_down()
 
-    intake, _ = _intake_with(handle)
+    intake, _ = _intake_with(handle, InFlight())
     taking = threading.Thread(target=intake.next_batch, daemon=True)
     taking.start()
     taking.join(timeout=60)

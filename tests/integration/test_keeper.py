@@ -6,8 +6,8 @@ import pytest
 import redis
 
 from imagefleet.shared.jobs.records import Records
-from imagefleet.worker.claims import Claims, QueueGroup
-from imagefleet.worker.keeper import Keeper
+from imagefleet.worker.queues.claims import Claims, QueueGroup
+from imagefleet.worker.queues.lease_keeper import Keeper
 
 LEASE_S = 2.0
 

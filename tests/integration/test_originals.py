@@ -22,11 +22,11 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.attempts import plan_attempt
-from imagefleet.worker.engine.base import Original, Shape
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.originals import LARGEST_BYTES, Originals
-from imagefleet.worker.outbound.addresses import AllowList
+from imagefleet.worker.engine.interface import Original, Shape
+from imagefleet.worker.jobs.attempt import plan_attempt
+from imagefleet.worker.jobs.input_images import LARGEST_BYTES, Originals
+from imagefleet.worker.outbound.address_policy import AllowList
 from tests.support.gallery import Gallery, broken_off, endless, status
 from tests.support.processes import Worker, until
 

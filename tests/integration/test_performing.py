@@ -13,13 +13,14 @@ from imagefleet.shared.jobs.queues import later_key, list_key, queue_of
 from imagefleet.shared.jobs.records import Records
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.attempts import Attempt, plan_attempt
-from imagefleet.worker.claims import Claims, QueueGroup
+from imagefleet.worker.devices.health import Health
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.finish import Finisher
-from imagefleet.worker.health import Health
-from imagefleet.worker.performing import Performer
-from imagefleet.worker.retries import Retries
+from imagefleet.worker.jobs.attempt import plan_attempt
+from imagefleet.worker.jobs.execute import Performer
+from imagefleet.worker.jobs.finish import Finisher
+from imagefleet.worker.jobs.in_flight import InFlight
+from imagefleet.worker.jobs.retry import Retries
+from imagefleet.worker.queues.claims import Claims, QueueGroup
 from tests.support.records import begin
 
 REQUEST = JobRequest.parse({"prompt": "a", "seed": 1})
@@ -36,15 +37,6 @@ class Surprising(MemoryStore):
         if self._ill or key.startswith("jobs/"):
             raise self._surprise
         return super().put(key, data, content_type)
-
-
-class Outcomes(dict[str, Attempt]):
-    """What the performer asks of the intake."""
-
-    outcome = dict.get
-
-    def forget(self, tag: str) -> Attempt | None:
-        return self.pop(tag, None)
 
 
 Perform = Callable[[MemoryStore], JobStatus]
@@ -65,8 +57,10 @@ def perform(client: redis.Redis, namespace: str) -> Perform:
         attempt.tag, attempt.token = claimed.tag, claims.attempt(claimed.tag)
         begin(records, "j", attempt.token, claim=(claims.key, claimed.tag))
         attempt.deliver(0, np.zeros((64, 64, 3), np.uint8))
+        in_flight = InFlight()
+        in_flight.add(claimed.tag, attempt)
         performer = Performer(
-            Outcomes({claimed.tag: attempt}),
+            in_flight,
             records,
             claims,
             Finisher(store, records, engine, "w", patience_s=0),

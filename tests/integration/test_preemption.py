@@ -10,7 +10,7 @@ import redis
 from imagefleet import Client
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.worker.exits import Exit
+from imagefleet.worker.process.exit_codes import Exit
 from tests.support.gallery import endless, status
 from tests.support.jobs import finish
 from tests.support.metadata_server import Manner, MetadataServer

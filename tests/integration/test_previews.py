@@ -9,7 +9,7 @@ from PIL import Image
 
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.preview import LONGEST_URL, preview_url
+from imagefleet.worker.images.thumbnail import LONGEST_URL, preview_url
 from tests.support.processes import Worker, until
 
 

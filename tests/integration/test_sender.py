@@ -10,8 +10,8 @@ import pytest
 
 from imagefleet.shared.webhooks.messages import Message, Verdict
 from imagefleet.shared.webhooks.signature import new_secret
-from imagefleet.worker.delivery.sender import Sender
-from imagefleet.worker.outbound.addresses import AllowList
+from imagefleet.worker.outbound.address_policy import AllowList
+from imagefleet.worker.webhooks.sender import Sender
 from tests.support.certificates import make_certificate
 from tests.support.receiver import Manner, Receiver, answers
 

@@ -19,7 +19,7 @@ from imagefleet.shared.jobs.model import JobRequest, State, pack
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.redis_client.connection import celery_url, connect
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.exits import Exit
+from imagefleet.worker.process.exit_codes import Exit
 from tests.support.files import files_below
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until

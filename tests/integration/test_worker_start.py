@@ -8,7 +8,7 @@ import pytest
 from imagefleet import Client
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.exits import Exit
+from imagefleet.worker.process.exit_codes import Exit
 from tests.support.processes import Worker
 
 StartWorker = Callable[..., Worker]

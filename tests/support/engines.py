@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Pictures, Shape
+from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Pictures, Shape
 
 INFO = ModelInfo(
     name="tiny",

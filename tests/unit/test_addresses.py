@@ -6,7 +6,7 @@ from ipaddress import ip_address
 import pytest
 
 from imagefleet.shared.errors import CallbackRefused, ConfigurationError
-from imagefleet.worker.outbound.addresses import AllowList, vet, why_refused
+from imagefleet.worker.outbound.address_policy import AllowList, vet, why_refused
 
 NOBODY = AllowList()
 PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:2800:220:1:248:1893:25c8:1946", "2a00:1450::1"]

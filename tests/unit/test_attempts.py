@@ -3,8 +3,8 @@
 import numpy as np
 
 from imagefleet.shared.jobs.model import JobRequest
-from imagefleet.worker.attempts import plan_attempt
 from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.jobs.attempt import plan_attempt
 
 BLACK = np.zeros((64, 64, 3), np.uint8)
 

@@ -7,8 +7,9 @@ import pytest
 
 from imagefleet.shared.errors import JobCancelled
 from imagefleet.shared.jobs.model import JobRequest
-from imagefleet.worker.attempts import Attempt, Slot, plan_attempt, slots_of
-from imagefleet.worker.batching import Linger, next_batch, suspect_from
+from imagefleet.worker.devices.batching import Linger, next_batch, suspect_from
+from imagefleet.worker.devices.work import Slot, slots_of
+from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from tests.support.engines import INFO
 
 
@@ -98,7 +99,7 @@ def test_a_job_runs_alone_from_its_third_delivery_however_many_are_allowed(
 
 def test_a_short_batch_lingers_and_a_full_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("imagefleet.worker.batching.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("imagefleet.worker.devices.batching.time.monotonic", lambda: now[0])
     linger = Linger(0.5, capacity=4)
     few, full = _waiting(_attempt("a")), _waiting(_attempt("b", num_images_per_prompt=4))
     assert linger.goes_on(few)

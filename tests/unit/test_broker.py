@@ -12,7 +12,7 @@ from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url, transport_options
 from imagefleet.shared.redis_client.sentinel import Address
 from imagefleet.shared.settings import Settings
-from imagefleet.worker.engine.base import ImageSpec, Original
+from imagefleet.worker.engine.interface import ImageSpec, Original
 
 
 @pytest.mark.parametrize(

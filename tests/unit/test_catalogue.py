@@ -9,7 +9,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.jobs.offers import Catalogue, Offer
-from imagefleet.worker.attempts import offer_of, plan_attempt
+from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tests.support.engines import INFO
 
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from imagefleet.shared.jobs.model import MAX_PROMPT_CHARACTERS, ImageFormat
-from imagefleet.worker.encode import FORMATS, encode
-from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
-from imagefleet.worker.metadata import infotext, picture_metadata
+from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.images.encode import FORMATS, encode
+from imagefleet.worker.images.metadata import infotext, picture_metadata
 
 USER_COMMENT, EXIF_IFD, IMAGE_DESCRIPTION = 0x9286, 0x8769, 0x010E
 INFO = ModelInfo(

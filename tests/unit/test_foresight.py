@@ -3,8 +3,9 @@
 import pytest
 
 from imagefleet.shared.jobs.model import JobRequest
-from imagefleet.worker.attempts import Slot, plan_attempt, slots_of
-from imagefleet.worker.foresight import Foresight
+from imagefleet.worker.devices.prefetch import Foresight
+from imagefleet.worker.devices.work import Slot, slots_of
+from imagefleet.worker.jobs.attempt import plan_attempt
 from tests.support.engines import INFO
 
 
@@ -19,7 +20,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("imagefleet.worker.foresight.time.monotonic", clock)
+    monkeypatch.setattr("imagefleet.worker.devices.prefetch.time.monotonic", clock)
     return clock
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from imagefleet.shared.storage import StoredObject
-from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Shape
-from imagefleet.worker.metadata import infotext, picture_metadata, sidecar
+from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.images.metadata import infotext, picture_metadata, sidecar
 
 INFO = ModelInfo(
     name="shapes",

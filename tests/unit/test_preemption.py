@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from imagefleet.worker.preemption import await_notice, watch
+from imagefleet.worker.process.preemption import await_notice, watch
 from tests.support.gallery import Shown, broken_off, endless, status
 from tests.support.metadata_server import Manner, MetadataServer
 from tests.support.processes import until

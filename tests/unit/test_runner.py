@@ -8,10 +8,11 @@ import pytest
 from imagefleet.shared.errors import DeviceError, InvalidRequest
 from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.attempts import Attempt, Slot, plan_attempt, slots_of
-from imagefleet.worker.engine.base import ImageSpec
-from imagefleet.worker.health import Health
-from imagefleet.worker.runner import GiveUp, Runner
+from imagefleet.worker.devices.device_loop import GiveUp, Runner
+from imagefleet.worker.devices.health import Health
+from imagefleet.worker.devices.work import Slot, slots_of
+from imagefleet.worker.engine.interface import ImageSpec
+from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from tests.support.engines import INFO, RecordingEngine
 
 

@@ -1,6 +1,6 @@
 """The retry schedule: fast at first, three days in all, never at the same second for everybody."""
 
-from imagefleet.worker.delivery.schedule import PAUSES, pause_after
+from imagefleet.worker.webhooks.backoff import PAUSES, pause_after
 
 
 def test_pauses_grow_and_reach_three_days() -> None:

@@ -1,8 +1,8 @@
 """Queues of one compile key are one group, whatever their names; shards have groups apart."""
 
-from imagefleet.worker.engine.base import Shape
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.serving import queue_groups
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.queues.subscriptions import queue_groups
 
 INFO = FakeEngine(shapes=[Shape(height=64, width=64), Shape(height=32, width=96)]).info
 

@@ -5,7 +5,7 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.webhooks.signature import new_secret
-from imagefleet.worker.host import Host
+from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.settings import WorkerSettings, misspelt
 from tools.settings_page import PAGE, page
 
@@ -85,7 +85,7 @@ def test_the_address_of_no_store_is_refused_before_anything_starts(
 ) -> None:
     settings = WorkerSettings.load(**wrong)
     with pytest.raises(ConfigurationError, match=sentence):
-        Host(settings)
+        Lifecycle(settings)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from celery import Celery
 from kombu.message import Message
 
 from imagefleet.shared.jobs.celery_message import TASK_NAME
-from imagefleet.worker.tasks import add_render_task
+from imagefleet.worker.celery_app.tasks import add_render_task
 
 
 class Ledger:

@@ -17,12 +17,12 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine.checkpoint import TensorFiles, read_json
+from imagefleet.worker.engine.build import abstract
+from imagefleet.worker.engine.checkpoint.files import TensorFiles, read_json
+from imagefleet.worker.engine.checkpoint.weights import Plan, entries, require_complete
 from imagefleet.worker.engine.mesh import Placement, start_backend
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.unet_config import UNetConfig
-from imagefleet.worker.engine.stable_diffusion import abstract
-from imagefleet.worker.engine.weights import Plan, entries, require_complete
 
 
 def main(folder: Path) -> None:

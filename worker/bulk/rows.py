@@ -9,12 +9,13 @@ from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.worker.attempts import Picture, plan_attempt
-from imagefleet.worker.bulk.backlog import RowWork
 from imagefleet.worker.bulk.samples import Sample
-from imagefleet.worker.encode import encode
-from imagefleet.worker.engine.base import Engine, ModelInfo
-from imagefleet.worker.metadata import picture_metadata
+from imagefleet.worker.devices.row_backlog import RowWork
+from imagefleet.worker.devices.work import Picture
+from imagefleet.worker.engine.interface import Engine, ModelInfo
+from imagefleet.worker.images.encode import encode
+from imagefleet.worker.images.metadata import picture_metadata
+from imagefleet.worker.jobs.attempt import plan_attempt
 
 _PAINTED_FROM: Final = (
     *("prompt", "negative_prompt", "seed"),

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from imagefleet.worker.engine.layout import DATA, MODEL
+from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
 SCORE_LIMIT: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
 """Bytes of float32 scores that one sequence may take at once, over all its heads. In its finest

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from imagefleet.shared.errors import DeviceError
-from imagefleet.worker.engine.base import ImageSpec, Pictures
+from imagefleet.worker.engine.interface import ImageSpec, Pictures
 from imagefleet.worker.engine.sampling import Decoded, Given, Request, Weights
 
 _AHEAD: Final = 2
@@ -36,7 +36,7 @@ class Programs:
 
 
 class Batch:
-    """See `worker.engine.base.Rendering`."""
+    """See `worker.engine.interface.Rendering`."""
 
     def __init__(
         self,

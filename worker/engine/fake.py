@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
-from imagefleet.worker.engine.base import ImageSpec, ModelInfo, Pictures, Rendering, Shape
+from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Pictures, Rendering, Shape
 
 FAIL: Final = "[fail]"
 """A prompt with this in it breaks its batch."""
@@ -30,7 +30,7 @@ _WORDS: Final = 77
 
 
 class FakeEngine:
-    """See `worker.engine.base.Engine`."""
+    """See `worker.engine.interface.Engine`."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class FakeEngine:
 
 
 class _FakeBatch:
-    """See `worker.engine.base.Rendering`."""
+    """See `worker.engine.interface.Rendering`."""
 
     def __init__(
         self, specs: Sequence[ImageSpec], shape: Shape, seconds: float, released: threading.Event

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.folder import FolderStore
-from imagefleet.worker.engine.base import Engine, Shape
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.layout import Layout
+from imagefleet.worker.engine.interface import Engine, Shape
+from imagefleet.worker.engine.mesh_spec import Layout
 
 if TYPE_CHECKING:
-    from imagefleet.worker.engine.executables import Shelf
+    from imagefleet.worker.engine.compile.executable_cache import Shelf
     from imagefleet.worker.engine.mesh import Placement
 
 
@@ -56,18 +56,20 @@ def load_engine(
         return FakeEngine.parse(
             model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
         )
-    from imagefleet.worker.engine import compilation, source, stable_diffusion
+    from imagefleet.worker.engine.build import load_stable_diffusion
+    from imagefleet.worker.engine.checkpoint.locate import announced_name, find_checkpoint
+    from imagefleet.worker.engine.compile.jax_cache import use_cache
     from imagefleet.worker.engine.mesh import Placement, start_backend
 
     _require_secret(programs, programs_secret)
     layout = Layout.read(mesh, devices)
-    folder = source.find_checkpoint(model)
+    folder = find_checkpoint(model)
     start_backend(layout.devices)
-    compilation.use_cache(cache_dir)
+    use_cache(cache_dir)
     placement = Placement.of(layout.devices, layout.model)
-    return stable_diffusion.load_stable_diffusion(
+    return load_stable_diffusion(
         folder,
-        name=source.announced_name(model, folder),
+        name=announced_name(model, folder),
         shapes=tuple(shapes or ()),
         placement=placement,
         per_device_batch=per_device_batch,
@@ -89,12 +91,12 @@ def _require_secret(programs: ObjectStore | None, secret: str) -> None:
 def _shelf(
     model: Path, placement: "Placement", cache_dir: Path, programs: ObjectStore | None, secret: str
 ) -> "Shelf":
-    from imagefleet.worker.engine import checkpoint
-    from imagefleet.worker.engine.executables import Shelf, surroundings
+    from imagefleet.worker.engine.checkpoint.files import config_digest
+    from imagefleet.worker.engine.compile.executable_cache import Shelf, surroundings
 
     return Shelf(
         [store for store in (FolderStore(cache_dir / "executables"), programs) if store],
-        {**surroundings(placement), "model": checkpoint.config_digest(model)},
+        {**surroundings(placement), "model": config_digest(model)},
         placement.mesh.devices.flatten().tolist(),
         secret.encode(),
     )

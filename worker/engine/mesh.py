@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.worker.engine.layout import DATA, MODEL
+from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
 T = TypeVar("T")
 Index = tuple[slice, ...]

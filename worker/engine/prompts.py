@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from imagefleet.worker.engine.checkpoint.weights import Arrays
 from imagefleet.worker.engine.models.clip_text import ClipText
-from imagefleet.worker.engine.weights import Arrays
 
 
 class Prompt(NamedTuple):

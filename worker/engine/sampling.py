@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from imagefleet.worker.engine.checkpoint.weights import Arrays
 from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
 from imagefleet.worker.engine.prompts import PromptEncoder
-from imagefleet.worker.engine.schedulers import table
-from imagefleet.worker.engine.schedulers.table import LAGS
-from imagefleet.worker.engine.weights import Arrays
+from imagefleet.worker.engine.schedulers import coefficients
+from imagefleet.worker.engine.schedulers.coefficients import LAGS
 
 
 class Weights(NamedTuple):
@@ -210,14 +210,14 @@ class Sampler:
         Without `guidance`, which then no slot may want, the UNet sees the prompts alone. `begin`
         reads the negative ones all the same: once, some percent of a step, for a program fewer.
         """
-        row = table.row_at(conditions.rows, state.position)
-        timestep = table.timestep(row)
+        row = coefficients.row_at(conditions.rows, state.position)
+        timestep = coefficients.timestep(row)
         output = self._predict(unet, conditions, state.latents, timestep, 2 if guidance else 1)
         fresh = normal(fold(conditions.step_key, state.position), state.latents.shape[1:])
-        painted, history = table.step(state.latents, output, state.history, fresh, row)
+        painted, history = coefficients.step(state.latents, output, state.history, fresh, row)
         given = conditions.given
-        kept = table.arriving(row, given.latents, conditions.noise)
-        imagined = table.clean(row, state.latents, output)
+        kept = coefficients.arriving(row, given.latents, conditions.noise)
+        imagined = coefficients.clean(row, state.latents, output)
         moved = State(
             latents=jnp.where(given.repaint, painted, kept),
             history=history,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.worker.attempts import Slot
-from imagefleet.worker.bulk.backlog import Backlog, RowWork
-from imagefleet.worker.claims import Claimed
-from imagefleet.worker.engine.base import ImageSpec, Shape
+from imagefleet.worker.devices.row_backlog import Backlog, RowWork
+from imagefleet.worker.devices.work import Slot
+from imagefleet.worker.engine.interface import ImageSpec, Shape
+from imagefleet.worker.queues.claims import Claimed
 
 SMALL, LARGE = Shape(height=64, width=64), Shape(height=128, width=128)
 CAPACITY = 4

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load_file
 
+from imagefleet.worker.engine.build import Configs, load_networks
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.sampling import Sampler, Weights
-from imagefleet.worker.engine.stable_diffusion import Configs, load_networks
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "parity"
 PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]

@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint import TensorFiles, digest, weight_files
-from imagefleet.worker.engine.stable_diffusion import Configs
+from imagefleet.worker.engine.build import Configs
+from imagefleet.worker.engine.checkpoint.files import TensorFiles, digest, weight_files
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"

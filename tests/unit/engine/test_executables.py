@@ -11,12 +11,12 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError, StorageUnavailable
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.engine.base import ImageSpec
-from imagefleet.worker.engine.compilation import CacheHits, CompileCounter, use_cache
-from imagefleet.worker.engine.executables import Shelf, source_digest, surroundings
+from imagefleet.worker.engine.compile.executable_cache import Shelf, source_digest, surroundings
+from imagefleet.worker.engine.compile.jax_cache import CacheHits, CompileCounter, use_cache
+from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.pipeline import DiffusionEngine
 from tests.unit.engine.parity import FOLDER
 
 HERE: Mapping[str, str] = {"device": "cpu"}

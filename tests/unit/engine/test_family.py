@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.family import Configs
+from imagefleet.worker.engine.build import load_networks
+from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.stable_diffusion import load_networks
 from tests.unit.engine.parity import FOLDER
 
 

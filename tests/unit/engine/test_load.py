@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine.base import Engine, Shape
 from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.interface import Engine, Shape
 from imagefleet.worker.engine.load import load_engine
 from tests.unit.engine.parity import FOLDER
 
@@ -57,7 +57,7 @@ def test_a_setting_this_host_cannot_have_is_refused(
 
 
 def test_the_cache_of_programs_is_private(tmp_path: Path) -> None:
-    from imagefleet.worker.engine.compilation import use_cache
+    from imagefleet.worker.engine.compile.jax_cache import use_cache
 
     (tmp_path / "cache").mkdir(mode=0o755)
     use_cache(tmp_path / "cache")
@@ -65,7 +65,7 @@ def test_the_cache_of_programs_is_private(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    from imagefleet.worker.engine.compilation import use_cache
+    from imagefleet.worker.engine.compile.jax_cache import use_cache
 
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cache_dir"):

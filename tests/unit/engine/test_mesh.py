@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.worker.engine.base import ImageSpec, Pictures
-from imagefleet.worker.engine.layout import DATA, MODEL, Layout
+from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.interface import ImageSpec, Pictures
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.pipeline import DiffusionEngine
+from imagefleet.worker.engine.mesh_spec import DATA, MODEL, Layout
 from tests.unit.engine.parity import FOLDER
 
 

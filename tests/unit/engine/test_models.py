@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from flax import nnx
 
+from imagefleet.worker.engine.build import abstract
 from imagefleet.worker.engine.models.clip_text import ClipText
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.unet_config import UNetConfig
-from imagefleet.worker.engine.stable_diffusion import abstract
 from tests.unit.engine.parity import Oracle, worst
 
 TIGHT: Final = 5e-6

@@ -8,11 +8,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from imagefleet.worker.engine import sampling
-from imagefleet.worker.engine.base import ImageSpec, Original
-from imagefleet.worker.engine.requests import start_of
+from imagefleet.worker.engine.batch_inputs import start_of
+from imagefleet.worker.engine.build import load_tokenizer
+from imagefleet.worker.engine.interface import ImageSpec, Original
 from imagefleet.worker.engine.sampling import Originals, Request
-from imagefleet.worker.engine.schedulers.catalogue import SCHEDULERS
-from imagefleet.worker.engine.stable_diffusion import load_tokenizer
+from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 
 EDITS: Final = load_file(FOLDER / "edits.safetensors")

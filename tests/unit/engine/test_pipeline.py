@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import DeviceError
-from imagefleet.worker.engine.base import Engine, ImageSpec, Original, Pictures, Shape
-from imagefleet.worker.engine.pipeline import DiffusionEngine
+from imagefleet.worker.engine.build import load_tokenizer
+from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.interface import Engine, ImageSpec, Original, Pictures, Shape
 from imagefleet.worker.engine.sampling import Given, Request
-from imagefleet.worker.engine.schedulers.catalogue import SCHEDULERS
-from imagefleet.worker.engine.stable_diffusion import load_tokenizer
+from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import PROMPTS, Oracle
 
 NATIVE: Final = Shape(height=32, width=32)

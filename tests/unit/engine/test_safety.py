@@ -15,8 +15,10 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.base import ImageSpec, Rendering, Shape
-from imagefleet.worker.engine.checkpoint import TensorFiles, read_json
+from imagefleet.worker.engine.build import abstract
+from imagefleet.worker.engine.checkpoint.files import TensorFiles, read_json
+from imagefleet.worker.engine.checkpoint.weights import Plan, require_complete
+from imagefleet.worker.engine.interface import ImageSpec, Rendering, Shape
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.safety import (
@@ -25,8 +27,6 @@ from imagefleet.worker.engine.models.safety import (
     SafetyConfig,
     prepared,
 )
-from imagefleet.worker.engine.stable_diffusion import abstract
-from imagefleet.worker.engine.weights import Plan, require_complete
 from tests.unit.engine.parity import FOLDER, worst
 
 SAFETY = FOLDER / "safety"

@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.schedulers import catalogue, table
-from imagefleet.worker.engine.schedulers.catalogue import SCHEDULERS
-from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
+from imagefleet.worker.engine.schedulers import coefficients, registry
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, worst
 
 RUNS: Final = load_file(FOLDER / "samplers.safetensors")
@@ -68,16 +68,20 @@ def _schedule(name: str, prediction: str, spacing: str, config: str) -> NoiseSch
     return NoiseSchedule.from_json(fields | CONFIGS[config])
 
 
-def _walked(made: table.Table, *, from_picture: bool) -> Any:
+def _walked(made: coefficients.Table, *, from_picture: bool) -> Any:
     """The samples after every row; the noise of each row as in the fixtures."""
     x = START * np.float32(made.initial_scale)
     if from_picture:
         x = np.float32(made.start.alpha) * CLEAN + np.float32(made.start.sigma) * START
-    step, history, fresh = jax.jit(table.step), np.zeros((1, 4, 4, 4, 4), np.float32), iter(FRESH)
+    step, history, fresh = (
+        jax.jit(coefficients.step),
+        np.zeros((1, 4, 4, 4, 4), np.float32),
+        iter(FRESH),
+    )
     seen = []
     for row in made.rows:
         output = _model(np.asarray(x), float(row[0]))
-        noise = next(fresh) if row[table.FRESH] else np.zeros_like(x)
+        noise = next(fresh) if row[coefficients.FRESH] else np.zeros_like(x)
         x, history = step(x, output, history, noise, row[None])
         seen.append(np.asarray(x))
     return np.stack(seen)
@@ -87,7 +91,7 @@ def _walked(made: table.Table, *, from_picture: bool) -> Any:
 def test_a_run_visits_the_samples_of_diffusers(case: str) -> None:
     name, prediction, spacing, steps, skipped, config = case.split("|")
     noise = _schedule(name, prediction, spacing, config)
-    assert name in catalogue.available(noise)
+    assert name in registry.available(noise)
     made = SCHEDULERS[name](noise, int(steps), int(skipped))
     walked = _walked(made, from_picture=skipped != "0")
     assert worst(walked, RUNS[case]) < TIGHT
@@ -98,14 +102,14 @@ def test_every_sampler_prediction_and_spacing_is_compared() -> None:
     spacings = ("leading", "trailing", "linspace")
     for name in SCHEDULERS:
         for prediction in ("epsilon", "v_prediction", "sample"):
-            if name in catalogue.available(_schedule(name, prediction, "leading", "sd")):
+            if name in registry.available(_schedule(name, prediction, "leading", "sd")):
                 assert seen >= {(name, prediction, spacing) for spacing in spacings}
 
 
 def test_a_padded_table_reads_the_same_rows() -> None:
     made = SCHEDULERS["ddim"](_schedule("ddim", "epsilon", "leading", "sd"), 7, 0)
     padded = np.stack([made.padded(30), made.padded(30)])
-    read = table.row_at(jax.numpy.asarray(padded), jax.numpy.asarray([0, 6]))
+    read = coefficients.row_at(jax.numpy.asarray(padded), jax.numpy.asarray([0, 6]))
     np.testing.assert_array_equal(read, made.rows[[0, 6]])
 
 
@@ -148,14 +152,14 @@ def test_ddim_clips_unless_its_file_says_otherwise_and_others_only_if_it_does() 
 
 def test_a_checkpoint_made_for_pndm_runs_with_every_sampler_and_pndm_by_default() -> None:
     noise = NoiseSchedule.from_json({"_class_name": "PNDMScheduler", "skip_prk_steps": True, **SD})
-    assert catalogue.available(noise) == tuple(SCHEDULERS)
-    assert catalogue.default(noise) == "pndm"
+    assert registry.available(noise) == tuple(SCHEDULERS)
+    assert registry.default(noise) == "pndm"
 
 
 @pytest.mark.parametrize(("name", "class_name"), CLASSES.items())
 def test_a_checkpoints_own_sampler_is_its_default(name: str, class_name: str) -> None:
     noise = NoiseSchedule.from_json({"_class_name": class_name, "skip_prk_steps": True, **SD})
-    assert catalogue.default(noise) == name.removesuffix("_karras")
+    assert registry.default(noise) == name.removesuffix("_karras")
 
 
 def test_a_checkpoint_that_says_karras_gets_them_by_the_plain_name() -> None:
@@ -167,15 +171,15 @@ def test_a_checkpoint_that_says_karras_gets_them_by_the_plain_name() -> None:
 
 
 def test_samplers_are_not_offered_where_their_formula_has_no_answer() -> None:
-    assert "pndm" not in catalogue.available(_schedule("ddim", "v_prediction", "trailing", "zero"))
-    of_samples = catalogue.available(_schedule("ddim", "sample", "leading", "sd"))
+    assert "pndm" not in registry.available(_schedule("ddim", "v_prediction", "trailing", "zero"))
+    of_samples = registry.available(_schedule("ddim", "sample", "leading", "sd"))
     assert not {"pndm", "euler_ancestral"} & set(of_samples)
 
 
 def test_more_steps_than_a_consistency_model_was_distilled_at_still_go_downwards() -> None:
     made = SCHEDULERS["lcm"](_schedule("lcm", "epsilon", "leading", "sd"), 80, 0)
     assert (np.diff(made.rows[:, 0]) < 0).all()
-    assert np.isfinite(np.delete(made.rows, table.BOUND, axis=1)).all()
+    assert np.isfinite(np.delete(made.rows, coefficients.BOUND, axis=1)).all()
 
 
 def test_betas_may_be_given_one_by_one() -> None:
@@ -201,10 +205,10 @@ def test_every_sampler_runs_at_any_step_count_there_can_be(
                 clipped = "lambda_min_clipped" in config and name.startswith("dpm")
                 expected = steps + (name == "pndm" and steps > 1)
                 assert len(rows) == expected or (clipped and len(rows) < expected), case
-                assert np.isfinite(np.delete(rows, table.BOUND, axis=1)).all(), case
+                assert np.isfinite(np.delete(rows, coefficients.BOUND, axis=1)).all(), case
                 assert 0 <= rows[:, 0].min() <= rows[:, 0].max() <= train - 1, case
                 one = scheduler(noise, steps, steps - 1).rows  # from a picture, hardly changed
-                assert np.isfinite(np.delete(one, table.BOUND, axis=1)).all(), case
+                assert np.isfinite(np.delete(one, coefficients.BOUND, axis=1)).all(), case
 
 
 @pytest.mark.parametrize("class_name", ["PNDMScheduler", "EulerAncestralDiscreteScheduler"])
@@ -212,10 +216,10 @@ def test_a_checkpoint_that_forbids_its_own_sampler_is_refused(class_name: str) -
     config = {"_class_name": class_name, "prediction_type": "sample", "skip_prk_steps": True}
     noise = NoiseSchedule.from_json(config)
     with pytest.raises(CheckpointError, match=f"{class_name} is not defined for.*'sample'"):
-        catalogue.default(noise)
+        registry.default(noise)
 
 
 @pytest.mark.parametrize("variance", ["fixed_small", "fixed_small_log", "fixed_large"])
 def test_a_file_that_diffusers_writes_for_ddpm_is_read(variance: str) -> None:
     noise = NoiseSchedule.from_json({"_class_name": "DDPMScheduler", "variance_type": variance})
-    assert catalogue.default(noise) == "ddim"
+    assert registry.default(noise) == "ddim"

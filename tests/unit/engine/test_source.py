@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.family import Configs
-from imagefleet.worker.engine.source import announced_name, find_checkpoint
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.locate import announced_name, find_checkpoint
 from tests.support import hub
 
 MODEL = "someone/something"

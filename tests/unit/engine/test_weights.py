@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.build import Configs, abstract, load_networks
+from imagefleet.worker.engine.checkpoint.weights import entries
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.clip_text import ClipText, ClipTextConfig
 from imagefleet.worker.engine.models.config import Json
@@ -20,8 +22,6 @@ from imagefleet.worker.engine.models.safety import SafetyChecker, SafetyConfig
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.unet_config import UNetConfig
 from imagefleet.worker.engine.models.vae import Vae, VaeConfig
-from imagefleet.worker.engine.stable_diffusion import Configs, abstract, load_networks
-from imagefleet.worker.engine.weights import entries
 from tests.unit.engine.parity import FOLDER
 
 UNET = "unet/diffusion_pytorch_model.safetensors"

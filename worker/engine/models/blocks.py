@@ -1,7 +1,7 @@
 """Blocks that the UNet and the autoencoder share, in diffusers' definitions, channels last.
 
 Goes in: feature maps `[batch, height, width, channels]`. Comes out: the same. Attribute names are
-the checkpoint's, so that the tables in `worker.engine.weights` stay short.
+the checkpoint's, so that the tables in `worker.engine.checkpoint.weights` stay short.
 """
 
 from typing import Final, cast

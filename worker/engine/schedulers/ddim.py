@@ -1,8 +1,8 @@
 """DDIM (Song et al. 2021) without added noise, as diffusers' DDIMScheduler at eta 0."""
 
-from imagefleet.worker.engine.schedulers.levels import CLEAN, Level, clean_sample, direction
-from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
-from imagefleet.worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.coefficients import Table, row, table
+from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, Level, clean_sample, direction
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 
 def ddim(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.levels import (
+from imagefleet.worker.engine.schedulers.coefficients import Table, row, table
+from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     Level,
     clean_sample,
@@ -15,8 +16,7 @@ from imagefleet.worker.engine.schedulers.levels import (
     ratios_at,
     timesteps_of,
 )
-from imagefleet.worker.engine.schedulers.noise import DpmOptions, Floats, NoiseSchedule
-from imagefleet.worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.noise_schedule import DpmOptions, Floats, NoiseSchedule
 
 _FEW_STEPS = 15
 """Below, the last step is of first order, unless the file says otherwise."""

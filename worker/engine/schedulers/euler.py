@@ -7,7 +7,8 @@ There, a step of Euler is a step of DDIM between interpolated noise levels.
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.levels import (
+from imagefleet.worker.engine.schedulers.coefficients import Table, row, table
+from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     Level,
     karras_ratios,
@@ -16,8 +17,7 @@ from imagefleet.worker.engine.schedulers.levels import (
     ratios_at,
     timesteps_of,
 )
-from imagefleet.worker.engine.schedulers.noise import Floats, NoiseSchedule
-from imagefleet.worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule
 
 
 def euler(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:

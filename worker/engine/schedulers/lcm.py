@@ -5,9 +5,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.schedulers.levels import CLEAN, Level, clean_sample
-from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
-from imagefleet.worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.coefficients import Table, row, table
+from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, Level, clean_sample
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 _SIGMA_DATA: Final = 0.5
 

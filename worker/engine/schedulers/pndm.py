@@ -7,9 +7,9 @@ no copy of it is kept.
 
 from typing import Final
 
-from imagefleet.worker.engine.schedulers.levels import CLEAN, Level
-from imagefleet.worker.engine.schedulers.noise import NoiseSchedule
-from imagefleet.worker.engine.schedulers.table import Table, row, table
+from imagefleet.worker.engine.schedulers.coefficients import Table, row, table
+from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, Level
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 _WEIGHTS: Final = (
     (1.0,),

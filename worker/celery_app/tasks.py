@@ -1,0 +1,56 @@
+"""The Celery tasks, thin: what they do is `Performer.perform` and `Lifecycle.make_shard`."""
+
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore
+from celery.worker.request import Request
+
+from imagefleet.shared.errors import JobCancelled, LeaseLost
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
+from imagefleet.worker.lifecycle import Lifecycle
+
+
+def add_bulk_task(app: Celery, lifecycle: Lifecycle) -> None:
+    """Register `imagefleet.bulk_shard` on `app`."""
+
+    @app.task(name=BULK_TASK_NAME, bind=True, acks_late=True, ignore_result=True)
+    def bulk_shard(self: Task, **asked: Any) -> None:
+        try:
+            lifecycle.make_shard(asked, self.request.properties["delivery_tag"])
+        except LeaseLost as error:
+            raise Ignore from error
+
+
+def add_render_task(app: Celery, lifecycle: Lifecycle) -> None:
+    """Register `imagefleet.render` on `app`."""
+
+    @app.task(
+        name=TASK_NAME,
+        bind=True,
+        acks_late=True,
+        resultrepr_maxsize=64,
+        Request=withdrawing(lifecycle),
+    )
+    def render(self: Task, **_: Any) -> dict[str, Any]:
+        job_id, tag = self.request.id, self.request.properties["delivery_tag"]
+        try:
+            return lifecycle.parts.executor.perform(job_id, tag).model_dump(mode="json")
+        except JobCancelled as error:
+            self.backend.mark_as_revoked(job_id, str(error), request=self.request)
+            raise Ignore from error
+        except LeaseLost as error:
+            raise Ignore from error
+
+
+def withdrawing(lifecycle: Lifecycle) -> type[Request]:
+    """Celery's request, except that a revoked or expired job's record ends before its message is
+    acknowledged. Celery does it the other way round, and a worker killed in between would leave a
+    record that nobody ends."""
+
+    class WithdrawingRequest(Request):
+        def _announce_revoked(self, *how: Any) -> None:
+            lifecycle.parts.executor.withdraw(self.id, self.message.delivery_tag)
+            super()._announce_revoked(*how)
+
+    return WithdrawingRequest

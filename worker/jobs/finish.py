@@ -1,0 +1,134 @@
+"""From pixels to a finished job: encode, upload, record.
+
+Runs in the Celery pool's threads, one job a thread, while the devices paint the next batch.
+"""
+
+import time
+from datetime import UTC, datetime
+
+from imagefleet.shared.errors import ImagefleetError, LeaseLost
+from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.model import CallbackEvent, ImageResult, JobError, JobResult
+from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.storage import ObjectStore, StoredObject
+from imagefleet.shared.storage.job_keys import image_key, metadata_key
+from imagefleet.shared.storage.retry import patiently
+from imagefleet.worker.devices.work import Picture
+from imagefleet.worker.engine.interface import Engine
+from imagefleet.worker.images.encode import encode
+from imagefleet.worker.images.metadata import picture_metadata, sidecar
+from imagefleet.worker.jobs.attempt import Attempt
+
+
+class Finisher:
+    """Ends attempts, well or badly. Safe to share between threads."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        records: Records,
+        engine: Engine,
+        worker: str,
+        patience_s: float,
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._engine = engine
+        self._info = engine.info
+        self._worker = worker
+        self._patience_s = patience_s
+
+    def finish(self, attempt: Attempt) -> JobResult:
+        """Wait for the attempt's pictures, store them and record the job as succeeded.
+
+        Raises:
+            LeaseLost: another attempt has the job; nothing was recorded.
+            ImagefleetError: why the job cannot succeed; the caller records it.
+        """
+        pictures = attempt.pictures()
+        timings = {
+            "waited": round(max(0.0, attempt.began_at - attempt.submitted_at), 4),
+            "denoise": round(attempt.device_s, 4),
+            "encode": 0.0,
+            "upload": 0.0,
+        }
+        images = tuple(
+            self._store_image(attempt, index, picture, timings)
+            for index, picture in enumerate(pictures)
+        )
+        result = JobResult(
+            images=images,
+            model=self._info.name,
+            model_digest=self._info.digest,
+            worker=self._worker,
+            timings={stage: round(seconds, 4) for stage, seconds in timings.items()},
+        )
+        self._record(attempt, result)
+        return result
+
+    def fail(self, attempt: Attempt, error: ImagefleetError) -> None:
+        """Record the job as failed, unless another attempt has it."""
+        reason = JobError(code=error.code, message=str(error))
+        event = callback(CallbackEvent.FAILED, attempt.job_id, attempt.request, error=reason)
+        self._records.fail(attempt.job_id, attempt.token, reason, event)
+
+    def cancel(self, attempt: Attempt) -> None:
+        event = callback(CallbackEvent.CANCELLED, attempt.job_id, attempt.request)
+        self._records.cancel(attempt.job_id, attempt.token, event)
+
+    def _store_image(
+        self, attempt: Attempt, index: int, picture: Picture, timings: dict[str, float]
+    ) -> ImageResult:
+        spec, file_format = attempt.specs[index], attempt.request.format
+        started = time.monotonic()
+        described = picture_metadata(
+            job_id=attempt.job_id,
+            spec=spec,
+            shape=attempt.shape,
+            info=self._info,
+            truncated=self._engine.truncated(spec.prompt),
+            nsfw=index in attempt.flagged,
+        )
+        encoded = encode(picture, file_format.value, described)
+        timings["encode"] += time.monotonic() - started
+        started = time.monotonic()
+        key = image_key(attempt.job_id, index, encoded.extension)
+        stored = self._put(attempt, key, encoded.data, encoded.content_type)
+        timings["upload"] += time.monotonic() - started
+        document = sidecar(
+            described,
+            image=stored,
+            attempt=attempt.deliveries,
+            worker=self._worker,
+            timings=timings,
+            created_at=datetime.now(UTC),
+        )
+        self._put(attempt, metadata_key(attempt.job_id, index), document, "application/json")
+        return ImageResult(
+            index=index,
+            key=stored.key,
+            url=stored.url,
+            seed=spec.seed,
+            sha256=stored.sha256,
+            size=stored.size,
+            height=attempt.shape.height,
+            width=attempt.shape.width,
+            format=file_format,
+            nsfw=index in attempt.flagged,
+        )
+
+    def _put(self, attempt: Attempt, key: str, data: bytes, content_type: str) -> StoredObject:
+        def put() -> StoredObject:
+            if not self._records.holds(attempt.job_id, attempt.token):
+                # A host that stood still: on other hardware its bytes may differ from those stored.
+                raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
+            return self._store.put(key, data, content_type)
+
+        return patiently(put, self._patience_s, f"upload of {key}")
+
+    def _record(self, attempt: Attempt, result: JobResult) -> None:
+        event = callback(CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result)
+        steps = attempt.specs[0].steps
+        move = self._records.succeed(attempt.job_id, attempt.token, result, event, steps=steps)
+        if not move.happened and move.attempt != attempt.token:
+            raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
