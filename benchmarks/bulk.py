@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.report import print_json
 from imagefleet import Client
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.engine.interface import Engine, ImageSpec
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.settings import WorkerSettings
@@ -49,7 +49,7 @@ CASES = [
 ]
 
 
-def measure(case: Case, folder: Path, server: EmbeddedRedis) -> dict[str, float | str]:
+def measure(case: Case, folder: Path, server: LocalRedisServer) -> dict[str, float | str]:
     """Pictures a second of the bare loop and of a run, and the worker's CPU a picture."""
     engine = load_bare(case)
     before = bare_loop(engine, case)
@@ -83,7 +83,7 @@ def measure(case: Case, folder: Path, server: EmbeddedRedis) -> dict[str, float 
             shard_size=case.shard_size,
             **options,
         )
-        for _ in run.looks(every_s=0.05):
+        for _ in run.statuses(every_s=0.05):
             assert time.perf_counter() - started < 1_800
         seconds = time.perf_counter() - started
         used = cpu_s(worker.pid) - used
@@ -166,7 +166,10 @@ def main() -> None:
     found = []
     for case in CASES:
         if only is None or case.model.startswith(only):
-            with tempfile.TemporaryDirectory() as name, EmbeddedRedis(Path(name) / "r") as server:
+            with (
+                tempfile.TemporaryDirectory() as name,
+                LocalRedisServer(Path(name) / "r") as server,
+            ):
                 found.append(measure(case, Path(name), server))
     columns = list(found[0])
     print("  ".join(f"{column:>24}" for column in columns))

@@ -18,7 +18,7 @@ from benchmarks.report import print_json
 from imagefleet.shared.jobs.celery_message import TASK_NAME, task_message
 from imagefleet.shared.jobs.queues import known_queues_key, list_key, queue_name
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claims import Claims, QueueGroup
 
 JOBS = 8_000
@@ -37,7 +37,7 @@ Figures = dict[str, float]
 class Stream:
     """Messages of some tenants in a namespace of their own, and a worker's claims."""
 
-    def __init__(self, server: EmbeddedRedis, namespace: str) -> None:
+    def __init__(self, server: LocalRedisServer, namespace: str) -> None:
         self._client = connect(server.url)
         self._namespace = namespace
         self._groups = [
@@ -50,7 +50,7 @@ class Stream:
             worker="w",
             lease_s=600,
         )
-        self._claims.join()
+        self._claims.acquire_lease()
 
     def add(self, counts: Sequence[int], tenants: int, *, said: bool = True) -> None:
         """A job of each step count, `tenants` in turn. Its id tells it; if `said`, a header."""
@@ -84,7 +84,7 @@ class Stream:
         return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
 
 
-def slot_steps(server: EmbeddedRedis) -> Figures:
+def slot_steps(server: LocalRedisServer) -> Figures:
     """Slot-steps run by those wanted: as they come, and the alike together."""
     figures: Figures = {}
     rng = random.Random(1)
@@ -101,7 +101,7 @@ def slot_steps(server: EmbeddedRedis) -> Figures:
     return figures
 
 
-def many_tenants(server: EmbeddedRedis) -> Figures:
+def many_tenants(server: LocalRedisServer) -> Figures:
     """A claim while a thousand tenants have jobs waiting, and the same worker's after they left."""
     stream = Stream(server, "many")
     counts = [20] * 2 * MANY_TENANTS
@@ -113,7 +113,7 @@ def many_tenants(server: EmbeddedRedis) -> Figures:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name, EmbeddedRedis(Path(name)) as server:
+    with tempfile.TemporaryDirectory() as name, LocalRedisServer(Path(name)) as server:
         figures = slot_steps(server) | many_tenants(server)
     for figure, value in figures.items():
         print(f"{figure:50} {value:8.3f}")

@@ -21,7 +21,7 @@ from imagefleet import Client, Job
 from imagefleet.shared.jobs.celery_message import TASK_NAME
 from imagefleet.shared.jobs.model import JobRequest, pack
 from imagefleet.shared.redis_client.connection import celery_url
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.interface import ImageSpec
 
@@ -33,7 +33,7 @@ STEPS = 4
 CAPACITY = 8
 
 
-def accept_rates(server: EmbeddedRedis) -> dict[str, float]:
+def accept_rates(server: LocalRedisServer) -> dict[str, float]:
     """Jobs a second: `submit_many`, `submit`, and Celery's `apply_async` one by one."""
     client = Client(server.url, namespace="rates")
     prompts = [f"prompt {number}" for number in range(JOBS)]
@@ -52,7 +52,7 @@ def accept_rates(server: EmbeddedRedis) -> dict[str, float]:
     return {"submit_many_per_s": many, "submit_per_s": single, "celery_apply_async_per_s": peer}
 
 
-def worker_figures(server: EmbeddedRedis, folder: Path) -> dict[str, float]:
+def worker_figures(server: LocalRedisServer, folder: Path) -> dict[str, float]:
     """Latency of an idle worker, and pictures a second against what its devices could do."""
     step_s = BATCH_S / STEPS
     environment = {
@@ -125,7 +125,7 @@ def _rate(count: int, act: object) -> float:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name, EmbeddedRedis(Path(name) / "redis") as server:
+    with tempfile.TemporaryDirectory() as name, LocalRedisServer(Path(name) / "redis") as server:
         figures = accept_rates(server) | worker_figures(server, Path(name))
     for figure, value in figures.items():
         print(f"{figure:32} {value:10.2f}")

@@ -86,16 +86,16 @@ def load(folder: Path, mesh: str) -> None:
 
     from imagefleet.worker.engine.build import abstract
     from imagefleet.worker.engine.checkpoint.files import TensorFiles
-    from imagefleet.worker.engine.checkpoint.weights import Plan
+    from imagefleet.worker.engine.checkpoint.weights import WeightMapping
     from imagefleet.worker.engine.mesh import Placement, start_backend
-    from imagefleet.worker.engine.mesh_spec import Layout
+    from imagefleet.worker.engine.mesh_spec import MeshSpec
     from imagefleet.worker.engine.models.unet import UNet
     from imagefleet.worker.engine.models.unet_config import UNetConfig
 
-    layout = Layout.read(mesh, None)
+    layout = MeshSpec.read(mesh, None)
     start_backend(layout.devices)
     placement = Placement.of(layout.devices, layout.model)
-    plan = Plan("unet", abstract(UNet, UNetConfig.from_json(CONFIG)), TensorFiles(folder))
+    plan = WeightMapping("unet", abstract(UNet, UNetConfig.from_json(CONFIG)), TensorFiles(folder))
     before, peak, begun = resident(), Peak(), time.perf_counter()
     weights = jax.block_until_ready(plan.load(np.dtype(np.float32), placement))
     seconds, most = time.perf_counter() - begun, peak.end()

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.report import print_json
 from imagefleet import Client
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
 ROWS = 10_000_000
 SHARD_SIZE = 1_000
@@ -49,7 +49,7 @@ def plan(redis_url: str, prompts: str, destination: str) -> dict[str, float]:
 def measure(kind: str, rows: int, folder: Path) -> dict[str, float]:
     prompts = folder / f"prompts.{kind}"
     write_prompts(prompts, rows)
-    with EmbeddedRedis(folder / f"redis-{kind}") as server, connect(server.url) as redis:
+    with LocalRedisServer(folder / f"redis-{kind}") as server, connect(server.url) as redis:
         before = redis.info("memory")["used_memory"]
         command = [sys.executable, "-m", "benchmarks.planning", "--plan", server.url]
         told = subprocess.run(

@@ -23,7 +23,7 @@ from imagefleet import Client, Job
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import queue_name
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claims import Claims, QueueGroup
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,13 @@ class Worker:
     """A worker process whose fake engine writes the size of each batch into `batches`."""
 
     def __init__(
-        self, server: EmbeddedRedis, folder: Path, namespace: str, *, batch_s: float, lease_s: float
+        self,
+        server: LocalRedisServer,
+        folder: Path,
+        namespace: str,
+        *,
+        batch_s: float,
+        lease_s: float,
     ) -> None:
         self.batches = folder / f"{namespace}-{time.monotonic_ns()}.batches"
         self.batches.touch()
@@ -104,7 +110,7 @@ def killed_at_the_end(workers: list[Worker]) -> Iterator[None]:
             worker.kill()
 
 
-def restarts(server: EmbeddedRedis, folder: Path) -> Figures:
+def restarts(server: LocalRedisServer, folder: Path) -> Figures:
     """Seconds from `kill -9` until the jobs of the dead run elsewhere; default lease."""
     with ThreadPoolExecutor(PAIRS) as pool:
         waits = [
@@ -119,7 +125,7 @@ def restarts(server: EmbeddedRedis, folder: Path) -> Figures:
     }
 
 
-def _restarts(server: EmbeddedRedis, folder: Path, pair: int) -> list[float]:
+def _restarts(server: LocalRedisServer, folder: Path, pair: int) -> list[float]:
     """Two workers, one full of work; it is killed, and the other one becomes it."""
     namespace = f"restarts{pair}"
     client = Client(server.url, namespace=namespace)
@@ -164,7 +170,7 @@ def _await(jobs: Sequence[Job], wanted: Callable[[int, State], bool]) -> None:
         time.sleep(0.05)
 
 
-def painted_twice(server: EmbeddedRedis, folder: Path) -> Figures:
+def painted_twice(server: LocalRedisServer, folder: Path) -> Figures:
     """Two busy workers, one of them killed every two seconds: pictures painted beyond need."""
     namespace = "stream"
     client = Client(server.url, namespace=namespace)
@@ -193,7 +199,7 @@ def painted_twice(server: EmbeddedRedis, folder: Path) -> Figures:
     }
 
 
-def batch_sizes(server: EmbeddedRedis, folder: Path) -> Figures:
+def batch_sizes(server: LocalRedisServer, folder: Path) -> Figures:
     """What one worker's batches hold while prompts come one by one, at random moments."""
     figures: Figures = {}
     for percent in (25, 75, 150):
@@ -224,7 +230,7 @@ def _poisson(client: Client, rate_per_s: float) -> list[Job]:
     return jobs
 
 
-def claim_rates(server: EmbeddedRedis) -> Figures:
+def claim_rates(server: LocalRedisServer) -> Figures:
     """Messages a second through `Claims`, a batch of 8 at a time, one by one acknowledged."""
     namespace = "claims"
     with ExitStack() as stack:
@@ -232,7 +238,7 @@ def claim_rates(server: EmbeddedRedis) -> Figures:
         patient = stack.enter_context(connect(server.url))
         Client(server.url, namespace=namespace).submit_many(["p"] * MESSAGES)
         claims = Claims(once=once, patient=patient, namespace=namespace, worker="w", lease_s=600)
-        claims.join()
+        claims.acquire_lease()
         queue = queue_name(namespace, None, None, None)
         groups = [QueueGroup(name="native", queues=(queue,))]
         began = time.perf_counter()
@@ -248,7 +254,7 @@ def claim_rates(server: EmbeddedRedis) -> Figures:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name, EmbeddedRedis(Path(name) / "redis") as server:
+    with tempfile.TemporaryDirectory() as name, LocalRedisServer(Path(name) / "redis") as server:
         folder = Path(name)
         figures = restarts(server, folder)
         figures |= painted_twice(server, folder)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.offers import Catalogue, Offer
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.offers import Offer, OfferRegistry
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
 from imagefleet.shared.settings import Settings
@@ -28,12 +28,12 @@ class Connection:
         self._url = settings.redis_url.get_secret_value()
         self._redis = connect(self._url)
         namespace, retention_s = settings.namespace, settings.retention_s
-        self.records: Final = Records(self._redis, namespace, retention_s)
+        self.records: Final = JobRecords(self._redis, namespace, retention_s)
         self.tenants: Final = Tenants(self._redis, namespace)
         self.dead_letters: Final = DeadLetters(self._redis, namespace)
         self.outbox: Final = Outbox(self._redis, namespace, retention_s)
-        self._catalogue = Catalogue(self._redis, namespace)
-        self._runs = Runs(self._redis, namespace, retention_s)
+        self._catalogue = OfferRegistry(self._redis, namespace)
+        self._runs = RunRecords(self._redis, namespace, retention_s)
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -42,7 +42,7 @@ class Connection:
             yield
 
     @contextmanager
-    def runs(self) -> Iterator[Runs]:
+    def runs(self) -> Iterator[RunRecords]:
         """Give the records of datasets; Redis errors inside the block become BrokerUnavailable."""
         with self.translate_errors():
             yield self._runs

@@ -31,7 +31,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.files import files_below
 from tests.support.processes import ROOT, Worker
 
@@ -46,7 +46,7 @@ class Fleet:
     """Two workers on a Redis of their own, and the command that wants the dataset."""
 
     folder: Path
-    redis: EmbeddedRedis
+    redis: LocalRedisServer
     model: str
     devices: int
     batch: int
@@ -257,7 +257,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "prompts.txt"
     source.write_text("".join(f"{prompt}\n" for prompt in prompts(given.count)))
-    with EmbeddedRedis(folder / "redis") as server:
+    with LocalRedisServer(folder / "redis") as server:
         fleet = Fleet(
             folder=folder,
             redis=server,

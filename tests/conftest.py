@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis, find_server
+from imagefleet.shared.redis_client.local_server import LocalRedisServer, find_server
 
 # A shell that runs tests in the background has them ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,23 +26,23 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[EmbeddedRedis]:
+def redis_server() -> Iterator[LocalRedisServer]:
     """A real server of this test run's own, with append-only file."""
     folder = tempfile.mkdtemp(prefix="imagefleet-test-")
-    with EmbeddedRedis(Path(folder)) as server:
+    with LocalRedisServer(Path(folder)) as server:
         yield server
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+def own_redis(tmp_path: Path) -> Iterator[LocalRedisServer]:
     """A server that this test may kill and start again."""
-    with EmbeddedRedis(tmp_path / "redis") as server:
+    with LocalRedisServer(tmp_path / "redis") as server:
         yield server
 
 
 @pytest.fixture
-def client(redis_server: EmbeddedRedis) -> Iterator[redis.Redis]:
+def client(redis_server: LocalRedisServer) -> Iterator[redis.Redis]:
     client = connect(redis_server.url)
     yield client
     client.close()

@@ -48,7 +48,7 @@ _VERBS = _words(
     take talk tell throw translate travel trim truncate understand unpack unwrap update upload
     use validate verify vet wait wake walk want warn wire withdraw wrap write yield"""
 )
-# These are as often nouns, so that their neighbours decide: `Runs of a namespace`, `It runs`.
+# These are as often nouns, so that their neighbours decide: `RunRecords of a namespace`, `It runs`.
 _NOUN_TOO = _words(
     """answer attempt batch block call change check claim copy count draw end file group guess
     hand key lease limit list load lock map mark mix move name note number offer order part

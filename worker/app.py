@@ -15,7 +15,7 @@ from imagefleet.shared.redis_client.connection import celery_url, transport_opti
 from imagefleet.worker.celery_app.bootsteps import install
 from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
 from imagefleet.worker.lifecycle import Lifecycle
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings, misspelt
 
 
@@ -55,4 +55,4 @@ try:
     app = create_app(WorkerSettings.load())
 except ConfigurationError as error:
     print(f"imagefleet-worker: {error}", file=sys.stderr)
-    sys.exit(Exit.MISCONFIGURED)
+    sys.exit(ExitCode.CONFIG)

@@ -13,36 +13,36 @@ from typing import Final
 
 import redis
 
-from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import ConfigurationError, StorageDenied, StorageUnavailable
 from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.offers import Catalogue
-from imagefleet.shared.jobs.records import Records
-from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, check_connection, connect
+from imagefleet.shared.jobs.offers import OfferRegistry
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.context import Workshop
-from imagefleet.worker.bulk.run_recovery import Caretaker
-from imagefleet.worker.devices.device_loop import Runner
-from imagefleet.worker.devices.health import Health
-from imagefleet.worker.devices.row_backlog import Backlog
+from imagefleet.worker.bulk.context import ShardContext
+from imagefleet.worker.bulk.run_recovery import RunRecovery
+from imagefleet.worker.devices.device_loop import DeviceLoop
+from imagefleet.worker.devices.health import HealthCheck
+from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.devices.work import Slot
-from imagefleet.worker.dispatcher import Intake
+from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.interface import Engine
 from imagefleet.worker.engine.load import load_engine
-from imagefleet.worker.jobs.execute import Performer
-from imagefleet.worker.jobs.finish import Finisher
+from imagefleet.worker.jobs.execute import JobExecutor
+from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
-from imagefleet.worker.jobs.input_images import Originals
+from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.progress import ProgressReporter
-from imagefleet.worker.jobs.retry import Retries
-from imagefleet.worker.jobs.start import Beginner
+from imagefleet.worker.jobs.retry import RetryPolicy
+from imagefleet.worker.jobs.start import JobStarter
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claims import Claims
-from imagefleet.worker.queues.lease_keeper import Keeper
+from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.webhooks import start_delivery
-from imagefleet.worker.webhooks.delivery_loop import Courier
+from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 
 _ENCODERS: Final = min(4, os.cpu_count() or 1)
 """Threads that encode the images of datasets."""
@@ -70,23 +70,23 @@ class Callbacks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class WorkerParts:
     """Everything that a running worker process owns."""
 
     engine: Engine
     claims: Claims
     in_flight: InFlight
-    backlog: Backlog
-    dispatcher: Intake
-    executor: Performer
-    shards: Workshop
-    device_loop: Runner
+    backlog: RowBacklog
+    dispatcher: Dispatcher
+    executor: JobExecutor
+    shards: ShardContext
+    device_loop: DeviceLoop
     watchdog: Watchdog
-    lease_keeper: Keeper
+    lease_keeper: LeaseKeeper
     progress: ProgressReporter
-    run_recovery: Caretaker
-    offers: Catalogue
-    delivery: Courier
+    run_recovery: RunRecovery
+    offers: OfferRegistry
+    delivery: DeliveryLoop
 
 
 def open_stores(settings: WorkerSettings) -> Stores:
@@ -102,7 +102,7 @@ def open_stores(settings: WorkerSettings) -> Stores:
     )
 
 
-def build(settings: WorkerSettings, stores: Stores, callbacks: Callbacks) -> Parts:
+def build(settings: WorkerSettings, stores: Stores, callbacks: Callbacks) -> WorkerParts:
     """Check Redis and storage, load and compile the model, and build all parts.
 
     Threads start only for callbacks (webhooks): they need no model.
@@ -122,7 +122,7 @@ class _Builder:
         self._callbacks = callbacks
         self._name = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
 
-    def build(self) -> Parts:
+    def build(self) -> WorkerParts:
         self._once, self._patient = _connect(self._settings)
         _check_storage(self._stores.images)
         delivery = start_delivery(self._patient, self._settings)
@@ -132,13 +132,13 @@ class _Builder:
         self._dead = DeadLetters(self._patient, self._settings.namespace)
         self._claims = self._build_claims()
         self._in_flight = InFlight()
-        self._backlog = Backlog(self._engine.capacity)
-        self._health = Health(self._engine, self._stores.images, self._settings.quarantine_s)
+        self._backlog = RowBacklog(self._engine.capacity)
+        self._health = HealthCheck(self._engine, self._stores.images, self._settings.quarantine_s)
         self._dispatcher = self._build_dispatcher()
         self._progress = ProgressReporter(self._records)
         shards = self._build_shard_context()
         device_loop = self._build_device_loop()
-        return Parts(
+        return WorkerParts(
             engine=self._engine,
             claims=self._claims,
             in_flight=self._in_flight,
@@ -152,13 +152,13 @@ class _Builder:
             ),
             lease_keeper=self._build_lease_keeper(),
             progress=self._progress,
-            run_recovery=Caretaker(shards.runs, self._settings.bulk_still_s),
-            offers=Catalogue(self._patient, self._settings.namespace),
+            run_recovery=RunRecovery(shards.runs, self._settings.bulk_still_s),
+            offers=OfferRegistry(self._patient, self._settings.namespace),
             delivery=delivery,
         )
 
-    def _records_by(self, client: redis.Redis) -> Records:
-        return Records(client, self._settings.namespace, self._settings.retention_s)
+    def _records_by(self, client: redis.Redis) -> JobRecords:
+        return JobRecords(client, self._settings.namespace, self._settings.retention_s)
 
     def _build_claims(self) -> Claims:
         return Claims(
@@ -169,10 +169,10 @@ class _Builder:
             lease_s=self._settings.lease_s,
         )
 
-    def _build_shard_context(self) -> Workshop:
+    def _build_shard_context(self) -> ShardContext:
         settings = self._settings
-        return Workshop(
-            runs=Runs(self._patient, settings.namespace, settings.retention_s),
+        return ShardContext(
+            runs=RunRecords(self._patient, settings.namespace, settings.retention_s),
             claims=self._claims,
             backlog=self._backlog,
             engine=self._engine,
@@ -182,41 +182,41 @@ class _Builder:
             max_deliveries=settings.max_deliveries,
         )
 
-    def _build_dispatcher(self) -> Intake:
+    def _build_dispatcher(self) -> Dispatcher:
         settings, info = self._settings, self._engine.info
-        return Intake(
+        return Dispatcher(
             self._claims,
-            Beginner(self._claims, self._records, self._dead, info, settings.max_deliveries),
+            JobStarter(self._claims, self._records, self._dead, info, settings.max_deliveries),
             self._engine.capacity,
             self._in_flight,
             self._backlog,
-            Originals(self._stores.images, AllowList.parse(settings.callback_allow)),
+            InputImages(self._stores.images, AllowList.parse(settings.callback_allow)),
             max_deliveries=settings.max_deliveries,
             max_in_hand=settings.post_threads,
             usual_steps=info.default_num_inference_steps,
             linger_s=settings.linger_s,
         )
 
-    def _build_executor(self) -> Performer:
+    def _build_executor(self) -> JobExecutor:
         settings = self._settings
-        finisher = Finisher(
+        finisher = JobFinisher(
             self._stores.images,
             self._records,
             self._engine,
             self._name,
             settings.storage_patience_s,
         )
-        retries = Retries(self._records, self._claims, self._dead, settings.max_retries)
-        return Performer(
+        retries = RetryPolicy(self._records, self._claims, self._dead, settings.max_retries)
+        return JobExecutor(
             self._in_flight, self._records, self._claims, finisher, retries, self._health
         )
 
-    def _build_device_loop(self) -> Runner:
+    def _build_device_loop(self) -> DeviceLoop:
         def report(batch: Sequence[Slot], step: int) -> None:
             self._progress.report(batch, step)
             self._dispatcher.report(batch, step)
 
-        return Runner(
+        return DeviceLoop(
             self._engine,
             self._dispatcher.next_batch,
             report,
@@ -225,10 +225,10 @@ class _Builder:
             self._callbacks.on_devices_failed,
         )
 
-    def _build_lease_keeper(self) -> Keeper:
+    def _build_lease_keeper(self) -> LeaseKeeper:
         impatient = self._records_by(self._once)
         lease_s = self._settings.lease_s
-        return Keeper(self._claims, impatient, lease_s, self._callbacks.on_lease_lost)
+        return LeaseKeeper(self._claims, impatient, lease_s, self._callbacks.on_lease_lost)
 
 
 def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
@@ -236,7 +236,7 @@ def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
     url = settings.redis_url.get_secret_value()
     once = connect(url, retries=0)
     check_connection(once, url)
-    return once, connect(url, retries=UNTIL_IT_IS_BACK)
+    return once, connect(url, retries=RETRY_FOREVER)
 
 
 def _check_storage(store: ObjectStore) -> None:

@@ -13,7 +13,7 @@ import click
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
 
 
@@ -57,7 +57,7 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
         WorkerSettings.load(**typed)  # names a wrong flag as it was typed
     except ConfigurationError as error:
         click.echo(f"imagefleet-worker: {error}", err=True)
-        sys.exit(Exit.MISCONFIGURED)
+        sys.exit(ExitCode.CONFIG)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in typed.items()})
     from imagefleet.worker.app import app  # reads the settings, so it comes after the flags
 

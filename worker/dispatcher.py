@@ -22,14 +22,14 @@ from celery.worker.request import Request
 from imagefleet.shared.bulk.messages import unpack_shard
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
-from imagefleet.worker.devices.batching import Linger, next_batch, suspect_from
-from imagefleet.worker.devices.prefetch import Foresight
-from imagefleet.worker.devices.row_backlog import Backlog
+from imagefleet.worker.devices.batching import BatchTimeout, next_batch, suspect_from
+from imagefleet.worker.devices.prefetch import PrefetchTimer
+from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.work import Slot, slots_of
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 from imagefleet.worker.jobs.in_flight import InFlight
-from imagefleet.worker.jobs.input_images import Originals
-from imagefleet.worker.jobs.start import Beginner
+from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.start import JobStarter
 from imagefleet.worker.queues.celery_message import open_envelope
 from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
 
@@ -41,17 +41,17 @@ _BREATH_S: Final = 1.0
 PassOn = Callable[[Request], None]
 
 
-class Intake:
+class Dispatcher:
     """`next_batch` and `report` are the device thread's; the rest may be called from anywhere."""
 
     def __init__(
         self,
         claims: Claims,
-        beginner: Beginner,
+        beginner: JobStarter,
         capacity: int,
         in_flight: InFlight,
-        backlog: Backlog,
-        originals: Originals,
+        backlog: RowBacklog,
+        originals: InputImages,
         *,
         max_deliveries: int,
         max_in_hand: int,
@@ -77,8 +77,8 @@ class Intake:
         self._max_deliveries = max_deliveries
         self._max_in_hand = max_in_hand
         self._usual_steps = usual_steps
-        self._linger = Linger(linger_s, capacity)
-        self._foresight = Foresight()
+        self._linger = BatchTimeout(linger_s, capacity)
+        self._foresight = PrefetchTimer()
         self._ahead: Future[None] | None = None
         self._helper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
         self._groups: Sequence[QueueGroup] = ()
@@ -119,7 +119,7 @@ class Intake:
             if len(self._waiting) < self._capacity and not ready:
                 self._take_in()
             if self._closed or (
-                not self._backlog.has_rows() and self._linger.goes_on(self._waiting)
+                not self._backlog.has_rows() and self._linger.should_wait(self._waiting)
             ):
                 return []
             batch = next_batch(self._waiting, self._capacity, self._max_deliveries)
@@ -212,7 +212,7 @@ class Intake:
         try:
             message = open_envelope(claimed)
             strategy = self._strategies[message.headers["task"]]
-            if message.due is not None and self._claims.put_aside(claimed.tag, message.due):
+            if message.due is not None and self._claims.delay(claimed.tag, message.due):
                 return
             strategy(
                 message,
@@ -245,6 +245,6 @@ class Intake:
 
     def _reject(self, claimed: Claimed, *, requeue: bool) -> None:
         if requeue:
-            self._claims.hand_back(claimed.tag)
+            self._claims.requeue(claimed.tag)
         else:
             self._beginner.bury(claimed, "rejected by its task")

@@ -13,12 +13,12 @@ from typing import Final
 
 from imagefleet.shared.bulk.messages import unpack_shard
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.worker.bootstrap import Callbacks, Parts, build, open_stores
+from imagefleet.worker.bootstrap import Callbacks, WorkerParts, build, open_stores
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.work import Slot
 from imagefleet.worker.engine.interface import Engine, ModelInfo
 from imagefleet.worker.jobs.attempt import attempts_in, offer_of
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.preemption import watch
 from imagefleet.worker.settings import WorkerSettings
 
@@ -37,12 +37,12 @@ class Lifecycle:
         """Raises ConfigurationError: the address of a store is none."""
         self.settings = settings
         self._stores = open_stores(settings)
-        self._parts: Parts | None = None
+        self._parts: WorkerParts | None = None
         self._running = False
         self._asked_to_stop = False
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> WorkerParts:
         """The parts of the worker; they exist once `start` has returned."""
         assert self._parts is not None, "not started"
         return self._parts
@@ -103,14 +103,14 @@ class Lifecycle:
         deadline = time.monotonic() + self.settings.drain_s
         parts.dispatcher.close()
         parts.device_loop.stop()
-        handed_back = parts.executor.hand_back(parts.dispatcher.put_down())
+        handed_back = parts.executor.requeue(parts.dispatcher.put_down())
         parts.backlog.close(_DRAINING)
         begun = [each.tag for each in parts.in_flight.attempts()] + parts.backlog.tags()
         parts.device_loop.join(self.settings.drain_s)
         parts.backlog.abandon(_DRAINING)
         while any(parts.claims.holds(tag) for tag in begun) and time.monotonic() < deadline:
             time.sleep(0.02)  # until Celery has stored the result and acknowledged
-        handed_back += parts.executor.hand_back(parts.in_flight.attempts())
+        handed_back += parts.executor.requeue(parts.in_flight.attempts())
         parts.watchdog.stop()
         parts.run_recovery.stop()
         parts.lease_keeper.stop()
@@ -126,11 +126,11 @@ class Lifecycle:
             parts = self.parts
             parts.dispatcher.close()
             parts.dispatcher.put_down()
-            handed_back = parts.executor.hand_back(parts.in_flight.attempts())
+            handed_back = parts.executor.requeue(parts.in_flight.attempts())
             handed_back += parts.claims.leave()
             log.warning("quitting; handed back: %d", handed_back)
         finally:
-            os._exit(Exit.HURRIED)
+            os._exit(ExitCode.TEMPFAIL)
 
     def _leave_preempted_host(self) -> None:
         log.warning("the platform is about to take this host away")
@@ -143,23 +143,23 @@ class Lifecycle:
         hurt = attempts_in(batch)
         self._put_down_shards(batch)
         others = dict.fromkeys([*attempts_in(waiting), *self.parts.dispatcher.put_down()])
-        executor.hand_back([each for each in others if each not in hurt])
-        executor.hand_back(hurt, counted=True)
+        executor.requeue([each for each in others if each not in hurt])
+        executor.requeue(hurt, counted=True)
 
     def _leave_hung_devices(self) -> None:
         """As `_give_up`, and end the process: nothing else frees a hung device."""
-        self._leave_anyway_after(_DRAIN_GRACE_S, Exit.HUNG)
+        self._leave_anyway_after(_DRAIN_GRACE_S, ExitCode.IOERR)
         parts = self.parts
         parts.dispatcher.close()
         parts.device_loop.stop()
         parts.dispatcher.put_down()
         hung = attempts_in(parts.device_loop.on_devices())
         self._put_down_shards(parts.device_loop.on_devices())
-        parts.executor.hand_back([each for each in parts.in_flight.attempts() if each not in hung])
-        parts.executor.hand_back(hung, counted=True)
+        parts.executor.requeue([each for each in parts.in_flight.attempts() if each not in hung])
+        parts.executor.requeue(hung, counted=True)
         parts.claims.leave()
         logging.shutdown()
-        os._exit(Exit.HUNG)
+        os._exit(ExitCode.IOERR)
 
     def _abandon_all(self) -> None:
         """The lease ran out: every job begun here is another worker's now. Devices drop it."""
@@ -169,10 +169,10 @@ class Lifecycle:
 
     def _put_down_shards(self, batch: Sequence[Slot]) -> None:
         """Release every shard held; those with a row in `batch` count one more delivery."""
-        self.parts.claims.give_up(*self.parts.backlog.tags_in(batch))
+        self.parts.claims.requeue(*self.parts.backlog.tags_in(batch), counted=True)
         self.parts.backlog.abandon(LeaseLost("the devices are sick"))
 
-    def _leave_anyway_after(self, seconds: float, code: Exit = Exit.HURRIED) -> None:
+    def _leave_anyway_after(self, seconds: float, code: ExitCode = ExitCode.TEMPFAIL) -> None:
         """Redis may be away, or a pool thread may hang: the lease does the rest."""
         timer = threading.Timer(seconds, os._exit, [code])
         timer.daemon = True

@@ -13,7 +13,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX, Settings
 from imagefleet.shared.webhooks.signature import check_secrets
 from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.mesh_spec import Layout
+from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.outbound.address_policy import AllowList
 
 Words = Annotated[tuple[str, ...], NoDecode]
@@ -203,7 +203,7 @@ class WorkerSettings(Settings):
         nor a device need be asked about, or opened for."""
         settings = super().load(**overrides)
         settings.declared_shapes()
-        Layout.read(settings.mesh, settings.devices)
+        MeshSpec.read(settings.mesh, settings.devices)
         check_secrets([secret.get_secret_value() for secret in settings.webhook_secrets])
         AllowList.parse(settings.callback_allow)
         return settings

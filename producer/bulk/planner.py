@@ -13,9 +13,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from imagefleet.producer.bulk.readers import Input, Row, Rows, Wrong, open_rows
-from imagefleet.producer.bulk.rejected import RejectedRows
-from imagefleet.producer.bulk.row_validation import Decided, Decider, Order, Size, readable
+from imagefleet.producer.bulk.readers import Input, RejectedRow, Row, Rows, open_rows
+from imagefleet.producer.bulk.rejected import RejectedRowsFile
+from imagefleet.producer.bulk.row_validation import (
+    PlannedRow,
+    RowDefaults,
+    RowPlanner,
+    Size,
+    readable,
+)
 from imagefleet.shared.bulk.file_layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
@@ -31,16 +37,18 @@ MAX_SHARD_SIZE: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class DatasetSpec:
     """A whole dataset, as asked for."""
 
-    order: Order
+    order: RowDefaults
     format: BulkFormat
     image_format: ImageFormat
     dedupe: bool = False
 
 
-def plan(rows: Rows, wish: Wish, store: ObjectStore, offers: dict[str, Offer]) -> tuple[Plan, bool]:
+def plan(
+    rows: Rows, wish: DatasetSpec, store: ObjectStore, offers: dict[str, Offer]
+) -> tuple[Plan, bool]:
     """Plan `rows` in `store`. The plan, and whether it stood there already.
 
     Raises:
@@ -51,7 +59,7 @@ def plan(rows: Rows, wish: Wish, store: ObjectStore, offers: dict[str, Offer]) -
     if not 1 <= wish.order.shard_size <= MAX_SHARD_SIZE:
         limit = f"must be between 1 and {MAX_SHARD_SIZE}"
         raise InvalidRequest("shard_size", wish.order.shard_size, limit)
-    decider = Decider(wish.order, offers)
+    decider = RowPlanner(wish.order, offers)
     stands = read_plan(store)
     found = open_rows(rows)
     _check_columns(wish.order, found)
@@ -87,19 +95,19 @@ class _OpenShard:
 class _Planning:
     """The plan as far as the rows have been read."""
 
-    def __init__(self, wish: Wish, decider: Decider, writer: "_Writer") -> None:
+    def __init__(self, wish: DatasetSpec, decider: RowPlanner, writer: "_Writer") -> None:
         self._wish = wish
         self._decider = decider
         self._writer = writer
         self._open: dict[Size, _OpenShard] = {}
         self._shards: list[Future[ShardPlan]] = []
-        self._rejected = RejectedRows()
+        self._rejected = RejectedRowsFile()
         self._seen = _Seen() if wish.dedupe else None
         self._rows = self._samples = self._duplicates = 0
 
     def add(self, number: int, row: Row) -> None:
         decided = self._decider.decide(number, row)
-        if isinstance(decided, Wrong):
+        if isinstance(decided, RejectedRow):
             self._rejected.add(number, decided)
             return
         if number >= MAX_ROWS:
@@ -185,7 +193,7 @@ class _Writer:
             raise self._failed
         return self._threads.submit(self._put_rows, name, size, shard)
 
-    def put_file(self, key: str, rejected: RejectedRows) -> None:
+    def put_file(self, key: str, rejected: RejectedRowsFile) -> None:
         if self._gone is None and rejected.count:
             self._store.put_file(key, rejected.file, "application/jsonl")
 
@@ -226,7 +234,7 @@ class _Seen:
         self._rows.execute("PRAGMA synchronous=OFF")
         self._rows.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID")
 
-    def is_new(self, decided: Decided) -> bool:
+    def is_new(self, decided: PlannedRow) -> bool:
         digest = hashlib.sha256(decided.same_as.encode()).digest()[:16]
         insert = self._rows.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
         return insert.rowcount == 1
@@ -236,7 +244,7 @@ class _Seen:
         self._file.close()
 
 
-def _check_columns(order: Order, found: Input) -> None:
+def _check_columns(order: RowDefaults, found: Input) -> None:
     """Whether what is taken from columns can be, where they are known before the rows. Raises
     InvalidRequest."""
     for name, column in order.columns.items():
@@ -246,7 +254,7 @@ def _check_columns(order: Order, found: Input) -> None:
             raise InvalidRequest("column", f"{name}={column}", limit)
 
 
-def _digest_of_model(wish: Wish, offers: dict[str, Offer]) -> str | None:
+def _digest_of_model(wish: DatasetSpec, offers: dict[str, Offer]) -> str | None:
     offer = offers.get(wish.order.model or DEFAULT_MODEL)
     return None if offer is None else offer.digest
 

@@ -26,7 +26,7 @@ _SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class RejectedRow:
     """A row that cannot be read."""
 
     field: str
@@ -35,7 +35,7 @@ class Wrong:
     reason: str
 
 
-Row = str | Mapping[str, Any] | Wrong
+Row = str | Mapping[str, Any] | RejectedRow
 Rows = str | Path | Iterable[str | Mapping[str, Any]]
 """A path, or the rows themselves; a Hugging Face dataset is the latter."""
 
@@ -100,7 +100,7 @@ def _read_jsonl(path: Path) -> Iterator[Row | None]:
             try:
                 yield _row_of(loads(line))
             except (ValueError, RecursionError) as error:
-                yield Wrong("line", line[:_SHOWN].strip(), f"is not JSON: {error}")
+                yield RejectedRow("line", line[:_SHOWN].strip(), f"is not JSON: {error}")
 
 
 def _read_csv(path: Path) -> Iterator[Row | None]:
@@ -119,13 +119,13 @@ def _read_csv(path: Path) -> Iterator[Row | None]:
                 if "end of data" in str(error):
                     open_quote = f"a quote in the row at line {begins} is never closed"
                     raise InvalidRequest("input", str(path), open_quote) from None
-                yield Wrong("line", str(begins), f"is not CSV: {error}")
+                yield RejectedRow("line", str(begins), f"is not CSV: {error}")
                 continue
             if cells is None:
                 yield None
             elif len(cells) > len(header):
                 wide = f"has {len(cells)} cells, the header {len(header)}"
-                yield Wrong("line", str(reader.line_num), wide)
+                yield RejectedRow("line", str(reader.line_num), wide)
             else:
                 yield dict(zip(header, cells, strict=False))
 
@@ -210,7 +210,7 @@ def _row_of(row: object) -> Row:
         return row
     if isinstance(row, Mapping):
         return row
-    return Wrong("row", repr(row)[:_SHOWN], "must be a prompt, or an object of columns")
+    return RejectedRow("row", repr(row)[:_SHOWN], "must be a prompt, or an object of columns")
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 
-from imagefleet.producer.bulk.readers import Wrong
+from imagefleet.producer.bulk.readers import RejectedRow
 from imagefleet.producer.bulk.row_validation import readable
 from imagefleet.shared.bulk.file_layout import REJECTED
 from imagefleet.shared.bulk.plan import canonical
 from imagefleet.shared.storage import ObjectStore
 
 
-class RejectedRows:
+class RejectedRowsFile:
     """Rows that cannot be painted, on disk: there may be as many as rows."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class RejectedRows:
         self.first = ""
         """Said when there is no other row."""
 
-    def add(self, number: int, wrong: Wrong) -> None:
+    def add(self, number: int, wrong: RejectedRow) -> None:
         rejected = {
             "row": number,
             "field": readable(wrong.field),

@@ -1,6 +1,6 @@
 """Find what must be made again after `verify`: the damaged shards and the files they have."""
 
-from imagefleet.producer.bulk.verify import Verdict
+from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.shared.bulk.file_layout import archive_key, metadata_key, parquet_key, stats_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.stats import ShardStats
@@ -9,7 +9,7 @@ from imagefleet.shared.storage import ObjectStore
 _NOT_REPAIRABLE = ("damaged plan", "not compared", "stray file")
 
 
-def damaged_shards(plan: Plan, verdict: Verdict) -> list[ShardPlan]:
+def damaged_shards(plan: Plan, verdict: VerifyReport) -> list[ShardPlan]:
     """Return the shards with problems that making them again can repair.
 
     A damaged plan is not repaired, and a stray file is not removed.

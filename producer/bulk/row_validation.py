@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
-from imagefleet.producer.bulk.readers import Row, Wrong
+from imagefleet.producer.bulk.readers import RejectedRow, Row
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical, derived_seed
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
@@ -43,7 +43,7 @@ _MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class RowDefaults:
     """What a run gives to all its rows."""
 
     parameters: RowParameters
@@ -55,7 +55,7 @@ class Order:
     """Parameter to the column that holds it."""
 
 
-class Decided(NamedTuple):
+class PlannedRow(NamedTuple):
     """A row that can be painted."""
 
     line: str
@@ -65,10 +65,10 @@ class Decided(NamedTuple):
     size: Size
 
 
-class Decider:
+class RowPlanner:
     """Decides the rows of one run."""
 
-    def __init__(self, order: Order, offers: dict[str, Offer]) -> None:
+    def __init__(self, order: RowDefaults, offers: dict[str, Offer]) -> None:
         """Raises InvalidRequest: what holds for all rows is wrong."""
         self._order = order
         self._offers = offers
@@ -99,7 +99,7 @@ class Decider:
         for column, name in self._unseen.items():
             raise InvalidRequest("column", f"{name}={column}", "no row has such a column")
 
-    def decide(self, number: int, row: Row) -> Decided | Wrong:
+    def decide(self, number: int, row: Row) -> PlannedRow | RejectedRow:
         """Row `number` of the input.
 
         Raises:
@@ -111,16 +111,16 @@ class Decider:
             if 0 < len(row) <= MAX_PROMPT_CHARACTERS and row.isprintable() and not row.isspace():
                 seed = derived_seed(self._order.seed, number)
                 line = f'{{"prompt":{encode_basestring(row)},"row":{number},"seed":{seed}}}'
-                return Decided(line, row, self._images, self._order.size)
+                return PlannedRow(line, row, self._images, self._order.size)
             row = {self._prompt: row}
-        if isinstance(row, Wrong):
+        if isinstance(row, RejectedRow):
             return row
         try:
             return self._decide(number, row)
         except _WrongRow as error:
             return error.wrong
 
-    def _decide(self, number: int, row: Mapping[str, Any]) -> Decided:
+    def _decide(self, number: int, row: Mapping[str, Any]) -> PlannedRow:
         chosen, extra = self._sort(row)
         if chosen.get("model", self._order.model) != self._order.model:
             raise _WrongRow("model", chosen["model"], "one run paints with one model")
@@ -139,7 +139,7 @@ class Decider:
         decided["row"] = number
         if extra:
             decided["extra"] = extra
-        return Decided(canonical(decided).decode(), same_as, request.num_images_per_prompt, size)
+        return PlannedRow(canonical(decided).decode(), same_as, request.num_images_per_prompt, size)
 
     def _same_as(self, request: JobRequest, seeded: bool) -> str:
         """What is asked for, with what the run gives to all, without the columns carried along."""
@@ -192,7 +192,7 @@ class _WrongRow(Exception):
 
     def __init__(self, field: str, value: object, reason: str) -> None:
         shown = value if value is None or isinstance(value, str) else repr(value)
-        self.wrong = Wrong(field, shown and shown[:_SHOWN], reason)
+        self.wrong = RejectedRow(field, shown and shown[:_SHOWN], reason)
 
 
 def readable(text: str) -> str:

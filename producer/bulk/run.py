@@ -12,7 +12,7 @@ from typing import Final
 from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.rejected import read_rejected
 from imagefleet.producer.bulk.repair import damaged_shards, files_of
-from imagefleet.producer.bulk.verify import Verdict, verify
+from imagefleet.producer.bulk.verify import VerifyReport, verify
 from imagefleet.producer.connection import Connection
 from imagefleet.shared.bulk.commit_markers import finished
 from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, parts_prefix, stats_key
@@ -45,7 +45,7 @@ class BulkRun:
         with self.connection.runs() as runs:
             return runs.get(self.id)
 
-    def looks(
+    def statuses(
         self, every_s: float = _POLL_S, *, until: float = float("inf")
     ) -> Iterator[RunStatus]:
         """Where it stands, time and again until it has ended or `until` is past (as of
@@ -70,7 +70,7 @@ class BulkRun:
             ResultTimeout: `timeout` seconds passed; the run goes on.
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
-        *_, last = self.looks(until=until)
+        *_, last = self.statuses(until=until)
         if not last.done:
             raise ResultTimeout(f"run {self.id} is not done after {timeout:g} s; it goes on")
         return last
@@ -80,14 +80,14 @@ class BulkRun:
         with self.connection.runs() as runs:
             return runs.cancel(self.id)
 
-    def verify(self, *, sample: int = 0) -> Verdict:
+    def verify(self, *, sample: int = 0) -> VerifyReport:
         """Hold every file against the plan, and `sample` rows against what the fleet paints now."""
         return verify(self.plan, self.store, self.regenerate, sample=sample)
 
-    def repair(self, verdict: Verdict) -> int:
+    def repair(self, verdict: VerifyReport) -> int:
         """Have the shards with problems made again. How many there are."""
         shards = damaged_shards(self.plan, verdict)
-        return self.send_again(shards, lambda shard: files_of(self.store, shard.name))
+        return self.resend(shards, lambda shard: files_of(self.store, shard.name))
 
     def rejected(self) -> Iterator[dict[str, object]]:
         """Rows that could not be planned: row, field, value, reason."""
@@ -103,9 +103,9 @@ class BulkRun:
         went."""
         again = [shard for shard, stats in finished(self.store, self.plan.shards) if stats.failures]
         again += self._in_state(State.FAILED)
-        return self._send_lost() + self.send_again(again)
+        return self._send_lost() + self.resend(again)
 
-    def send_again(
+    def resend(
         self,
         shards: Sequence[ShardPlan],
         spoiled: Callable[[ShardPlan], Sequence[str]] = lambda shard: (),
@@ -140,7 +140,7 @@ class BulkRun:
         done = self._in_state(State.SUCCEEDED)
         stands = {shard.name for shard, _ in finished(self.store, done)}
         if gone := [shard for shard in done if shard.name not in stands]:
-            self.send_again(gone)
+            self.resend(gone)
         unsettled = (State.RUNNING, State.CANCELLED)
         if len(stands) < len(self.plan.shards) or self.status().state in unsettled:
             self._send((max_failures, priority))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from imagefleet.producer.bulk.planner import Wish, plan, read_plan
+from imagefleet.producer.bulk.planner import DatasetSpec, plan, read_plan
 from imagefleet.producer.bulk.readers import Rows
 from imagefleet.producer.bulk.regenerate import Regenerate
-from imagefleet.producer.bulk.row_validation import Order
+from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.connection import Connection
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, run_id
@@ -51,7 +51,7 @@ def start(
         raise InvalidRequest("max_failures", max_failures, "must be at least 0")
     if not 0 <= priority <= 9:
         raise InvalidRequest("priority", priority, "must be between 0 and 9")
-    order = Order(
+    order = RowDefaults(
         parameters=_row_parameters(parameters),
         size=(height, width),
         model=model,
@@ -59,7 +59,7 @@ def start(
         shard_size=shard_size,
         columns=columns or {},
     )
-    wish = Wish(
+    wish = DatasetSpec(
         order=order,
         format=_one_of(BulkFormat, "format", format),
         image_format=_one_of(ImageFormat, "image_format", image_format),

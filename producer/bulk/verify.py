@@ -1,8 +1,8 @@
 """Hold a dataset against its plan: every planned sample once, every file as it was stored, and some
 pictures painted again.
 
-Goes in: a run. Comes out: a `Verdict` with the problems found, by shard. Reads one shard's file at
-a time, and changes nothing.
+Goes in: a plan and its store. Comes out: a `VerifyReport` with the problems found, by shard. Reads
+one shard's file at a time, and changes nothing.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class VerifyReport:
     """What was looked at and what was found."""
 
     shards: int
@@ -81,7 +81,7 @@ class Verdict:
 
 def verify(
     plan: Plan, store: ObjectStore, regenerate: Regenerate, *, sample: int = 0, seed: int = 0
-) -> Verdict:
+) -> VerifyReport:
     """Look at every shard, and have `sample` rows painted again, drawn with `seed`."""
     verification = _Verification(plan, store)
     for shard in plan.shards:
@@ -104,8 +104,8 @@ class _Verification:
         """Named by commit markers."""
         self._present = self._failed = self._painted = self._levels = 0
 
-    def verdict(self) -> Verdict:
-        return Verdict(
+    def verdict(self) -> VerifyReport:
+        return VerifyReport(
             shards=len(self._plan.shards),
             planned=self._plan.samples,
             present=self._present,

@@ -14,7 +14,7 @@ from imagefleet.producer.bulk.progress_view import Rates, render, watch
 from imagefleet.producer.bulk.rejected import told
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.bulk.start import DEFAULT_SHARD_SIZE
-from imagefleet.producer.bulk.verify import Verdict
+from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.connection import connected
 from imagefleet.shared.bulk.plan import BulkFormat
@@ -190,7 +190,7 @@ def _tell_rejected(found: BulkRun) -> None:
 
 def _watch(found: BulkRun) -> None:
     try:
-        ended = watch(found.looks(every_s=1.0), Console())
+        ended = watch(found.statuses(every_s=1.0), Console())
     except KeyboardInterrupt:
         click.echo(
             f"\nThe run goes on. `imagefleet bulk wait {found.id}` shows it again.", err=True
@@ -202,7 +202,7 @@ def _watch(found: BulkRun) -> None:
     sys.exit(0 if ended.state is State.SUCCEEDED else 1)
 
 
-def _sum(verdict: Verdict) -> str:
+def _sum(verdict: VerifyReport) -> str:
     found = (
         f"{verdict.present} of {verdict.planned} pictures in {verdict.shards} shards, "
         f"{verdict.failed} failed"
@@ -215,7 +215,7 @@ def _sum(verdict: Verdict) -> str:
     return found
 
 
-def _table(verdict: Verdict) -> Table:
+def _table(verdict: VerifyReport) -> Table:
     table = Table("shard", "what", "samples", "detail")
     for problem in verdict.problems:
         samples = str(problem.samples) if problem.samples else ""

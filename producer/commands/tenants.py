@@ -4,7 +4,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.connection import connected
-from imagefleet.shared.jobs.tenants import EVERYBODY, NOBODY, Standing
+from imagefleet.shared.jobs.tenants import ALL_TENANTS, NO_TENANT, TenantStatus
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -40,16 +40,16 @@ def tenants(
     blank name are jobs without a tenant.
     """
     for tenant, weight in weights:
-        client.tenants.weigh(tenant, _number(weight))
+        client.tenants.set_weight(tenant, _number(weight))
     for tenant, limit in limits:
         client.tenants.limit(tenant, None if limit == "none" else _jobs(limit))
     click.echo(_row("tenant", "waiting", "weight", "limit"))
-    for each in client.tenants.standings():
+    for each in client.tenants.statuses():
         click.echo(_line(each))
 
 
-def _line(standing: Standing) -> str:
-    weight = "-" if standing.tenant in (EVERYBODY, NOBODY) else f"{standing.weight:g}"
+def _line(standing: TenantStatus) -> str:
+    weight = "-" if standing.tenant in (ALL_TENANTS, NO_TENANT) else f"{standing.weight:g}"
     limit = "-" if standing.limit is None else str(standing.limit)
     return _row(standing.tenant, str(standing.waiting), weight, limit)
 

@@ -7,7 +7,7 @@ from imagefleet.producer.commands.connection import connected, moment
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.events import callback
 from imagefleet.shared.jobs.model import CallbackEvent, State
-from imagefleet.shared.webhooks.messages import Entry, Message, Standing
+from imagefleet.shared.webhooks.messages import CallbackEntry, CallbackState, OutboxMessage
 
 _TOLD: dict[State, CallbackEvent] = {
     State.SUCCEEDED: CallbackEvent.SUCCEEDED,
@@ -35,7 +35,7 @@ def list_callbacks(
     else:
         entries = client.outbox.entries_of(job_id)[:limit]
     for entry in entries:
-        if not failed or entry.standing is Standing.GIVEN_UP:
+        if not failed or entry.standing is CallbackState.GIVEN_UP:
             click.echo(entry.model_dump_json() if as_json else _line(entry))
 
 
@@ -69,13 +69,13 @@ def _tell_again(client: Client, job_id: str) -> str:
     try:
         client.outbox.replay(owed.id)
     except UnknownJob:  # delivered, waiting or dropped: due now, as one entry
-        message = Message.parse(owed.message)
+        message = OutboxMessage.parse(owed.message)
         client.outbox.enable(message.url)
         client.outbox.add(message)
     return owed.id
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: CallbackEntry) -> str:
     parts = [entry.id, str(entry.standing), moment(entry.at), f"x{entry.attempts}", entry.url]
     if entry.last is not None:
         status = "" if entry.last.status is None else f"{entry.last.status} "

@@ -22,7 +22,7 @@ from imagefleet.producer.demo.report import Progress, print_report
 from imagefleet.producer.demo.sheet import contact_sheet
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.model import CallbackEvent, JobStatus, State
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.webhooks.signature import new_secret
 
 PROMPTS: Final = (
@@ -49,7 +49,7 @@ _CALLBACK_PATIENCE_S: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class DemoParts:
     """What runs while the demo runs."""
 
     client: Client
@@ -80,9 +80,9 @@ def run_demo(prompts: Sequence[str], out: Path, model: str, parameters: dict[str
     return 0 if all(status.state is State.SUCCEEDED for status in finished) else 1
 
 
-def _start(running: ExitStack, out: Path, model: str) -> Parts:
+def _start(running: ExitStack, out: Path, model: str) -> DemoParts:
     data = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="imagefleet-demo-")))
-    server = running.enter_context(EmbeddedRedis(data))
+    server = running.enter_context(LocalRedisServer(data))
     secret = new_secret()
     receiver = running.enter_context(CallbackReceiver(secret))
     environment = {
@@ -98,10 +98,10 @@ def _start(running: ExitStack, out: Path, model: str) -> Parts:
     worker.start()
     client = Client(server.url)
     running.callback(client.close)
-    return Parts(client=client, worker=worker, receiver=receiver)
+    return DemoParts(client=client, worker=worker, receiver=receiver)
 
 
-def _submit(parts: Parts, prompts: Sequence[str], parameters: dict[str, Any]) -> list[Job]:
+def _submit(parts: DemoParts, prompts: Sequence[str], parameters: dict[str, Any]) -> list[Job]:
     run = time.strftime("%Y%m%d-%H%M%S")
     entries = [
         {"prompt": prompt, "id": f"{run}-{number:02d}"}
@@ -113,7 +113,7 @@ def _submit(parts: Parts, prompts: Sequence[str], parameters: dict[str, Any]) ->
 
 
 def _watch(
-    console: Console, parts: Parts, jobs: Sequence[Job]
+    console: Console, parts: DemoParts, jobs: Sequence[Job]
 ) -> tuple[list[JobStatus], dict[str, float]]:
     """Poll until all jobs ended, showing them. Also the seconds of the stages seen from here."""
     submitted = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from imagefleet.shared.redis_client.child_process import leaves_with_parent
+from imagefleet.shared.redis_client.child_process import die_with_parent
 
 _PATIENCE_S: Final = 8.0
 
@@ -29,7 +29,7 @@ class WorkerProcess:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the demo; it stops the worker itself
-                preexec_fn=leaves_with_parent(),
+                preexec_fn=die_with_parent(),
             )
 
     @property

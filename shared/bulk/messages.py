@@ -11,7 +11,7 @@ from imagefleet.shared.bulk.plan import ShardPlan
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
-from imagefleet.shared.jobs.model import Record
+from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
 MESSAGE_VERSION: Final = 1
@@ -19,7 +19,7 @@ Waiting = tuple[int, int, int | None, int | None]
 """A shard: number, samples, height and width in pixels, or None for the model's own."""
 
 
-class ShardMessage(Record):
+class ShardMessage(Model):
     """What the Celery message of a shard says."""
 
     version: int = MESSAGE_VERSION

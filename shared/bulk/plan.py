@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.errors import PlanDamaged
-from imagefleet.shared.jobs.model import MAX_IMAGES, MAX_SEED, ImageFormat, JobRequest, Name, Record
+from imagefleet.shared.jobs.model import MAX_IMAGES, MAX_SEED, ImageFormat, JobRequest, Model, Name
 
 PLAN_VERSION: Final = 1
 _GOLDEN: Final = 0x9E3779B9
@@ -29,7 +29,7 @@ class BulkFormat(StrEnum):
     PARQUET = "parquet"
 
 
-class Source(Record):
+class Source(Model):
     """Where the prompts came from."""
 
     name: str
@@ -37,7 +37,7 @@ class Source(Record):
     """Of the file; None for an iterable."""
 
 
-class ShardPlan(Record):
+class ShardPlan(Model):
     """One shard: rows of one picture size, in the order of the input."""
 
     name: str
@@ -54,7 +54,7 @@ class ShardPlan(Record):
         return int(self.name)
 
 
-class RowParameters(Record):
+class RowParameters(Model):
     """What a run gives to every row, and a row may choose for itself."""
 
     negative_prompt: str | None = None
@@ -75,7 +75,7 @@ class ShardRow(RowParameters):
     """Columns that are no parameters."""
 
 
-class Plan(Record):
+class Plan(Model):
     """A whole dataset to be made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from imagefleet.shared.jobs.model import Record, State
+from imagefleet.shared.jobs.model import Model, State
 
 NONE: Final = "none"
 """State of a shard that has no record yet."""
@@ -25,7 +25,7 @@ class ShardRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardMove:
+class ShardTransition:
     """What came of a move: whether it happened, what stood there before, how the run stands."""
 
     happened: bool
@@ -48,7 +48,7 @@ class NewRun:
     priority: int
 
 
-class RunStatus(Record):
+class RunStatus(Model):
     """A run as it stands. Times are Unix seconds by the Redis server's clock."""
 
     id: str
@@ -81,9 +81,9 @@ class RunStatus(Record):
         return NewRun(**{each.name: getattr(self, each.name) for each in fields(NewRun)})
 
 
-def read_move(answer: Any) -> ShardMove:
+def read_move(answer: Any) -> ShardTransition:
     happened, before, run = answer
-    return ShardMove(
+    return ShardTransition(
         happened=bool(happened),
         before=None if before == NONE else State(before),
         run=State(run) if run else None,

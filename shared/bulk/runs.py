@@ -21,8 +21,8 @@ from imagefleet.shared.bulk.records import (
     NONE,
     NewRun,
     RunStatus,
-    ShardMove,
     ShardRecord,
+    ShardTransition,
     read_record,
     read_status,
 )
@@ -34,7 +34,7 @@ from imagefleet.shared.bulk.redis_keys import (
     run_keys,
     still_key,
 )
-from imagefleet.shared.bulk.transitions import Change, Moves
+from imagefleet.shared.bulk.transitions import Change, ShardTransitions
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import claims_key, leases_key
@@ -47,7 +47,7 @@ _AT_REST: Final = (NONE, State.FAILED, State.CANCELLED)
 """States in which no message of the shard is on its way."""
 
 
-class Runs:
+class RunRecords:
     """The runs of one namespace. Safe to share between threads."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
@@ -55,7 +55,7 @@ class Runs:
         self._namespace = namespace
         self._index = index_key(namespace)
         self._retention_s = retention_s
-        self._moves = Moves(client, namespace, retention_s)
+        self._moves = ShardTransitions(client, namespace, retention_s)
         self._settle = script(client, __package__, "finish_run")
         self._lost = script(client, __package__, "find_lost")
         self._still = script(client, __package__, "find_stalled")
@@ -162,7 +162,7 @@ class Runs:
 
     def begin(
         self, run: str, shard: int, attempt: str, worker: str, claim: tuple[str, str] = ("", "")
-    ) -> ShardMove:
+    ) -> ShardTransition:
         """A worker takes the shard; `claim` (claims hash, tag) must still stand. Not if the run has
         stopped: then the shard is recorded as cancelled, and its message can go. Nor if a living
         worker claims another message of the shard: it goes on, and this message can go."""
@@ -196,7 +196,7 @@ class Runs:
         worker: str,
         done: int,
         reasons: Mapping[str, int],
-    ) -> ShardMove:
+    ) -> ShardTransition:
         """The commit marker stands. `reasons` are failed samples by error code.
 
         The move that completes the run, and only that one, answers with the run succeeded or
@@ -207,12 +207,12 @@ class Runs:
 
     def fail(
         self, run: str, shard: int, attempt: str, worker: str, reasons: Mapping[str, int]
-    ) -> ShardMove:
+    ) -> ShardTransition:
         """The shard as a whole cannot be made. Raises LeaseLost."""
         ended = Change(enters=State.FAILED, worker=worker).with_made(0, reasons)
         return self._moves.by(run, shard, attempt, ended)
 
-    def hand_back(self, run: str, shard: int, attempt: str) -> ShardMove:
+    def requeue(self, run: str, shard: int, attempt: str) -> ShardTransition:
         """The worker gives the shard back, if it still has it; its message must go back to the
         queue too, unless the run has stopped: then it must go."""
         back = Change(enters=State.QUEUED, leaves=(State.RUNNING,), holder=attempt)

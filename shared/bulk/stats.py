@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from imagefleet.shared.bulk.plan import Plan, canonical
-from imagefleet.shared.jobs.model import Record
+from imagefleet.shared.jobs.model import Model
 
 
-class ShardFile(Record):
+class ShardFile(Model):
     """One file of a finished shard."""
 
     key: str
@@ -20,7 +20,7 @@ class ShardFile(Record):
     """bytes"""
 
 
-class RowFailure(Record):
+class RowFailure(Model):
     """A row that could not be painted, and all its samples with it."""
 
     row: int
@@ -30,7 +30,7 @@ class RowFailure(Record):
     message: str
 
 
-class ShardStats(Record):
+class ShardStats(Model):
     """The commit marker: once it stands, the shard is finished."""
 
     shard: str
@@ -60,7 +60,7 @@ class ShardStats(Record):
         return canonical(self.model_dump(mode="json")) + b"\n"
 
 
-class RunStats(Record):
+class RunStats(Model):
     """`stats.json` of a whole dataset."""
 
     work: str

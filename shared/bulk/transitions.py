@@ -1,7 +1,7 @@
 """Moves of shards from one state to another: how `move.lua` is called, for one and for many.
 
 Goes in: which record, what it may leave, what it enters. Comes out: whether it did. Which moves
-there are, and who may make them, `Runs` tells.
+there are, and who may make them, `RunRecords` tells.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.messages import message_id
-from imagefleet.shared.bulk.records import ShardMove, read_move
+from imagefleet.shared.bulk.records import ShardTransition, read_move
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
@@ -54,7 +54,7 @@ class Change:
         return replace(self, counts=counts, reasons=json.dumps(dict(reasons)))
 
 
-class Moves:
+class ShardTransitions:
     """Of the shards of one namespace."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
@@ -65,7 +65,7 @@ class Moves:
         self._claims_prefix = claims_key(namespace, "")
         self._move = script(client, __package__, "transition")
 
-    def by(self, run: str, shard: int, attempt: str, move: Change) -> ShardMove:
+    def by(self, run: str, shard: int, attempt: str, move: Change) -> ShardTransition:
         """A move that only the attempt which has the shard may make. Raises LeaseLost."""
         held = replace(move, leaves=(State.RUNNING,), holder=attempt)
         made = self.enter(run, shard, held)
@@ -73,7 +73,7 @@ class Moves:
             raise LeaseLost(f"shard {shard_name(shard)} of run {run} is another attempt's now")
         return made
 
-    def enter(self, run: str, shard: int, change: Change) -> ShardMove:
+    def enter(self, run: str, shard: int, change: Change) -> ShardTransition:
         """Move one shard, if move.lua finds that it may."""
         keys, args = self._entering(run, shard, change)
         return read_move(self._move(keys=keys, args=args))

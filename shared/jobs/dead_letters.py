@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.errors import UnknownJob
-from imagefleet.shared.jobs.model import JOB_ID, Record, State
+from imagefleet.shared.jobs.model import JOB_ID, Model, State
 from imagefleet.shared.redis_client.scripts import script
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _KEPT: Final = 10_000
 
 
-class DeadLetter(Record):
+class DeadLetter(Model):
     """One message nobody works on any more."""
 
     id: str
@@ -64,7 +64,7 @@ class DeadLetters:
         self._bury = script(client, __package__, "dead_letter_add")
         self._redrive = script(client, __package__, "dead_letter_redrive")
 
-    def bury(
+    def add(
         self, list_key: str, message: str, *, code: str, reason: str, deliveries: int
     ) -> DeadLetter:
         """Keep `message`, and why it is dead. The oldest of 10,000 makes room."""

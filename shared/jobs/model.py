@@ -54,7 +54,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"  # the producer withdrew it
 
 
-MOVES: Final = MappingProxyType(
+TRANSITIONS: Final = MappingProxyType(
     {
         State.QUEUED: frozenset({State.RUNNING, State.FAILED, State.CANCELLED}),
         State.RUNNING: frozenset(
@@ -67,7 +67,7 @@ MOVES: Final = MappingProxyType(
 )
 """Allowed moves. RUNNING to RUNNING is a new attempt after a dead one; to QUEUED a hand-back."""
 
-TERMINAL: Final = frozenset(state for state, moves in MOVES.items() if not moves)
+TERMINAL: Final = frozenset(state for state, moves in TRANSITIONS.items() if not moves)
 
 
 class ImageFormat(StrEnum):
@@ -93,7 +93,7 @@ DEFAULT_CALLBACK_EVENTS: Final = (
 )
 
 
-class Record(BaseModel):
+class Model(BaseModel):
     """Base of everything that travels: frozen, and an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -107,7 +107,7 @@ Whole = Annotated[int, Strict()]
 """Neither True nor "7"."""
 
 
-class JobRequest(Record):
+class JobRequest(Model):
     """One prompt and its parameters, in diffusers' names.
 
     `None` means the model's own default, filled in by the worker and recorded beside the picture.
@@ -235,7 +235,7 @@ class JobRequest(Record):
             raise _refusal(error, parameters) from None
 
 
-class ImageResult(Record):
+class ImageResult(Model):
     """One stored picture."""
 
     index: int
@@ -253,7 +253,7 @@ class ImageResult(Record):
     """Whether the model's safety checker flagged it; it is black then."""
 
 
-class JobResult(Record):
+class JobResult(Model):
     """What a succeeded job leaves: its pictures and how they came to be."""
 
     images: tuple[ImageResult, ...]
@@ -264,14 +264,14 @@ class JobResult(Record):
     """Seconds: `waited`, `denoise` (its batch), `encode`, `upload`."""
 
 
-class JobError(Record):
+class JobError(Model):
     """Why a job failed, in the words of shared.errors."""
 
     code: str
     message: str
 
 
-class JobStatus(Record):
+class JobStatus(Model):
     """A job's record as it stands now. Times are Unix seconds by the Redis server's clock."""
 
     id: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ConfigDict
 
-from imagefleet.shared.jobs.model import Record
+from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL, leases_key
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FRESH_S: Final = 10.0
 
 
-class Offer(Record):
+class Offer(Model):
     """One model as served here. Shapes are (height, width) in pixels, the default one first."""
 
     model_config = ConfigDict(extra="ignore")  # of newer workers
@@ -32,7 +32,7 @@ class Offer(Record):
     scheduler: str
 
 
-class Catalogue:
+class OfferRegistry:
     """The offers of one namespace, read through a cache of some seconds."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:

@@ -19,8 +19,8 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.celery_message import job_message
 from imagefleet.shared.jobs.events import Callback, callback
 from imagefleet.shared.jobs.model import (
-    MOVES,
     TERMINAL,
+    TRANSITIONS,
     CallbackEvent,
     JobError,
     JobRequest,
@@ -29,7 +29,7 @@ from imagefleet.shared.jobs.model import (
     State,
 )
 from imagefleet.shared.jobs.queues import known_queues_key, later_key, list_key, queue_of
-from imagefleet.shared.jobs.tenants import EVERYBODY, limits_key
+from imagefleet.shared.jobs.tenants import ALL_TENANTS, limits_key
 from imagefleet.shared.redis_client.scripts import call_all, script
 
 if TYPE_CHECKING:
@@ -50,20 +50,20 @@ _BROUGHT_BACK: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class TransitionResult:
     """What came of a move: whether it happened, and what stood there before."""
 
     happened: bool
     state: State | None
     attempt: str
-    unwanted: bool = False
+    cancel_requested: bool = False
     """It did not happen because the producer asked to cancel: the job may only end."""
     submitted_at: float = 0.0
     retries: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
+class StartRequest:
     """A new attempt at a job. Its claim (claims hash, tag) must still stand: a worker that lost its
     lease on the way here would otherwise take the job from the one that has its message."""
 
@@ -74,7 +74,7 @@ class Beginning:
     claim: tuple[str, str] = ("", "")
 
 
-class Records:
+class JobRecords:
     """The records of one namespace. Safe to share between threads."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
@@ -155,7 +155,7 @@ class Records:
             raise UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
         return status
 
-    def begin(self, *beginnings: Beginning) -> list[Move]:
+    def begin(self, *beginnings: StartRequest) -> list[TransitionResult]:
         """New attempts take their jobs, those that have not ended. One round trip."""
         return self._move_all(map(self._beginning, beginnings))
 
@@ -190,7 +190,7 @@ class Records:
         callback: Callback | None,
         *,
         steps: int = 0,
-    ) -> Move:
+    ) -> TransitionResult:
         """`steps`: how many it took. The last report of its progress may never have been made."""
         fields: dict[str, str | int] = {"result": result.model_dump_json()}
         if steps:
@@ -205,7 +205,7 @@ class Records:
         callback: Callback | None,
         *,
         leave: Sequence[State] | None = None,
-    ) -> Move:
+    ) -> TransitionResult:
         """`attempt` may be '' for a job that no living attempt has."""
         fields = {"error": error.model_dump_json()}
         return self._enter(
@@ -219,7 +219,7 @@ class Records:
         callback: Callback | None,
         *,
         leave: Sequence[State] | None = None,
-    ) -> Move:
+    ) -> TransitionResult:
         """End a job as cancelled: a running one by its `attempt`, a queued one with ''."""
         leave = leave or (None if attempt else [State.QUEUED])
         return self._enter(
@@ -233,9 +233,9 @@ class Records:
             event = callback(CallbackEvent.CANCELLED, job_id, status.request)
             self.cancel(job_id, "", event, leave=[State.QUEUED, State.RUNNING])
 
-    def requeue(self, *attempts: tuple[str, str]) -> list[Move]:
+    def requeue(self, *attempts: tuple[str, str]) -> list[TransitionResult]:
         """These attempts (job, attempt) give their jobs back before they are done. Not those whose
-        move is `unwanted`. One round trip."""
+        move is `cancel_requested`. One round trip."""
         fields: dict[str, str | int] = {"attempt": "", "step": 0, "started_at": ""}
         return self._move_all(
             self._entering(State.QUEUED, job_id, attempt, fields, "", None)
@@ -279,16 +279,18 @@ class Records:
         clock_field: str,
         callback: Callback | None,
         leave: Sequence[State] | None = None,
-    ) -> Move:
+    ) -> TransitionResult:
         keys, args = self._entering(
             state, job_id, attempt, fields, clock_field, callback, leave=leave
         )
         return _moved(self._move(keys=keys, args=args))
 
-    def _move_all(self, calls: Iterable[tuple[list[str], list[str | int]]]) -> list[Move]:
+    def _move_all(
+        self, calls: Iterable[tuple[list[str], list[str | int]]]
+    ) -> list[TransitionResult]:
         return [_moved(answer) for answer in call_all(self._move, self._redis, calls)]
 
-    def _beginning(self, each: Beginning) -> tuple[list[str], list[str | int]]:
+    def _beginning(self, each: StartRequest) -> tuple[list[str], list[str | int]]:
         fields: dict[str, str | int] = {
             "attempt": each.attempt,
             "deliveries": each.deliveries,
@@ -310,7 +312,7 @@ class Records:
         leave: Sequence[State] | None = None,
     ) -> tuple[list[str], list[str | int]]:
         """The keys and arguments of move.lua."""
-        may_leave = leave or [origin for origin, moves in MOVES.items() if state in moves]
+        may_leave = leave or [origin for origin, moves in TRANSITIONS.items() if state in moves]
         keep_s = self._retention_s if state in TERMINAL else 0
         keys = [self.key(job_id), *self._outbox, *filter(None, claim[:1])]
         return keys, [
@@ -325,13 +327,13 @@ class Records:
         ]
 
 
-def _moved(answer: Any) -> Move:
-    happened, before, holder, unwanted, submitted_at, retries = answer
-    return Move(
+def _moved(answer: Any) -> TransitionResult:
+    happened, before, holder, cancel_requested, submitted_at, retries = answer
+    return TransitionResult(
         happened=bool(happened),
         state=State(before) if before else None,
         attempt=holder,
-        unwanted=bool(unwanted),
+        cancel_requested=bool(cancel_requested),
         submitted_at=float(submitted_at),
         retries=int(retries),
     )
@@ -342,7 +344,7 @@ def _packed(callback: Callback | None) -> tuple[str, str]:
 
 
 def _full(whose: str, limit: str, waiting: int, more: int) -> QueueFull:
-    if whose == EVERYBODY:
+    if whose == ALL_TENANTS:
         kind, subject = QueueFull, "the queue is full"
     else:
         kind, subject = TenantLimit, f"tenant {whose!r} has enough jobs waiting"

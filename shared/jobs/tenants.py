@@ -6,19 +6,19 @@ Kept in Redis, so that one command changes it for every worker and producer at o
 from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.model import Record
+from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, known_queues_key, list_key, tenant_of
 
 if TYPE_CHECKING:
     from redis import Redis
 
-EVERYBODY: Final = "*"
+ALL_TENANTS: Final = "*"
 """Stands for all tenants together where a limit is set; no tenant can be called so."""
-NOBODY: Final = ""
+NO_TENANT: Final = ""
 """Jobs that name no tenant."""
 
 
-class Standing(Record):
+class TenantStatus(Model):
     """One tenant's, or with the name `*` everybody's."""
 
     tenant: str
@@ -47,7 +47,7 @@ class Tenants:
         self._weights = weights_key(namespace)
         self._limits = limits_key(namespace)
 
-    def weigh(self, tenant: str, weight: float) -> None:
+    def set_weight(self, tenant: str, weight: float) -> None:
         """From the next claim on. Raises InvalidRequest unless `weight` is more than 0."""
         if not 0 < weight <= 1_000_000:
             raise InvalidRequest("weight", weight, "must be more than 0 and at most 1000000")
@@ -62,14 +62,14 @@ class Tenants:
         else:
             self._redis.hset(self._limits, tenant, jobs)
 
-    def standings(self) -> list[Standing]:
+    def statuses(self) -> list[TenantStatus]:
         """Everybody first, then each tenant that waits, weighs or is limited, by name."""
         weights = cast(dict[str, str], self._redis.hgetall(self._weights))
         limits = cast(dict[str, str], self._redis.hgetall(self._limits))
         waiting = self._waiting()
-        waiting[EVERYBODY] = sum(waiting.values())
+        waiting[ALL_TENANTS] = sum(waiting.values())
         return [
-            Standing(
+            TenantStatus(
                 tenant=tenant,
                 waiting=waiting.get(tenant, 0),
                 weight=float(weights.get(tenant, 1)),
@@ -87,7 +87,7 @@ class Tenants:
             lengths = iter(cast(list[int], pipe.execute()))
         waiting: dict[str, int] = {}
         for queue in queues:
-            tenant = tenant_of(queue) or NOBODY
+            tenant = tenant_of(queue) or NO_TENANT
             count = sum(next(lengths) for _ in PRIORITY_STEPS)
             waiting[tenant] = waiting.get(tenant, 0) + count
         return waiting

@@ -10,7 +10,7 @@ from typing import Final
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def leaves_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """A `preexec_fn` for Popen. The kernel sends SIGTERM when the *thread* that started the process
     ends, so start it from the main one. Linux only; None elsewhere."""
     if sys.platform != "linux":

@@ -11,7 +11,7 @@ from imagefleet.shared.redis_client import sentinel
 if TYPE_CHECKING:  # a quarter of a second that `import producer` does not spend
     from redis import Redis
 
-UNTIL_IT_IS_BACK = -1
+RETRY_FOREVER = -1
 """Retries of a worker that holds finished pictures."""
 
 
@@ -25,16 +25,16 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
     from redis.backoff import ExponentialBackoff
     from redis.retry import Retry
 
-    from imagefleet.shared.redis_client.write_errors import TakesNoWrites, UntilItTakesWrites
+    from imagefleet.shared.redis_client.write_errors import RetryUntilWritable, WritesRefused
 
-    patient = retries == UNTIL_IT_IS_BACK
-    kind = UntilItTakesWrites if patient else Retry
+    patient = retries == RETRY_FOREVER
+    kind = RetryUntilWritable if patient else Retry
     lost = [redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError]
     options: dict[str, Any] = {
         "decode_responses": True,
         "encoding_errors": "replace",  # rubbish on a queue must reach the code that refuses it
         "retry": kind(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
-        "retry_on_error": [*lost, TakesNoWrites] if patient else lost,
+        "retry_on_error": [*lost, WritesRefused] if patient else lost,
         "socket_timeout": 10,
         "socket_connect_timeout": 5,
         "health_check_interval": 30,
@@ -70,7 +70,7 @@ def _sentence(error: Exception, url: str) -> str:
     import redis
     from redis.sentinel import MasterNotFoundError
 
-    from imagefleet.shared.redis_client.write_errors import will_pass
+    from imagefleet.shared.redis_client.write_errors import is_temporary
 
     where = url.partition("?")[0].rpartition("@")[2]  # passwords stand before and behind
     if isinstance(error, MasterNotFoundError):
@@ -81,7 +81,7 @@ def _sentence(error: Exception, url: str) -> str:
         return f"Redis at {where} does not give this user the rights of docs/redis.md: {error}"
     if isinstance(error, redis.OutOfMemoryError):
         return f"Redis at {where} is full and took nothing: {error}"
-    if will_pass(error):
+    if is_temporary(error):
         return f"Redis at {where} takes no writes for now and took nothing: {error}"
     if isinstance(error, redis.ResponseError):
         return f"Redis at {where} refuses: {error}"

@@ -16,7 +16,7 @@ from typing import Self
 import redis
 
 from imagefleet.shared.errors import BrokerUnavailable
-from imagefleet.shared.redis_client.child_process import leaves_with_parent
+from imagefleet.shared.redis_client.child_process import die_with_parent
 
 _LONGEST_SOCKET_PATH = 100
 """sockaddr_un holds 108 bytes."""
@@ -36,9 +36,9 @@ def find_server() -> str:
     )
 
 
-class EmbeddedRedis:
-    """`with EmbeddedRedis(folder) as server: connect(server.url)`. Start it from the main thread:
-    the kernel ends it when the thread that started it ends."""
+class LocalRedisServer:
+    """`with LocalRedisServer(folder) as server: connect(server.url)`. Start it from the main
+    thread: the kernel ends it when the thread that started it ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,7 +69,7 @@ class EmbeddedRedis:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=leaves_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         self._wait_until_ready(timeout_s)
 

@@ -66,7 +66,7 @@ def connect(url: str, options: dict[str, Any]) -> "Redis":
     """A client of whoever is master now. Raises ValueError as `Address.parse`."""
     from redis.sentinel import Sentinel
 
-    from imagefleet.shared.redis_client.sentinel_connection import FollowingConnection
+    from imagefleet.shared.redis_client.sentinel_connection import SentinelMasterConnection
 
     address = Address.parse(url)
     watchers = {
@@ -80,7 +80,7 @@ def connect(url: str, options: dict[str, Any]) -> "Redis":
         db=address.db,
         username=address.username,
         password=address.password,
-        connection_class=FollowingConnection,
+        connection_class=SentinelMasterConnection,
         **options,
     )
     return found

@@ -1,14 +1,14 @@
 """A connection to whoever is master, also when it is made again in the midst of a command.
 
 redis-py asks the Sentinels only when a connection leaves its pool. One that breaks while a command
-is tried again goes back to the address it had: with the patience of `UNTIL_IT_IS_BACK` a worker's
+is tried again goes back to the address it had: with the patience of `RETRY_FOREVER` a worker's
 thread waited for a dead master for ever, and its job with it.
 """
 
 from redis.sentinel import SentinelManagedConnection
 
 
-class FollowingConnection(SentinelManagedConnection):
+class SentinelMasterConnection(SentinelManagedConnection):
     """Asks the Sentinels before each connect."""
 
     def connect_check_health(

@@ -19,18 +19,18 @@ _PASSING: Final = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions
 T = TypeVar("T")
 
 
-class TakesNoWrites(redis.ResponseError):
+class WritesRefused(redis.ResponseError):
     """What redis-py has no class of its own for."""
 
 
-def will_pass(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Whether the same command is taken later, with nothing done to it."""
-    if isinstance(error, (*_PASSING, TakesNoWrites)):
+    if isinstance(error, (*_PASSING, WritesRefused)):
         return True
     return isinstance(error, redis.ResponseError) and bool(_CODE.search(str(error)))
 
 
-class UntilItTakesWrites(Retry):
+class RetryUntilWritable(Retry):
     """Tries again what will pass, as if the connection had been lost."""
 
     def call_with_retry(
@@ -40,8 +40,8 @@ class UntilItTakesWrites(Retry):
             try:
                 return do()
             except redis.ResponseError as error:
-                if will_pass(error):
-                    raise TakesNoWrites(str(error)) from error
+                if is_temporary(error):
+                    raise WritesRefused(str(error)) from error
                 raise
 
         return super().call_with_retry(sorted_out, fail, *args, **options)

@@ -15,7 +15,7 @@ _LONGEST_PAUSE_S: Final = 10.0
 T = TypeVar("T")
 
 
-def patiently(act: Callable[[], T], patience_s: float, what: str) -> T:
+def retry_while_unavailable(act: Callable[[], T], patience_s: float, what: str) -> T:
     """Do `act` until the store can, with growing, jittered pauses. What it stores stays here
     meanwhile: the devices have nothing to do with it.
 

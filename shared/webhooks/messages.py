@@ -7,11 +7,11 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from imagefleet.shared.errors import MessageRejected
-from imagefleet.shared.jobs.model import Record
+from imagefleet.shared.jobs.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class OutboxMessage:
     """The JSON object in `<namespace>:outbox:messages`. Whoever writes it writes these fields."""
 
     id: str
@@ -46,7 +46,7 @@ class Message:
         return json.dumps(asdict(self))
 
 
-class Verdict(StrEnum):
+class DeliveryVerdict(StrEnum):
     """What a try came to."""
 
     DELIVERED = "delivered"  # a 2xx
@@ -56,10 +56,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class DeliveryOutcome:
     """Verdict, HTTP status if there was an answer, and why in a few words."""
 
-    verdict: Verdict
+    verdict: DeliveryVerdict
     status: int | None = None
     reason: str = ""
     retry_after_s: float = 0.0
@@ -73,14 +73,14 @@ class Outcome:
         return self.reason if self.status is None else f"{self.status} {self.reason}".rstrip()
 
 
-class Try(Record):
+class DeliveryAttempt(Model):
     """One line of a job's delivery log."""
 
     id: str
     """Of the message."""
     url: str
     attempt: int
-    verdict: Verdict
+    verdict: DeliveryVerdict
     status: int | None
     reason: str
     ms: int
@@ -88,7 +88,7 @@ class Try(Record):
     """Unix seconds"""
 
 
-class Standing(StrEnum):
+class CallbackState(StrEnum):
     """Where a callback stands."""
 
     WAITING = "waiting"  # for its next try
@@ -96,15 +96,15 @@ class Standing(StrEnum):
     DELIVERED = "delivered"
 
 
-class Entry(Record):
+class CallbackEntry(Model):
     """A callback as an operator sees it."""
 
     id: str
     job_id: str
-    standing: Standing
+    standing: CallbackState
     at: float
     """Unix seconds: when it is due, was given up or was delivered."""
     url: str
     attempts: int
-    last: Try | None
+    last: DeliveryAttempt | None
     """None before the first try, and after `retention_s`."""

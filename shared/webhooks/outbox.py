@@ -1,7 +1,7 @@
 """The outbox: callbacks that are owed, in Redis, so that they outlive every process here.
 
     <namespace>:outbox            sorted set: id by the time it is due (Unix seconds, Redis's clock)
-    <namespace>:outbox:messages   hash: id to `Message` as JSON
+    <namespace>:outbox:messages   hash: id to `OutboxMessage` as JSON
     <namespace>:outbox:given-up   sorted set: id by the time we stopped trying; message still there
     <namespace>:outbox:gone:<url> exists while a receiver that answered 410 is left alone
     <namespace>:outbox:log:<job>  list: what came of the job's latest tries, newest first
@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.redis_client.scripts import script
-from imagefleet.shared.webhooks.messages import Entry, Message, Outcome, Standing, Try, Verdict
+from imagefleet.shared.webhooks.messages import (
+    CallbackEntry,
+    CallbackState,
+    DeliveryAttempt,
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -62,7 +69,7 @@ class Outbox:
         self._stop = script(client, __package__, "outbox_give_up")
         self._replay = script(client, __package__, "outbox_replay")
 
-    def add(self, message: Message, pipeline: "Pipeline | None" = None) -> None:
+    def add(self, message: OutboxMessage, pipeline: "Pipeline | None" = None) -> None:
         """Owe `message`, due now; within `pipeline` if one is given."""
         self._add(
             keys=[self._due, self._messages],
@@ -77,7 +84,7 @@ class Outbox:
         *,
         busy: Mapping[str, int] = NOBODY,
         slow: Collection[str] = (),
-    ) -> list[Message]:
+    ) -> list[OutboxMessage]:
         """Take up to `limit` due messages, each for `lease_s`: then it comes due again, unless it
         was settled. A receiver has 8 places, one that is `slow` has one; `busy` are taken."""
         crowd: list[str | int] = []
@@ -94,7 +101,7 @@ class Outbox:
         )
         return list(self._parsed(dict(zip(found[::2], found[1::2], strict=True))))
 
-    def done(self, message: Message, outcome: Outcome) -> None:
+    def done(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """It was delivered: forget it."""
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrem(self._due, message.id)
@@ -102,7 +109,7 @@ class Outbox:
             self._note(pipe, message, outcome)
             pipe.execute()
 
-    def retry(self, message: Message, pause_s: float, outcome: Outcome) -> None:
+    def retry(self, message: OutboxMessage, pause_s: float, outcome: DeliveryOutcome) -> None:
         """Try `message` (with its attempts counted up) again in `pause_s`."""
         with self._redis.pipeline(transaction=True) as pipe:
             self._postpone(
@@ -113,7 +120,7 @@ class Outbox:
             self._note(pipe, message, outcome)
             pipe.execute()
 
-    def give_up(self, message: Message, outcome: Outcome) -> None:
+    def give_up(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """Stop trying. Kept among the latest 10,000 for `replay`."""
         with self._redis.pipeline(transaction=True) as pipe:
             self._bury(message.id, pipe)
@@ -128,7 +135,7 @@ class Outbox:
             MessageRejected: it was given up because it is none.
         """
         text: Any = self._redis.hget(self._messages, message_id)
-        message = text and replace(Message.parse(text), attempts=0)
+        message = text and replace(OutboxMessage.parse(text), attempts=0)
         keys = [self._due, self._messages, self._given_up]
         if not message or not self._replay(keys=keys, args=[message_id, message.dump()]):
             raise UnknownJob(f"no given-up callback {message_id!r}: delivered, waiting, or dropped")
@@ -149,48 +156,55 @@ class Outbox:
         count: Any = self._redis.zcard(self._due)
         return int(count)
 
-    def tries(self, job_id: str) -> list[Try]:
+    def tries(self, job_id: str) -> list[DeliveryAttempt]:
         """The latest of a job's callbacks, newest first."""
         lines = cast(list[str], self._redis.lrange(self._log + job_id, 0, -1))
-        return [Try.model_validate_json(line) for line in lines]
+        return [DeliveryAttempt.model_validate_json(line) for line in lines]
 
-    def entries(self, *, failed: bool = False, limit: int = 100) -> list[Entry]:
+    def entries(self, *, failed: bool = False, limit: int = 100) -> list[CallbackEntry]:
         """What was given up, latest first, then what waits, the longest due first."""
         stopped: Any = self._redis.zrevrange(self._given_up, 0, limit - 1, withscores=True)
         due: Any = [] if failed else self._redis.zrange(self._due, 0, limit - 1, withscores=True)
-        found = self._entries(stopped, Standing.GIVEN_UP) + self._entries(due, Standing.WAITING)
+        found = self._entries(stopped, CallbackState.GIVEN_UP) + self._entries(
+            due, CallbackState.WAITING
+        )
         return found[:limit]
 
-    def entries_of(self, job_id: str) -> list[Entry]:
+    def entries_of(self, job_id: str) -> list[CallbackEntry]:
         """A job's callbacks, those among them that were delivered lately."""
         own = [key for key, _ in self._redis.hscan_iter(self._messages, match=f"{job_id}.*")]
         found = []
-        for key, standing in ((self._given_up, Standing.GIVEN_UP), (self._due, Standing.WAITING)):
+        for key, standing in (
+            (self._given_up, CallbackState.GIVEN_UP),
+            (self._due, CallbackState.WAITING),
+        ):
             scores: Any = [(each, self._redis.zscore(key, each)) for each in own]
             found += self._entries([pair for pair in scores if pair[1] is not None], standing)
         return [entry for entry in found if entry.job_id == job_id] + [
-            Entry(
+            CallbackEntry(
                 id=each.id,
                 job_id=job_id,
-                standing=Standing.DELIVERED,
+                standing=CallbackState.DELIVERED,
                 at=each.at,
                 url=each.url,
                 attempts=each.attempt,
                 last=each,
             )
             for each in self.tries(job_id)
-            if each.verdict is Verdict.DELIVERED
+            if each.verdict is DeliveryVerdict.DELIVERED
         ]
 
-    def _entries(self, scored: list[tuple[str, float]], standing: Standing) -> list[Entry]:
+    def _entries(
+        self, scored: list[tuple[str, float]], standing: CallbackState
+    ) -> list[CallbackEntry]:
         texts: Any = self._redis.hmget(self._messages, [key for key, _ in scored]) if scored else []
         found = []
         for (_, at), text in zip(scored, texts, strict=True):
             with suppress(MessageRejected):  # the courier puts rubbish aside and says so
-                message = Message.parse(text or "")
+                message = OutboxMessage.parse(text or "")
                 tries = (each for each in self.tries(message.job_id) if each.id == message.id)
                 last = next(tries, None)
-                entry = Entry(
+                entry = CallbackEntry(
                     id=message.id,
                     job_id=message.job_id,
                     standing=standing,
@@ -202,10 +216,10 @@ class Outbox:
                 found.append(entry)
         return found
 
-    def _parsed(self, found: dict[str, str]) -> Iterator[Message]:
+    def _parsed(self, found: dict[str, str]) -> Iterator[OutboxMessage]:
         for message_id, text in found.items():
             try:
-                yield Message.parse(text)
+                yield OutboxMessage.parse(text)
             except MessageRejected as error:
                 log.error("callback %s cannot be sent: %s", message_id, error)
                 self._bury(message_id, None)
@@ -217,8 +231,8 @@ class Outbox:
             client=pipe,
         )
 
-    def _note(self, pipe: "Pipeline", message: Message, outcome: Outcome) -> None:
-        line = Try(
+    def _note(self, pipe: "Pipeline", message: OutboxMessage, outcome: DeliveryOutcome) -> None:
+        line = DeliveryAttempt(
             id=message.id,
             url=message.url,
             attempt=message.attempts,

@@ -13,7 +13,7 @@ from typing import Final
 import redis
 
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.chaos.fleet import Fleet
 
 KILL_EVERY_S: Final = 2.0
@@ -27,7 +27,7 @@ _TICK_S: Final = 0.05
 class Mischief:
     """`play` until the time is over. `counts` tells what was done."""
 
-    def __init__(self, fleet: Fleet, server: EmbeddedRedis, seed: int, lease_s: float) -> None:
+    def __init__(self, fleet: Fleet, server: LocalRedisServer, seed: int, lease_s: float) -> None:
         self._fleet, self._server, self._lease_s = fleet, server, lease_s
         self._rng = random.Random(seed)
         self.counts: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from imagefleet.shared.redis_client.child_process import leaves_with_parent
+from imagefleet.shared.redis_client.child_process import die_with_parent
 from tests.chaos.orders import Order, Producer, write
 
 ROOT: Final = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ class Producers:
                 [sys.executable, "-m", module, kind.value, path, journal],
                 cwd=ROOT,
                 env={**os.environ, **environment},
-                preexec_fn=leaves_with_parent(),
+                preexec_fn=die_with_parent(),
             )
             for kind, journal in self._journals.items()
         ]
@@ -74,7 +74,7 @@ class Bucket:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                preexec_fn=leaves_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         addresses = json.loads(self._answer())
         self.url: str = addresses["url"]

@@ -17,7 +17,7 @@ import click
 import redis
 
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.mischief import Mischief
@@ -33,7 +33,7 @@ _QUIET_S = 12.0 * VISIBILITY_S
 
 def run(plan: Plan, folder: Path) -> Ledger:
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedRedis(folder / "redis"))
+        server = stack.enter_context(LocalRedisServer(folder / "redis"))
         orders = draw(
             plan.seed, jobs=plan.jobs, seconds=0.9 * plan.seconds, killers=0, callback_url=""
         )

@@ -13,7 +13,7 @@ from typing import Final
 
 from celery import Celery
 
-from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, celery_url, connect
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, celery_url, connect
 from tests.chaos.orders import Order, Producer, read
 from tests.chaos.producers import due, send_task, until_accepted
 
@@ -44,7 +44,7 @@ def create_app(url: str) -> Celery:
             "unacked_restore_throttle": 1,
         },
     )
-    patient = connect(url, retries=UNTIL_IT_IS_BACK)
+    patient = connect(url, retries=RETRY_FOREVER)
 
     @app.task(name=TASK)
     def render(job_id: str, steps: int) -> str:

@@ -15,9 +15,9 @@ from typing import Final
 import redis
 
 from imagefleet.shared.jobs.model import TERMINAL, JobStatus, State
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store
 from tests.chaos.fleet import Fleet, our_worker
 from tests.chaos.ledger import (
@@ -74,7 +74,7 @@ def run(plan: Plan, folder: Path) -> Ledger:
     began = time.monotonic()
     ledger = Ledger(title=f"{plan.jobs:,} jobs, {plan.seconds:.0f} s of chaos")
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedRedis(folder / "redis"))
+        server = stack.enter_context(LocalRedisServer(folder / "redis"))
         bucket = stack.enter_context(Bucket(plan.seed, folder / "bucket.log"))
         mailbox = stack.enter_context(Mailbox(plan.seed))
         orders = draw(
@@ -161,12 +161,12 @@ def nothing_under_way(client: redis.Redis, living: int) -> bool:
 class Watch:
     """Looks at the records from outside, and remembers each job's end as it was at first."""
 
-    def __init__(self, server: EmbeddedRedis, ids: Sequence[str]) -> None:
+    def __init__(self, server: LocalRedisServer, ids: Sequence[str]) -> None:
         self.client = connect(server.url)
         self.open = list(ids)
         self.first_ends: dict[str, str] = {}
         self._ids = list(ids)
-        self._records = Records(self.client, NAMESPACE, 3600)
+        self._records = JobRecords(self.client, NAMESPACE, 3600)
         self._looked_at = 0.0
 
     def look(self) -> None:
@@ -194,7 +194,7 @@ class Watch:
 
 
 def _environment(
-    plan: Plan, server: EmbeddedRedis, bucket: Bucket, mailbox: Mailbox
+    plan: Plan, server: LocalRedisServer, bucket: Bucket, mailbox: Mailbox
 ) -> dict[str, str]:
     return {
         **bucket.environment,

@@ -18,7 +18,7 @@ from imagefleet.shared.jobs.model import (
     State,
 )
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage.job_keys import metadata_key
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.shared.webhooks.signature import new_secret, sign
@@ -190,7 +190,7 @@ def test_a_callback_signed_with_another_secret_is_named() -> None:
     assert any("badly signed" in sentence for sentence in ledger.wrong)
 
 
-def test_what_is_left_in_redis_is_named(own_redis: EmbeddedRedis) -> None:
+def test_what_is_left_in_redis_is_named(own_redis: LocalRedisServer) -> None:
     ledger = Ledger(title="by hand")
     with connect(own_redis.url) as client:
         client.hset("chaos:claims:somebody", "1", "x")

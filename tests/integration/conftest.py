@@ -8,7 +8,7 @@ import redis
 
 from imagefleet import Client
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claims import Claims
 from tests.support.processes import StartWorker, Worker
 
@@ -16,7 +16,7 @@ MakeClaims = Callable[..., Claims]
 
 
 @pytest.fixture
-def make_claims(client: redis.Redis, redis_server: EmbeddedRedis, namespace: str) -> MakeClaims:
+def make_claims(client: redis.Redis, redis_server: LocalRedisServer, namespace: str) -> MakeClaims:
     """The claims of a worker of this name, which has its lease."""
 
     def make(worker: str, lease_s: float = 60) -> Claims:
@@ -27,14 +27,14 @@ def make_claims(client: redis.Redis, redis_server: EmbeddedRedis, namespace: str
             worker=worker,
             lease_s=lease_s,
         )
-        claims.join()
+        claims.acquire_lease()
         return claims
 
     return make
 
 
 @pytest.fixture
-def settings(redis_server: EmbeddedRedis, namespace: str, tmp_path: Path) -> dict[str, str]:
+def settings(redis_server: LocalRedisServer, namespace: str, tmp_path: Path) -> dict[str, str]:
     return {
         "IMAGEFLEET_REDIS_URL": redis_server.url,
         "IMAGEFLEET_NAMESPACE": namespace,
@@ -60,6 +60,6 @@ def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
 
 
 @pytest.fixture
-def producer(redis_server: EmbeddedRedis, namespace: str) -> Iterator[Client]:
+def producer(redis_server: LocalRedisServer, namespace: str) -> Iterator[Client]:
     with Client(redis_server.url, namespace=namespace) as client:
         yield client

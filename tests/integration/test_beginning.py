@@ -12,9 +12,9 @@ from imagefleet import Client
 from imagefleet.shared.jobs.celery_message import TASK_NAME
 from imagefleet.shared.jobs.model import JobRequest, JobResult, State, pack
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import celery_url
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.records import begin
@@ -23,8 +23,8 @@ RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={
 
 
 @pytest.fixture
-def records(client: redis.Redis, namespace: str) -> Records:
-    return Records(client, namespace, 3600)
+def records(client: redis.Redis, namespace: str) -> JobRecords:
+    return JobRecords(client, namespace, 3600)
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def queue(namespace: str) -> str:
     return list_key(f"{namespace}.default.native", 3)
 
 
-def _send_plain(server: EmbeddedRedis, namespace: str, prompt: str, **options: int) -> AsyncResult:
+def _send_plain(
+    server: LocalRedisServer, namespace: str, prompt: str, **options: int
+) -> AsyncResult:
     """A job from Celery itself, which makes no record."""
     with Celery(broker=celery_url(server.url), set_as_current=False) as app:
         return app.send_task(
@@ -48,7 +50,7 @@ def _die_with(client: redis.Redis, namespace: str, message: str, times: int) -> 
 
 
 def test_a_job_that_was_handed_back_as_running_can_still_be_refused(
-    start: StartWorker, producer: Client, records: Records
+    start: StartWorker, producer: Client, records: JobRecords
 ) -> None:
     job = producer.submit("a", num_inference_steps=40)
     begin(records, job.id, "an attempt that was handed back uncounted")
@@ -59,9 +61,9 @@ def test_a_job_that_was_handed_back_as_running_can_still_be_refused(
 def test_a_job_that_succeeded_is_not_refused_afterwards(
     start: StartWorker,
     producer: Client,
-    records: Records,
+    records: JobRecords,
     client: redis.Redis,
-    redis_server: EmbeddedRedis,
+    redis_server: LocalRedisServer,
     namespace: str,
     queue: str,
 ) -> None:
@@ -106,7 +108,7 @@ def test_a_job_that_is_not_due_is_in_nobody_s_hands_and_keeps_no_suspect_waiting
     start: StartWorker,
     producer: Client,
     client: redis.Redis,
-    redis_server: EmbeddedRedis,
+    redis_server: LocalRedisServer,
     namespace: str,
     queue: str,
 ) -> None:
@@ -126,7 +128,7 @@ def test_a_plain_job_that_took_its_workers_down_leaves_a_record_that_says_so(
     start: StartWorker,
     producer: Client,
     client: redis.Redis,
-    redis_server: EmbeddedRedis,
+    redis_server: LocalRedisServer,
     namespace: str,
     queue: str,
 ) -> None:

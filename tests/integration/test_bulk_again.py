@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from imagefleet import Client
-from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import LeaseLost, ResultTimeout
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage.folder import FolderStore
@@ -56,7 +56,7 @@ def test_who_resumes_while_files_are_taken_away_leaves_no_hole(
 def test_a_shard_sent_anew_is_no_longer_whoever_s_took_it_up_meanwhile(
     client: redis.Redis, namespace: str
 ) -> None:
-    runs = Runs(client, namespace, 60)
+    runs = RunRecords(client, namespace, 60)
     runs.start(RUN)
     runs.enqueue(RUN, SHARDS)
     for shard in (0, 1):

@@ -25,7 +25,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import ROOT, StartWorker, Worker, until
 from tests.support.s3 import signed_s3
 
@@ -38,7 +38,7 @@ Bulk = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def place(
-    redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
+    redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[str]]:
     """A fleet of one worker, and the options that lead to it."""
     folder = tmp_path_factory.mktemp("fleet")

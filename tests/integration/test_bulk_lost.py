@@ -14,15 +14,15 @@ from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.shared.bulk.file_layout import CARD, PLAN, RUN_STATS
 from imagefleet.shared.bulk.messages import bulk_queue, packed
-from imagefleet.shared.bulk.runs import Runs
-from imagefleet.shared.bulk.transitions import Change, Moves
+from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.bulk.transitions import Change, ShardTransitions
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import later_key, list_key
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage.folder import FolderStore
-from imagefleet.worker.bulk.run_recovery import Caretaker
+from imagefleet.worker.bulk.run_recovery import RunRecovery
 from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.datasets import RUN, SHARDS, Dataset, planned
@@ -33,8 +33,8 @@ LOOKS_SOON = {"IMAGEFLEET_BULK_STILL_S": "1"}
 
 
 @pytest.fixture
-def runs(client: redis.Redis, namespace: str) -> Runs:
-    found = Runs(client, namespace, 60)
+def runs(client: redis.Redis, namespace: str) -> RunRecords:
+    found = RunRecords(client, namespace, 60)
     found.start(RUN)
     found.enqueue(RUN, SHARDS)
     return found
@@ -51,18 +51,18 @@ def _claim(claims: Claims, namespace: str) -> Claimed:
 
 
 def test_a_shard_that_waits_or_is_claimed_is_not_lost(
-    runs: Runs, make_claims: MakeClaims, namespace: str
+    runs: RunRecords, make_claims: MakeClaims, namespace: str
 ) -> None:
     claims = make_claims("host")
     claimed = _claim(claims, namespace)
     runs.begin(RUN.id, 0, "a", "host", (claims.key, claimed.tag))
     assert runs.send_lost(RUN, SHARDS) == 0
-    claims.hand_back(claimed.tag)
+    claims.requeue(claimed.tag)
     assert runs.send_lost(RUN, SHARDS) == 0
 
 
 def test_a_shard_without_a_message_is_sent_again(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     runs.begin(RUN.id, 1, "a", "host")
     runs.progress(RUN.id, 1, "a", "host", 3, 0)
@@ -76,29 +76,29 @@ def test_a_shard_without_a_message_is_sent_again(
 
 
 def test_a_shard_that_another_attempt_began_since_it_was_looked_for_is_left_to_it(
-    runs: Runs, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+    runs: RunRecords, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs.begin(RUN.id, 1, "a", "host")
     client.delete(_queue(namespace))
-    send = Moves.enter_all
+    send = ShardTransitions.enter_all
 
-    def late(moves: Moves, run: str, changes: Iterable[tuple[int, Change]]) -> list[int]:
+    def late(moves: ShardTransitions, run: str, changes: Iterable[tuple[int, Change]]) -> list[int]:
         runs.begin(RUN.id, 0, "b", "host")  # of a message that came back
         runs.begin(RUN.id, 1, "c", "host")
         return send(moves, run, changes)
 
-    monkeypatch.setattr(Moves, "enter_all", late)
+    monkeypatch.setattr(ShardTransitions, "enter_all", late)
     assert runs.send_lost(RUN, SHARDS) == 1
     assert runs.holds(RUN.id, 0, "b")
     assert runs.holds(RUN.id, 1, "c")
 
 
 def test_who_dies_between_looking_and_sending_leaves_the_shards_to_the_next(
-    runs: Runs, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+    runs: RunRecords, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.delete(_queue(namespace))
     with monkeypatch.context() as patch:
-        patch.setattr(Moves, "enter_all", _die)
+        patch.setattr(ShardTransitions, "enter_all", _die)
         with pytest.raises(KeyboardInterrupt):
             runs.send_lost(RUN, SHARDS)
     assert runs.send_lost(RUN, SHARDS) == 3
@@ -109,7 +109,7 @@ def _die(*_: object) -> list[int]:
 
 
 def test_a_message_in_the_claims_of_a_worker_without_a_lease_is_nowhere(
-    runs: Runs, make_claims: MakeClaims, client: redis.Redis, namespace: str
+    runs: RunRecords, make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     _claim(make_claims("host"), namespace)
     client.zrem(f"{namespace}:leases", "host")
@@ -117,7 +117,7 @@ def test_a_message_in_the_claims_of_a_worker_without_a_lease_is_nowhere(
 
 
 def test_jobs_that_wait_for_their_time_are_not_looked_through(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     """300,000 of them kept Redis busy for 4 s. A key of another kind fails whoever reads it."""
     client.set(later_key(namespace), "not a sorted set")
@@ -125,7 +125,7 @@ def test_jobs_that_wait_for_their_time_are_not_looked_through(
 
 
 def test_shards_that_ended_or_whose_run_stopped_are_not_lost(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     runs.begin(RUN.id, 0, "a", "host")
     runs.succeed(RUN.id, 0, "a", "host", 4, {})
@@ -139,7 +139,7 @@ def test_shards_that_ended_or_whose_run_stopped_are_not_lost(
 
 
 def test_of_two_messages_the_second_begins_nothing_while_the_first_is_in_hand(
-    runs: Runs, make_claims: MakeClaims, client: redis.Redis, namespace: str
+    runs: RunRecords, make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     first, second = make_claims("first"), make_claims("second")
     mine = _claim(first, namespace)
@@ -158,11 +158,11 @@ def test_of_two_messages_the_second_begins_nothing_while_the_first_is_in_hand(
 
 
 def test_what_a_dead_worker_had_begins_elsewhere(
-    runs: Runs, make_claims: MakeClaims, namespace: str
+    runs: RunRecords, make_claims: MakeClaims, namespace: str
 ) -> None:
     dead, living = make_claims("dead", lease_s=0), make_claims("living")
     runs.begin(RUN.id, 0, "a", "dead", (dead.key, _claim(dead, namespace).tag))
-    assert living.sweep() == [("dead", 1)]
+    assert living.reclaim_expired() == [("dead", 1)]
     claimed = _claim(living, namespace)
     assert runs.begin(RUN.id, 0, "b", "living", (living.key, claimed.tag)).happened
 
@@ -181,7 +181,7 @@ def _may_search(client: redis.Redis, namespace: str) -> None:
 
 
 def test_a_run_that_stands_still_is_given_to_one_who_asks(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     assert runs.still(30) is None
     _stood_still(client, namespace, 31)
@@ -194,7 +194,7 @@ def test_a_run_that_stands_still_is_given_to_one_who_asks(
 
 
 def test_who_dies_over_one_run_takes_no_other_with_it(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     """Who was given the first is not heard of again."""
     ids = {f"run-{n}" for n in range(5)}
@@ -207,7 +207,7 @@ def test_who_dies_over_one_run_takes_no_other_with_it(
 
 
 def test_a_run_that_moved_or_vanished_since_it_was_found_is_given_to_nobody(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     ids = {f"run-{n}" for n in range(3)}
     for run in ids:
@@ -225,7 +225,7 @@ def test_a_run_that_moved_or_vanished_since_it_was_found_is_given_to_nobody(
     [(100, 99, False), (100, 101, True), (86_400, 599, False), (86_400, 601, True)],
 )
 def test_a_run_that_stays_still_is_looked_after_ever_more_rarely_but_every_ten_minutes(
-    runs: Runs, client: redis.Redis, namespace: str, still_s: int, looked_s: int, again: bool
+    runs: RunRecords, client: redis.Redis, namespace: str, still_s: int, looked_s: int, again: bool
 ) -> None:
     """It had stood still for `still_s` when it was looked after, `looked_s` ago."""
     _stood_still(client, namespace, looked_s + still_s)
@@ -234,7 +234,7 @@ def test_a_run_that_stays_still_is_looked_after_ever_more_rarely_but_every_ten_m
 
 
 def test_a_run_begun_before_moves_were_noted_counts_from_now_on(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     key = f"{namespace}:bulk:{RUN.id}"
     client.hdel(key, "moved_at")
@@ -246,10 +246,12 @@ def test_a_run_begun_before_moves_were_noted_counts_from_now_on(
     assert [runs.still(30), runs.still(30)] == [RUN.id, None]
 
 
-def test_the_fleet_searches_once_however_many_ask(own_redis: EmbeddedRedis, namespace: str) -> None:
+def test_the_fleet_searches_once_however_many_ask(
+    own_redis: LocalRedisServer, namespace: str
+) -> None:
     """Each search reads every run that ended lately."""
     client = connect(own_redis.url)
-    runs = Runs(client, namespace, 60)
+    runs = RunRecords(client, namespace, 60)
     for n in range(100):
         runs.start(replace(RUN, id=f"run-{n}"))
         runs.cancel(f"run-{n}")
@@ -262,7 +264,7 @@ def test_the_fleet_searches_once_however_many_ask(own_redis: EmbeddedRedis, name
 
 
 def test_a_run_that_has_ended_or_is_forgotten_is_not_looked_after(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     runs.cancel(RUN.id)
     _stood_still(client, namespace, 31)
@@ -291,11 +293,11 @@ def test_a_host_that_cannot_open_a_destination_leaves_the_run_to_another(
 ) -> None:
     """The folder is not mounted at the first."""
     mounted = dataset.folder.rename(dataset.folder.with_name("elsewhere"))
-    Caretaker(dataset.runs, 30).look()
+    RunRecovery(dataset.runs, 30).look()
     assert "cannot be looked after" in caplog.text
     mounted.rename(dataset.folder)
     _may_search(client, namespace)
-    Caretaker(dataset.runs, 30).look()
+    RunRecovery(dataset.runs, 30).look()
     assert _states(dataset) == [State.QUEUED] * 2
 
 
@@ -307,7 +309,7 @@ def test_a_destination_that_hangs_keeps_no_other_run_waiting(
     pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)
     runs, still_s = dataset.runs, 1
-    caretaker = Caretaker(runs, still_s)
+    caretaker = RunRecovery(runs, still_s)
     runs.start(replace(RUN, destination=(tmp_path / "hangs").as_uri()))
     try:
         for _ in range(3):
@@ -326,7 +328,7 @@ def test_an_error_does_not_end_the_looking(
 ) -> None:
     """Redis answers with one until the next search, which makes the set anew."""
     client.mset({f"{namespace}:bulk:looked": 1, f"{namespace}:bulk:still": "no set"})
-    caretaker = Caretaker(dataset.runs, 0.1)
+    caretaker = RunRecovery(dataset.runs, 0.1)
     caretaker.start()
     try:
         until(lambda: "nobody here looked after the runs" in caplog.text)
@@ -355,17 +357,17 @@ def test_no_worker_sends_a_shard_whose_files_are_being_taken_away(
         def slow(*_: object) -> None:
             client.hincrby(f"{namespace}:bulk:{run.id}", "moved_at", -20)
             _may_search(client, namespace)
-            Caretaker(runs, 30).look()
+            RunRecovery(runs, 30).look()
             seen.extend(shard.state for shard in runs.shards(run.id))
 
         monkeypatch.setattr(FolderStore, "delete", slow)
-        run.send_again(run.plan.shards, lambda shard: [f"{shard.name}.tar", f"{shard.name}.jsonl"])
+        run.resend(run.plan.shards, lambda shard: [f"{shard.name}.tar", f"{shard.name}.jsonl"])
     assert seen[:3] == [State.CANCELLED] * 3
     assert _lists(client, namespace)
 
 
 def test_who_cannot_help_one_run_helps_the_next(
-    runs: Runs,
+    runs: RunRecords,
     client: redis.Redis,
     namespace: str,
     tmp_path: Path,
@@ -379,7 +381,7 @@ def test_who_cannot_help_one_run_helps_the_next(
     for run in (gone, other, dataset.run):
         runs.start(run)
         _stood_still(client, namespace, 31, run.id)
-    Caretaker(runs, 30).look()
+    RunRecovery(runs, 30).look()
     assert _states(dataset) == [State.QUEUED] * 2
     assert runs.shards("gone") == runs.shards("other") == []
     assert "gone/plan/plan.json is missing" in caplog.text
@@ -442,7 +444,7 @@ def test_a_run_that_waits_for_its_turn_is_not_sent_twice(
         make_claims("host").claim([group], 1, most=1)
     waiting = client.lrange(queue, 0, -1)
     client.hset(f"{namespace}:bulk:{dataset.run.id}", "moved_at", 0)
-    Caretaker(dataset.runs, 30).look()
+    RunRecovery(dataset.runs, 30).look()
     assert client.hexists(f"{namespace}:bulk:{dataset.run.id}", "looked_at")
     assert client.lrange(queue, 0, -1) == waiting
 
@@ -513,7 +515,7 @@ def test_a_cancelled_run_whose_restart_was_killed_before_it_sent_all_goes_on(
     until(lambda: run.status().shards_by_state[State.CANCELLED] == 3)
     until(lambda: not _lists(client, namespace) and not client.keys(f"{namespace}:claims:*"))
     with monkeypatch.context() as patch:
-        patch.setattr(Moves, "enter_all", _die)
+        patch.setattr(ShardTransitions, "enter_all", _die)
         with pytest.raises(KeyboardInterrupt):
             producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     assert run.status().state is State.RUNNING

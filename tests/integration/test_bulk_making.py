@@ -16,9 +16,9 @@ from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.context import Workshop
+from imagefleet.worker.bulk.context import ShardContext
 from imagefleet.worker.bulk.make_shard import make_shard
-from imagefleet.worker.devices.row_backlog import Backlog
+from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.queues.claims import QueueGroup
 from tests.integration.conftest import MakeClaims
@@ -30,7 +30,7 @@ class _Host:
     """Makes the shard of a dataset, time and again."""
 
     dataset: Dataset
-    shop: Workshop
+    shop: ShardContext
     queues: QueueGroup
 
     def make(self) -> None:
@@ -60,10 +60,10 @@ def host(
     (tmp_path / "data" / "plan" / "plan.json").unlink()
     queues = (bulk_queue(namespace, None, None, None),)
     with ThreadPoolExecutor(1) as encoders:
-        shop = Workshop(
+        shop = ShardContext(
             runs=dataset.runs,
             claims=make_claims("host"),
-            backlog=Backlog(4),
+            backlog=RowBacklog(4),
             engine=FakeEngine(),
             encoders=encoders,
             checkpoint_s=1.0,

@@ -17,7 +17,7 @@ from PIL import Image
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import Worker
 
 ROWS: list[Any] = [
@@ -29,7 +29,7 @@ FORMATS = {"webdataset": "png", "parquet": "webp", "files": "jpeg"}
 
 @pytest.fixture(scope="module")
 def made(
-    redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
+    redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, BulkRun]]:
     """One dataset in each format: 16 pictures of 8 rows in shards of 6."""
     folder = tmp_path_factory.mktemp("made")

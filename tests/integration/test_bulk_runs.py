@@ -7,7 +7,7 @@ import redis
 
 from imagefleet.shared.bulk.messages import bulk_queue, unpack_shard
 from imagefleet.shared.bulk.records import NewRun
-from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import LeaseLost, MessageRejected, UnknownRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
@@ -15,11 +15,11 @@ from tests.support.datasets import RUN, SHARDS
 
 
 @pytest.fixture
-def runs(client: redis.Redis, namespace: str) -> Runs:
-    return Runs(client, namespace, 60)
+def runs(client: redis.Redis, namespace: str) -> RunRecords:
+    return RunRecords(client, namespace, 60)
 
 
-def _go(runs: Runs, run: NewRun = RUN) -> None:
+def _go(runs: RunRecords, run: NewRun = RUN) -> None:
     runs.start(run)
     runs.enqueue(run, SHARDS)
 
@@ -29,7 +29,7 @@ def _list(namespace: str) -> str:
 
 
 def _finish(
-    runs: Runs, shard: int, *, done: int = 4, reasons: dict[str, int] | None = None
+    runs: RunRecords, shard: int, *, done: int = 4, reasons: dict[str, int] | None = None
 ) -> State:
     runs.begin(RUN.id, shard, "a", "host")
     run = runs.succeed(RUN.id, shard, "a", "host", done, reasons or {}).run
@@ -38,7 +38,7 @@ def _finish(
 
 
 def test_a_shard_is_sent_once_however_often_it_is_asked_for(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     runs.start(RUN)
     assert [runs.enqueue(RUN, SHARDS), runs.enqueue(RUN, SHARDS)] == [3, 0]
@@ -46,7 +46,7 @@ def test_a_shard_is_sent_once_however_often_it_is_asked_for(
 
 
 def test_a_shards_message_says_where_its_rows_are(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     _go(runs)
     [envelope] = client.lrange(_list(namespace), -1, -1)
@@ -55,12 +55,12 @@ def test_a_shards_message_says_where_its_rows_are(
     assert headers["images"] == 4
 
 
-def test_only_the_attempt_that_has_a_shard_moves_it(runs: Runs) -> None:
+def test_only_the_attempt_that_has_a_shard_moves_it(runs: RunRecords) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "first", "host-1")
     runs.begin(RUN.id, 0, "second", "host-2")
     assert not runs.holds(RUN.id, 0, "first")
-    assert not runs.hand_back(RUN.id, 0, "first").happened
+    assert not runs.requeue(RUN.id, 0, "first").happened
     with pytest.raises(LeaseLost):
         runs.progress(RUN.id, 0, "first", "host-1", 1, 0)
     with pytest.raises(LeaseLost):
@@ -69,12 +69,12 @@ def test_only_the_attempt_that_has_a_shard_moves_it(runs: Runs) -> None:
     assert runs.shards(RUN.id)[0].tries == 2
 
 
-def test_a_claim_that_is_gone_begins_nothing(runs: Runs) -> None:
+def test_a_claim_that_is_gone_begins_nothing(runs: RunRecords) -> None:
     _go(runs)
     assert not runs.begin(RUN.id, 0, "a", "host", ("no-such-claims", "tag")).happened
 
 
-def test_the_last_shard_ends_the_run_and_only_that_move_says_so(runs: Runs) -> None:
+def test_the_last_shard_ends_the_run_and_only_that_move_says_so(runs: RunRecords) -> None:
     _go(runs)
     assert [_finish(runs, shard) for shard in range(3)] == ["running", "running", "succeeded"]
     status = runs.get(RUN.id)
@@ -83,7 +83,7 @@ def test_the_last_shard_ends_the_run_and_only_that_move_says_so(runs: Runs) -> N
     assert not runs.begin(RUN.id, 0, "b", "host").happened
 
 
-def test_failed_samples_are_counted_by_reason_and_once(runs: Runs) -> None:
+def test_failed_samples_are_counted_by_reason_and_once(runs: RunRecords) -> None:
     _go(runs)
     _finish(runs, 0, done=3, reasons={"device_error": 1})
     assert runs.withdraw(RUN.id, [0, 1]) == [0]
@@ -95,7 +95,7 @@ def test_failed_samples_are_counted_by_reason_and_once(runs: Runs) -> None:
     assert status.failures_by_reason == {"device_error": 1}
 
 
-def test_more_failures_than_allowed_stop_the_run(runs: Runs) -> None:
+def test_more_failures_than_allowed_stop_the_run(runs: RunRecords) -> None:
     limited = NewRun(**{**vars(RUN), "max_failures": 1})
     _go(runs, limited)
     assert _finish(runs, 0, done=3, reasons={"device_error": 1}) is State.RUNNING
@@ -105,13 +105,13 @@ def test_more_failures_than_allowed_stop_the_run(runs: Runs) -> None:
 
 
 def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "a", "host")
     assert runs.cancel(RUN.id) is State.CANCELLED
     assert not runs.progress(RUN.id, 0, "a", "host", 1, 0)
-    move = runs.hand_back(RUN.id, 0, "a")
+    move = runs.requeue(RUN.id, 0, "a")
     assert (move.happened, move.run) == (True, State.CANCELLED)
     assert not runs.begin(RUN.id, 1, "b", "host").happened
     runs.start(RUN)
@@ -119,7 +119,7 @@ def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
     assert runs.get(RUN.id).shards_by_state[State.QUEUED] == 3
 
 
-def test_a_run_cancelled_with_its_last_shard_ends_when_it_goes_on(runs: Runs) -> None:
+def test_a_run_cancelled_with_its_last_shard_ends_when_it_goes_on(runs: RunRecords) -> None:
     _go(runs)
     for shard in (0, 1):
         _finish(runs, shard)
@@ -133,16 +133,16 @@ def test_a_run_cancelled_with_its_last_shard_ends_when_it_goes_on(runs: Runs) ->
         runs.cancel("another")
 
 
-def test_a_shard_handed_back_is_nobodys(runs: Runs) -> None:
+def test_a_shard_handed_back_is_nobodys(runs: RunRecords) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "a", "host")
-    assert runs.hand_back(RUN.id, 0, "a").happened
+    assert runs.requeue(RUN.id, 0, "a").happened
     assert runs.shards(RUN.id)[0].state is State.QUEUED
     with pytest.raises(LeaseLost):
         runs.progress(RUN.id, 0, "a", "host", 1, 0)
 
 
-def test_only_shards_that_nobody_works_on_are_withdrawn(runs: Runs) -> None:
+def test_only_shards_that_nobody_works_on_are_withdrawn(runs: RunRecords) -> None:
     _go(runs)
     _finish(runs, 0)
     runs.begin(RUN.id, 1, "a", "host")
@@ -152,7 +152,7 @@ def test_only_shards_that_nobody_works_on_are_withdrawn(runs: Runs) -> None:
     assert runs.enqueue(RUN, SHARDS) == 1
 
 
-def test_finished_shards_found_in_the_destination_are_not_sent(runs: Runs) -> None:
+def test_finished_shards_found_in_the_destination_are_not_sent(runs: RunRecords) -> None:
     runs.start(RUN)
     runs.note_finished(RUN.id, [(0, 4, {}), (2, 3, {"device_error": 1})])
     assert runs.enqueue(RUN, SHARDS) == 1
@@ -160,7 +160,7 @@ def test_finished_shards_found_in_the_destination_are_not_sent(runs: Runs) -> No
 
 
 def test_nobody_works_on_a_run_redis_forgot(
-    runs: Runs, client: redis.Redis, namespace: str
+    runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "a", "host")
@@ -172,12 +172,12 @@ def test_nobody_works_on_a_run_redis_forgot(
         runs.get(RUN.id)
 
 
-def test_what_a_cancelled_shard_has_is_counted_once(runs: Runs) -> None:
+def test_what_a_cancelled_shard_has_is_counted_once(runs: RunRecords) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "a", "first")
     runs.progress(RUN.id, 0, "a", "first", 3, 0)
     runs.cancel(RUN.id)
-    runs.hand_back(RUN.id, 0, "a")
+    runs.requeue(RUN.id, 0, "a")
     _go(runs)
     runs.begin(RUN.id, 0, "b", "second")
     runs.progress(RUN.id, 0, "b", "second", 3, 0)  # found in its parts
@@ -186,7 +186,7 @@ def test_what_a_cancelled_shard_has_is_counted_once(runs: Runs) -> None:
     assert (status.images, status.images_by_worker) == (4, {"first": 3, "second": 1})
 
 
-def test_a_shard_that_failed_as_a_whole_starts_from_nothing(runs: Runs) -> None:
+def test_a_shard_that_failed_as_a_whole_starts_from_nothing(runs: RunRecords) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "a", "host")
     runs.fail(RUN.id, 0, "a", "host", {"storage_denied": 4})
@@ -197,7 +197,7 @@ def test_a_shard_that_failed_as_a_whole_starts_from_nothing(runs: Runs) -> None:
 
 @pytest.mark.parametrize("end", ["success", "cancel"])
 def test_all_that_redis_holds_of_a_run_that_ended_expires(
-    runs: Runs, client: redis.Redis, namespace: str, end: str
+    runs: RunRecords, client: redis.Redis, namespace: str, end: str
 ) -> None:
     _go(runs)
     assert client.ttl(f"{namespace}:bulk:{RUN.id}") == -1

@@ -9,7 +9,7 @@ import pytest
 
 from imagefleet import Client
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.mounts import in_namespace
 from tests.support.processes import StartWorker
 from tests.support.s3 import BUCKET, FaultyS3, carry, error, reply, signed_s3
@@ -109,7 +109,7 @@ with Client(url, namespace=namespace) as client:
 
 @pytest.mark.parametrize("small", ["data", "tmp"])
 def test_a_run_goes_on_when_there_is_room_again_or_elsewhere(
-    redis_server: EmbeddedRedis, namespace: str, tmp_path: Path, small: str
+    redis_server: LocalRedisServer, namespace: str, tmp_path: Path, small: str
 ) -> None:
     for name in ("data", "tmp"):
         (tmp_path / name).mkdir()

@@ -13,7 +13,7 @@ from imagefleet import Client
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.datasets import Dataset, planned, read_tar
 from tests.support.files import files_below
 from tests.support.processes import StartWorker, Worker, until
@@ -44,7 +44,7 @@ def _is_whole(dataset: Dataset) -> bool:
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
+    redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, bytes]:
     """The files of a run that nothing happened to."""
     folder, namespace = tmp_path_factory.mktemp("undisturbed"), "undisturbed"

@@ -14,10 +14,10 @@ import redis
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.queues import known_queues_key, list_key
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.tenants import Tenants
-from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claims import Claims, QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.processes import until
@@ -139,7 +139,7 @@ def test_jobs_of_nobody_are_a_tenant_too(
 def test_a_tenant_gets_pictures_by_its_weight(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
-    Tenants(client, namespace).weigh("gold", 3)
+    Tenants(client, namespace).set_weight("gold", 3)
     for tenant in ("gold", "free"):
         client.lpush(_queue_of_tenant(client, namespace, "q", tenant), *[tenant] * 400)
     assert _served(make_claims("w"), group, 50, 8) == {"gold": 300, "free": 100}
@@ -193,7 +193,7 @@ def test_an_empty_queue_of_a_tenant_is_forgotten_until_something_is_put_back(
     [message] = claims.claim(group, 8)
     assert other.claim(group, 8) == []
     assert not client.exists(known_queues_key(namespace))
-    claims.hand_back(message.tag)
+    claims.requeue(message.tag)
     assert _texts(other.claim(group, 8)) == ["a"]
     assert claims.claim(group, 8) == []
     assert other.leave() == 1
@@ -353,7 +353,7 @@ def test_nothing_is_lost_or_doubled_by_looking_ahead(
     while claimed := claims.claim(group, rng.choice([1, 3, 8])):
         back = [each for each in claimed if rng.random() < 0.2]
         for each in reversed(back):
-            claims.hand_back(each.tag)
+            claims.requeue(each.tag)
         taken += [each.message for each in claimed if each not in back]
     assert Counter(taken) == Counter([*messages, "the same twice", "the same twice"])
 
@@ -374,7 +374,7 @@ def _make_suspect(client: redis.Redis, claims: Claims, group: QueueGroup, messag
     """Leave a message that two workers died with in an otherwise empty queue."""
     _push(client, group, message)
     for _ in range(2):
-        claims.give_up(claims.claim([group], 1)[0].tag)
+        claims.requeue(claims.claim([group], 1)[0].tag, counted=True)
 
 
 def test_a_suspect_among_the_next_is_taken_alone_afterwards(
@@ -494,8 +494,8 @@ def test_a_dead_worker_s_messages_return_to_the_head_in_order_and_counted(
     dead.claim(group, 2)
     client.zadd(f"{namespace}:leases", {"dead": time.time() - 1})
     other = make_claims("other")
-    assert other.sweep() == [("dead", 2)]
-    assert other.sweep() == []
+    assert other.reclaim_expired() == [("dead", 2)]
+    assert other.reclaim_expired() == []
     again = other.claim(group, 8)
     assert [(message.message, message.deliveries) for message in again] == [
         ("a", 2),
@@ -511,7 +511,7 @@ def test_a_worker_that_lost_its_lease_can_neither_ack_nor_claim(
     frozen, other = make_claims("frozen"), make_claims("other")
     [message] = frozen.claim(group, 1)
     client.zadd(f"{namespace}:leases", {"frozen": time.time() - 1})
-    other.sweep()
+    other.reclaim_expired()
     assert not frozen.ack(message.tag)
     assert not frozen.renew()
     with pytest.raises(LeaseLost):
@@ -525,7 +525,7 @@ def test_a_living_worker_is_never_swept(
     _push(client, group[0], "a")
     alive, other = make_claims("alive"), make_claims("other")
     alive.claim(group, 1)
-    assert other.sweep() == []
+    assert other.reclaim_expired() == []
     assert alive.renew()
 
 
@@ -559,9 +559,9 @@ def test_a_claim_whose_answer_got_lost_is_handed_back(
     with pytest.raises(redis.ConnectionError):
         claims.claim(group, 1)
     monkeypatch.setattr(claims, "_take", take)
-    assert claims.hand_back_strays() == 1
+    assert claims.requeue_orphans() == 1
     assert _texts(held + claims.claim(group, 8)) == ["a", "b", "c"]
-    assert claims.hand_back_strays() == 0
+    assert claims.requeue_orphans() == 0
 
 
 def test_a_claim_that_came_back_after_its_ack_is_handed_back(
@@ -573,7 +573,7 @@ def test_a_claim_that_came_back_after_its_ack_is_handed_back(
     kept = client.hgetall(claims.key)
     claims.ack(message.tag)
     client.hset(claims.key, mapping=kept)  # by a failover, or a restart without the last second
-    assert claims.hand_back_strays() == 1
+    assert claims.requeue_orphans() == 1
     assert _texts(claims.claim(group, 1)) == ["a"]
 
 
@@ -599,12 +599,12 @@ def test_what_is_not_due_is_in_nobody_s_hands_and_comes_back_uncounted(
     _push(client, group[0], "later", "now")
     claims = make_claims("w")
     later, now = claims.claim(group, 2)
-    assert not claims.put_aside(now.tag, time.time() - 5)
-    assert claims.put_aside(later.tag, time.time() + 3600)
+    assert not claims.delay(now.tag, time.time() - 5)
+    assert claims.delay(later.tag, time.time() + 3600)
     assert client.hkeys(claims.key) == [now.tag]
     assert not claims.holds(later.tag)
     client.zadd(f"{namespace}:later", {f"{later.list_key}\0later": 1})
-    Records(client, namespace, 3600).bring_back()
+    JobRecords(client, namespace, 3600).bring_back()
     [again] = make_claims("other").claim(group, 8)
     assert (again.message, again.deliveries) == ("later", 1)
 
@@ -616,7 +616,7 @@ def test_a_queue_that_gets_something_back_is_known_again(
     claims = make_claims("w")
     [message] = claims.claim(group, 8)
     assert claims.claim(group, 8) == []
-    claims.hand_back(message.tag)
+    claims.requeue(message.tag)
     assert client.smembers(known_queues_key(namespace)) == set(group[0].queues)
 
 
@@ -629,11 +629,13 @@ def test_a_tenant_s_queue_that_was_asked_for_by_name_is_one_place(
     assert _texts(make_claims("w").claim(groups, 8)) == ["a", "b"]
 
 
-def test_what_was_claimed_survives_a_killed_redis(own_redis: EmbeddedRedis, namespace: str) -> None:
+def test_what_was_claimed_survives_a_killed_redis(
+    own_redis: LocalRedisServer, namespace: str
+) -> None:
     client = connect(own_redis.url)
     client.lpush("q", "a")
     claims = Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=60)
-    claims.join()
+    claims.acquire_lease()
     claims.claim(ONE, 1)
     own_redis.kill()
     own_redis.start()
@@ -647,7 +649,7 @@ def test_what_a_busy_redis_refuses_to_let_go_of_is_handed_back_later(tmp_path: P
     with TcpServer(tmp_path, "--busy-reply-threshold", "10") as server:
         client = server.client()
         claims = Claims(once=client, patient=client, namespace="n", worker="w", lease_s=60)
-        claims.join()
+        claims.acquire_lease()
         _push(client, group[0], "a")
         [claimed] = claims.claim(group, 1)
         loop = threading.Thread(target=_loop_until_killed, args=(server,))
@@ -656,7 +658,7 @@ def test_what_a_busy_redis_refuses_to_let_go_of_is_handed_back_later(tmp_path: P
         assert _says_busy(lambda: claims.ack(claimed.tag))
         server.client().script_kill()
         loop.join()
-        assert claims.hand_back_strays() == 1
+        assert claims.requeue_orphans() == 1
         assert _texts(claims.claim(group, 1)) == ["a"]
 
 
@@ -666,7 +668,7 @@ def test_a_worker_waits_for_a_busy_redis(tmp_path: Path) -> None:
         loop.start()
         until(lambda: _says_busy(server.client().ping))
         answered = threading.Thread(
-            target=connect(f"redis://127.0.0.1:{server.port}", retries=UNTIL_IT_IS_BACK).ping
+            target=connect(f"redis://127.0.0.1:{server.port}", retries=RETRY_FOREVER).ping
         )
         answered.start()
         answered.join(0.3)

@@ -13,9 +13,9 @@ import pytest
 from imagefleet import Client
 from imagefleet.shared.jobs.model import JobResult
 from imagefleet.shared.jobs.queues import leases_key
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import ROOT
 from tests.support.records import begin
 
@@ -23,7 +23,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run(redis_server: EmbeddedRedis, namespace: str) -> Run:
+def run(redis_server: LocalRedisServer, namespace: str) -> Run:
     def run(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         command, *rest = arguments
         place = ["--redis-url", redis_server.url, "--namespace", namespace]
@@ -69,12 +69,12 @@ def test_a_file_of_prompts_is_one_job_a_line(run: Run) -> None:
     ],
 )
 def test_a_bad_file_is_refused_whole_and_the_line_named(
-    run: Run, redis_server: EmbeddedRedis, namespace: str, stdin: str, sentence: str
+    run: Run, redis_server: LocalRedisServer, namespace: str, stdin: str, sentence: str
 ) -> None:
     told = run("submit", "-", stdin=stdin)
     assert (told.returncode, told.stdout) == (1, "")
     assert sentence in told.stderr
-    assert Client(redis_server.url, namespace=namespace).tenants.standings()[0].waiting == 0
+    assert Client(redis_server.url, namespace=namespace).tenants.statuses()[0].waiting == 0
 
 
 @pytest.mark.parametrize("command", ["status", "wait", "cancel"])
@@ -125,7 +125,7 @@ def test_a_limit_that_is_no_number_of_jobs_is_a_wrong_command_line(run: Run, lim
 
 @pytest.mark.parametrize("wait", [(), ("--wait",)])
 def test_the_ids_of_accepted_jobs_are_printed_although_later_ones_are_refused(
-    run: Run, redis_server: EmbeddedRedis, namespace: str, wait: tuple[str, ...]
+    run: Run, redis_server: LocalRedisServer, namespace: str, wait: tuple[str, ...]
 ) -> None:
     client = Client(redis_server.url, namespace=namespace)
     client.tenants.limit("*", 600)
@@ -137,10 +137,10 @@ def test_the_ids_of_accepted_jobs_are_printed_although_later_ones_are_refused(
 
 
 def test_waiting_prints_where_the_pictures_are(
-    run: Run, redis_server: EmbeddedRedis, namespace: str
+    run: Run, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     job = Client(redis_server.url, namespace=namespace).submit("a")
-    records = Records(connect(redis_server.url), namespace, 3600)
+    records = JobRecords(connect(redis_server.url), namespace, 3600)
     begin(records, job.id, "x")
     result = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
     records.succeed(job.id, "x", result, None)
@@ -148,7 +148,7 @@ def test_waiting_prints_where_the_pictures_are(
 
 
 def test_ctrl_c_while_waiting_leaves_the_id_behind(
-    redis_server: EmbeddedRedis, namespace: str
+    redis_server: LocalRedisServer, namespace: str
 ) -> None:
     place = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
     waiting = subprocess.Popen(
@@ -168,7 +168,7 @@ def test_ctrl_c_while_waiting_leaves_the_id_behind(
 
 
 def test_nobody_is_missed_who_is_not_needed(
-    run: Run, redis_server: EmbeddedRedis, namespace: str
+    run: Run, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     client = Client(redis_server.url, namespace=namespace)
     client.submit("a", id="over").cancel()

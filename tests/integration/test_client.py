@@ -20,10 +20,10 @@ from imagefleet.shared.errors import (
     UnknownJob,
 )
 from imagefleet.shared.jobs.model import JobError, JobResult, State
-from imagefleet.shared.jobs.offers import Catalogue, Offer
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.offers import Offer, OfferRegistry
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.jobs.attempt import offer_of
 from imagefleet.worker.queues.claims import Claims
 from tests.support.engines import INFO
@@ -33,21 +33,21 @@ RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={
 
 
 @pytest.fixture
-def producer(redis_server: EmbeddedRedis, namespace: str) -> Client:
+def producer(redis_server: LocalRedisServer, namespace: str) -> Client:
     return Client(redis_server.url, namespace=namespace)
 
 
 @pytest.fixture
-def records(redis_server: EmbeddedRedis, namespace: str) -> Records:
-    return Records(connect(redis_server.url), namespace, 3600)
+def records(redis_server: LocalRedisServer, namespace: str) -> JobRecords:
+    return JobRecords(connect(redis_server.url), namespace, 3600)
 
 
-def _succeed(records: Records, job_id: str) -> None:
+def _succeed(records: JobRecords, job_id: str) -> None:
     begin(records, job_id, "a")
     records.succeed(job_id, "a", RESULT, None)
 
 
-def test_results_come_back_to_whoever_waits(producer: Client, records: Records) -> None:
+def test_results_come_back_to_whoever_waits(producer: Client, records: JobRecords) -> None:
     job = producer.submit("a", seed=7)
     _succeed(records, job.id)
     assert job.result(timeout=5) == RESULT
@@ -62,11 +62,11 @@ def test_workers_are_alive_until_their_lease_ends(
         claims = Claims(
             once=client, patient=client, namespace=namespace, worker=worker, lease_s=lease_s
         )
-        claims.join()
+        claims.acquire_lease()
     assert producer.workers() == ["alive"]
 
 
-def test_as_completed_yields_each_job_as_it_ends(producer: Client, records: Records) -> None:
+def test_as_completed_yields_each_job_as_it_ends(producer: Client, records: JobRecords) -> None:
     jobs = producer.submit_many(["a", {"prompt": "b", "seed": 3}, "c"], guidance_scale=2)
     assert [job.status().request.guidance_scale for job in jobs] == [2, 2, 2]
     _succeed(records, jobs[1].id)
@@ -90,7 +90,9 @@ def test_a_timeout_says_that_the_job_goes_on(producer: Client) -> None:
     assert job.status().state is State.QUEUED
 
 
-def test_failures_are_typed_and_carry_the_stored_code(producer: Client, records: Records) -> None:
+def test_failures_are_typed_and_carry_the_stored_code(
+    producer: Client, records: JobRecords
+) -> None:
     job = producer.submit("a")
     begin(records, job.id, "x")
     records.fail(job.id, "x", JobError(code="device_error", message="out of memory"), None)
@@ -126,16 +128,16 @@ def test_a_missing_prompt_is_named_as_what_it_is(producer: Client) -> None:
 
 
 def test_a_client_s_tenant_is_that_of_jobs_which_name_none(
-    redis_server: EmbeddedRedis, namespace: str
+    redis_server: LocalRedisServer, namespace: str
 ) -> None:
     producer = Client(redis_server.url, namespace=namespace, tenant="gold")
     jobs = producer.submit_many(["a", {"prompt": "b", "tenant": "free"}])
     assert [job.status().request.tenant for job in jobs] == ["gold", "free"]
-    waiting = {each.tenant: each.waiting for each in producer.tenants.standings()}
+    waiting = {each.tenant: each.waiting for each in producer.tenants.statuses()}
     assert waiting == {"*": 2, "gold": 1, "free": 1}
 
 
-def test_a_full_queue_takes_nothing_more_and_says_so(producer: Client, records: Records) -> None:
+def test_a_full_queue_takes_nothing_more_and_says_so(producer: Client, records: JobRecords) -> None:
     producer.tenants.limit("*", 3)
     kept = producer.submit_many(["a", "b"])
     with pytest.raises(QueueFull, match="2 wait, 2 more would pass the limit of 3") as full:
@@ -172,19 +174,19 @@ def test_limits_hold_for_producers_that_race(producer: Client) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(submit, range(80)))
-    assert (producer.tenants.standings()[0].waiting, len(refused)) == (50, 30)
+    assert (producer.tenants.statuses()[0].waiting, len(refused)) == (50, 30)
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), 1e9])
 def test_weights_that_are_none_are_refused(producer: Client, weight: float) -> None:
     with pytest.raises(InvalidRequest, match="weight="):
-        producer.tenants.weigh("gold", weight)
+        producer.tenants.set_weight("gold", weight)
 
 
 def test_what_no_worker_here_offers_is_refused_at_the_door(
-    redis_server: EmbeddedRedis, namespace: str
+    redis_server: LocalRedisServer, namespace: str
 ) -> None:
-    Catalogue(connect(redis_server.url), namespace).announce(offer_of(INFO))
+    OfferRegistry(connect(redis_server.url), namespace).announce(offer_of(INFO))
     producer = Client(redis_server.url, namespace=namespace)
     for wrong, limit in (
         ({"model": "other"}, "there is tiny"),
@@ -208,7 +210,7 @@ def test_an_address_that_is_none_is_a_configuration_error() -> None:
         Client("http://localhost")
 
 
-def test_a_full_redis_says_that_nothing_was_taken(own_redis: EmbeddedRedis) -> None:
+def test_a_full_redis_says_that_nothing_was_taken(own_redis: LocalRedisServer) -> None:
     admin = connect(own_redis.url)
     admin.config_set("maxmemory", "1mb")
     producer = Client(own_redis.url)
@@ -220,7 +222,7 @@ def test_a_full_redis_says_that_nothing_was_taken(own_redis: EmbeddedRedis) -> N
 
 
 def test_the_asyncio_client_does_the_same(
-    redis_server: EmbeddedRedis, namespace: str, records: Records
+    redis_server: LocalRedisServer, namespace: str, records: JobRecords
 ) -> None:
     async def use() -> None:
         async with AsyncClient(redis_server.url, namespace=namespace) as client:
@@ -240,9 +242,9 @@ def test_the_asyncio_client_does_the_same(
 
 
 def test_offers_are_read_again_after_a_while(
-    redis_server: EmbeddedRedis, namespace: str, monkeypatch: pytest.MonkeyPatch
+    redis_server: LocalRedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalogue = Catalogue(connect(redis_server.url), namespace)
+    catalogue = OfferRegistry(connect(redis_server.url), namespace)
     assert catalogue.offers() == {}
     offer = Offer(**{**offer_of(INFO).model_dump(), "model": "new"})
     catalogue.announce(offer)

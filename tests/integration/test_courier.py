@@ -14,15 +14,15 @@ from redis import Redis
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.redis_client.connection import connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.shared.webhooks.messages import Message, Verdict
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.webhooks.messages import DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.signature import new_secret, webhook_id
 from imagefleet.worker.outbound.address_policy import AllowList
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.webhooks import start_delivery
-from imagefleet.worker.webhooks.delivery_loop import Courier
+from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender
 from tests.support.processes import ROOT, until
 from tests.support.receiver import Receiver, answers
@@ -39,8 +39,8 @@ def outbox(client: Redis, namespace: str) -> Outbox:
 @contextmanager
 def _delivering(
     outbox: Outbox, pauses: Sequence[float] = (0.01,) * 5, allow: AllowList = HERE
-) -> Iterator[Courier]:
-    courier = Courier(outbox, Sender([SECRET], allow), pauses)
+) -> Iterator[DeliveryLoop]:
+    courier = DeliveryLoop(outbox, Sender([SECRET], allow), pauses)
     courier.start()
     try:
         yield courier
@@ -48,8 +48,8 @@ def _delivering(
         courier.stop(patience_s=10)
 
 
-def _message(url: str, name: str = "cat-1.succeeded") -> Message:
-    return Message(id=name, job_id="cat-1", url=url, body='{"type": "job.succeeded"}')
+def _message(url: str, name: str = "cat-1.succeeded") -> OutboxMessage:
+    return OutboxMessage(id=name, job_id="cat-1", url=url, body='{"type": "job.succeeded"}')
 
 
 def test_what_is_owed_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> None:
@@ -107,7 +107,7 @@ def test_an_address_that_is_not_allowed_is_given_up_at_once(outbox: Outbox) -> N
     assert receiver.deliveries == []
     [entry] = outbox.entries(failed=True)
     assert entry.last is not None
-    assert entry.last.verdict is Verdict.REFUSED
+    assert entry.last.verdict is DeliveryVerdict.REFUSED
     assert "loopback" in entry.last.reason
 
 
@@ -137,7 +137,7 @@ def test_a_receiver_that_hangs_does_not_hold_up_the_others(outbox: Outbox) -> No
 
 
 def test_callbacks_outlive_a_redis_that_is_killed(
-    own_redis: EmbeddedRedis, namespace: str, caplog: pytest.LogCaptureFixture
+    own_redis: LocalRedisServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = connect(own_redis.url, retries=0)
     outbox = Outbox(client, namespace)
@@ -180,4 +180,4 @@ def test_a_worker_does_not_outlive_its_courier() -> None:
         "Courier(None, None).start(); threading.Event().wait(30)"
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
-    assert ended.returncode == Exit.BROKEN
+    assert ended.returncode == ExitCode.SOFTWARE

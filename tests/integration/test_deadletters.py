@@ -10,7 +10,7 @@ from imagefleet.shared.jobs.celery_message import RECORDED, job_message
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
 from imagefleet.shared.jobs.model import JobError, JobRequest, State
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def letters(client: redis.Redis, namespace: str) -> DeadLetters:
 
 
 def _bury(letters: DeadLetters, message: str, queue: str = "queue") -> DeadLetter:
-    return letters.bury(queue, message, code="message_rejected", reason="why", deliveries=1)
+    return letters.add(queue, message, code="message_rejected", reason="why", deliveries=1)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_oldest_make_room(
     assert {letter.message for letter in letters.read()} == {"c", "d"}
 
 
-def _failed(records: Records, client: redis.Redis, queue: str) -> str:
+def _failed(records: JobRecords, client: redis.Redis, queue: str) -> str:
     records.submit([("j", JobRequest(prompt="a"))])
     message = client.rpop(queue)
     records.fail("j", "", JobError(code="x", message="y"), None)
@@ -76,7 +76,7 @@ def _failed(records: Records, client: redis.Redis, queue: str) -> str:
 def test_redriving_queues_a_failed_job_with_fresh_counts(
     letters: DeadLetters, client: redis.Redis, namespace: str
 ) -> None:
-    records, queue = Records(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
+    records, queue = JobRecords(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
     message = _failed(records, client, queue)
     letter = _bury(letters, message, queue)
     assert letters.redrive(letter) is State.QUEUED
@@ -92,7 +92,7 @@ def test_redriving_queues_a_failed_job_with_fresh_counts(
 def test_a_job_that_ended_well_is_not_revived(
     letters: DeadLetters, client: redis.Redis, namespace: str
 ) -> None:
-    records, queue = Records(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
+    records, queue = JobRecords(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
     records.submit([("j", JobRequest(prompt="a"))])
     letter = _bury(letters, str(client.rpop(queue)), queue)
     records.cancel("j", "", None)

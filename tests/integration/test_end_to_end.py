@@ -13,7 +13,7 @@ from PIL import Image
 
 from imagefleet import Client, Job
 from imagefleet.shared.jobs.model import CallbackEvent, JobResult
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.webhooks.signature import new_secret
 from tests.support.judge import judge, score
@@ -51,7 +51,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
     secret = new_secret()
     with (
-        EmbeddedRedis(folder / "redis") as server,
+        LocalRedisServer(folder / "redis") as server,
         signed_s3() as s3,
         Receiver([secret]) as receiver,
         pytest.MonkeyPatch.context() as patch,

@@ -10,7 +10,7 @@ from imagefleet import Client, Job
 from imagefleet.shared.errors import JobFailed
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import State
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.s3 import (
@@ -36,7 +36,7 @@ def test_hung_devices_end_their_worker_and_the_jobs_run_elsewhere(
     poison = producer.submit("this one [hang]s")
     until(lambda: _running([poison]))
     waiting = producer.submit_many(["a", "b"])
-    assert hung.wait() == Exit.HUNG
+    assert hung.wait() == ExitCode.IOERR
     assert poison.status().state is State.QUEUED
     poison.cancel()
     start()
@@ -51,7 +51,7 @@ def test_a_prompt_that_hangs_every_device_is_given_up_and_takes_no_mate_with_it(
     mates = producer.submit_many([f"good {i}" for i in range(7)])
     bounds = {"IMAGEFLEET_WATCHDOG_S": "1", "IMAGEFLEET_MAX_DELIVERIES": "3"}
     for _ in range(3):
-        assert start(**bounds).wait() == Exit.HUNG
+        assert start(**bounds).wait() == ExitCode.IOERR
     start(**bounds)
     assert finish(producer, mates) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="3 workers died") as failed:
@@ -89,7 +89,7 @@ def test_a_sick_worker_leaves_the_queue_to_the_healthy_ones(
     first.await_log("quarantined")
     start()
     assert finish(producer, jobs) == {State.SUCCEEDED}
-    assert first.wait() == Exit.SICK
+    assert first.wait() == ExitCode.UNAVAILABLE
 
 
 def test_a_job_whose_devices_are_well_is_tried_once_more_and_then_kept_as_a_dead_letter(

@@ -6,18 +6,18 @@ import redis
 
 from imagefleet.shared.errors import LeaseLost, StorageUnavailable
 from imagefleet.shared.jobs.model import JobRequest, State
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
-from imagefleet.worker.jobs.finish import Finisher
+from imagefleet.worker.jobs.finish import JobFinisher
 from tests.support.records import begin
 
 
 @pytest.fixture
-def records(client: redis.Redis, namespace: str) -> Records:
-    return Records(client, namespace, retention_s=3600)
+def records(client: redis.Redis, namespace: str) -> JobRecords:
+    return JobRecords(client, namespace, retention_s=3600)
 
 
 class FailsSometimes(MemoryStore):
@@ -34,7 +34,7 @@ class FailsSometimes(MemoryStore):
         return super().put(key, data, content_type)
 
 
-def _begun(records: Records, images: int = 1) -> Attempt:
+def _begun(records: JobRecords, images: int = 1) -> Attempt:
     request = JobRequest.parse({"prompt": "a", "seed": 1, "num_images_per_prompt": images})
     records.submit([("j", request)])
     attempt = plan_attempt("j", request, FakeEngine().info, token="first")
@@ -44,11 +44,11 @@ def _begun(records: Records, images: int = 1) -> Attempt:
     return attempt
 
 
-def _finisher(records: Records, store: MemoryStore, patience_s: float = 10) -> Finisher:
-    return Finisher(store, records, FakeEngine(), "w", patience_s)
+def _finisher(records: JobRecords, store: MemoryStore, patience_s: float = 10) -> JobFinisher:
+    return JobFinisher(store, records, FakeEngine(), "w", patience_s)
 
 
-def test_an_attempt_that_lost_its_job_stores_nothing(records: Records) -> None:
+def test_an_attempt_that_lost_its_job_stores_nothing(records: JobRecords) -> None:
     attempt, store = _begun(records), MemoryStore()
     begin(records, "j", "another", 2)
     with pytest.raises(LeaseLost):
@@ -57,7 +57,7 @@ def test_an_attempt_that_lost_its_job_stores_nothing(records: Records) -> None:
     assert records.get("j").state is State.RUNNING
 
 
-def test_pictures_outlive_uploads_that_fail(records: Records) -> None:
+def test_pictures_outlive_uploads_that_fail(records: JobRecords) -> None:
     attempt, store = _begun(records, images=4), FailsSometimes()
     result = _finisher(records, store).finish(attempt)
     assert [image.index for image in result.images] == [0, 1, 2, 3]
@@ -65,14 +65,14 @@ def test_pictures_outlive_uploads_that_fail(records: Records) -> None:
     assert store.puts == 16
 
 
-def test_an_upload_is_not_tried_for_ever(records: Records) -> None:
+def test_an_upload_is_not_tried_for_ever(records: JobRecords) -> None:
     attempt = _begun(records)
     with pytest.raises(StorageUnavailable):
         _finisher(records, FailsSometimes(), patience_s=0).finish(attempt)
     assert records.get("j").state is State.RUNNING  # the caller decides what becomes of it
 
 
-def test_a_succeeded_record_tells_all_its_steps(records: Records) -> None:
+def test_a_succeeded_record_tells_all_its_steps(records: JobRecords) -> None:
     attempt = _begun(records)
     records.progress("j", attempt.token, 3, 4, None)
     _finisher(records, MemoryStore()).finish(attempt)

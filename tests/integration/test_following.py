@@ -7,7 +7,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-from imagefleet.shared.redis_client.sentinel_connection import FollowingConnection
+from imagefleet.shared.redis_client.sentinel_connection import SentinelMasterConnection
 from tests.support.redis import TcpServer
 
 
@@ -27,7 +27,7 @@ def test_a_command_whose_master_died_goes_to_the_new_one(tmp_path: Path) -> None
         pool = SentinelConnectionPool(
             "fleet",
             watchers,
-            connection_class=FollowingConnection,
+            connection_class=SentinelMasterConnection,
             retry=Retry(NoBackoff(), retries=3),
         )
         with redis.Redis(connection_pool=pool, single_connection_client=True) as client:

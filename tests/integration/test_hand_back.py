@@ -11,18 +11,18 @@ import redis
 
 from imagefleet.shared.jobs.model import JobRequest, State
 from imagefleet.shared.jobs.queues import list_key, queue_of
-from imagefleet.shared.jobs.records import Records
-from imagefleet.shared.redis_client.connection import UNTIL_IT_IS_BACK, connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.devices.row_backlog import Backlog
-from imagefleet.worker.dispatcher import Intake
+from imagefleet.worker.devices.row_backlog import RowBacklog
+from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
-from imagefleet.worker.jobs.execute import Performer
-from imagefleet.worker.jobs.finish import Finisher
+from imagefleet.worker.jobs.execute import JobExecutor
+from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
-from imagefleet.worker.jobs.input_images import Originals
+from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claims import Claims, QueueGroup
 from tests.support.processes import until
@@ -35,16 +35,16 @@ class Leaving:
     """A worker with jobs in hand, told to give them back."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
-        self.records, engine = Records(client, namespace, 3600), FakeEngine()
+        self.records, engine = JobRecords(client, namespace, 3600), FakeEngine()
         self.claims = Claims(
             once=client, patient=client, namespace=namespace, worker="w", lease_s=60
         )
-        self.claims.join()
+        self.claims.acquire_lease()
         self.queue = queue_of(namespace, REQUEST)
         self.info = engine.info
-        finisher = Finisher(MemoryStore(), self.records, engine, "w", patience_s=0)
+        finisher = JobFinisher(MemoryStore(), self.records, engine, "w", patience_s=0)
         nobody: Any = None
-        self._performer = Performer(nobody, self.records, self.claims, finisher, nobody, nobody)
+        self._performer = JobExecutor(nobody, self.records, self.claims, finisher, nobody, nobody)
         self._client = client
 
     def take(self, count: int) -> list[Attempt]:
@@ -58,8 +58,8 @@ class Leaving:
         begin(self.records, job_id, claimed.attempt, claim=(self.claims.key, claimed.tag))
         return plan_attempt(job_id, REQUEST, self.info, tag=claimed.tag, token=claimed.attempt)
 
-    def hand_back(self, attempts: Sequence[Attempt]) -> None:
-        self._performer.hand_back(attempts)
+    def requeue(self, attempts: Sequence[Attempt]) -> None:
+        self._performer.requeue(attempts)
 
     def waiting(self) -> list[str]:
         """Ids of the jobs in the queue, its head first."""
@@ -76,7 +76,7 @@ def test_jobs_go_back_to_the_head_in_their_order(leaving: Leaving) -> None:
     attempts = leaving.take(4)
     ids = [attempt.job_id for attempt in attempts]
     leaving.records.submit([("later", REQUEST)])
-    leaving.hand_back(attempts)
+    leaving.requeue(attempts)
     assert leaving.waiting() == [*ids, "later"]
     assert {status.state for status in leaving.records.read(ids) if status} == {State.QUEUED}
 
@@ -87,7 +87,7 @@ def test_a_record_that_cannot_be_moved_keeps_nobody_s_message(
     attempts = leaving.take(4)
     client.delete(odd := leaving.records.key(attempts[1].job_id))
     client.set(odd, "not a record")
-    leaving.hand_back(attempts)
+    leaving.requeue(attempts)
     assert leaving.waiting() == [attempt.job_id for attempt in attempts]
     assert not client.exists(leaving.claims.key)
 
@@ -103,11 +103,11 @@ def test_many_jobs_take_no_more_round_trips_than_few(
         send(*args, **kwargs)
 
     attempts = leaving.take(33)
-    leaving.hand_back(attempts[:1])
+    leaving.requeue(attempts[:1])
     monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", counted)
-    leaving.hand_back(attempts[1:2])
+    leaving.requeue(attempts[1:2])
     of_one = len(trips)
-    leaving.hand_back(attempts[2:])
+    leaving.requeue(attempts[2:])
     assert len(trips) == 2 * of_one
 
 
@@ -116,22 +116,22 @@ def test_strays_go_back_the_oldest_foremost(
 ) -> None:
     ids = [attempt.job_id for attempt in leaving.take(12)]
     forgetful = Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=60)
-    assert forgetful.hand_back_strays() == 12  # as if the answers to its claims had got lost
+    assert forgetful.requeue_orphans() == 12  # as if the answers to its claims had got lost
     assert leaving.waiting() == ids
 
 
 def test_a_server_that_restarts_meanwhile_gets_the_messages_back(
-    own_redis: EmbeddedRedis, namespace: str
+    own_redis: LocalRedisServer, namespace: str
 ) -> None:
     with (
-        connect(own_redis.url, retries=UNTIL_IT_IS_BACK) as patient,
+        connect(own_redis.url, retries=RETRY_FOREVER) as patient,
         connect(own_redis.url) as admin,
     ):
         leaving = Leaving(patient, namespace)
         attempts = leaving.take(2)
-        leaving.claims.hand_back("nothing")  # the server has seen the script
+        leaving.claims.requeue("nothing")  # the server has seen the script
         admin.execute_command("CLIENT", "PAUSE", "60000", "WRITE")
-        going = threading.Thread(target=leaving.hand_back, args=[attempts])
+        going = threading.Thread(target=leaving.requeue, args=[attempts])
         going.start()
         until(lambda: any("b" in each["flags"] for each in admin.client_list()))
         own_redis.kill()
@@ -142,7 +142,7 @@ def test_a_server_that_restarts_meanwhile_gets_the_messages_back(
         assert {leaving.records.get(job_id).state for job_id in ids} == {State.QUEUED}
 
 
-class SlowBeginner:
+class SlowStarter:
     """Begins an attempt, and lets something happen before it says so."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
@@ -155,18 +155,18 @@ class SlowBeginner:
 
 
 def _intake_with(
-    meanwhile: Callable[[Intake], None], in_flight: InFlight
-) -> tuple[Intake, Attempt]:
+    meanwhile: Callable[[Dispatcher], None], in_flight: InFlight
+) -> tuple[Dispatcher, Attempt]:
     """One job comes in with the next batch; `meanwhile` it is being begun."""
-    beginner: Any = SlowBeginner(lambda: meanwhile(intake))
+    beginner: Any = SlowStarter(lambda: meanwhile(intake))
     claims: Any = SimpleNamespace(claim=lambda *_, **__: [], holds=lambda tag: True)
-    intake = Intake(
+    intake = Dispatcher(
         claims,
         beginner,
         4,
         in_flight,
-        Backlog(4),
-        Originals(MemoryStore(), AllowList()),
+        RowBacklog(4),
+        InputImages(MemoryStore(), AllowList()),
         max_deliveries=4,
         max_in_hand=4,
         usual_steps=4,
@@ -180,12 +180,12 @@ def _intake_with(
 def test_who_hands_back_waits_for_what_is_being_begun() -> None:
     found: list[list[Attempt]] = []
 
-    def leave(intake: Intake) -> None:
+    def leave(intake: Dispatcher) -> None:
         intake.close()
         intake.put_down()
         found.append(in_flight.attempts())
 
-    def meanwhile(intake: Intake) -> None:
+    def meanwhile(intake: Dispatcher) -> None:
         leaver = threading.Thread(target=leave, args=[intake], daemon=True)
         leaver.start()
         leaver.join(timeout=0.5)  # it would be done by then, and have missed the job
@@ -200,7 +200,7 @@ def test_who_hands_back_waits_for_what_is_being_begun() -> None:
 
 
 def test_a_signal_s_handler_may_interrupt_who_takes_work_in() -> None:
-    def handle(intake: Intake) -> None:
+    def handle(intake: Dispatcher) -> None:
         intake.close()
         intake.put_down()
 

@@ -5,9 +5,9 @@ import time
 import pytest
 import redis
 
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.queues.claims import Claims, QueueGroup
-from imagefleet.worker.queues.lease_keeper import Keeper
+from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 
 LEASE_S = 2.0
 
@@ -18,13 +18,13 @@ def claims(client: redis.Redis, namespace: str) -> Claims:
 
 
 @pytest.fixture
-def keeper(client: redis.Redis, namespace: str, claims: Claims) -> Keeper:
-    claims.join()
-    return Keeper(claims, Records(client, namespace, 3600), LEASE_S, lambda: None)
+def keeper(client: redis.Redis, namespace: str, claims: Claims) -> LeaseKeeper:
+    claims.acquire_lease()
+    return LeaseKeeper(claims, JobRecords(client, namespace, 3600), LEASE_S, lambda: None)
 
 
 def test_a_worker_that_starts_after_an_outage_gives_the_others_time_to_renew(
-    keeper: Keeper, client: redis.Redis, namespace: str
+    keeper: LeaseKeeper, client: redis.Redis, namespace: str
 ) -> None:
     client.zadd(f"{namespace}:leases", {"could not renew": time.time() - 1})
     keeper._tend()
@@ -32,7 +32,7 @@ def test_a_worker_that_starts_after_an_outage_gives_the_others_time_to_renew(
 
 
 def test_a_claim_that_a_restart_brought_back_unnoticed_returns_to_its_queue(
-    keeper: Keeper, claims: Claims, client: redis.Redis, namespace: str
+    keeper: LeaseKeeper, claims: Claims, client: redis.Redis, namespace: str
 ) -> None:
     queue = f"{namespace}.q"
     client.lpush(queue, "a")

@@ -11,7 +11,7 @@ from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
 from imagefleet.shared.jobs.model import JobRequest, pack
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.redis_client.connection import celery_url
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
 OUR_OWN = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"}
 """Of the sending process, unused here, or left empty by us to keep prompts out of logs."""
@@ -42,7 +42,7 @@ def _opened(text: str) -> dict[str, Any]:
 
 
 def test_our_message_equals_celery_s_own(
-    redis_server: EmbeddedRedis, client: redis.Redis, namespace: str
+    redis_server: LocalRedisServer, client: redis.Redis, namespace: str
 ) -> None:
     request = JobRequest.parse({"prompt": "ein Kreis 🔴", "seed": 7, "priority": 6})
     queue = f"{namespace}.default.native"

@@ -13,19 +13,21 @@ from imagefleet import Client
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.shared.jobs.records import Records
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.shared.webhooks.messages import Outcome, Verdict
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict
 from imagefleet.shared.webhooks.outbox import Outbox
 from tests.support.processes import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-REFUSED = Outcome(verdict=Verdict.REFUSED, reason="hooks.example is 10.0.0.1: private", ms=3)
+REFUSED = DeliveryOutcome(
+    verdict=DeliveryVerdict.REFUSED, reason="hooks.example is 10.0.0.1: private", ms=3
+)
 
 
 @pytest.fixture
-def run(redis_server: EmbeddedRedis, namespace: str) -> Run:
+def run(redis_server: LocalRedisServer, namespace: str) -> Run:
     place = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -41,7 +43,7 @@ def run(redis_server: EmbeddedRedis, namespace: str) -> Run:
 
 
 @pytest.fixture
-def producer(redis_server: EmbeddedRedis, namespace: str) -> Iterator[Client]:
+def producer(redis_server: LocalRedisServer, namespace: str) -> Iterator[Client]:
     with Client(redis_server.url, namespace=namespace) as client:
         yield client
 
@@ -51,9 +53,9 @@ def _fail(client: redis.Redis, producer: Client, namespace: str, job_id: str) ->
     job = producer.submit("a", id=job_id, callback_url="https://hooks.example/x")
     queue = list_key(f"{namespace}.default.native", 3)
     reason = JobError(code="device_error", message="no luck")
-    Records(client, namespace, 3600).fail(job.id, "", reason, None)
+    JobRecords(client, namespace, 3600).fail(job.id, "", reason, None)
     letters = DeadLetters(client, namespace)
-    letter = letters.bury(
+    letter = letters.add(
         queue, str(client.rpop(queue)), code=reason.code, reason=reason.message, deliveries=2
     )
     return letter.id
@@ -94,7 +96,7 @@ def test_a_letter_is_shown_whatever_it_holds(
     run: Run, client: redis.Redis, namespace: str, body: str, arguments: object
 ) -> None:
     message = json.dumps({"headers": {"id": "odd"}, "properties": {}, "body": body})
-    DeadLetters(client, namespace).bury("q", message, code="c", reason="r", deliveries=1)
+    DeadLetters(client, namespace).add("q", message, code="c", reason="r", deliveries=1)
     shown = json.loads(run("dead", "show", "odd").stdout)
     assert (shown["message"], shown["arguments"]) == (message, arguments)
 
@@ -137,7 +139,7 @@ def test_a_job_s_last_callback_can_be_sent_again_although_it_was_delivered(
     producer.submit("a", id="cat-1", callback_url="https://hooks.example/x").cancel()
     outbox = Outbox(client, namespace)
     [message] = outbox.claim(1, 60)
-    outbox.done(message, Outcome(verdict=Verdict.DELIVERED, status=204))
+    outbox.done(message, DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204))
     assert "cat-1.cancelled  delivered" in run("webhooks", "list", "--job", "cat-1").stdout
     assert run("webhooks", "replay", "--job", "cat-1").returncode == 0
     assert [each.id for each in outbox.claim(1, 60)] == ["cat-1.cancelled"]

@@ -20,12 +20,12 @@ from imagefleet.shared.errors import (
     JobFailed,
 )
 from imagefleet.shared.jobs.model import JobRequest
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Original, Shape
+from imagefleet.worker.engine.interface import InitImage, Shape
 from imagefleet.worker.jobs.attempt import plan_attempt
-from imagefleet.worker.jobs.input_images import LARGEST_BYTES, Originals
+from imagefleet.worker.jobs.input_images import LARGEST_BYTES, InputImages
 from imagefleet.worker.outbound.address_policy import AllowList
 from tests.support.gallery import Gallery, broken_off, endless, status
 from tests.support.processes import Worker, until
@@ -62,10 +62,10 @@ def store(tmp_path: Path) -> ObjectStore:
 
 
 @pytest.fixture
-def fetch(store: ObjectStore) -> Callable[..., Original]:
-    def fetched(**parameters: Any) -> Original:
+def fetch(store: ObjectStore) -> Callable[..., InitImage]:
+    def fetched(**parameters: Any) -> InitImage:
         request = JobRequest.parse({"prompt": "a"} | parameters)
-        original = Originals(store, HERE, total_s=1.0).fetch(request, SHAPE)
+        original = InputImages(store, HERE, total_s=1.0).fetch(request, SHAPE)
         assert original is not None
         return original
 
@@ -73,7 +73,7 @@ def fetch(store: ObjectStore) -> Callable[..., Original]:
 
 
 def test_a_picture_is_brought_to_the_size_of_the_job_as_diffusers_does(
-    fetch: Callable[..., Original],
+    fetch: Callable[..., InitImage],
 ) -> None:
     painting = _painting(1)
     with Gallery({"/a.png": _file(painting)}) as gallery:
@@ -85,20 +85,20 @@ def test_a_picture_is_brought_to_the_size_of_the_job_as_diffusers_does(
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 @pytest.mark.parametrize("mode", ["RGB", "L", "P"])
-def test_the_usual_kinds_are_read(fetch: Callable[..., Original], kind: str, mode: str) -> None:
+def test_the_usual_kinds_are_read(fetch: Callable[..., InitImage], kind: str, mode: str) -> None:
     image = _painting(2, mode=mode) if mode != "P" or kind == "PNG" else _painting(2)
     with Gallery({"/a": _file(image, kind)}) as gallery:
         assert fetch(image=f"{gallery.url}/a").pixels.shape == (32, 64, 3)
 
 
-def test_grey_of_sixteen_bits_is_scaled_and_not_cut_off(fetch: Callable[..., Original]) -> None:
+def test_grey_of_sixteen_bits_is_scaled_and_not_cut_off(fetch: Callable[..., InitImage]) -> None:
     greys = np.linspace(0, 65535, 32 * 64).astype(np.uint16).reshape(32, 64)
     with Gallery({"/a.png": _file(Image.fromarray(greys))}) as gallery:
         pixels = fetch(image=f"{gallery.url}/a.png").pixels
     np.testing.assert_array_equal(pixels, np.stack([greys // 257] * 3, axis=-1))
 
 
-def test_a_photo_is_turned_as_its_camera_says(fetch: Callable[..., Original]) -> None:
+def test_a_photo_is_turned_as_its_camera_says(fetch: Callable[..., InitImage]) -> None:
     image = _painting(3, (64, 32))
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
@@ -108,7 +108,7 @@ def test_a_photo_is_turned_as_its_camera_says(fetch: Callable[..., Original]) ->
 
 
 def test_objects_of_our_own_store_are_read_by_key_and_by_url(
-    fetch: Callable[..., Original], store: ObjectStore
+    fetch: Callable[..., InitImage], store: ObjectStore
 ) -> None:
     stored = store.put("jobs/a/0.png", _file(_painting(4)), "image/png")
     by_key, by_url = fetch(image=stored.key), fetch(image=stored.url)
@@ -117,7 +117,7 @@ def test_objects_of_our_own_store_are_read_by_key_and_by_url(
 
 
 def test_white_is_painted_and_black_is_kept(
-    fetch: Callable[..., Original], store: ObjectStore
+    fetch: Callable[..., InitImage], store: ObjectStore
 ) -> None:
     store.put("a.png", _file(_painting(5)), "image/png")
     mask = np.zeros((32, 64), np.uint8)
@@ -147,13 +147,13 @@ UNFIT: list[tuple[Any, type[ImagefleetError], str]] = [
 
 @pytest.mark.parametrize(("shown", "error", "said"), UNFIT)
 def test_what_cannot_be_used_is_said(
-    fetch: Callable[..., Original], shown: Any, error: type[ImagefleetError], said: str
+    fetch: Callable[..., InitImage], shown: Any, error: type[ImagefleetError], said: str
 ) -> None:
     with Gallery({"/a": shown}) as gallery, pytest.raises(error, match=f"^image: .*({said})"):
         fetch(image=f"{gallery.url}/a")
 
 
-def test_a_server_that_dribbles_holds_nobody_up(fetch: Callable[..., Original]) -> None:
+def test_a_server_that_dribbles_holds_nobody_up(fetch: Callable[..., InitImage]) -> None:
     released = threading.Event()
     shown = {"/a": endless(_file(_painting(7))[:100], released)}
     with Gallery(shown) as gallery:
@@ -165,7 +165,7 @@ def test_a_server_that_dribbles_holds_nobody_up(fetch: Callable[..., Original]) 
 
 
 def test_a_name_server_that_says_nothing_holds_nobody_up(
-    fetch: Callable[..., Original], monkeypatch: pytest.MonkeyPatch
+    fetch: Callable[..., InitImage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: released.wait() and [])
@@ -176,7 +176,7 @@ def test_a_name_server_that_says_nothing_holds_nobody_up(
         released.set()
 
 
-def test_a_server_that_is_not_there_may_come_back(fetch: Callable[..., Original]) -> None:
+def test_a_server_that_is_not_there_may_come_back(fetch: Callable[..., InitImage]) -> None:
     with Gallery({}) as gallery:
         url = gallery.url
     with pytest.raises(InputUnavailable, match="refused"):
@@ -184,7 +184,7 @@ def test_a_server_that_is_not_there_may_come_back(fetch: Callable[..., Original]
 
 
 def test_addresses_inside_the_network_are_refused_as_for_callbacks(store: ObjectStore) -> None:
-    originals = Originals(store, AllowList())
+    originals = InputImages(store, AllowList())
     for host in ("127.0.0.1", "169.254.169.254", "[::1]"):
         request = JobRequest(prompt="a", image=f"http://{host}/a.png")
         with pytest.raises(InvalidInput, match="IMAGEFLEET_CALLBACK_ALLOW"):
@@ -202,7 +202,7 @@ def test_addresses_inside_the_network_are_refused_as_for_callbacks(store: Object
     ],
 )
 def test_only_our_own_store_is_read(
-    fetch: Callable[..., Original], address: str, error: type[ImagefleetError], said: str
+    fetch: Callable[..., InitImage], address: str, error: type[ImagefleetError], said: str
 ) -> None:
     with pytest.raises(error, match=said):
         fetch(image=address)
@@ -212,7 +212,7 @@ def test_what_is_put_down_while_it_is_fetched_arrives_nowhere(store: ObjectStore
     released = threading.Event()
     shown = {"/slow": endless(b"", released), "/quick": _file(_painting(10))}
     with Gallery(shown) as gallery:
-        originals = Originals(store, HERE)
+        originals = InputImages(store, HERE)
         slow, quick = (
             plan_attempt(name, JobRequest(prompt="a", image=f"{gallery.url}/{name}"), INFO)
             for name in ("slow", "quick")
@@ -237,7 +237,7 @@ def test_jobs_with_pictures_go_through_a_worker_and_hold_no_others_up(tmp_path: 
         "/other.png": _file(_painting(9)),
         "/slow.png": endless(b"\x89PNG", released),
     }
-    with Gallery(shown) as gallery, EmbeddedRedis(tmp_path / "redis") as server:
+    with Gallery(shown) as gallery, LocalRedisServer(tmp_path / "redis") as server:
         worker = Worker(
             tmp_path,
             {

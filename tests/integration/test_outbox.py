@@ -10,13 +10,18 @@ from redis import Redis
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs import events
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobRequest
-from imagefleet.shared.jobs.records import Records
-from imagefleet.shared.webhooks.messages import Message, Outcome, Standing, Verdict
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.webhooks.messages import (
+    CallbackState,
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+)
 from imagefleet.shared.webhooks.outbox import Outbox
 from tests.support.processes import until
 
-DELIVERED = Outcome(verdict=Verdict.DELIVERED, status=204)
-FAILED = Outcome(verdict=Verdict.RETRY, status=503, reason="Service Unavailable")
+DELIVERED = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204)
+FAILED = DeliveryOutcome(verdict=DeliveryVerdict.RETRY, status=503, reason="Service Unavailable")
 
 
 @pytest.fixture
@@ -24,15 +29,15 @@ def outbox(client: Redis, namespace: str) -> Outbox:
     return Outbox(client, namespace)
 
 
-def _message(name: str = "a", url: str = "http://hooks.example/x") -> Message:
-    return Message(id=name, job_id=f"job-{name}", url=url, body='{"type": "job.succeeded"}')
+def _message(name: str = "a", url: str = "http://hooks.example/x") -> OutboxMessage:
+    return OutboxMessage(id=name, job_id=f"job-{name}", url=url, body='{"type": "job.succeeded"}')
 
 
-def _claim(outbox: Outbox, limit: int = 10, lease_s: float = 60.0) -> list[Message]:
+def _claim(outbox: Outbox, limit: int = 10, lease_s: float = 60.0) -> list[OutboxMessage]:
     return outbox.claim(limit, lease_s)
 
 
-def _names(messages: Iterable[Message]) -> list[str]:
+def _names(messages: Iterable[OutboxMessage]) -> list[str]:
     return [message.id for message in messages]
 
 
@@ -76,7 +81,7 @@ def test_a_delivered_message_is_forgotten(outbox: Outbox, client: Redis, namespa
 def test_a_failed_message_waits_for_its_pause_and_remembers_its_tries(outbox: Outbox) -> None:
     outbox.add(_message())
     [message] = _claim(outbox, lease_s=0)
-    tried = Message(id="a", job_id="job-a", url=message.url, body=message.body, attempts=1)
+    tried = OutboxMessage(id="a", job_id="job-a", url=message.url, body=message.body, attempts=1)
     outbox.retry(tried, 3600, FAILED)
     assert _claim(outbox) == []
     outbox.retry(tried, 0, FAILED)
@@ -104,7 +109,9 @@ def test_a_given_up_message_can_be_looked_at_and_replayed(outbox: Outbox) -> Non
 
 
 def test_a_replayed_message_starts_its_schedule_anew(outbox: Outbox) -> None:
-    tired = Message(id="a", job_id="job-a", url="http://hooks.example", body="{}", attempts=12)
+    tired = OutboxMessage(
+        id="a", job_id="job-a", url="http://hooks.example", body="{}", attempts=12
+    )
     outbox.add(tired)
     outbox.give_up(tired, FAILED)
     outbox.replay("a")
@@ -131,8 +138,8 @@ def test_the_log_tells_the_latest_tries_first(outbox: Outbox) -> None:
     outbox.retry(_message(), 0, FAILED)
     outbox.done(_message(), DELIVERED)
     latest, first = outbox.tries("job-a")
-    assert (latest.verdict, latest.status) == (Verdict.DELIVERED, 204)
-    assert (first.verdict, first.reason) == (Verdict.RETRY, "Service Unavailable")
+    assert (latest.verdict, latest.status) == (DeliveryVerdict.DELIVERED, 204)
+    assert (first.verdict, first.reason) == (DeliveryVerdict.RETRY, "Service Unavailable")
     assert (first.id, first.url) == ("a", _message().url)
 
 
@@ -145,7 +152,9 @@ def test_the_log_of_a_job_is_bounded_and_expires(client: Redis, namespace: str) 
 
 
 def test_an_operator_sees_what_waits_what_was_given_up_and_why(outbox: Outbox) -> None:
-    refused = Outcome(verdict=Verdict.REFUSED, reason="hooks.example is 10.0.0.1: private")
+    refused = DeliveryOutcome(
+        verdict=DeliveryVerdict.REFUSED, reason="hooks.example is 10.0.0.1: private"
+    )
     for name in "abc":
         outbox.add(_message(f"job-{name}.failed"))
     given_up, delivered = _message("job-a.failed"), _message("job-b.failed")
@@ -153,14 +162,14 @@ def test_an_operator_sees_what_waits_what_was_given_up_and_why(outbox: Outbox) -
     outbox.done(replace(delivered, attempts=1), DELIVERED)
     standings = [(entry.id, entry.standing) for entry in outbox.entries()]
     assert standings == [
-        ("job-a.failed", Standing.GIVEN_UP),
-        ("job-c.failed", Standing.WAITING),
+        ("job-a.failed", CallbackState.GIVEN_UP),
+        ("job-c.failed", CallbackState.WAITING),
     ]
     [entry] = outbox.entries(failed=True)
     assert entry.last is not None
     assert entry.last.reason == "hooks.example is 10.0.0.1: private"
     [own] = outbox.entries_of("job-job-b.failed")
-    assert (own.id, own.standing) == ("job-b.failed", Standing.DELIVERED)
+    assert (own.id, own.standing) == ("job-b.failed", CallbackState.DELIVERED)
 
 
 def test_a_receiver_has_eight_places_and_keeps_its_turn(outbox: Outbox) -> None:
@@ -218,7 +227,7 @@ def test_a_job_that_ends_owes_its_callback_in_this_format(
     outbox: Outbox, client: Redis, namespace: str
 ) -> None:
     request = JobRequest(prompt="a cat", callback_url="https://hooks.example/cat")
-    records = Records(client, namespace, 60)
+    records = JobRecords(client, namespace, 60)
     records.submit([("cat-1", request)])
     reason = JobError(code="error", message="no luck")
     event = events.callback(CallbackEvent.FAILED, "cat-1", request, error=reason)

@@ -10,16 +10,16 @@ from imagefleet.shared.errors import ConfigurationError, LeaseLost, WorkerError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import JobRequest, JobStatus, State
 from imagefleet.shared.jobs.queues import later_key, list_key, queue_of
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.devices.health import Health
+from imagefleet.worker.devices.health import HealthCheck
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import plan_attempt
-from imagefleet.worker.jobs.execute import Performer
-from imagefleet.worker.jobs.finish import Finisher
+from imagefleet.worker.jobs.execute import JobExecutor
+from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
-from imagefleet.worker.jobs.retry import Retries
+from imagefleet.worker.jobs.retry import RetryPolicy
 from imagefleet.worker.queues.claims import Claims, QueueGroup
 from tests.support.records import begin
 
@@ -47,9 +47,9 @@ def perform(client: redis.Redis, namespace: str) -> Perform:
     """See one painted job to its end in a store; the record it leaves."""
 
     def perform(store: MemoryStore) -> JobStatus:
-        records, engine = Records(client, namespace, 3600), FakeEngine()
+        records, engine = JobRecords(client, namespace, 3600), FakeEngine()
         claims = Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=60)
-        claims.join()
+        claims.acquire_lease()
         records.submit([("j", REQUEST)])
         queue = queue_of(namespace, REQUEST, sorted_by_key=True)
         [claimed] = claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)
@@ -59,13 +59,13 @@ def perform(client: redis.Redis, namespace: str) -> Perform:
         attempt.deliver(0, np.zeros((64, 64, 3), np.uint8))
         in_flight = InFlight()
         in_flight.add(claimed.tag, attempt)
-        performer = Performer(
+        performer = JobExecutor(
             in_flight,
             records,
             claims,
-            Finisher(store, records, engine, "w", patience_s=0),
-            Retries(records, claims, DeadLetters(client, namespace), max_retries=2),
-            Health(engine, store, quarantine_s=60),
+            JobFinisher(store, records, engine, "w", patience_s=0),
+            RetryPolicy(records, claims, DeadLetters(client, namespace), max_retries=2),
+            HealthCheck(engine, store, quarantine_s=60),
         )
         with pytest.raises(LeaseLost):
             performer.perform("j", claimed.tag)

@@ -10,7 +10,7 @@ import redis
 from imagefleet import Client
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.gallery import endless, status
 from tests.support.jobs import finish
 from tests.support.metadata_server import Manner, MetadataServer
@@ -37,7 +37,7 @@ def test_the_jobs_of_a_preempted_host_go_back_at_once_and_run_elsewhere(
     jobs = producer.submit_many(["a", "b", "c"])
     until(lambda: [job.status().state for job in jobs].count(State.RUNNING) == 2)
     platform.preempt()
-    assert first.wait() == Exit.HURRIED
+    assert first.wait() == ExitCode.TEMPFAIL
     assert "about to take this host away" in first.output()
     assert {job.status().state for job in jobs} == {State.QUEUED}
     assert not client.keys(f"{namespace}:claims:*")
@@ -60,7 +60,7 @@ def test_a_batch_of_many_goes_back_before_the_worker_s_time_is_over(
     ids = [job.id for job in jobs]
     until(lambda: {each.state for each in producer.statuses(ids)} == {State.RUNNING})
     platform.preempt()
-    assert first.wait() == Exit.HURRIED
+    assert first.wait() == ExitCode.TEMPFAIL
     assert {each.state for each in producer.statuses(ids)} == {State.QUEUED}
     assert client.llen(list_key(f"{namespace}.default.native", 3)) == 64
 
@@ -71,7 +71,7 @@ def test_a_worker_with_nothing_to_do_leaves_a_preempted_host_too(
     first = start(IMAGEFLEET_PREEMPTION_URL=platform.url)
     until(lambda: len(platform.asked) >= 2)
     platform.preempt()
-    assert first.wait() == Exit.HURRIED
+    assert first.wait() == ExitCode.TEMPFAIL
     job = producer.submit("for somebody else")
     start()
     assert finish(producer, [job], timeout=120) == {State.SUCCEEDED}
@@ -91,7 +91,7 @@ def test_the_notice_ends_a_drain(
     first.await_log("Warm shutdown")
     assert {job.status().state for job in jobs} == {State.RUNNING}
     platform.preempt()
-    assert first.wait() == Exit.HURRIED
+    assert first.wait() == ExitCode.TEMPFAIL
     assert "quitting; handed back" in first.output()
     assert {job.status().state for job in jobs} == {State.QUEUED}
 

@@ -8,13 +8,13 @@ import numpy as np
 from PIL import Image
 
 from imagefleet import Client
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.images.thumbnail import LONGEST_URL, preview_url
 from tests.support.processes import Worker, until
 
 
 def test_the_status_of_a_running_job_shows_what_is_painted(tmp_path: Path) -> None:
-    with EmbeddedRedis(tmp_path / "redis") as server:
+    with LocalRedisServer(tmp_path / "redis") as server:
         worker = Worker(
             tmp_path,
             {

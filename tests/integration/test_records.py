@@ -9,25 +9,25 @@ from imagefleet.shared.errors import InvalidRequest, JobCancelled, LeaseLost, Un
 from imagefleet.shared.jobs.events import callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobRequest, JobResult, State
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from tests.support.records import begin
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
 
 
 @pytest.fixture
-def records(client: redis.Redis, namespace: str) -> Records:
-    return Records(client, namespace, retention_s=3600)
+def records(client: redis.Redis, namespace: str) -> JobRecords:
+    return JobRecords(client, namespace, retention_s=3600)
 
 
-def _submit(records: Records, job_id: str = "j", **parameters: object) -> JobRequest:
+def _submit(records: JobRecords, job_id: str = "j", **parameters: object) -> JobRequest:
     request = JobRequest.parse({"prompt": "a", "seed": 1, **parameters})
     records.submit([(job_id, request)])
     return request
 
 
 def test_accepting_stores_record_and_message_together(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     request = _submit(records, height=64, width=128)
     assert records.get("j").state is State.QUEUED
@@ -37,7 +37,7 @@ def test_accepting_stores_record_and_message_together(
 
 
 def test_a_resent_job_is_the_same_job_and_queued_once(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     request = JobRequest.parse({"prompt": "a"})
     assert records.submit([("j", request), ("j", JobRequest.parse({"prompt": "a"}))]) == [
@@ -48,7 +48,7 @@ def test_a_resent_job_is_the_same_job_and_queued_once(
     assert client.llen(list_key(f"{namespace}.default.native", 3)) == 1
 
 
-def test_an_id_with_other_parameters_is_refused(records: Records) -> None:
+def test_an_id_with_other_parameters_is_refused(records: JobRecords) -> None:
     _submit(records)
     with pytest.raises(InvalidRequest, match="already stands with prompt='a', not 'b'"):
         records.submit([("j", JobRequest.parse({"prompt": "b"}))])
@@ -56,7 +56,7 @@ def test_an_id_with_other_parameters_is_refused(records: Records) -> None:
         records.submit([("j", JobRequest.parse({"prompt": "a", "seed": 2}))])
 
 
-def test_only_the_attempt_that_holds_the_job_can_end_it(records: Records) -> None:
+def test_only_the_attempt_that_holds_the_job_can_end_it(records: JobRecords) -> None:
     _submit(records)
     assert begin(records, "j", "first").happened
     assert begin(records, "j", "second", 2).happened
@@ -70,7 +70,7 @@ def test_only_the_attempt_that_holds_the_job_can_end_it(records: Records) -> Non
     assert (status.state, status.deliveries, status.step) == (State.SUCCEEDED, 2, 3)
 
 
-def test_a_job_that_ended_stays_as_it_is(records: Records) -> None:
+def test_a_job_that_ended_stays_as_it_is(records: JobRecords) -> None:
     _submit(records)
     begin(records, "j", "a")
     records.succeed("j", "a", RESULT, None)
@@ -81,7 +81,7 @@ def test_a_job_that_ended_stays_as_it_is(records: Records) -> None:
     assert records.get("j").result == RESULT
 
 
-def test_cancelling_ends_a_queued_job_and_warns_a_running_one(records: Records) -> None:
+def test_cancelling_ends_a_queued_job_and_warns_a_running_one(records: JobRecords) -> None:
     _submit(records, "queued")
     _submit(records, "running")
     begin(records, "running", "a")
@@ -93,7 +93,7 @@ def test_cancelling_ends_a_queued_job_and_warns_a_running_one(records: Records) 
 
 
 def test_a_callback_is_queued_exactly_when_its_move_happens(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     request = _submit(records, callback_url="http://example.org/x")
     begin(records, "j", "a", 1, callback(CallbackEvent.STARTED, "j", request))
@@ -117,7 +117,7 @@ def test_an_event_nobody_asked_for_makes_no_callback() -> None:
 
 
 def test_finished_records_expire_and_unfinished_ones_do_not(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     _submit(records)
     assert client.ttl(f"{namespace}:job:j") == -1
@@ -126,7 +126,7 @@ def test_finished_records_expire_and_unfinished_ones_do_not(
     assert 0 < client.ttl(f"{namespace}:job:j") <= 3600
 
 
-def test_an_unknown_job_says_so(records: Records) -> None:
+def test_an_unknown_job_says_so(records: JobRecords) -> None:
     with pytest.raises(UnknownJob, match="'nobody'"):
         records.get("nobody")
     with pytest.raises(UnknownJob):
@@ -134,7 +134,7 @@ def test_an_unknown_job_says_so(records: Records) -> None:
     assert not begin(records, "nobody", "a").happened
 
 
-def test_a_handed_back_job_forgets_that_it_had_started(records: Records) -> None:
+def test_a_handed_back_job_forgets_that_it_had_started(records: JobRecords) -> None:
     _submit(records)
     begin(records, "j", "a")
     assert records.get("j").started_at
@@ -145,7 +145,7 @@ def test_a_handed_back_job_forgets_that_it_had_started(records: Records) -> None
     assert not records.holds("j", "a")
 
 
-def _claimed(client: redis.Redis, namespace: str, records: Records) -> tuple[str, str]:
+def _claimed(client: redis.Redis, namespace: str, records: JobRecords) -> tuple[str, str]:
     """The job `j` begun by attempt `a`, its message in a claims hash."""
     _submit(records)
     queue = list_key(f"{namespace}.default.native", 3)
@@ -156,7 +156,7 @@ def _claimed(client: redis.Redis, namespace: str, records: Records) -> tuple[str
 
 
 def test_a_retry_moves_record_claim_and_message_together(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     claim = _claimed(client, namespace, records)
     assert records.retry("j", "a", claim, 3600)
@@ -172,7 +172,7 @@ def test_a_retry_moves_record_claim_and_message_together(
 
 
 def test_what_is_due_comes_back_to_the_head_of_its_queue(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     claim = _claimed(client, namespace, records)
     _submit(records, "behind")
@@ -187,7 +187,7 @@ def test_what_is_due_comes_back_to_the_head_of_its_queue(
 
 
 def test_only_who_holds_the_job_and_its_message_can_put_it_aside(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     claims, tag = _claimed(client, namespace, records)
     assert not records.retry("j", "a stranger", (claims, tag), 0)
@@ -198,7 +198,7 @@ def test_only_who_holds_the_job_and_its_message_can_put_it_aside(
 
 
 def test_a_job_somebody_wants_cancelled_is_not_tried_again(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     claim = _claimed(client, namespace, records)
     records.ask_to_cancel("j")
@@ -208,14 +208,14 @@ def test_a_job_somebody_wants_cancelled_is_not_tried_again(
 
 
 def test_a_job_somebody_wants_cancelled_neither_waits_nor_begins_again(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     _submit(records, callback_url="http://example.org/x")
     begin(records, "j", "a")
     assert records.ask_to_cancel("j") is State.RUNNING
     [move] = records.requeue(("j", "a"))
-    assert move.unwanted
-    assert begin(records, "j", "b", 2).unwanted
+    assert move.cancel_requested
+    assert begin(records, "j", "b", 2).cancel_requested
     assert records.holds("j", "a")
     records.withdraw("j")
     assert records.get("j").state is State.CANCELLED
@@ -223,7 +223,7 @@ def test_a_job_somebody_wants_cancelled_neither_waits_nor_begins_again(
 
 
 def test_a_job_cancelled_while_it_waits_for_a_retry_waits_no_more(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     claim = _claimed(client, namespace, records)
     records.retry("j", "a", claim, 3600)
@@ -232,7 +232,7 @@ def test_a_job_cancelled_while_it_waits_for_a_retry_waits_no_more(
 
 
 def test_all_that_is_due_comes_back_at_once_and_what_was_due_first_is_served_first(
-    records: Records, client: redis.Redis, namespace: str
+    records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     queue = f"{namespace}.q"
     client.zadd(f"{namespace}:later", {f"{queue}\0{due}": due for due in range(250)})

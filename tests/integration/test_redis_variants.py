@@ -16,7 +16,7 @@ from imagefleet.shared.jobs.celery_message import TASK_NAME
 from imagefleet.shared.jobs.model import JobRequest, State, pack
 from imagefleet.shared.jobs.queues import known_queues_key, list_key
 from imagefleet.shared.redis_client.connection import celery_url, connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.certificates import make_certificate
 from tests.support.jobs import finish
 from tests.support.processes import ROOT, StartWorker, until
@@ -35,7 +35,7 @@ def certified(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
 
 
 @pytest.fixture
-def tls_url(own_redis: EmbeddedRedis, certified: tuple[ssl.SSLContext, Path]) -> Iterator[str]:
+def tls_url(own_redis: LocalRedisServer, certified: tuple[ssl.SSLContext, Path]) -> Iterator[str]:
     context, trusted = certified
     door = TlsDoor(context, own_redis.url.removeprefix("unix://"))
     yield f"rediss://localhost:{door.port}/0?ssl_ca_certs={trusted}"
@@ -69,7 +69,7 @@ def test_a_user_with_the_documented_rights_suffices(
 ) -> None:
     worker = start(IMAGEFLEET_REDIS_URL=guarded)
     producer = Client(guarded, namespace=namespace)
-    producer.tenants.weigh("gold", 2)
+    producer.tenants.set_weight("gold", 2)
     jobs = producer.submit_many(["a", "b"], tenant="gold")
     assert _all_succeed(producer, jobs)
     with Celery(backend=celery_url(guarded), set_as_current=False) as app:
@@ -118,7 +118,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(
 
 
 def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
-    start: StartWorker, own_redis: EmbeddedRedis, namespace: str
+    start: StartWorker, own_redis: LocalRedisServer, namespace: str
 ) -> None:
     admin = connect(own_redis.url)
     worker = start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=0.05")

@@ -14,14 +14,18 @@ from imagefleet import Client
 from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.connection import (
-    UNTIL_IT_IS_BACK,
+    RETRY_FOREVER,
     celery_url,
     connect,
     transport_options,
 )
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.redis_client.scripts import script
-from imagefleet.shared.redis_client.write_errors import TakesNoWrites, UntilItTakesWrites, will_pass
+from imagefleet.shared.redis_client.write_errors import (
+    RetryUntilWritable,
+    WritesRefused,
+    is_temporary,
+)
 from tests.support.processes import StartWorker, until
 from tests.support.redis import WatchedPair
 
@@ -30,7 +34,7 @@ _ENOUGH = ("min-replicas-to-write", "0")
 
 
 @pytest.fixture
-def admin(own_redis: EmbeddedRedis) -> Iterator[redis.Redis]:
+def admin(own_redis: LocalRedisServer) -> Iterator[redis.Redis]:
     with connect(own_redis.url) as client:
         yield client
 
@@ -51,7 +55,7 @@ def _script(client: redis.Redis) -> object:
 
 @pytest.mark.parametrize("write", [_command, _transaction, _script])
 def test_a_worker_s_write_waits_until_redis_takes_it(
-    own_redis: EmbeddedRedis, admin: redis.Redis, write: Callable[[redis.Redis], object]
+    own_redis: LocalRedisServer, admin: redis.Redis, write: Callable[[redis.Redis], object]
 ) -> None:
     admin.config_set(*_TOO_FEW_REPLICAS)
     with (
@@ -60,7 +64,7 @@ def test_a_worker_s_write_waits_until_redis_takes_it(
     ):
         write(impatient)
     done: list[object] = []
-    with connect(own_redis.url, retries=UNTIL_IT_IS_BACK) as patient:
+    with connect(own_redis.url, retries=RETRY_FOREVER) as patient:
         waiting = threading.Thread(target=lambda: done.append(write(patient)), daemon=True)
         refused = _refusals(admin)
         waiting.start()
@@ -77,7 +81,7 @@ def _refusals(admin: redis.Redis) -> int:
 
 
 def test_running_jobs_outlast_a_redis_that_takes_no_writes(
-    start: StartWorker, own_redis: EmbeddedRedis, admin: redis.Redis, namespace: str
+    start: StartWorker, own_redis: LocalRedisServer, admin: redis.Redis, namespace: str
 ) -> None:
     worker = start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=1")
     with Client(own_redis.url, namespace=namespace) as producer:
@@ -105,7 +109,7 @@ def test_running_jobs_outlast_a_redis_that_takes_no_writes(
     ],
 )
 def test_a_refusal_that_passes_is_known_however_it_is_wrapped(said: str) -> None:
-    assert will_pass(redis.ResponseError(said))
+    assert is_temporary(redis.ResponseError(said))
 
 
 @pytest.mark.parametrize("said", ["WRONGTYPE Operation", "unknown command 'MISCONF '", ""])
@@ -113,12 +117,14 @@ def test_an_error_that_does_not_pass_is_not_tried_for_ever(said: str) -> None:
     def refused() -> None:
         raise redis.ResponseError(said)
 
-    retry = UntilItTakesWrites(NoBackoff(), UNTIL_IT_IS_BACK, (TakesNoWrites,))
+    retry = RetryUntilWritable(NoBackoff(), RETRY_FOREVER, (WritesRefused,))
     with pytest.raises(redis.ResponseError):
         retry.call_with_retry(refused, lambda _: None)
 
 
-def test_a_user_without_the_right_is_told_so(own_redis: EmbeddedRedis, admin: redis.Redis) -> None:
+def test_a_user_without_the_right_is_told_so(
+    own_redis: LocalRedisServer, admin: redis.Redis
+) -> None:
     admin.execute_command("ACL", "SETUSER", "few", "on", ">hunter2", "~other", "+@all")
     with pytest.raises(BrokerUnavailable, match=r"rights of docs/redis\.md") as told:
         Client(f"{own_redis.url}?username=few&password=hunter2").submit("a")

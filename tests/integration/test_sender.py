@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefleet.shared.webhooks.messages import Message, Verdict
+from imagefleet.shared.webhooks.messages import DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.signature import new_secret
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.webhooks.sender import Sender
@@ -20,8 +20,8 @@ HERE = AllowList.parse(["127.0.0.0/8", "::1"])
 BODY = '{"type": "job.succeeded", "data": {"prompt": "ein Bär"}}'
 
 
-def _message(url: str) -> Message:
-    return Message(id="cat-1.succeeded", job_id="cat-1", url=url, body=BODY)
+def _message(url: str) -> OutboxMessage:
+    return OutboxMessage(id="cat-1.succeeded", job_id="cat-1", url=url, body=BODY)
 
 
 def _sender(total_s: float = 5.0) -> Sender:
@@ -31,7 +31,7 @@ def _sender(total_s: float = 5.0) -> Sender:
 def test_a_callback_arrives_whole_and_signed() -> None:
     with Receiver([SECRET]) as receiver:
         outcome = _sender().send(_message(receiver.url + "?token=1"))
-    assert (outcome.verdict, outcome.status) == (Verdict.DELIVERED, 204)
+    assert (outcome.verdict, outcome.status) == (DeliveryVerdict.DELIVERED, 204)
     [delivery] = receiver.deliveries
     assert delivery.verified
     assert delivery.body == BODY.encode()
@@ -44,18 +44,18 @@ def test_a_callback_arrives_whole_and_signed() -> None:
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        (200, Verdict.DELIVERED),
-        (202, Verdict.DELIVERED),
-        (301, Verdict.RETRY),
-        (400, Verdict.RETRY),
-        (404, Verdict.RETRY),
-        (410, Verdict.GONE),
-        (429, Verdict.RETRY),
-        (500, Verdict.RETRY),
-        (503, Verdict.RETRY),
+        (200, DeliveryVerdict.DELIVERED),
+        (202, DeliveryVerdict.DELIVERED),
+        (301, DeliveryVerdict.RETRY),
+        (400, DeliveryVerdict.RETRY),
+        (404, DeliveryVerdict.RETRY),
+        (410, DeliveryVerdict.GONE),
+        (429, DeliveryVerdict.RETRY),
+        (500, DeliveryVerdict.RETRY),
+        (503, DeliveryVerdict.RETRY),
     ],
 )
-def test_every_status_has_its_verdict(status: int, verdict: Verdict) -> None:
+def test_every_status_has_its_verdict(status: int, verdict: DeliveryVerdict) -> None:
     with Receiver([SECRET], answers(status)) as receiver:
         outcome = _sender().send(_message(receiver.url))
     assert (outcome.verdict, outcome.status) == (verdict, status)
@@ -77,7 +77,7 @@ def test_a_redirect_is_not_followed(status: int) -> None:
         manner = answers(status, location=inside.url)
         with Receiver([SECRET], manner) as receiver:
             outcome = _sender().send(_message(receiver.url))
-    assert outcome.verdict is Verdict.RETRY
+    assert outcome.verdict is DeliveryVerdict.RETRY
     assert "redirects are not followed" in outcome.reason
     assert inside.deliveries == []
 
@@ -85,7 +85,7 @@ def test_a_redirect_is_not_followed(status: int) -> None:
 def test_an_inside_address_is_refused_before_anything_is_sent() -> None:
     with Receiver([SECRET]) as receiver:
         outcome = Sender([SECRET], AllowList()).send(_message(receiver.url))
-    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.verdict is DeliveryVerdict.REFUSED
     assert "loopback" in outcome.reason
     assert receiver.deliveries == []
 
@@ -94,7 +94,7 @@ def test_a_receiver_that_is_not_there_is_tried_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     outcome = _sender().send(_message(f"http://127.0.0.1:{port}/"))
-    assert outcome.verdict is Verdict.RETRY
+    assert outcome.verdict is DeliveryVerdict.RETRY
     assert "refused" in outcome.reason.lower()
 
 
@@ -122,7 +122,7 @@ def test_the_name_is_resolved_once_and_the_vetted_address_is_used(
     asked = _resolving(monkeypatch, lambda n: ["127.0.0.1"] if n == 1 else ["169.254.169.254"])
     with Receiver([SECRET]) as receiver:
         outcome = _sender().send(_message(f"http://hooks.example:{receiver.port}/x"))
-    assert outcome.verdict is Verdict.DELIVERED
+    assert outcome.verdict is DeliveryVerdict.DELIVERED
     assert asked == ["hooks.example"]
     assert receiver.deliveries[0].headers["host"] == f"hooks.example:{receiver.port}"
 
@@ -133,7 +133,7 @@ def test_the_next_address_is_tried_when_one_takes_no_connection(
     _resolving(monkeypatch, lambda _: ["127.0.0.2", "127.0.0.1"])
     with Receiver([SECRET]) as receiver:
         outcome = _sender().send(_message(f"http://hooks.example:{receiver.port}/x"))
-    assert outcome.verdict is Verdict.DELIVERED
+    assert outcome.verdict is DeliveryVerdict.DELIVERED
 
 
 def test_proxy_settings_of_the_environment_are_not_obeyed(
@@ -142,7 +142,7 @@ def test_proxy_settings_of_the_environment_are_not_obeyed(
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with Receiver([SECRET]) as receiver:
-        assert _sender().send(_message(receiver.url)).verdict is Verdict.DELIVERED
+        assert _sender().send(_message(receiver.url)).verdict is DeliveryVerdict.DELIVERED
 
 
 def _dribble(part: bytes) -> Manner:
@@ -161,7 +161,7 @@ def _dribble(part: bytes) -> Manner:
 def test_a_receiver_that_dribbles_headers_is_cut_off() -> None:
     with Receiver([SECRET], _dribble(b"x")) as receiver:
         outcome = _sender(total_s=0.5).send(_message(receiver.url))
-    assert (outcome.verdict, outcome.reason) == (Verdict.RETRY, "no answer within 0.5 s")
+    assert (outcome.verdict, outcome.reason) == (DeliveryVerdict.RETRY, "no answer within 0.5 s")
 
 
 def _hang_until(over: threading.Event) -> Manner:
@@ -176,13 +176,13 @@ def test_a_receiver_that_never_answers_is_cut_off() -> None:
     with Receiver([SECRET], _hang_until(over)) as receiver:
         outcome = _sender(total_s=0.3).send(_message(receiver.url))
         over.set()
-    assert (outcome.verdict, outcome.reason) == (Verdict.RETRY, "no answer within 0.3 s")
+    assert (outcome.verdict, outcome.reason) == (DeliveryVerdict.RETRY, "no answer within 0.3 s")
 
 
 def test_an_endless_body_is_read_no_further_than_its_limit() -> None:
     with Receiver([SECRET], _dribble(b"\r\n" + b"x" * 32_768)) as receiver:
         outcome = _sender(total_s=30).send(_message(receiver.url))
-    assert outcome.verdict is Verdict.DELIVERED
+    assert outcome.verdict is DeliveryVerdict.DELIVERED
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 abc\r\n\r\n"])
@@ -191,7 +191,7 @@ def test_what_is_no_http_answer_is_tried_again(rubbish: bytes) -> None:
         door.wfile.write(rubbish)
 
     with Receiver([SECRET], manner) as receiver:
-        assert _sender().send(_message(receiver.url)).verdict is Verdict.RETRY
+        assert _sender().send(_message(receiver.url)).verdict is DeliveryVerdict.RETRY
 
 
 def test_https_checks_the_certificate_of_the_name_in_the_url(
@@ -202,8 +202,8 @@ def test_https_checks_the_certificate_of_the_name_in_the_url(
     with Receiver([SECRET], tls=context) as receiver:
         by_name = _sender().send(_message(f"https://localhost:{receiver.port}/"))
         by_address = _sender().send(_message(f"https://127.0.0.1:{receiver.port}/"))
-    assert by_name.verdict is Verdict.DELIVERED
-    assert by_address.verdict is Verdict.RETRY
+    assert by_name.verdict is DeliveryVerdict.DELIVERED
+    assert by_address.verdict is DeliveryVerdict.RETRY
     assert "certificate" in by_address.reason
     assert len(receiver.deliveries) == 1
 
@@ -212,7 +212,7 @@ def test_https_with_an_untrusted_certificate_sends_nothing(tmp_path: Path) -> No
     context, _ = make_certificate(tmp_path, "localhost")
     with Receiver([SECRET], tls=context) as receiver:
         outcome = _sender().send(_message(f"https://localhost:{receiver.port}/"))
-    assert outcome.verdict is Verdict.RETRY
+    assert outcome.verdict is DeliveryVerdict.RETRY
     assert "CERTIFICATE_VERIFY_FAILED" in outcome.reason
     assert receiver.deliveries == []
 
@@ -221,7 +221,7 @@ def test_a_tls_handshake_that_never_ends_is_cut_off() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
         outcome = _sender(total_s=0.3).send(_message(url))
-    assert (outcome.verdict, outcome.reason) == (Verdict.RETRY, "no answer within 0.3 s")
+    assert (outcome.verdict, outcome.reason) == (DeliveryVerdict.RETRY, "no answer within 0.3 s")
 
 
 def test_secrets_do_not_show_in_a_repr() -> None:

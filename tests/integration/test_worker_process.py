@@ -18,8 +18,8 @@ from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import JobRequest, State, pack
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.redis_client.connection import celery_url, connect
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.files import files_below
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
@@ -168,7 +168,7 @@ def test_a_prompt_that_kills_its_workers_takes_no_mate_with_it(
 
 
 def test_an_expired_job_ends_cancelled_even_after_a_worker_died_with_it(
-    start: StartWorker, producer: Client, redis_server: EmbeddedRedis, namespace: str
+    start: StartWorker, producer: Client, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     first = start(IMAGEFLEET_MODEL=ENDLESS)
     first.await_log("ready after")
@@ -196,7 +196,7 @@ def _state(producer: Client, job_id: str) -> State | None:
 
 
 def test_a_delayed_job_survives_a_lost_connection(
-    start: StartWorker, client: redis.Redis, redis_server: EmbeddedRedis, namespace: str
+    start: StartWorker, client: redis.Redis, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     start().await_log("ready after")
     url = celery_url(redis_server.url)
@@ -223,7 +223,7 @@ def test_a_shape_nobody_declared_is_refused_even_when_submitted_before_any_worke
 
 
 def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_nothing(
-    own_redis: EmbeddedRedis, start: StartWorker, namespace: str
+    own_redis: LocalRedisServer, start: StartWorker, namespace: str
 ) -> None:
     more = {"IMAGEFLEET_REDIS_URL": own_redis.url, "IMAGEFLEET_DRAIN_S": "1"}
     first = start(IMAGEFLEET_MODEL="fake:seconds=0.5,capacity=2", **more)
@@ -239,7 +239,7 @@ def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_nothing(
 
 
 def test_celery_s_control_command_hands_back_too(
-    start: StartWorker, producer: Client, redis_server: EmbeddedRedis
+    start: StartWorker, producer: Client, redis_server: LocalRedisServer
 ) -> None:
     first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_DRAIN_S="1")
     jobs = producer.submit_many(["a", "b", "c"])
@@ -258,7 +258,7 @@ def test_a_second_signal_hands_back_at_once(start: StartWorker, producer: Client
     first.process.terminate()
     first.await_log("Warm shutdown")
     first.process.terminate()
-    assert first.wait() == Exit.HURRIED
+    assert first.wait() == ExitCode.TEMPFAIL
     _are_back_and_run_elsewhere(jobs, start, producer)
 
 
@@ -365,7 +365,7 @@ def test_a_job_the_producer_should_have_refused_fails_at_the_worker_with_its_rea
 
 
 def test_plain_celery_can_send_jobs_and_read_results(
-    start: StartWorker, producer: Client, redis_server: EmbeddedRedis, namespace: str
+    start: StartWorker, producer: Client, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     start("-m", "celery", "-A", "imagefleet.worker.app", "worker", "--loglevel", "INFO")
     url = celery_url(redis_server.url)
@@ -381,7 +381,7 @@ def test_plain_celery_can_send_jobs_and_read_results(
 
 
 def test_a_redis_that_was_killed_and_came_back_costs_nothing(
-    own_redis: EmbeddedRedis, settings: dict[str, str], start: StartWorker, namespace: str
+    own_redis: LocalRedisServer, settings: dict[str, str], start: StartWorker, namespace: str
 ) -> None:
     start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=0.4,capacity=8")
     producer = Client(own_redis.url, namespace=namespace)

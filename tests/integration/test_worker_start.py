@@ -7,15 +7,15 @@ import pytest
 
 from imagefleet import Client
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.processes import Worker
 
 StartWorker = Callable[..., Worker]
 
 
 @pytest.fixture
-def start(redis_server: EmbeddedRedis, namespace: str, tmp_path: Path) -> Iterator[StartWorker]:
+def start(redis_server: LocalRedisServer, namespace: str, tmp_path: Path) -> Iterator[StartWorker]:
     started: list[Worker] = []
 
     def start(**settings: str) -> Worker:
@@ -67,7 +67,7 @@ def test_a_wrong_start_is_one_sentence_and_a_non_zero_exit(
     if settings.get("model") == "DAMAGED":
         settings = {"model": _damaged(tmp_path / "damaged")}
     worker = start(**settings)
-    assert worker.wait() == Exit.MISCONFIGURED
+    assert worker.wait() == ExitCode.CONFIG
     lines = [line for line in worker.output().splitlines() if line.startswith("imagefleet-worker:")]
     assert len(lines) == 1
     assert sentence in lines[0]
@@ -89,21 +89,21 @@ def test_what_needs_nobody_to_answer_is_said_before_celery_says_anything(
     start: StartWorker, settings: dict[str, str]
 ) -> None:
     worker = start(**settings)
-    assert worker.wait() == Exit.MISCONFIGURED
+    assert worker.wait() == ExitCode.CONFIG
     [line] = worker.output().splitlines()
     assert line.startswith("imagefleet-worker: IMAGEFLEET_")
 
 
 def test_a_misspelt_variable_is_warned_of(start: StartWorker) -> None:
     worker = start(storage_ulr="file:///elsewhere", redis_url="redis://localhost:1/0")
-    assert worker.wait() == Exit.MISCONFIGURED
+    assert worker.wait() == ExitCode.CONFIG
     warning = "warning: IMAGEFLEET_STORAGE_ULR is no setting; IMAGEFLEET_STORAGE_URL is"
     assert f"imagefleet-worker: {warning}" in worker.output().splitlines()
 
 
 def test_a_worker_that_cannot_start_takes_no_job(
-    start: StartWorker, redis_server: EmbeddedRedis, namespace: str
+    start: StartWorker, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     job = Client(redis_server.url, namespace=namespace).submit("a")
-    assert start(model="/no/such/folder").wait() == Exit.MISCONFIGURED
+    assert start(model="/no/such/folder").wait() == ExitCode.CONFIG
     assert job.status().state is State.QUEUED

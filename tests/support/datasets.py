@@ -23,7 +23,7 @@ from imagefleet.shared.bulk.plan import (
     run_id,
 )
 from imagefleet.shared.bulk.records import NewRun
-from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import open_store
 from tests.support.files import files_below
@@ -49,7 +49,7 @@ class Dataset:
     folder: Path
     plan: Plan
     run: NewRun
-    runs: Runs
+    runs: RunRecords
 
     def send(self) -> None:
         """Start the run; its shards go to the workers."""
@@ -147,7 +147,7 @@ def planned(
         priority=9,
     )
     return Dataset(
-        folder=folder, plan=plan, run=run, runs=Runs(client, namespace, retention_s=3600)
+        folder=folder, plan=plan, run=run, runs=RunRecords(client, namespace, retention_s=3600)
     )
 
 

@@ -26,7 +26,7 @@ from tools.train_shapes.scenes import (
     SHAPES,
     SIDE,
     Coverage,
-    Picture,
+    ImageArray,
     Scene,
     centre_of,
     shape_coverage,
@@ -83,7 +83,7 @@ class Score:
         return self.background and self.colour and self.position and self.shape
 
 
-def judge(picture: Picture) -> Verdict:
+def judge(picture: ImageArray) -> Verdict:
     """Names what is seen; an empty picture gets names too, with an overlap near 0."""
     pixels = picture.astype(np.float32)
     background, ground = _background(pixels)

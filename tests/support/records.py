@@ -1,19 +1,19 @@
 """Records as tests move them: one at a time."""
 
 from imagefleet.shared.jobs.events import Callback
-from imagefleet.shared.jobs.records import Beginning, Move, Records
+from imagefleet.shared.jobs.records import JobRecords, StartRequest, TransitionResult
 
 
 def begin(
-    records: Records,
+    records: JobRecords,
     job_id: str,
     attempt: str,
     deliveries: int = 1,
     callback: Callback | None = None,
     claim: tuple[str, str] = ("", ""),
-) -> Move:
+) -> TransitionResult:
     """A new attempt takes the job, unless it has ended."""
-    beginning = Beginning(
+    beginning = StartRequest(
         job_id=job_id, attempt=attempt, deliveries=deliveries, callback=callback, claim=claim
     )
     [move] = records.begin(beginning)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import redis
 
-from imagefleet.shared.redis_client.child_process import leaves_with_parent
+from imagefleet.shared.redis_client.child_process import die_with_parent
 from imagefleet.shared.redis_client.local_server import find_server
 from tests.support.processes import until
 
@@ -32,7 +32,7 @@ class TcpServer:
     def __enter__(self) -> Self:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, preexec_fn=leaves_with_parent()
+                self._command, stdout=log, stderr=log, preexec_fn=die_with_parent()
             )
         until(self._listens)
         return self

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 import pytest
 
 from imagefleet.shared.errors import CallbackRefused, ConfigurationError
-from imagefleet.worker.outbound.address_policy import AllowList, vet, why_refused
+from imagefleet.worker.outbound.address_policy import AllowList, refusal_reason, resolve_allowed
 
 NOBODY = AllowList()
 PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:2800:220:1:248:1893:25c8:1946", "2a00:1450::1"]
@@ -14,7 +14,7 @@ PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:2800:220:1:248:1893:25c8:1946", "2a0
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_fine(address: str) -> None:
-    assert why_refused(ip_address(address)) is None
+    assert refusal_reason(ip_address(address)) is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_public_addresses_are_fine(address: str) -> None:
     ],
 )
 def test_addresses_that_lead_inside_are_refused_with_their_kind(address: str, why: str) -> None:
-    assert why in (why_refused(ip_address(address)) or "fine")
+    assert why in (refusal_reason(ip_address(address)) or "fine")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_addresses_that_lead_inside_are_refused_with_their_kind(address: str, wh
 )
 def test_every_spelling_of_an_inside_address_is_refused(url: str) -> None:
     with pytest.raises(CallbackRefused, match="IMAGEFLEET_CALLBACK_ALLOW"):
-        vet(url, NOBODY)
+        resolve_allowed(url, NOBODY)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_every_spelling_of_an_inside_address_is_refused(url: str) -> None:
 )
 def test_what_is_no_plain_web_address_is_refused(url: str, says: str) -> None:
     with pytest.raises(CallbackRefused, match=says) as refused:
-        vet(url, NOBODY)
+        resolve_allowed(url, NOBODY)
     assert "secret" not in str(refused.value)
 
 
@@ -120,18 +120,18 @@ def test_one_inside_address_among_public_ones_refuses_the_name(
 ) -> None:
     _resolve_to(monkeypatch, *PUBLIC, "10.0.0.1")
     with pytest.raises(CallbackRefused, match=r"rebind\.example is 10\.0\.0\.1: private"):
-        vet("https://rebind.example/", NOBODY)
+        resolve_allowed("https://rebind.example/", NOBODY)
 
 
 def test_an_address_that_names_itself_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _resolve_to(monkeypatch, "10.0.0.1")
     with pytest.raises(CallbackRefused, match=r"^10\.0\.0\.1: private; IMAGEFLEET_CALLBACK_ALLOW"):
-        vet("http://10.0.0.1/", NOBODY)
+        resolve_allowed("http://10.0.0.1/", NOBODY)
 
 
 def test_all_public_addresses_are_kept_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     _resolve_to(monkeypatch, *PUBLIC, PUBLIC[0])
-    assert vet("https://hooks.example/", NOBODY).addresses == tuple(PUBLIC)
+    assert resolve_allowed("https://hooks.example/", NOBODY).addresses == tuple(PUBLIC)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_the_endpoint_says_what_the_url_said(
     monkeypatch: pytest.MonkeyPatch, url: str, authority: str, target: str, secure: bool
 ) -> None:
     _resolve_to(monkeypatch, PUBLIC[0])
-    endpoint = vet(url, NOBODY)
+    endpoint = resolve_allowed(url, NOBODY)
     assert (endpoint.authority, endpoint.target, endpoint.secure) == (authority, target, secure)
 
 
@@ -158,12 +158,12 @@ def test_the_endpoint_says_what_the_url_said(
 def test_an_operator_may_allow_hosts_and_networks(entry: str) -> None:
     allow = AllowList.parse(["127.0.0.1", "::1"] if entry == "::1" else [entry])
     host = "localhost" if entry in ("LOCALHOST.", "::1") else "127.0.0.1"
-    assert vet(f"http://{host}:1234/", allow).port == 1234
+    assert resolve_allowed(f"http://{host}:1234/", allow).port == 1234
 
 
 def test_allowing_one_network_allows_no_other() -> None:
     with pytest.raises(CallbackRefused):
-        vet("http://127.0.0.1/", AllowList.parse(["10.0.0.0/8", "hooks.internal"]))
+        resolve_allowed("http://127.0.0.1/", AllowList.parse(["10.0.0.0/8", "hooks.internal"]))
 
 
 @pytest.mark.parametrize("entry", ["10.0.0.0/33", "10.0.0/x", "http://hooks.internal", "::zz"])
@@ -178,4 +178,4 @@ def test_a_name_that_does_not_resolve_may_resolve_later(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(OSError, match="try again"):
-        vet("https://hooks.example/", NOBODY)
+        resolve_allowed("https://hooks.example/", NOBODY)

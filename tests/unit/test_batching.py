@@ -7,7 +7,7 @@ import pytest
 
 from imagefleet.shared.errors import JobCancelled
 from imagefleet.shared.jobs.model import JobRequest
-from imagefleet.worker.devices.batching import Linger, next_batch, suspect_from
+from imagefleet.worker.devices.batching import BatchTimeout, next_batch, suspect_from
 from imagefleet.worker.devices.work import Slot, slots_of
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from tests.support.engines import INFO
@@ -100,13 +100,13 @@ def test_a_job_runs_alone_from_its_third_delivery_however_many_are_allowed(
 def test_a_short_batch_lingers_and_a_full_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("imagefleet.worker.devices.batching.time.monotonic", lambda: now[0])
-    linger = Linger(0.5, capacity=4)
+    linger = BatchTimeout(0.5, capacity=4)
     few, full = _waiting(_attempt("a")), _waiting(_attempt("b", num_images_per_prompt=4))
-    assert linger.goes_on(few)
+    assert linger.should_wait(few)
     now[0] += 0.4
-    assert linger.goes_on(few)
-    assert not linger.goes_on(full)
-    assert linger.goes_on(few), "the full one ended the wait; this is another"
+    assert linger.should_wait(few)
+    assert not linger.should_wait(full)
+    assert linger.should_wait(few), "the full one ended the wait; this is another"
     now[0] += 0.5
-    assert not linger.goes_on(few)
-    assert not Linger(0.0, capacity=4).goes_on(few)
+    assert not linger.should_wait(few)
+    assert not BatchTimeout(0.0, capacity=4).should_wait(few)

@@ -12,7 +12,7 @@ from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url, transport_options
 from imagefleet.shared.redis_client.sentinel import Address
 from imagefleet.shared.settings import Settings
-from imagefleet.worker.engine.interface import ImageSpec, Original
+from imagefleet.worker.engine.interface import ImageSpec, InitImage
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_message_says_its_pictures_and_steps_where_the_request_does() -> None:
 
 @pytest.mark.parametrize("strength", [0.01, 0.29, 0.5, 0.8, 1.0])
 def test_a_message_says_the_steps_that_the_engine_takes_from_a_picture(strength: float) -> None:
-    original = Original(pixels=np.zeros((1, 8, 8, 3), np.uint8), strength=strength, digest="")
+    original = InitImage(pixels=np.zeros((1, 8, 8, 3), np.uint8), strength=strength, digest="")
     for steps in range(1, 51):
         spec = ImageSpec(
             prompt="a", num_inference_steps=steps, guidance_scale=3.0, original=original

@@ -8,16 +8,16 @@ import pytest
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.model import JobRequest
-from imagefleet.shared.jobs.offers import Catalogue, Offer
+from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tests.support.engines import INFO
 
 
 @pytest.fixture
 def offers() -> dict[str, Offer]:
-    catalogue = Catalogue(fakeredis.FakeRedis(decode_responses=True), "ns")
+    catalogue = OfferRegistry(fakeredis.FakeRedis(decode_responses=True), "ns")
     assert catalogue.offers() == {}
-    fresh = Catalogue(catalogue._redis, "ns")
+    fresh = OfferRegistry(catalogue._redis, "ns")
     fresh.announce(offer_of(INFO))
     return fresh.offers()
 

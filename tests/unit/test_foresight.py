@@ -3,7 +3,7 @@
 import pytest
 
 from imagefleet.shared.jobs.model import JobRequest
-from imagefleet.worker.devices.prefetch import Foresight
+from imagefleet.worker.devices.prefetch import PrefetchTimer
 from imagefleet.worker.devices.work import Slot, slots_of
 from imagefleet.worker.jobs.attempt import plan_attempt
 from tests.support.engines import INFO
@@ -35,7 +35,7 @@ def _batch(*steps: int) -> list[Slot]:
 
 
 def _first_step_that_asks(
-    foresight: Foresight, clock: Clock, batch: list[Slot], step_s: float
+    foresight: PrefetchTimer, clock: Clock, batch: list[Slot], step_s: float
 ) -> int:
     longest = max(slot.spec.num_inference_steps for slot in batch)
     asked = []
@@ -46,26 +46,26 @@ def _first_step_that_asks(
 
 
 def test_slow_steps_ask_before_the_last_one(clock: Clock) -> None:
-    foresight = Foresight()
+    foresight = PrefetchTimer()
     assert _first_step_that_asks(foresight, clock, _batch(20, 5), step_s=1.0) == 19
 
 
 def test_quick_steps_ask_as_early_as_preparing_takes(clock: Clock) -> None:
-    foresight = Foresight()
+    foresight = PrefetchTimer()
     foresight.prepared(1 / 8)
     asked_at = _first_step_that_asks(foresight, clock, _batch(50), step_s=1 / 64)
     assert asked_at == 50 - 16 - 1, "twice as early as it takes, and a step"
 
 
 def test_a_short_batch_asks_at_once_when_its_pace_is_known(clock: Clock) -> None:
-    foresight = Foresight()
+    foresight = PrefetchTimer()
     foresight.prepared(0.1)
     _first_step_that_asks(foresight, clock, _batch(4), step_s=0.01)
     assert _first_step_that_asks(foresight, clock, _batch(4), step_s=0.01) == 0
 
 
 def test_one_slow_preparation_is_forgotten_again(clock: Clock) -> None:
-    foresight = Foresight()
+    foresight = PrefetchTimer()
     foresight.prepared(5.0)
     for _ in range(60):
         foresight.prepared(0.01)

@@ -8,8 +8,8 @@ import pytest
 from imagefleet.shared.errors import InvalidRequest, MessageRejected
 from imagefleet.shared.jobs.model import (
     MAX_PROMPT_CHARACTERS,
-    MOVES,
     TERMINAL,
+    TRANSITIONS,
     JobRequest,
     State,
     check_job_id,
@@ -116,5 +116,5 @@ def test_an_id_that_could_leave_its_folder_is_refused(job_id: object) -> None:
 
 def test_nothing_leaves_a_terminal_state() -> None:
     assert {State.SUCCEEDED, State.FAILED, State.CANCELLED} == TERMINAL
-    assert all(not MOVES[state] for state in TERMINAL)
-    assert set(MOVES) == set(State)
+    assert all(not TRANSITIONS[state] for state in TERMINAL)
+    assert set(TRANSITIONS) == set(State)

@@ -11,7 +11,7 @@ from tests.support.judge import Score, judge, score
 from tools.train_shapes.scenes import (
     SIDE,
     Combination,
-    Picture,
+    ImageArray,
     Scene,
     combinations,
     draw,
@@ -24,7 +24,7 @@ from tools.train_shapes.scenes import (
 SCENES = 600
 
 
-def scores_of(pictures: list[Picture], scenes: list[Scene]) -> list[Score]:
+def scores_of(pictures: list[ImageArray], scenes: list[Scene]) -> list[Score]:
     return [score(judge(picture), scene) for picture, scene in zip(pictures, scenes, strict=True)]
 
 

@@ -8,8 +8,8 @@ import pytest
 from imagefleet.shared.errors import DeviceError, InvalidRequest
 from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.devices.device_loop import GiveUp, Runner
-from imagefleet.worker.devices.health import Health
+from imagefleet.worker.devices.device_loop import DeviceLoop, GiveUp
+from imagefleet.worker.devices.health import HealthCheck
 from imagefleet.worker.devices.work import Slot, slots_of
 from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
@@ -20,22 +20,22 @@ def _attempt(name: str, seed: int) -> Attempt:
     return plan_attempt(name, JobRequest.parse({"prompt": name, "seed": seed}), INFO)
 
 
-class AlwaysWell(Health):
+class AlwaysWell(HealthCheck):
     """Or so it says."""
 
-    def paints(self) -> bool:
+    def devices_ok(self) -> bool:
         return True
 
     def recover(self, stopping: threading.Event) -> None:
         return
 
 
-class SickAtFirst(Health):
+class SickAtFirst(HealthCheck):
     """Recovers when asked to."""
 
     recovered = False
 
-    def paints(self) -> bool:
+    def devices_ok(self) -> bool:
         return self.recovered
 
     def recover(self, stopping: threading.Event) -> None:
@@ -47,7 +47,7 @@ class WellOnce(SickAtFirst):
 
     asked = 0
 
-    def paints(self) -> bool:
+    def devices_ok(self) -> bool:
         self.asked += 1
         return self.asked == 1
 
@@ -67,7 +67,7 @@ class GivenUp:
 def _run(
     engine: RecordingEngine,
     batches: list[list[Slot]],
-    health: Health | None = None,
+    health: HealthCheck | None = None,
     give_up: GiveUp = lambda hurt, waiting: None,
 ) -> list[int]:
     """Run `batches` to their end; the steps reported."""
@@ -81,7 +81,7 @@ def _run(
         empty.set()
         return []
 
-    runner = Runner(
+    runner = DeviceLoop(
         engine,
         next_batch,
         lambda _, step: reported.append(step),
@@ -187,8 +187,8 @@ def test_the_known_picture_runs_on_the_engine_and_tells_its_failure() -> None:
     def fail(specs: Sequence[ImageSpec]) -> None:
         raise RuntimeError("the device is lost")
 
-    assert Health(RecordingEngine(8, lambda _: None), MemoryStore(), 0).paints()
-    assert not Health(RecordingEngine(8, fail), MemoryStore(), 0).paints()
+    assert HealthCheck(RecordingEngine(8, lambda _: None), MemoryStore(), 0).devices_ok()
+    assert not HealthCheck(RecordingEngine(8, fail), MemoryStore(), 0).devices_ok()
 
 
 def test_each_attempt_hears_which_of_its_pictures_were_flagged() -> None:

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from imagefleet.worker.engine.build import abstract
 from imagefleet.worker.engine.checkpoint.files import TensorFiles, read_json
-from imagefleet.worker.engine.checkpoint.weights import Plan, entries, require_complete
+from imagefleet.worker.engine.checkpoint.weights import WeightMapping, entries, require_complete
 from imagefleet.worker.engine.mesh import Placement, start_backend
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.unet_config import UNetConfig
@@ -28,7 +28,7 @@ from imagefleet.worker.engine.models.unet_config import UNetConfig
 def main(folder: Path) -> None:
     start_backend(1)
     unet = abstract(UNet, UNetConfig.from_json(read_json(folder / "config.json")))
-    plan = Plan("unet", unet, TensorFiles(folder))
+    plan = WeightMapping("unet", unet, TensorFiles(folder))
     require_complete([plan])
     started = time.perf_counter()
     weights = plan.load(np.dtype(np.float32), Placement.of(1))

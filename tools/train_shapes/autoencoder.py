@@ -17,8 +17,15 @@ from torch.nn import functional
 
 from tools.train_shapes.crew import Crew
 from tools.train_shapes.networks import build_autoencoder
-from tools.train_shapes.scenes import Picture, draw, draw_crowd, sample_jitter, sample_scene, split
-from tools.train_shapes.stage import Plan, run_stage
+from tools.train_shapes.scenes import (
+    ImageArray,
+    draw,
+    draw_crowd,
+    sample_jitter,
+    sample_scene,
+    split,
+)
+from tools.train_shapes.stage import WeightMapping, run_stage
 
 HIGHEST_RATE = 2e-3
 BATCH = 8
@@ -39,7 +46,7 @@ def train_autoencoder(
         pictures = draw_batch(np.random.default_rng((seed, step, crew.rank)), BATCH // crew.size)
         return reconstruction_loss(model, to_signal(pictures).to(device))
 
-    plan = Plan(
+    plan = WeightMapping(
         name="autoencoder",
         minutes=minutes,
         highest_rate=HIGHEST_RATE,
@@ -71,13 +78,13 @@ def edges(pictures: Tensor) -> Tensor:
     return functional.max_pool2d((rough > 0.03).float(), 3, stride=1, padding=1)
 
 
-def draw_batch(rng: np.random.Generator, count: int) -> Picture:
+def draw_batch(rng: np.random.Generator, count: int) -> ImageArray:
     """Crowded and ordinary pictures in equal parts, (count, side, side, 3)."""
     trained = split(held_out=False)
     plain = [draw(sample_scene(rng, trained), sample_jitter(rng)) for _ in range(count // 2)]
     return np.stack([*plain, *(draw_crowd(rng) for _ in range(count - len(plain)))])
 
 
-def to_signal(pictures: Picture) -> Tensor:
+def to_signal(pictures: ImageArray) -> Tensor:
     """Bytes (batch, side, side, 3) to floats in -1..1 (batch, 3, side, side)."""
     return torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1

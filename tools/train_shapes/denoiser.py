@@ -23,7 +23,7 @@ from tools.train_shapes.crew import Crew
 from tools.train_shapes.latents import EncodedScenes
 from tools.train_shapes.networks import build_denoiser, build_scheduler, build_text_encoder
 from tools.train_shapes.scenes import Scene
-from tools.train_shapes.stage import Plan, run_stage
+from tools.train_shapes.stage import WeightMapping, run_stage
 from tools.train_shapes.tokenizer import LENGTH
 
 HIGHEST_RATE = 1.5e-3
@@ -121,7 +121,7 @@ def train_denoiser(
         error = (predicted.float() - lesson.target.to(device)).square().mean(dim=(1, 2, 3))
         return (lesson.weight.to(device) * error).mean()
 
-    plan = Plan(
+    plan = WeightMapping(
         name="denoiser", minutes=minutes, highest_rate=HIGHEST_RATE, average_decay=AVERAGE_DECAY
     )
     run_stage(networks, loss, plan, file, crew=crew, on_save=hand_on)

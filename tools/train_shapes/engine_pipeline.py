@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.engine.load import load_engine
-from tools.train_shapes.scenes import Picture
+from tools.train_shapes.scenes import ImageArray
 
 
 class EnginePipeline:
@@ -21,7 +21,7 @@ class EnginePipeline:
 
     def draw(
         self, prompts: list[str], *, first_seed: int, guidance: float | None, steps: int | None
-    ) -> list[Picture]:
+    ) -> list[ImageArray]:
         """One picture a prompt, uint8 (64, 64, 3); seeds count up from the first."""
         info = self._engine.info
         specs = [

@@ -19,7 +19,7 @@ from tests.support.judge import Score, judge, score
 from tools.train_shapes.captions import read_caption
 from tools.train_shapes.gallery import Exhibit, contact_sheet, read_gallery, write_gallery
 from tools.train_shapes.prompts import evaluation_prompts
-from tools.train_shapes.scenes import Picture
+from tools.train_shapes.scenes import ImageArray
 
 ATTRIBUTES = ("background", "colour", "position", "size", "shape", "everything")
 _BATCH = 16
@@ -30,7 +30,7 @@ class Pipeline(Protocol):
 
     def draw(
         self, prompts: list[str], *, first_seed: int, guidance: float | None, steps: int | None
-    ) -> list[Picture]:
+    ) -> list[ImageArray]:
         """One picture a prompt; None stands for the checkpoint's own default."""
 
 

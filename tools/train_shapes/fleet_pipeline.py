@@ -17,8 +17,8 @@ from PIL import Image
 
 from imagefleet import Client
 from imagefleet.producer.demo.processes import WorkerProcess
-from imagefleet.shared.redis_client.local_server import EmbeddedRedis
-from tools.train_shapes.scenes import Picture
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tools.train_shapes.scenes import ImageArray
 
 
 class FleetPipeline:
@@ -31,7 +31,7 @@ class FleetPipeline:
     def __enter__(self) -> Self:
         folder = Path(self._running.enter_context(tempfile.TemporaryDirectory()))
         self._store = folder / "store"
-        server = self._running.enter_context(EmbeddedRedis(folder / "redis"))
+        server = self._running.enter_context(LocalRedisServer(folder / "redis"))
         environment = {
             "IMAGEFLEET_REDIS_URL": server.url,
             "IMAGEFLEET_MODEL": self._model,
@@ -59,7 +59,7 @@ class FleetPipeline:
         guidance: float | None = None,
         steps: int | None = None,
         **parameters: Any,
-    ) -> list[Picture]:
+    ) -> list[ImageArray]:
         """One picture a prompt, in order."""
         entries = [
             {"prompt": prompt, "seed": first_seed + place} for place, prompt in enumerate(prompts)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tools.train_shapes.scenes import Picture
+from tools.train_shapes.scenes import ImageArray
 
 MANIFEST = "manifest.jsonl"
 _LABEL_LETTERS = 25
@@ -29,7 +29,7 @@ class Exhibit:
     """One picture and the prompt that it should show."""
 
     prompt: str
-    picture: Picture
+    picture: ImageArray
 
 
 def write_gallery(folder: Path, exhibits: Iterable[Exhibit]) -> None:

@@ -22,7 +22,7 @@ SIDE = 64
 """Pixels along each edge of a picture."""
 
 Rgb = tuple[int, int, int]
-Picture = NDArray[np.uint8]
+ImageArray = NDArray[np.uint8]
 Coverage = NDArray[np.float32]
 Point = tuple[float, float]
 
@@ -150,7 +150,7 @@ def centre_of(size: str, position: str) -> Point:
     return 0.5 + dx * OFFSETS[size], 0.5 + dy * OFFSETS[size]
 
 
-def draw(scene: Scene, jitter: Jitter | None = None) -> Picture:
+def draw(scene: Scene, jitter: Jitter | None = None) -> ImageArray:
     """The picture, uint8 of shape (64, 64, 3), anti-aliased."""
     jitter = jitter or Jitter()
     x, y = centre_of(scene.size, scene.position)
@@ -166,7 +166,7 @@ def draw(scene: Scene, jitter: Jitter | None = None) -> Picture:
     )
 
 
-def draw_crowd(rng: np.random.Generator) -> Picture:
+def draw_crowd(rng: np.random.Generator) -> ImageArray:
     """A picture of several overlapping shapes in any colours, for the autoencoder alone."""
     names = list(PALETTE)
     shade = sample_jitter(rng).background_shade
@@ -189,7 +189,7 @@ def blend(
     return canvas + coverage[..., None] * (colour - canvas)
 
 
-def to_picture(canvas: NDArray[np.float32]) -> Picture:
+def to_picture(canvas: NDArray[np.float32]) -> ImageArray:
     """Rounds to bytes."""
     return np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
 

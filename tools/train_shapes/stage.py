@@ -23,7 +23,7 @@ Loss = Callable[[int], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class WeightMapping:
     """What one stage may take and how it learns."""
 
     name: str
@@ -36,7 +36,7 @@ class Plan:
 def run_stage(
     module: nn.Module,
     loss: Loss,
-    plan: Plan,
+    plan: WeightMapping,
     file: Path,
     *,
     crew: Crew,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from diffusers import StableDiffusionPipeline
 
-from tools.train_shapes.scenes import Picture
+from tools.train_shapes.scenes import ImageArray
 
 
 class TorchPipeline:
@@ -32,7 +32,7 @@ class TorchPipeline:
         guidance: float | None = None,
         steps: int | None = None,
         negative: str = "",
-    ) -> list[Picture]:
+    ) -> list[ImageArray]:
         """One picture a prompt, uint8 (64, 64, 3); seeds count up from the first."""
         pictures = self._pipeline(
             prompts,

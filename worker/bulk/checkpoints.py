@@ -26,7 +26,7 @@ from imagefleet.worker.bulk.tar import read_tar, write_tar
 _ALONE: Final = "alone.json"
 
 
-class Parts:
+class ShardCheckpoints:
     """Progress of one shard."""
 
     def __init__(self, store: ObjectStore, shard: ShardPlan) -> None:
@@ -78,6 +78,6 @@ class Parts:
         self._store.put(self._prefix + _ALONE, data, "application/json")
 
 
-def clear_parts(store: ObjectStore, shard: str) -> None:
+def delete_checkpoints(store: ObjectStore, shard: str) -> None:
     """The shard is complete: nobody needs its parts, nor those of another plan."""
     store.delete_below(parts_folder(shard))

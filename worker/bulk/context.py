@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from imagefleet.shared.bulk.runs import Runs
-from imagefleet.shared.storage.retry import patiently
-from imagefleet.worker.devices.row_backlog import Backlog
+from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.storage.retry import retry_while_unavailable
+from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.engine.interface import Engine
 from imagefleet.worker.queues.claims import Claims
 
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workshop:
+class ShardContext:
     """Shared by all shards in hand."""
 
-    runs: Runs
+    runs: RunRecords
     claims: Claims
-    backlog: Backlog
+    backlog: RowBacklog
     engine: Engine
     encoders: ThreadPoolExecutor
     checkpoint_s: float
@@ -28,6 +28,6 @@ class Workshop:
     """How long the store may fail."""
     max_deliveries: int
 
-    def patiently(self, act: Callable[[], T], what: str) -> T:
+    def retry_while_unavailable(self, act: Callable[[], T], what: str) -> T:
         """Do `act` until the store can. Raises StorageUnavailable."""
-        return patiently(act, self.patience_s, what)
+        return retry_while_unavailable(act, self.patience_s, what)

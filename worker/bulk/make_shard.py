@@ -28,10 +28,10 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.checkpoints import Parts, clear_parts
-from imagefleet.worker.bulk.context import Workshop
+from imagefleet.worker.bulk.checkpoints import ShardCheckpoints, delete_checkpoints
+from imagefleet.worker.bulk.context import ShardContext
 from imagefleet.worker.bulk.formats import put_shard
-from imagefleet.worker.bulk.render_rows import Painting
+from imagefleet.worker.bulk.render_rows import RowRenderer
 from imagefleet.worker.bulk.samples import Spool
 
 log = logging.getLogger(__name__)
@@ -42,18 +42,18 @@ _TRIES: Final = 3
 T = TypeVar("T")
 
 
-def make_shard(workshop: Workshop, message: ShardMessage, tag: str) -> None:
+def make_shard(workshop: ShardContext, message: ShardMessage, tag: str) -> None:
     """See a claimed shard to its end, in this thread. How it ended is recorded, and its message
     acknowledged: Celery, which does that too, could not hold the record against it.
 
     Raises:
         LeaseLost: it went back to the queue, or is another worker's: not ours to acknowledge.
     """
-    making = _Making(workshop, message, tag)
+    making = _ShardMaker(workshop, message, tag)
     try:
         making.see_to_its_end()
     except LeaseLost:
-        making.hand_back()
+        making.requeue()
         raise
     else:
         making.acknowledge()
@@ -61,8 +61,8 @@ def make_shard(workshop: Workshop, message: ShardMessage, tag: str) -> None:
         workshop.backlog.leave(tag)
 
 
-class _Making:
-    def __init__(self, workshop: Workshop, message: ShardMessage, tag: str) -> None:
+class _ShardMaker:
+    def __init__(self, workshop: ShardContext, message: ShardMessage, tag: str) -> None:
         self.name = shard_name(message.shard)
         self._shop = workshop
         self._tag = tag
@@ -104,7 +104,7 @@ class _Making:
         return self._patiently(lambda: Plan.load(self._get(PLAN)), "reading the plan")
 
     def _clear(self) -> None:
-        self._patiently(lambda: clear_parts(self._store, self.name), "clearing the parts")
+        self._patiently(lambda: delete_checkpoints(self._store, self.name), "clearing the parts")
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -115,12 +115,12 @@ class _Making:
         record = self._shop.runs.shards_key(self._message.run)
         self._shop.claims.ack(self._tag, record, shard=str(self._message.shard))
 
-    def hand_back(self) -> None:
+    def requeue(self) -> None:
         """Let another worker have it, unless its run has stopped. No row is to blame."""
         run, claims = self._shop.runs, self._shop.claims
-        move = run.hand_back(self._message.run, self._message.shard, self._token)
+        move = run.requeue(self._message.run, self._message.shard, self._token)
         stopped = move.happened and move.run is not State.RUNNING
-        (claims.ack if stopped else claims.hand_back)(self._tag)
+        (claims.ack if stopped else claims.requeue)(self._tag)
 
     def leave_to_others(self, error: Exception) -> None:
         """The rows are not to blame: storage is away, or this host lacks room, rights or a library.
@@ -194,8 +194,8 @@ class _Making:
     def _paint(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         data = self._patiently(lambda: self._get(plan_key(self.name)), "reading its rows")
         rows = list(plan.read_rows(shard, data))
-        parts = Parts(self._store, shard)
-        painting = Painting(self._shop, self._tag, plan, shard, rows, parts, spool, self._report)
+        parts = ShardCheckpoints(self._store, shard)
+        painting = RowRenderer(self._shop, self._tag, plan, shard, rows, parts, spool, self._report)
         painting.paint()
         return [painting.failures[row] for row in sorted(painting.failures)]
 
@@ -231,4 +231,4 @@ class _Making:
             raise LeaseLost(f"shard {self.name} is another worker's now")
 
     def _patiently(self, act: Callable[[], T], what: str) -> T:
-        return self._shop.patiently(act, f"shard {self.name}: {what}")
+        return self._shop.retry_while_unavailable(act, f"shard {self.name}: {what}")

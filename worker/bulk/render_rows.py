@@ -17,8 +17,8 @@ from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, TooManyDeliveries, WorkerError
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
-from imagefleet.worker.bulk.checkpoints import Parts
-from imagefleet.worker.bulk.context import Workshop
+from imagefleet.worker.bulk.checkpoints import ShardCheckpoints
+from imagefleet.worker.bulk.context import ShardContext
 from imagefleet.worker.bulk.rows import failure_of, is_sample_of, keys_of, samples_of, work_of
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.devices.batching import suspect_from
@@ -33,7 +33,8 @@ _LOOKS_S: Final = 1.0
 """Between two looks whether the run goes on."""
 _TRIES_ALONE: Final = 3
 _BATCHES_ALONE: Final = 3
-"""Of rows that may have been on the devices when their worker died: see `Runner`, and one kept."""
+"""Of rows that may have been on the devices when their worker died: see `DeviceLoop`, and one
+kept."""
 _BARREN: Final = 5
 """Times `max_deliveries` that a shard may come back before a row of it was painted. A shard that
 only waited in the hands of a preempted worker is counted too."""
@@ -48,17 +49,17 @@ class _Ended:
     error: ImagefleetError | None = None
 
 
-class Painting:
+class RowRenderer:
     """Used by one thread; `failures` and the spool are what it leaves."""
 
     def __init__(
         self,
-        workshop: Workshop,
+        workshop: ShardContext,
         tag: str,
         plan: Plan,
         shard: ShardPlan,
         rows: Sequence[ShardRow],
-        parts: Parts,
+        parts: ShardCheckpoints,
         spool: Spool,
         report: Callable[[int, int], None],
     ) -> None:
@@ -90,7 +91,9 @@ class Painting:
             LeaseLost: the rows were taken back; what was done is kept.
             TooManyDeliveries: ever more workers died with this shard before a row was done.
         """
-        self._shop.patiently(self._resume, f"shard {self._shard.name}: reading the parts")
+        self._shop.retry_while_unavailable(
+            self._resume, f"shard {self._shard.name}: reading the parts"
+        )
         try:
             rest = self._one_by_one(self._works())
             self._paint(rest)
@@ -240,9 +243,9 @@ class Painting:
         self._due = time.monotonic() + self._shop.checkpoint_s
         if self._fresh or self._fresh_failures:
             samples = [self._spool[key] for key in self._fresh]
-            self._shop.patiently(
+            self._shop.retry_while_unavailable(
                 lambda: self._parts.save(samples, self._fresh_failures),
                 f"shard {self._shard.name}: a part",
             )
             self._fresh, self._fresh_failures, self._fresh_bytes = [], [], 0
-            self._shop.claims.forgive(self._message)
+            self._shop.claims.reset_deliveries(self._message)

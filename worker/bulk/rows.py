@@ -11,7 +11,7 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.worker.bulk.samples import Sample
 from imagefleet.worker.devices.row_backlog import RowWork
-from imagefleet.worker.devices.work import Picture
+from imagefleet.worker.devices.work import ImageArray
 from imagefleet.worker.engine.interface import Engine, ModelInfo
 from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.metadata import picture_metadata
@@ -56,7 +56,7 @@ def is_sample_of(sample: Sample, work: RowWork, info: ModelInfo) -> bool:
 
 
 def samples_of(
-    work: RowWork, row: ShardRow, pictures: list[Picture], plan: Plan, engine: Engine
+    work: RowWork, row: ShardRow, pictures: list[ImageArray], plan: Plan, engine: Engine
 ) -> list[Sample]:
     """Encode. `nsfw` and the like are in the documents as in those of jobs."""
     return [
@@ -65,7 +65,7 @@ def samples_of(
 
 
 def _sample(
-    work: RowWork, row: ShardRow, index: int, picture: Picture, plan: Plan, engine: Engine
+    work: RowWork, row: ShardRow, index: int, picture: ImageArray, plan: Plan, engine: Engine
 ) -> Sample:
     key, spec = sample_key(row.row, index), work.specs[index]
     described = picture_metadata(

@@ -12,7 +12,7 @@ import threading
 from imagefleet.shared.bulk.file_layout import PLAN
 from imagefleet.shared.bulk.messages import waiting_of
 from imagefleet.shared.bulk.plan import Plan, run_id
-from imagefleet.shared.bulk.runs import Runs
+from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.summary import sum_up
 from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.model import State
@@ -21,10 +21,10 @@ from imagefleet.shared.storage import ObjectStore, open_store
 log = logging.getLogger(__name__)
 
 
-class Caretaker:
+class RunRecovery:
     """Every worker has one; Redis gives a run to one of them at a time."""
 
-    def __init__(self, runs: Runs, still_s: float) -> None:
+    def __init__(self, runs: RunRecords, still_s: float) -> None:
         """`still_s`: without a move, before a run is looked after; also how long the other runs
         wait for a destination that does not answer."""
         self._runs = runs

@@ -12,7 +12,7 @@ from celery.worker.consumer.tasks import Tasks
 
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError
 from imagefleet.worker.lifecycle import Lifecycle
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.queues.subscriptions import queue_groups
 
 
@@ -30,7 +30,7 @@ def install(app: Celery, lifecycle: Lifecycle) -> None:
 
 
 def _devices_of(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
-    class Devices(bootsteps.StartStopStep):
+    class DevicesStep(bootsteps.StartStopStep):
         """Load and compile before Celery connects, so that nothing is taken before ready; drain
         before its pool stops, whichever way the worker ends."""
 
@@ -45,18 +45,18 @@ def _devices_of(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             except ImagefleetError as error:
                 # Celery has put a logger in the place of sys.stderr.
                 print(f"imagefleet-worker: {error}", file=sys.__stderr__, flush=True)
-                os._exit(Exit.MISCONFIGURED)  # half-started device runtimes do not always let go
+                os._exit(ExitCode.CONFIG)  # half-started device runtimes do not always let go
 
         def stop(self, worker: Any) -> None:
             lifecycle.drain()
 
         terminate = stop
 
-    return Devices
+    return DevicesStep
 
 
 def _intake_of(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
-    class Intake(bootsteps.StartStopStep):
+    class DispatcherStep(bootsteps.StartStopStep):
         """Take the queues over from kombu between its consumer's creation and its first read."""
 
         name = "imagefleet.intake"
@@ -80,4 +80,4 @@ def _intake_of(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             lifecycle.parts.dispatcher.attach(groups, consumer.strategies, self._pass_on)
             lifecycle.take_work()
 
-    return Intake
+    return DispatcherStep

@@ -1,4 +1,4 @@
-"""The Celery tasks, thin: what they do is `Performer.perform` and `Lifecycle.make_shard`."""
+"""The Celery tasks, thin: what they do is `JobExecutor.perform` and `Lifecycle.make_shard`."""
 
 from typing import Any
 

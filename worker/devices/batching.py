@@ -56,7 +56,7 @@ def _suspect(slot: Slot, max_deliveries: int) -> bool:
     return slot.work.deliveries >= suspect_from(max_deliveries)
 
 
-class Linger:
+class BatchTimeout:
     """Keeps a batch that is not full back for some time. A full one never waits."""
 
     def __init__(self, seconds: float, capacity: int) -> None:
@@ -64,7 +64,7 @@ class Linger:
         self._capacity = capacity
         self._until: float | None = None
 
-    def goes_on(self, waiting: Collection[Slot]) -> bool:
+    def should_wait(self, waiting: Collection[Slot]) -> bool:
         """Whether `waiting` should stay where it is for now."""
         if not waiting or len(waiting) >= self._capacity:
             self._until = None

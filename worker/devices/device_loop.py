@@ -15,10 +15,10 @@ from functools import partial
 from typing import Final
 
 from imagefleet.shared.errors import DeviceError, ImagefleetError
-from imagefleet.worker.devices.health import Health
-from imagefleet.worker.devices.work import Picture, Slot, work_in
+from imagefleet.worker.devices.health import HealthCheck
+from imagefleet.worker.devices.work import ImageArray, Slot, work_in
 from imagefleet.worker.engine.interface import Engine, Pictures, Rendering
-from imagefleet.worker.process.critical_thread import vital_thread
+from imagefleet.worker.process.critical_thread import critical_thread
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ GiveUp = Callable[[Sequence[Slot], Sequence[Slot]], None]
 told takes both over, and all else that waits for the devices."""
 
 
-class Runner:
+class DeviceLoop:
     """Owns the device thread. `next_batch` may block for a moment; `report` must not."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Runner:
         next_batch: Callable[[], Sequence[Slot]],
         report: Report,
         poll_s: float,
-        health: Health,
+        health: HealthCheck,
         give_up: GiveUp,
     ) -> None:
         self._engine = engine
@@ -63,7 +63,7 @@ class Runner:
         self._sketched_at = -_SKETCH_EVERY_S
         self._changed = threading.Condition()
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
-        self._thread = vital_thread(self._loop, "devices")
+        self._thread = critical_thread(self._loop, "devices")
 
     def start(self) -> None:
         self._thread.start()
@@ -169,7 +169,7 @@ class Runner:
 
     def _examine(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Whose fault was it? Sick devices get nothing more until they have recovered."""
-        if _blames_the_job(error) or (self._blamed < _STREAK and self._health.paints()):
+        if _blames_the_job(error) or (self._blamed < _STREAK and self._health.devices_ok()):
             self._isolate(batch, error)
             return
         self._quarantine(batch)
@@ -209,8 +209,8 @@ def _blames_the_job(error: BaseException) -> bool:
     return isinstance(error, ImagefleetError) and not isinstance(error, DeviceError)
 
 
-def _one_of(wait: Callable[[], Pictures], at: int) -> Picture:
-    picture: Picture = wait()[at]
+def _one_of(wait: Callable[[], Pictures], at: int) -> ImageArray:
+    picture: ImageArray = wait()[at]
     return picture
 
 

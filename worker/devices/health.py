@@ -13,7 +13,7 @@ from typing import Final
 
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import Engine, ImageSpec
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _LONGEST_PAUSE_S: Final = 60.0
 _PROMPT: Final = "a known picture"
 
 
-class Health:
+class HealthCheck:
     """Of one worker. The engine is asked from the device thread alone."""
 
     def __init__(self, engine: Engine, store: ObjectStore, quarantine_s: float) -> None:
@@ -35,7 +35,7 @@ class Health:
         self.doubted = False
         """Whether the store failed: nothing should be painted that cannot be kept."""
 
-    def paints(self) -> bool:
+    def devices_ok(self) -> bool:
         """Ask the devices: one step of the program that every batch runs."""
         info = self._engine.info
         spec = ImageSpec(
@@ -54,7 +54,7 @@ class Health:
             self.painting = False
         return True
 
-    def stores(self) -> bool:
+    def storage_ok(self) -> bool:
         """Ask the store. If it fails, it is doubted until `recover`."""
         with self._lock:
             if not self.doubted:
@@ -74,10 +74,10 @@ class Health:
             if stopping.wait(pause_s):
                 return
             self.doubted = False
-            if self.paints() and self.stores():
+            if self.devices_ok() and self.storage_ok():
                 log.warning("well again after %.0f s: work is taken", time.monotonic() - began)
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         log.critical("not well within %g s: this worker ends", self._quarantine_s)
         logging.shutdown()
-        os._exit(Exit.SICK)
+        os._exit(ExitCode.UNAVAILABLE)

@@ -13,7 +13,7 @@ _MARGIN: Final = 2.0
 _DECAY: Final = 0.9
 
 
-class Foresight:
+class PrefetchTimer:
     """Learns how long a step takes, and the preparation of a batch."""
 
     def __init__(self) -> None:

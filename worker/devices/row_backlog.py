@@ -47,7 +47,7 @@ class RowSlot(Slot):
 
 
 @dataclass(kw_only=True, eq=False)
-class _Shelf:
+class _ShardRows:
     """One shard's rows."""
 
     claimed: Claimed
@@ -69,13 +69,13 @@ class _Shelf:
         return slot
 
 
-class Backlog:
+class RowBacklog:
     """Any thread may call anything."""
 
     def __init__(self, capacity: int) -> None:
         """`capacity`: pictures in a device batch."""
         self._capacity = capacity
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[str, _ShardRows] = {}
         self._closed = False
         self._rests_until = 0.0
         self._setbacks = 0
@@ -109,7 +109,7 @@ class Backlog:
     def expect(self, claimed: Claimed) -> None:
         """A shard was claimed; its thread will `fill` it."""
         with self._lock:
-            self._shelves[claimed.tag] = _Shelf(claimed=claimed)
+            self._shelves[claimed.tag] = _ShardRows(claimed=claimed)
 
     def claimed(self, tag: str) -> Claimed:
         """Raises KeyError for a tag that was not expected."""
@@ -195,7 +195,7 @@ class Backlog:
         for work in rows:
             work.abandon(error)
 
-    def _alone(self, may_begin: bool) -> _Shelf | None:
+    def _alone(self, may_begin: bool) -> _ShardRows | None:
         """The first shard whose next row must be alone, and goes on or `may_begin`."""
         for shelf in self._shelves.values():
             slot = shelf.first()
@@ -203,6 +203,6 @@ class Backlog:
                 return shelf
         return None
 
-    def _ended(self, shelf: _Shelf, work: RowWork) -> None:
+    def _ended(self, shelf: _ShardRows, work: RowWork) -> None:
         with self._lock:
             shelf.open.discard(work)

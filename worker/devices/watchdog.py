@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from imagefleet.worker.process.critical_thread import vital_thread
+from imagefleet.worker.process.critical_thread import critical_thread
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Watchdog:
         self._limit_s = limit_s
         self._look_s = min(_LONGEST_LOOK_S, limit_s / _LOOKS_A_LIMIT)
         self._stopped = threading.Event()
-        self._thread = vital_thread(self._loop, "watchdog")
+        self._thread = critical_thread(self._loop, "watchdog")
 
     def start(self) -> None:
         self._thread.start()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.worker.engine.interface import ImageSpec, Shape
 
-Picture = NDArray[np.uint8]
+ImageArray = NDArray[np.uint8]
 """[height, width, 3], RGB"""
 
 
@@ -28,17 +28,17 @@ class Work:
     device_s: float = 0.0
     """Seconds its pictures' batches were on the devices."""
     wants_sketch: bool = False
-    sketch: Callable[[], Picture] | None = None
+    sketch: Callable[[], ImageArray] | None = None
     """Waits for a small picture of what its first one is by now; replaced as it goes on."""
 
     def __post_init__(self) -> None:
         self.flagged: set[int] = set()
         """Pictures that the model's safety checker made black."""
-        self._pictures: dict[int, Picture] = {}
-        self._done: Future[list[Picture]] = Future()
+        self._pictures: dict[int, ImageArray] = {}
+        self._done: Future[list[ImageArray]] = Future()
         self._lock = threading.Lock()
 
-    def deliver(self, index: int, picture: Picture, *, flagged: bool = False) -> None:
+    def deliver(self, index: int, picture: ImageArray, *, flagged: bool = False) -> None:
         """Hand over picture `index`; the last one completes the attempt."""
         with self._lock:
             if flagged:
@@ -53,7 +53,7 @@ class Work:
             if not self._done.done():
                 self._done.set_exception(error)
 
-    def pictures(self) -> list[Picture]:
+    def pictures(self) -> list[ImageArray]:
         """Wait for all pictures, in the order of `specs`. Raises what `abandon` was told."""
         return self._done.result()
 

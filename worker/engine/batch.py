@@ -15,7 +15,7 @@ import numpy as np
 
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.interface import ImageSpec, Pictures
-from imagefleet.worker.engine.sampling import Decoded, Given, Request, Weights
+from imagefleet.worker.engine.sampling import BatchInputs, Decoded, Given, Weights
 
 _AHEAD: Final = 2
 """Steps handed to the devices beyond the one they are known to have done: enough for them never to
@@ -42,7 +42,7 @@ class Batch:
         self,
         programs: Programs,
         weights: Weights,
-        request: Request,
+        request: BatchInputs,
         given: Given,
         *,
         specs: Sequence[ImageSpec],

@@ -1,6 +1,6 @@
 """From `ImageSpec`s to the arrays of a batch.
 
-Goes in: specs, as many as there are slots or fewer. Comes out: a `Request` of full size on the
+Goes in: specs, as many as there are slots or fewer. Comes out: a `BatchInputs` of full size on the
 host, and the pictures to start from. Slots left over are padding, which no row of a table ever
 moves.
 """
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
-from imagefleet.worker.engine.sampling import Given, Originals, Request, Sampler
+from imagefleet.worker.engine.sampling import BatchInputs, DiffusionPrograms, Given, InitImages
 from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, Table
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import EXTRA_CALLS, SCHEDULERS
@@ -22,14 +22,14 @@ _TABLES: Final = 256
 """Kept, those used last: jobs may ask for any of millions, of up to 64 kB each."""
 
 
-class RequestMaker:
+class BatchInputBuilder:
     """Knows the model's tokenizer and samplers; keeps tables it has made."""
 
     def __init__(
         self,
         slots: int,
         info: ModelInfo,
-        sampler: Sampler,
+        sampler: DiffusionPrograms,
         tokenizer: PromptTokenizer,
         noise: NoiseSchedule,
     ) -> None:
@@ -46,10 +46,10 @@ class RequestMaker:
         for name in self._info.schedulers:
             self._table_of(name, steps, 0)
 
-    def blank(self) -> Request:
+    def blank(self) -> BatchInputs:
         """A batch of nothing but padding."""
         slots, calls = self._slots, self._info.max_num_inference_steps + EXTRA_CALLS
-        return Request(
+        return BatchInputs(
             tokens=np.zeros((slots, 2, *self._tokenizer.shape), np.int32),
             key=np.zeros((slots, 2), np.uint32),
             image_index=np.zeros(slots, np.uint32),
@@ -59,7 +59,7 @@ class RequestMaker:
             calls=np.zeros(slots, np.int32),
         )
 
-    def of(self, specs: Sequence[ImageSpec]) -> Request:
+    def of(self, specs: Sequence[ImageSpec]) -> BatchInputs:
         """
         Raises:
             ValueError: a scheduler this model does not have, or a step count out of range.
@@ -76,10 +76,10 @@ class RequestMaker:
             request.calls[slot] = len(table.rows)
         return request
 
-    def blank_originals(self, shape: Shape) -> Originals:
+    def blank_originals(self, shape: Shape) -> InitImages:
         """No picture in any slot."""
         slots, given = self._slots, self.nothing_given(shape)
-        return Originals(
+        return InitImages(
             pixels=np.zeros((slots, shape.height, shape.width, 3), np.uint8),
             repaint=given.repaint,
             key=np.zeros((slots, 2), np.uint32),
@@ -92,7 +92,7 @@ class RequestMaker:
         size = (self._slots, shape.height // factor, shape.width // factor)
         return Given(np.zeros((*size, channels), np.float32), np.ones((*size, 1), np.bool_))
 
-    def originals(self, specs: Sequence[ImageSpec], shape: Shape) -> Originals | None:
+    def originals(self, specs: Sequence[ImageSpec], shape: Shape) -> InitImages | None:
         """The pictures to start from; None if no slot has one.
 
         Raises:

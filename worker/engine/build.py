@@ -17,8 +17,8 @@ from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.files import TensorFiles, digest, read_json
-from imagefleet.worker.engine.checkpoint.weights import Plan, require_complete
-from imagefleet.worker.engine.compile.executable_cache import Shelf
+from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ModelInfo, Shape
 from imagefleet.worker.engine.mesh import Placement
@@ -27,7 +27,7 @@ from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
 from imagefleet.worker.engine.prompts import PromptEncoder
-from imagefleet.worker.engine.sampling import Sampler, Weights
+from imagefleet.worker.engine.sampling import DiffusionPrograms, Weights
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 
@@ -47,7 +47,7 @@ def load_stable_diffusion(
     dtype: str | None,
     max_num_inference_steps: int,
     safety_checker: bool,
-    shelf: Shelf,
+    shelf: ExecutableCache,
 ) -> DiffusionEngine:
     """
     Raises:
@@ -83,7 +83,7 @@ def load_networks(
     placement: Placement,
     dtype: np.dtype[Any],
     workspace: int = 0,
-) -> tuple[Sampler, Weights]:
+) -> tuple[DiffusionPrograms, Weights]:
     """The networks' structure, and their weights on the devices.
 
     Raises:
@@ -92,7 +92,8 @@ def load_networks(
     """
     networks = _networks(configs)
     plans = {
-        name: Plan(name, network, TensorFiles(folder / name)) for name, network in networks.items()
+        name: WeightMapping(name, network, TensorFiles(folder / name))
+        for name, network in networks.items()
     }
     require_complete(plans.values())
     held = sum(plan.bytes_on_a_device(dtype, placement) for plan in plans.values())
@@ -100,7 +101,7 @@ def load_networks(
     graphs: dict[str, Any] = {name: nnx.graphdef(network) for name, network in networks.items()}
     states = {name: plan.load(dtype, placement) for name, plan in plans.items()}
     texts = configs.family.text_encoders
-    sampler = Sampler(
+    sampler = DiffusionPrograms(
         prompts=PromptEncoder(
             networks=tuple(graphs[name] for name in texts), empty_is_zero=configs.empty_is_zero
         ),

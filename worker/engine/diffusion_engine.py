@@ -13,14 +13,14 @@ import numpy as np
 
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.batch import Batch, Programs, device_errors
-from imagefleet.worker.engine.batch_inputs import RequestMaker
-from imagefleet.worker.engine.compile.executable_cache import Shelf
+from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.jax_cache import CompileCounter
 from imagefleet.worker.engine.compile.programs import ProgramMaker
-from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Original, Rendering, Shape
+from imagefleet.worker.engine.interface import ImageSpec, InitImage, ModelInfo, Rendering, Shape
 from imagefleet.worker.engine.latent_preview import colour_card, fit_colours
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.sampling import Given, Sampler, Weights
+from imagefleet.worker.engine.sampling import DiffusionPrograms, Given, Weights
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
 
@@ -34,20 +34,20 @@ class DiffusionEngine:
         self,
         *,
         info: ModelInfo,
-        sampler: Sampler,
+        sampler: DiffusionPrograms,
         weights: Weights,
         tokenizer: PromptTokenizer,
         noise: NoiseSchedule,
         placement: Placement,
         per_device_batch: int,
-        shelf: Shelf,
+        shelf: ExecutableCache,
     ) -> None:
         self.info = info
         self.capacity = placement.data * per_device_batch
         self._sampler = sampler
         self._weights = weights
         self._tokenizer = tokenizer
-        self._requests = RequestMaker(self.capacity, info, sampler, tokenizer, noise)
+        self._requests = BatchInputBuilder(self.capacity, info, sampler, tokenizer, noise)
         self._placement = placement
         self._shelf = shelf
         self._maker = ProgramMaker(sampler, weights, self._requests, placement, shelf)
@@ -126,7 +126,7 @@ class DiffusionEngine:
     def _run_each_program(self, shape: Shape) -> None:
         """Once, so that no job waits for a first run. The autoencoder shows its colours by it."""
         card = colour_card(shape)
-        original = Original(pixels=card, strength=1.0, digest="")
+        original = InitImage(pixels=card, strength=1.0, digest="")
         guided = ImageSpec(prompt="", num_inference_steps=1, guidance_scale=2.0, original=original)
         given = self._programs[shape].encode(
             self._weights, self._placement.split(self._requests.originals([guided], shape))

@@ -34,7 +34,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Original:
+class InitImage:
     """A picture to start from, in the size of the one to make."""
 
     pixels: Pictures = field(repr=False, compare=False)
@@ -58,7 +58,7 @@ class ImageSpec:
     num_inference_steps: int
     guidance_scale: float
     scheduler: str = "ddim"
-    original: Original | None = None
+    original: InitImage | None = None
 
     @property
     def steps(self) -> int:

@@ -9,10 +9,10 @@ from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.interface import Engine, Shape
-from imagefleet.worker.engine.mesh_spec import Layout
+from imagefleet.worker.engine.mesh_spec import MeshSpec
 
 if TYPE_CHECKING:
-    from imagefleet.worker.engine.compile.executable_cache import Shelf
+    from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
     from imagefleet.worker.engine.mesh import Placement
 
 
@@ -62,7 +62,7 @@ def load_engine(
     from imagefleet.worker.engine.mesh import Placement, start_backend
 
     _require_secret(programs, programs_secret)
-    layout = Layout.read(mesh, devices)
+    layout = MeshSpec.read(mesh, devices)
     folder = find_checkpoint(model)
     start_backend(layout.devices)
     use_cache(cache_dir)
@@ -90,11 +90,11 @@ def _require_secret(programs: ObjectStore | None, secret: str) -> None:
 
 def _shelf(
     model: Path, placement: "Placement", cache_dir: Path, programs: ObjectStore | None, secret: str
-) -> "Shelf":
+) -> "ExecutableCache":
     from imagefleet.worker.engine.checkpoint.files import config_digest
-    from imagefleet.worker.engine.compile.executable_cache import Shelf, surroundings
+    from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, surroundings
 
-    return Shelf(
+    return ExecutableCache(
         [store for store in (FolderStore(cache_dir / "executables"), programs) if store],
         {**surroundings(placement), "model": config_digest(model)},
         placement.mesh.devices.flatten().tolist(),

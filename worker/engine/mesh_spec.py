@@ -16,7 +16,7 @@ MODEL: Final = "model"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class MeshSpec:
     """How many devices, and how they are arranged. What is not known yet is left to the host."""
 
     devices: int | None

@@ -35,7 +35,7 @@ class Weights(NamedTuple):
     safety: Arrays | None
 
 
-class Request(NamedTuple):
+class BatchInputs(NamedTuple):
     """What a batch is to become. Numpy on the host, then split between devices by slot."""
 
     tokens: Any
@@ -54,7 +54,7 @@ class Request(NamedTuple):
     """int32 `[b]`: rows that count. None in a slot that is only padding."""
 
 
-class Originals(NamedTuple):
+class InitImages(NamedTuple):
     """Pictures to start from, of the slots that have one."""
 
     pixels: Any
@@ -62,7 +62,7 @@ class Originals(NamedTuple):
     repaint: Any
     """bool `[b, h, w, 1]`: where to paint. Elsewhere the picture is kept."""
     key: Any
-    """As in `Request`."""
+    """As in `BatchInputs`."""
     image_index: Any
 
 
@@ -90,7 +90,7 @@ class Conditions(NamedTuple):
     """uint32 `[b, 2]`: for the noise that some samplers add at each step."""
 
 
-class State(NamedTuple):
+class SamplerState(NamedTuple):
     """What a step changes."""
 
     latents: jax.Array
@@ -153,7 +153,7 @@ def guided(outputs: jax.Array, guidance: jax.Array) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class DiffusionPrograms:
     """The networks' structure; their weights are arguments."""
 
     prompts: PromptEncoder
@@ -166,7 +166,7 @@ class Sampler:
     pixels_per_latent: int
     dtype: DTypeLike
 
-    def encode(self, weights: Weights, originals: Originals) -> Given:
+    def encode(self, weights: Weights, originals: InitImages) -> Given:
         """Draw latents of the pictures, as diffusers does; one picture can be many latents."""
         pixels = originals.pixels.astype(jnp.float32) / 127.5 - 1
         mean, log_variance = self._autoencoder(weights).encode(pixels.astype(self.dtype))
@@ -175,7 +175,9 @@ class Sampler:
         latents = mean + deviation * normal(key, mean.shape[1:])
         return Given(latents * self.scaling_factor, originals.repaint)
 
-    def begin(self, weights: Weights, request: Request, given: Given) -> tuple[Conditions, State]:
+    def begin(
+        self, weights: Weights, request: BatchInputs, given: Given
+    ) -> tuple[Conditions, SamplerState]:
         """Encode the prompts, draw the noise and mix it with what is given."""
         slots, *size = given.latents.shape
         prompt = self.prompts(weights.text, request.tokens)
@@ -195,7 +197,7 @@ class Sampler:
             noise=noise,
             step_key=fold(request.key, Draw.STEPS + request.image_index),
         )
-        return conditions, State(
+        return conditions, SamplerState(
             latents=start[:, 0] * given.latents + start[:, 1] * noise,
             history=jnp.zeros((slots, LAGS - 1, *size), jnp.float32),
             position=jnp.zeros(slots, jnp.int32),
@@ -203,8 +205,8 @@ class Sampler:
         )
 
     def step(
-        self, unet: Arrays, conditions: Conditions, state: State, *, guidance: bool = True
-    ) -> tuple[State, jax.Array]:
+        self, unet: Arrays, conditions: Conditions, state: SamplerState, *, guidance: bool = True
+    ) -> tuple[SamplerState, jax.Array]:
         """One row of every slot that has rows left; also the rows each has done, int32 `[b]`.
 
         Without `guidance`, which then no slot may want, the UNet sees the prompts alone. `begin`
@@ -218,7 +220,7 @@ class Sampler:
         given = conditions.given
         kept = coefficients.arriving(row, given.latents, conditions.noise)
         imagined = coefficients.clean(row, state.latents, output)
-        moved = State(
+        moved = SamplerState(
             latents=jnp.where(given.repaint, painted, kept),
             history=history,
             position=state.position + 1,
@@ -257,12 +259,12 @@ class Sampler:
     def _autoencoder(self, weights: Weights) -> Vae:
         return cast(Vae, nnx.merge(self.vae, weights.vae))
 
-    def preview(self, state: State, colours: jax.Array) -> jax.Array:
+    def preview(self, state: SamplerState, colours: jax.Array) -> jax.Array:
         """uint8 `[b, h, w, 3]`: latents as colours, by `colours [c + 1, 3]`."""
         pixels = state.clean @ colours[:-1] + colours[-1]
         return jnp.round(jnp.clip(pixels, 0, 1) * 255).astype(jnp.uint8)
 
-    def decode(self, weights: Weights, state: State) -> Decoded:
+    def decode(self, weights: Weights, state: SamplerState) -> Decoded:
         """The latents as pictures; black, as in diffusers, where the safety checker says so."""
         latents = (state.latents / self.scaling_factor).astype(self.dtype)
         pixels = self._autoencoder(weights).decode(latents)

@@ -107,7 +107,7 @@ def infotext(described: Mapping[str, Any]) -> str:
     """
     settings = {
         "Steps": described["num_inference_steps"],
-        "Sampler": SAMPLER_NAMES.get(described["scheduler"], described["scheduler"]),
+        "DiffusionPrograms": SAMPLER_NAMES.get(described["scheduler"], described["scheduler"]),
         "CFG scale": f"{described['guidance_scale']:g}",
         "Seed": described["seed"],
         "Size": f"{described['width']}x{described['height']}",

@@ -21,12 +21,12 @@ from imagefleet.shared.errors import (
     WorkerError,
 )
 from imagefleet.shared.jobs.model import JobResult, State
-from imagefleet.shared.jobs.records import Records
-from imagefleet.worker.devices.health import Health
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.worker.devices.health import HealthCheck
 from imagefleet.worker.jobs.attempt import Attempt
-from imagefleet.worker.jobs.finish import Finisher
+from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
-from imagefleet.worker.jobs.retry import Retries
+from imagefleet.worker.jobs.retry import RetryPolicy
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 _PERHAPS_THE_STORE_S: Final = (StorageUnavailable, StorageDenied, ConfigurationError, WorkerError)
 
 
-class Performer:
+class JobExecutor:
     """Safe to share between threads."""
 
     def __init__(
         self,
         in_flight: InFlight,
-        records: Records,
+        records: JobRecords,
         claims: Claims,
-        finisher: Finisher,
-        retries: Retries,
-        health: Health,
+        finisher: JobFinisher,
+        retries: RetryPolicy,
+        health: HealthCheck,
     ) -> None:
         self._in_flight = in_flight
         self._records = records
@@ -70,7 +70,7 @@ class Performer:
             raise
         except Exception as error:  # Celery would drop it, and its claim would be held for ever
             log.exception("job %s goes back to the queue", job_id)
-            self._claims.hand_back(tag)
+            self._claims.requeue(tag)
             raise LeaseLost(f"job {job_id} was handed back") from error
         finally:
             self._in_flight.remove(tag)
@@ -82,17 +82,16 @@ class Performer:
             found.abandon(JobCancelled(f"job {job_id} was revoked"))
         self._records.withdraw(job_id)
 
-    def hand_back(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
+    def requeue(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
         """Records, messages, and then whoever waits: Celery acknowledges what was given up, and
         must find the claim gone. The oldest last: it ends nearest the head of its queue. In two
         round trips: one by one, hundreds take longer than a host that is taken away has. How many
         messages went."""
-        wanted, unwanted = self._requeue(attempts[::-1])
-        let_go = self._claims.give_up if counted else self._claims.hand_back
-        went = let_go(*(attempt.tag for attempt in wanted))
+        wanted, cancel_requested = self._requeue(attempts[::-1])
+        went = self._claims.requeue(*(attempt.tag for attempt in wanted), counted=counted)
         for attempt in wanted:
             attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
-        for attempt in unwanted:
+        for attempt in cancel_requested:
             self._finisher.cancel(attempt)
             self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
             attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
@@ -107,10 +106,10 @@ class Performer:
             log.exception("records of jobs that go back may still say running")
             return list(attempts), []
         wanted: list[Attempt] = []
-        unwanted: list[Attempt] = []
+        cancel_requested: list[Attempt] = []
         for attempt, move in zip(attempts, moves, strict=True):
-            (unwanted if move.unwanted else wanted).append(attempt)
-        return wanted, unwanted
+            (cancel_requested if move.cancel_requested else wanted).append(attempt)
+        return wanted, cancel_requested
 
     def _finish(self, attempt: Attempt) -> JobResult:
         try:
@@ -133,11 +132,11 @@ class Performer:
 
     def _fail(self, attempt: Attempt, error: ImagefleetError) -> None:
         """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
-        if isinstance(error, _PERHAPS_THE_STORE_S) and not self._health.stores():
-            self.hand_back([attempt])  # it would have failed any job, and takes none from now on
+        if isinstance(error, _PERHAPS_THE_STORE_S) and not self._health.storage_ok():
+            self.requeue([attempt])  # it would have failed any job, and takes none from now on
             raise LeaseLost(f"job {attempt.job_id} was handed back") from error
         try:
-            again = self._retries.again(attempt, error)
+            again = self._retries.schedule_retry(attempt, error)
         except JobCancelled:
             self._finisher.cancel(attempt)
             raise

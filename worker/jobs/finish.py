@@ -9,24 +9,24 @@ from datetime import UTC, datetime
 from imagefleet.shared.errors import ImagefleetError, LeaseLost
 from imagefleet.shared.jobs.events import callback
 from imagefleet.shared.jobs.model import CallbackEvent, ImageResult, JobError, JobResult
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.job_keys import image_key, metadata_key
-from imagefleet.shared.storage.retry import patiently
-from imagefleet.worker.devices.work import Picture
+from imagefleet.shared.storage.retry import retry_while_unavailable
+from imagefleet.worker.devices.work import ImageArray
 from imagefleet.worker.engine.interface import Engine
 from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.metadata import picture_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
 
 
-class Finisher:
+class JobFinisher:
     """Ends attempts, well or badly. Safe to share between threads."""
 
     def __init__(
         self,
         store: ObjectStore,
-        records: Records,
+        records: JobRecords,
         engine: Engine,
         worker: str,
         patience_s: float,
@@ -77,7 +77,7 @@ class Finisher:
         self._records.cancel(attempt.job_id, attempt.token, event)
 
     def _store_image(
-        self, attempt: Attempt, index: int, picture: Picture, timings: dict[str, float]
+        self, attempt: Attempt, index: int, picture: ImageArray, timings: dict[str, float]
     ) -> ImageResult:
         spec, file_format = attempt.specs[index], attempt.request.format
         started = time.monotonic()
@@ -124,7 +124,7 @@ class Finisher:
                 raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
             return self._store.put(key, data, content_type)
 
-        return patiently(put, self._patience_s, f"upload of {key}")
+        return retry_while_unavailable(put, self._patience_s, f"upload of {key}")
 
     def _record(self, attempt: Attempt, result: JobResult) -> None:
         event = callback(CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result)

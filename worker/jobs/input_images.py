@@ -28,10 +28,10 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.worker.engine.interface import Original, Shape
+from imagefleet.worker.engine.interface import InitImage, Shape
 from imagefleet.worker.jobs.attempt import Attempt
-from imagefleet.worker.outbound.address_policy import AllowList, vet
-from imagefleet.worker.outbound.http_request import FAILURES, exchange
+from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
+from imagefleet.worker.outbound.http_request import FAILURES, send_http_request
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _BUSY: Final = (408, 425, 429)
 """Beside 5xx: answers that may be others in a while."""
 
 
-class Originals:
+class InputImages:
     """`begin` and `arrived` belong to the intake; `fetch` may be called from anywhere."""
 
     def __init__(self, store: ObjectStore, allow: AllowList, *, total_s: float = _TOTAL_S) -> None:
@@ -85,7 +85,7 @@ class Originals:
             self._expected.clear()
         return left
 
-    def fetch(self, request: JobRequest, shape: Shape) -> Original | None:
+    def fetch(self, request: JobRequest, shape: Shape) -> InitImage | None:
         """What `request` starts from, in the size of `shape`; None if from noise alone.
 
         Raises:
@@ -102,7 +102,7 @@ class Originals:
             repaint = np.asarray(mask.convert("L")) >= 128
         digest = hashlib.sha256(pixels.tobytes())
         digest.update(b"" if repaint is None else repaint.tobytes())
-        return Original(
+        return InitImage(
             pixels=pixels,
             repaint=repaint,
             strength=request.share_painted,
@@ -163,10 +163,10 @@ class Originals:
     def _download(self, field: str, url: str) -> bytes:
         deadline = time.monotonic() + self._total_s
         # A name server may take longer than we wait, and nothing stops getaddrinfo.
-        vetted = self._resolving.submit(vet, url, self._allow)
+        vetted = self._resolving.submit(resolve_allowed, url, self._allow)
         headers = {"user-agent": f"imagefleet/{version('imagefleet')}"}
         try:
-            answer = exchange(
+            answer = send_http_request(
                 vetted.result(self._total_s),
                 self._tls,
                 "GET",

@@ -13,7 +13,7 @@ from typing import Final
 from imagefleet.shared.errors import JobCancelled, LeaseLost
 from imagefleet.shared.jobs.events import callback
 from imagefleet.shared.jobs.model import CallbackEvent
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.devices.work import Slot
 from imagefleet.worker.images.thumbnail import preview_url
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
@@ -28,7 +28,7 @@ _QUARTERS: Final = 4
 class ProgressReporter:
     """`report` returns at once; call it from the device thread at every step."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: JobRecords) -> None:
         self._records = records
         self._latest: tuple[Sequence[Slot], int] | None = None
         self._lock = threading.Lock()

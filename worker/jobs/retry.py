@@ -10,7 +10,7 @@ from typing import Final
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.records import Records
+from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.queues.claims import Claims
 
@@ -20,18 +20,18 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 300.0
 
 
-class Retries:
+class RetryPolicy:
     """Safe to share between threads."""
 
     def __init__(
-        self, records: Records, claims: Claims, dead: DeadLetters, max_retries: int
+        self, records: JobRecords, claims: Claims, dead: DeadLetters, max_retries: int
     ) -> None:
         self._records = records
         self._claims = claims
         self._dead = dead
         self._max_retries = max_retries
 
-    def again(self, attempt: Attempt, error: ImagefleetError) -> bool:
+    def schedule_retry(self, attempt: Attempt, error: ImagefleetError) -> bool:
         """Whether the job is now to be tried again, or is another attempt's already. If not, its
         message is kept among the dead letters.
 
@@ -47,7 +47,7 @@ class Retries:
             return True
         claimed = self._claims.find(attempt.tag)
         if claimed is not None:
-            self._dead.bury(*claimed, code=error.code, reason=str(error), deliveries=retries + 1)
+            self._dead.add(*claimed, code=error.code, reason=str(error), deliveries=retries + 1)
         return False
 
 

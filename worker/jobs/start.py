@@ -20,7 +20,7 @@ from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
 from imagefleet.shared.jobs.events import callback
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, JobError, JobRequest, unpack
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
-from imagefleet.shared.jobs.records import Beginning, Move, Records
+from imagefleet.shared.jobs.records import JobRecords, StartRequest, TransitionResult
 from imagefleet.worker.engine.interface import ModelInfo
 from imagefleet.worker.jobs.attempt import Attempt, offer_of, plan_attempt
 from imagefleet.worker.queues.claims import Claimed, Claims
@@ -41,13 +41,13 @@ class _Plan:
     """Whether its record was made together with the message: if it is missing, it has expired."""
 
 
-class Beginner:
+class JobStarter:
     """Of one worker."""
 
     def __init__(
         self,
         claims: Claims,
-        records: Records,
+        records: JobRecords,
         dead: DeadLetters,
         info: ModelInfo,
         max_deliveries: int,
@@ -124,11 +124,11 @@ class Beginner:
             token=claimed.attempt,
         )
 
-    def _beginning(self, plan: _Plan) -> Beginning:
+    def _beginning(self, plan: _Plan) -> StartRequest:
         started = None
         if isinstance(plan.comes_to, Attempt):
             started = callback(CallbackEvent.STARTED, plan.job_id, plan.comes_to.request)
-        return Beginning(
+        return StartRequest(
             job_id=plan.job_id,
             attempt=plan.claimed.attempt,
             deliveries=plan.claimed.deliveries,
@@ -136,17 +136,17 @@ class Beginner:
             claim=(self._claims.key, plan.claimed.tag),
         )
 
-    def _settle(self, plan: _Plan, move: Move) -> Attempt | ImagefleetError | None:
+    def _settle(self, plan: _Plan, move: TransitionResult) -> Attempt | ImagefleetError | None:
         if move.state is None and plan.asked is not None and not plan.recorded:
             self._records.adopt(plan.job_id, plan.asked)
             [move] = self._records.begin(self._beginning(plan))
-        if move.unwanted:
+        if move.cancel_requested:
             self._records.withdraw(plan.job_id)
             return None
         if move.state in TERMINAL or (move.state is None and plan.recorded):
             return None
         if move.state is not None and not move.happened:
-            self._claims.hand_back(plan.claimed.tag)  # its message is somebody else's by now
+            self._claims.requeue(plan.claimed.tag)  # its message is somebody else's by now
             return None
         if isinstance(plan.comes_to, ImagefleetError):
             self._refuse(plan, plan.comes_to)
@@ -166,7 +166,7 @@ class Beginner:
             self._records.fail(plan.job_id, plan.claimed.attempt, reason, event)
 
     def _keep(self, claimed: Claimed, error: ImagefleetError) -> DeadLetter:
-        return self._dead.bury(
+        return self._dead.add(
             claimed.list_key,
             claimed.message,
             code=error.code,

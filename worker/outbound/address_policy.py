@@ -113,7 +113,7 @@ class AllowList:
         return any(address in network for network in self.networks)
 
 
-def vet(url: str, allow: AllowList) -> Endpoint:
+def resolve_allowed(url: str, allow: AllowList) -> Endpoint:
     """Resolve `url` and look at every address it has: one bad one refuses it.
 
     Raises:
@@ -126,7 +126,7 @@ def vet(url: str, allow: AllowList) -> Endpoint:
     if not allow.names(host):
         for text in addresses:
             address = ip_address(text)
-            if (why := why_refused(address)) and not allow.holds(address):
+            if (why := refusal_reason(address)) and not allow.holds(address):
                 which = host if host == text else f"{host} is {address}"
                 raise CallbackRefused(f"{which}: {why}; IMAGEFLEET_CALLBACK_ALLOW would permit it")
     return Endpoint(
@@ -134,7 +134,7 @@ def vet(url: str, allow: AllowList) -> Endpoint:
     )
 
 
-def why_refused(address: Address) -> str | None:
+def refusal_reason(address: Address) -> str | None:
     """What kind of address this is that we do not send to; None for a public one."""
     for network, why in REFUSED:
         if address in network:

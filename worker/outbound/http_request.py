@@ -25,7 +25,7 @@ hands."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class HttpResponse:
     """What the other side said."""
 
     status: int
@@ -37,7 +37,7 @@ class Answer:
     """False if the body was cut short, by us or by them."""
 
 
-def exchange(
+def send_http_request(
     endpoint: Endpoint,
     tls: ssl.SSLContext,
     method: str,
@@ -46,7 +46,7 @@ def exchange(
     *,
     deadline: float,
     longest: int,
-) -> Answer:
+) -> HttpResponse:
     """Send a request; read at most `longest` bytes of what comes back, until `deadline`
     (monotonic). Raises one of `FAILURES`."""
     sent = {"host": endpoint.authority, "connection": "close", **headers}
@@ -61,7 +61,7 @@ def exchange(
                 if time.monotonic() >= deadline:  # cut headers read like complete ones
                     raise TimeoutError
                 found = answer.read(longest)
-                return Answer(
+                return HttpResponse(
                     status=answer.status,
                     reason=answer.reason,
                     headers={name.lower(): value for name, value in answer.getheaders()},

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Callable
 
-from imagefleet.worker.process.exit_codes import Exit
+from imagefleet.worker.process.exit_codes import ExitCode
 
 log = logging.getLogger(__name__)
 
 
-def vital_thread(target: Callable[[], None], name: str) -> threading.Thread:
+def critical_thread(target: Callable[[], None], name: str) -> threading.Thread:
     """A daemon thread, not started; if `target` raises, the process ends at once and its jobs run
     elsewhere as soon as its lease is over."""
 
@@ -21,6 +21,6 @@ def vital_thread(target: Callable[[], None], name: str) -> threading.Thread:
         except BaseException:
             log.critical("the %s thread died; so does this worker", name, exc_info=True)
             logging.shutdown()
-            os._exit(Exit.BROKEN)
+            os._exit(ExitCode.SOFTWARE)
 
     return threading.Thread(target=run, name=name, daemon=True)

@@ -3,11 +3,11 @@
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """0 is a drain that handed everything back or finished it."""
 
-    SICK = 69  # devices or store failed for longer than `quarantine_s`
-    BROKEN = 70  # a vital thread died of an internal error
-    HUNG = 74  # the devices made no step for `watchdog_s`
-    HURRIED = 75  # a second signal, a preempted host, or a drain without end; others get the work
-    MISCONFIGURED = 78  # a setting, Redis, the store or the checkpoint is wrong: nothing was taken
+    UNAVAILABLE = 69  # devices or store failed for longer than `quarantine_s`
+    SOFTWARE = 70  # a vital thread died of an internal error
+    IOERR = 74  # the devices made no step for `watchdog_s`
+    TEMPFAIL = 75  # a second signal, a preempted host, or a drain without end; others get the work
+    CONFIG = 78  # a setting, Redis, the store or the checkpoint is wrong: nothing was taken

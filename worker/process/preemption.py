@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from imagefleet.worker.outbound.address_policy import AllowList, vet
-from imagefleet.worker.outbound.http_request import FAILURES, Answer, exchange
+from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
+from imagefleet.worker.outbound.http_request import FAILURES, HttpResponse, send_http_request
 
 log = logging.getLogger(__name__)
 
@@ -64,14 +64,14 @@ def await_notice(url: str, *, pause_s: float = _PAUSE_S, patience_s: float = _PA
         time.sleep(pause_s)
 
 
-def _ask(url: str, etag: str, patience_s: float) -> Answer:
+def _ask(url: str, etag: str, patience_s: float) -> HttpResponse:
     """Answered as soon as the value is not the one that `etag` stands for, or when the server has
     waited long enough: so no change can fall between two questions."""
     question = {"wait_for_change": "true", "timeout_sec": _SERVER_WAITS_S, "last_etag": etag}
     # Inside the network on purpose: the operator chose the address, no stranger did.
     allow = AllowList.parse([urlsplit(url).hostname or ""])
-    return exchange(
-        vet(f"{url}?{urlencode(question)}", allow),
+    return send_http_request(
+        resolve_allowed(f"{url}?{urlencode(question)}", allow),
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # unused: the address is plain http
         "GET",
         _HEADERS,
@@ -80,7 +80,7 @@ def _ask(url: str, etag: str, patience_s: float) -> Answer:
     )
 
 
-def _read(answer: Answer) -> tuple[bool, str]:
+def _read(answer: HttpResponse) -> tuple[bool, str]:
     """Whether the host is preempted, and the tag of that. Raises ValueError."""
     value = answer.body.strip().upper()
     if answer.status != 200 or not answer.whole or value not in (b"TRUE", b"FALSE"):

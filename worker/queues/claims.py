@@ -93,7 +93,7 @@ class Claims:
         """The hash that holds this worker's claims: tag to message."""
         return self._prefix + self.worker
 
-    def join(self) -> None:
+    def acquire_lease(self) -> None:
         """Take (or take again) a lease. Nothing can be claimed without one."""
         self._renew(keys=[self._leases], args=[self.worker, self._lease_s, 1])
 
@@ -131,7 +131,7 @@ class Claims:
 
         Raises:
             LeaseLost: join again first.
-            redis.RedisError: what was taken, if anything, `hand_back_strays` hands back.
+            redis.RedisError: what was taken, if anything, `requeue_orphans` hands back.
         """
         self._claims_made += 1
         ask = {
@@ -200,16 +200,20 @@ class Claims:
         """See `Claimed.attempt`."""
         return f"{self.worker}/{tag}"
 
-    def hand_back(self, *tags: str) -> int:
-        """Put messages back to the head of their queues, uncounted, the last one foremost. Those
-        that are no longer ours are left alone. One round trip. How many went."""
-        return self._put_back(tags)
+    def requeue(self, *tags: str, counted: bool = False) -> int:
+        """Put messages back to the head of their queues, in one round trip.
 
-    def give_up(self, *tags: str) -> int:
-        """As `hand_back`, but count a delivery, as if this worker had died with them."""
-        return self._put_back(tags, counted=True)
+        The last tag ends foremost. Messages that are no longer ours are left alone.
 
-    def put_aside(self, tag: str, due: float) -> bool:
+        Args:
+            counted: count a delivery, as if this worker had died with them.
+
+        Returns:
+            How many messages were put back.
+        """
+        return self._put_back(tags, counted=counted)
+
+    def delay(self, tag: str, due: float) -> bool:
         """Let go of a message that is not `due` (Unix seconds): then it comes back to the head of
         its queue. False if it is due already, by Redis' clock."""
         if not self._put_aside(keys=[self.key, self._later], args=[tag, due]):
@@ -217,7 +221,7 @@ class Claims:
         self._held.discard(tag)
         return True
 
-    def forgive(self, message: str) -> None:
+    def reset_deliveries(self, message: str) -> None:
         """It has made progress here: the workers that died with it before count no more."""
         self._patient.hdel(self._deliveries, hashlib.sha1(message.encode()).hexdigest())
 
@@ -229,7 +233,7 @@ class Claims:
         list_key, _, message = entry.partition("\0")
         return list_key, message
 
-    def hand_back_strays(self) -> int:
+    def requeue_orphans(self) -> int:
         """Hand back what stands among our claims and is not ours: a claim whose answer got lost, or
         one that was let go and that a Redis which restarted or failed over remembers. How many."""
         with self._claiming:
@@ -245,7 +249,7 @@ class Claims:
         """Hand everything back at once and give up the lease. The number of messages."""
         return sum(count for _, count in self._swept(self.worker, 0))
 
-    def sweep(self) -> list[tuple[str, int]]:
+    def reclaim_expired(self) -> list[tuple[str, int]]:
         """Put back the messages of workers whose lease ran out: (worker, messages) each."""
         return self._swept("", 1)
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import redis
 
-from imagefleet.shared.jobs.records import Records
-from imagefleet.worker.process.critical_thread import vital_thread
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.worker.process.critical_thread import critical_thread
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 _RENEWALS_A_LEASE: Final = 4
 
 
-class Keeper:
+class LeaseKeeper:
     """Starts with the first lease, ends with `stop`."""
 
     def __init__(
-        self, claims: Claims, records: Records, lease_s: float, on_lost: Callable[[], None]
+        self, claims: Claims, records: JobRecords, lease_s: float, on_lost: Callable[[], None]
     ) -> None:
         """`on_lost` is told when the lease ran out, before there is another."""
         self._claims = claims
@@ -34,10 +34,10 @@ class Keeper:
         self._pause_s = lease_s / _RENEWALS_A_LEASE
         self._stopped = threading.Event()
         self._sweep_from = self._after_a_grace()
-        self._thread = vital_thread(self._loop, "keeper")
+        self._thread = critical_thread(self._loop, "keeper")
 
     def start(self) -> None:
-        self._claims.join()
+        self._claims.acquire_lease()
         self._thread.start()
 
     def stop(self) -> None:
@@ -62,10 +62,10 @@ class Keeper:
         if not self._claims.renew():
             log.error("the lease ran out while this host stood still; its jobs went elsewhere")
             self._on_lost()
-            self._claims.join()
-        if strays := self._claims.hand_back_strays():
+            self._claims.acquire_lease()
+        if strays := self._claims.requeue_orphans():
             log.warning("back in the queue, as nobody here works on them: messages: %d", strays)
         if time.monotonic() >= self._sweep_from:
-            for worker, messages in self._claims.sweep():
+            for worker, messages in self._claims.reclaim_expired():
                 log.warning("worker %s is dead; messages back in the queue: %d", worker, messages)
         self._records.bring_back()

@@ -7,7 +7,7 @@ from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.signature import check_secrets
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.settings import WorkerSettings
-from imagefleet.worker.webhooks.delivery_loop import Courier
+from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def start_delivery(client: "Redis", settings: WorkerSettings) -> Courier:
+def start_delivery(client: "Redis", settings: WorkerSettings) -> DeliveryLoop:
     """Begin to deliver; `stop()` on what comes back ends it.
 
     Raises:
@@ -27,6 +27,6 @@ def start_delivery(client: "Redis", settings: WorkerSettings) -> Courier:
     if not secrets:
         log.warning("IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks are sent without a signature")
     sender = Sender(secrets, AllowList.parse(settings.callback_allow))
-    courier = Courier(Outbox(client, settings.namespace, settings.retention_s), sender)
+    courier = DeliveryLoop(Outbox(client, settings.namespace, settings.retention_s), sender)
     courier.start()
     return courier

@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 import redis
 
-from imagefleet.shared.webhooks.messages import Message, Outcome, Verdict
+from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.outbox import Outbox
-from imagefleet.worker.process.critical_thread import vital_thread
+from imagefleet.worker.process.critical_thread import critical_thread
 from imagefleet.worker.webhooks.backoff import PAUSES, pause_after
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 SENDERS: Final = 16
 """Callbacks on their way at a time, a worker. Half of them at most to one receiver."""
 
-_LEFT_ALONE: Final = Outcome(verdict=Verdict.GONE, reason="left alone since it answered 410")
+_LEFT_ALONE: Final = DeliveryOutcome(
+    verdict=DeliveryVerdict.GONE, reason="left alone since it answered 410"
+)
 _POLL_S: Final = 0.25
 _LEASE_S: Final = 60.0
 """Longer than a try can last, with a slow resolver."""
@@ -36,10 +38,10 @@ _REDIS_PAUSE_S: Final = 2.0
 class Sends(Protocol):
     """What a courier needs of a sender."""
 
-    def send(self, message: Message) -> Outcome: ...
+    def send(self, message: OutboxMessage) -> DeliveryOutcome: ...
 
 
-class Courier:
+class DeliveryLoop:
     """Delivers until told to stop."""
 
     def __init__(self, outbox: Outbox, sender: Sends, pauses: Sequence[float] = PAUSES) -> None:
@@ -51,7 +53,7 @@ class Courier:
         self._busy: Counter[str] = Counter()
         self._slow: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._thread = vital_thread(self._loop, "courier")
+        self._thread = critical_thread(self._loop, "courier")
 
     def start(self) -> None:
         self._thread.start()
@@ -63,7 +65,7 @@ class Courier:
         if self._thread.ident is not None:
             self._thread.join(patience_s)
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: OutboxMessage) -> None:
         """One message, from its claim to the outbox again or out of it."""
         if self._outbox.disabled(message.url):
             self._outbox.give_up(message, _LEFT_ALONE)
@@ -72,14 +74,14 @@ class Courier:
         self._remember(message.receiver, outcome)
         self._settle(replace(message, attempts=message.attempts + 1), outcome)
 
-    def _settle(self, tried: Message, outcome: Outcome) -> None:
-        if outcome.verdict is Verdict.DELIVERED:
+    def _settle(self, tried: OutboxMessage, outcome: DeliveryOutcome) -> None:
+        if outcome.verdict is DeliveryVerdict.DELIVERED:
             self._outbox.done(tried, outcome)
             return
-        if outcome.verdict is Verdict.GONE:
+        if outcome.verdict is DeliveryVerdict.GONE:
             self._outbox.disable(tried.url)
         pause_s = pause_after(tried.attempts, self._pauses, asked_s=outcome.retry_after_s)
-        if outcome.verdict is Verdict.RETRY and pause_s is not None:
+        if outcome.verdict is DeliveryVerdict.RETRY and pause_s is not None:
             self._outbox.retry(tried, pause_s, outcome)
             log.info("callback %s: %s; again in %.0f s", tried.id, outcome.said, pause_s)
         else:
@@ -116,7 +118,7 @@ class Courier:
             pool.submit(self._carry, message)
         return len(messages)
 
-    def _carry(self, message: Message) -> None:
+    def _carry(self, message: OutboxMessage) -> None:
         try:
             self.deliver(message)
         except redis.RedisError as error:
@@ -128,8 +130,8 @@ class Courier:
                 self._busy -= Counter([message.receiver])
             self._freed.set()
 
-    def _remember(self, receiver: str, outcome: Outcome) -> None:
-        silent = outcome.verdict is Verdict.RETRY and outcome.status is None
+    def _remember(self, receiver: str, outcome: DeliveryOutcome) -> None:
+        silent = outcome.verdict is DeliveryVerdict.RETRY and outcome.status is None
         with self._lock:
             if silent:
                 self._slow[receiver] = time.monotonic()

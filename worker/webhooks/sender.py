@@ -1,6 +1,6 @@
 """One try at one callback: vet, sign, post, judge the answer.
 
-Comes out: an `Outcome`, never an exception for what the other side does.
+Comes out: an `DeliveryOutcome`, never an exception for what the other side does.
 """
 
 import http.client
@@ -13,10 +13,10 @@ from importlib.metadata import version
 from typing import Final
 
 from imagefleet.shared.errors import CallbackRefused
-from imagefleet.shared.webhooks.messages import Message, Outcome, Verdict
+from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.signature import sign
-from imagefleet.worker.outbound.address_policy import AllowList, Endpoint, vet
-from imagefleet.worker.outbound.http_request import FAILURES, Answer, exchange
+from imagefleet.worker.outbound.address_policy import AllowList, Endpoint, resolve_allowed
+from imagefleet.worker.outbound.http_request import FAILURES, HttpResponse, send_http_request
 
 _LONGEST_ANSWER: Final = 64 * 1024
 _LONGEST_REASON: Final = 200
@@ -33,28 +33,28 @@ class Sender:
         self._tls = ssl.create_default_context()
         self._agent = f"imagefleet/{version('imagefleet')}"
 
-    def send(self, message: Message) -> Outcome:
+    def send(self, message: OutboxMessage) -> DeliveryOutcome:
         started = time.monotonic()
         outcome = self._try(message, started + self._total_s)
         return replace(outcome, ms=round(1000 * (time.monotonic() - started)))
 
-    def _try(self, message: Message, deadline: float) -> Outcome:
+    def _try(self, message: OutboxMessage, deadline: float) -> DeliveryOutcome:
         try:
-            endpoint = vet(message.url, self._allow)
+            endpoint = resolve_allowed(message.url, self._allow)
             return _judged(self._post(endpoint, message, deadline))
         except CallbackRefused as error:
-            return Outcome(verdict=Verdict.REFUSED, reason=str(error))
+            return DeliveryOutcome(verdict=DeliveryVerdict.REFUSED, reason=str(error))
         except FAILURES as error:
             late = time.monotonic() >= deadline
             reason = f"no answer within {self._total_s:g} s" if late else _words(error)
-            return Outcome(verdict=Verdict.RETRY, reason=reason)
+            return DeliveryOutcome(verdict=DeliveryVerdict.RETRY, reason=reason)
 
-    def _post(self, endpoint: Endpoint, message: Message, deadline: float) -> Answer:
+    def _post(self, endpoint: Endpoint, message: OutboxMessage, deadline: float) -> HttpResponse:
         headers = sign(message.id, message.body, self._secrets, datetime.now(UTC)) | {
             "content-type": "application/json",
             "user-agent": self._agent,
         }
-        return exchange(
+        return send_http_request(
             endpoint,
             self._tls,
             "POST",
@@ -65,18 +65,22 @@ class Sender:
         )
 
 
-def _judged(answer: Answer) -> Outcome:
+def _judged(answer: HttpResponse) -> DeliveryOutcome:
     """https://www.standardwebhooks.com, "Delivery success and failure"."""
     status, reason = answer.status, answer.reason[:_LONGEST_REASON]
     if 200 <= status < 300:
-        return Outcome(verdict=Verdict.DELIVERED, status=status)
+        return DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=status)
     if status == http.client.GONE:
-        return Outcome(verdict=Verdict.GONE, status=status, reason="the receiver wants no more")
+        return DeliveryOutcome(
+            verdict=DeliveryVerdict.GONE, status=status, reason="the receiver wants no more"
+        )
     if 300 <= status < 400:
         reason = f"{reason}; redirects are not followed"
     asked = answer.headers.get("retry-after", "")
     retry_after_s = float(asked) if asked.isdecimal() and len(asked) < 10 else 0.0
-    return Outcome(verdict=Verdict.RETRY, status=status, reason=reason, retry_after_s=retry_after_s)
+    return DeliveryOutcome(
+        verdict=DeliveryVerdict.RETRY, status=status, reason=reason, retry_after_s=retry_after_s
+    )
 
 
 def _words(error: Exception) -> str:

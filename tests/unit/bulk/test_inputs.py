@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset
 from pyarrow import parquet
 
-from imagefleet.producer.bulk.readers import Row, Rows, Wrong, open_rows
+from imagefleet.producer.bulk.readers import RejectedRow, Row, Rows, open_rows
 from imagefleet.shared.errors import InvalidRequest
 
 ROWS = [{"prompt": "a red circle", "seed": 1}, {"prompt": 'ein Fuß, "zwei"', "seed": 2}]
@@ -77,13 +77,13 @@ def test_the_columns_are_known_where_the_input_names_them(tmp_path: Path) -> Non
 def test_a_broken_line_is_one_row(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n"b"\n[1]\n')
     found = _read(tmp_path / "a.jsonl")
-    assert [type(row) for row in found] == [dict, Wrong, str, Wrong]
+    assert [type(row) for row in found] == [dict, RejectedRow, str, RejectedRow]
 
 
 def test_a_line_with_more_cells_than_the_header_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\na\nb,c\nd\n")
     found = _read(tmp_path / "a.csv")
-    assert found[1] == Wrong("line", "3", "has 2 cells, the header 1")
+    assert found[1] == RejectedRow("line", "3", "has 2 cells, the header 1")
     assert found[2] == {"prompt": "d"}
 
 

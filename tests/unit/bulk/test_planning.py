@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from imagefleet.producer.bulk.planner import Wish, plan, read_plan
+from imagefleet.producer.bulk.planner import DatasetSpec, plan, read_plan
 from imagefleet.producer.bulk.readers import Rows
 from imagefleet.producer.bulk.rejected import read_rejected, told
-from imagefleet.producer.bulk.row_validation import Order
+from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import (
     BulkFormat,
@@ -42,7 +42,7 @@ OFFER = Offer(
 )
 
 
-def _wish(*, dedupe: bool = False, **changes: Any) -> Wish:
+def _wish(*, dedupe: bool = False, **changes: Any) -> DatasetSpec:
     order: dict[str, Any] = {
         "parameters": RowParameters(),
         "size": (None, None),
@@ -52,8 +52,8 @@ def _wish(*, dedupe: bool = False, **changes: Any) -> Wish:
         "columns": {},
         **changes,
     }
-    return Wish(
-        order=Order(**order),
+    return DatasetSpec(
+        order=RowDefaults(**order),
         format=BulkFormat.WEBDATASET,
         image_format=ImageFormat.PNG,
         dedupe=dedupe,

@@ -10,7 +10,7 @@ from imagefleet.shared.bulk.file_layout import archive_key
 from imagefleet.shared.bulk.plan import ShardPlan
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.checkpoints import Parts, clear_parts
+from imagefleet.worker.bulk.checkpoints import ShardCheckpoints, delete_checkpoints
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.bulk.tar import read_tar, write_tar
 
@@ -70,19 +70,19 @@ def test_a_spool_holds_samples_in_the_order_of_rows_and_each_once() -> None:
 
 def test_parts_give_back_what_was_kept(store: ObjectStore) -> None:
     failure = RowFailure(row=7, samples=1, code="device_error", message="broke")
-    parts = Parts(store, _shard("00003"))
+    parts = ShardCheckpoints(store, _shard("00003"))
     parts.save([_sample(1), _sample(0)], [])
     parts.save([_sample(2)], [failure])
     with Spool() as spool:
-        assert Parts(store, _shard("00003")).load(spool, _any) == [failure]
+        assert ShardCheckpoints(store, _shard("00003")).load(spool, _any) == [failure]
         assert list(spool) == [_sample(0), _sample(1), _sample(2)]
     with Spool() as other:
-        assert Parts(store, _shard("00004")).load(other, _any) == []
+        assert ShardCheckpoints(store, _shard("00004")).load(other, _any) == []
         assert len(other) == 0
 
 
 def test_a_damaged_part_costs_its_samples_and_no_others(store: ObjectStore) -> None:
-    parts = Parts(store, _shard("00000"))
+    parts = ShardCheckpoints(store, _shard("00000"))
     parts.save([_sample(0)], [])
     parts.save([_sample(1)], [])
     key = "parts/00000/abcabcabcabc/000000001-00-000000001-00.tar"
@@ -97,32 +97,32 @@ def test_a_picture_that_is_not_the_one_described_is_made_again(store: ObjectStor
     wrong = Sample(key="000000000-00", image=b"x", extension="png", document=document)
     store.put_file(archive_key("00000"), io.BytesIO(_tar([wrong])), "application/x-tar")
     with Spool() as spool:
-        Parts(store, _shard("00000")).load(spool, _any)
+        ShardCheckpoints(store, _shard("00000")).load(spool, _any)
         assert len(spool) == 0
 
 
 def test_a_shard_put_together_before_is_as_good_as_parts(store: ObjectStore) -> None:
     store.put_file(archive_key("00000"), io.BytesIO(_tar([_sample(4)])), "application/x-tar")
     with Spool() as spool:
-        Parts(store, _shard("00000")).load(spool, _any)
+        ShardCheckpoints(store, _shard("00000")).load(spool, _any)
         assert list(spool) == [_sample(4)]
 
 
 def test_what_another_plan_left_is_not_taken(store: ObjectStore) -> None:
     failure = RowFailure(row=0, samples=1, code="device_error", message="broke")
-    Parts(store, _shard("00000", "f" * 64)).save([_sample(0)], [failure])
+    ShardCheckpoints(store, _shard("00000", "f" * 64)).save([_sample(0)], [failure])
     store.put_file(archive_key("00000"), io.BytesIO(_tar([_sample(4)])), "application/x-tar")
     with Spool() as spool:
-        assert Parts(store, _shard("00000")).load(spool, lambda sample: False) == []
+        assert ShardCheckpoints(store, _shard("00000")).load(spool, lambda sample: False) == []
         assert len(spool) == 0
 
 
 def test_parts_go_when_their_shard_is_complete(store: ObjectStore) -> None:
-    parts = Parts(store, _shard("00000"))
+    parts = ShardCheckpoints(store, _shard("00000"))
     parts.save([_sample(0)], [])
     parts.try_alone(3, 1)
     assert parts.alone() == (3, 1)
-    Parts(store, _shard("00001")).save([_sample(1)], [])
-    Parts(store, _shard("00000", "f" * 64)).save([_sample(0)], [])
-    clear_parts(store, "00000")
+    ShardCheckpoints(store, _shard("00001")).save([_sample(1)], [])
+    ShardCheckpoints(store, _shard("00000", "f" * 64)).save([_sample(0)], [])
+    delete_checkpoints(store, "00000")
     assert list(store.list()) == ["parts/00001/abcabcabcabc/000000001-00-000000001-00.tar"]

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from imagefleet.worker.engine.build import Configs, load_networks
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.sampling import Sampler, Weights
+from imagefleet.worker.engine.sampling import DiffusionPrograms, Weights
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "parity"
 PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
@@ -25,7 +25,7 @@ class Oracle:
 
     folder: Path
     configs: Configs
-    sampler: Sampler
+    sampler: DiffusionPrograms
     weights: Weights
     answers: dict[str, NDArray[Any]]
 

@@ -11,7 +11,11 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError, StorageUnavailable
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.engine.compile.executable_cache import Shelf, source_digest, surroundings
+from imagefleet.worker.engine.compile.executable_cache import (
+    ExecutableCache,
+    source_digest,
+    surroundings,
+)
 from imagefleet.worker.engine.compile.jax_cache import CacheHits, CompileCounter, use_cache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ImageSpec
@@ -32,11 +36,13 @@ class Lost(MemoryStore):
         raise StorageUnavailable("away")
 
 
-def _shelf(*stores: ObjectStore, about: Mapping[str, str] = HERE, secret: bytes = b"s") -> Shelf:
-    return Shelf(stores, about, jax.local_devices()[:1], secret)
+def _shelf(
+    *stores: ObjectStore, about: Mapping[str, str] = HERE, secret: bytes = b"s"
+) -> ExecutableCache:
+    return ExecutableCache(stores, about, jax.local_devices()[:1], secret)
 
 
-def _double(shelf: Shelf, length: int = 3) -> None:
+def _double(shelf: ExecutableCache, length: int = 3) -> None:
     """The program is had and right."""
     here = Placement.of(1).everywhere
     of = jax.ShapeDtypeStruct((length,), np.float32, sharding=here)  # type: ignore[no-untyped-call]
@@ -45,7 +51,7 @@ def _double(shelf: Shelf, length: int = 3) -> None:
     np.testing.assert_array_equal(program(ones), 2 * np.ones(length))
 
 
-def _made(shelf: Shelf) -> tuple[int, int]:
+def _made(shelf: ExecutableCache) -> tuple[int, int]:
     return shelf.compiled, shelf.reloaded
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
 from imagefleet.worker.engine.fake import FAIL, HANG, FakeEngine
-from imagefleet.worker.engine.interface import ImageSpec, Original, Shape
+from imagefleet.worker.engine.interface import ImageSpec, InitImage, Shape
 
 SPEC = ImageSpec(prompt="a cat", num_inference_steps=3, guidance_scale=7.5)
 NATIVE = Shape(height=64, width=64)
@@ -38,7 +38,7 @@ def test_a_batch_ends_with_its_longest_slot_that_is_left() -> None:
 
 def test_an_original_shortens_the_way_and_changes_the_picture() -> None:
     pixels = np.zeros((64, 64, 3), np.uint8)
-    spec = replace(SPEC, original=Original(pixels=pixels, strength=0.7, digest="sha256:1"))
+    spec = replace(SPEC, original=InitImage(pixels=pixels, strength=0.7, digest="sha256:1"))
     rendering = FakeEngine().render([spec], NATIVE)
     assert list(rendering) == [1, 2]
     assert not np.array_equal(rendering.pictures(), FakeEngine().render([SPEC], NATIVE).pictures())

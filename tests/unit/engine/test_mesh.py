@@ -14,26 +14,26 @@ from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ImageSpec, Pictures
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.mesh_spec import DATA, MODEL, Layout
+from imagefleet.worker.engine.mesh_spec import DATA, MODEL, MeshSpec
 from tests.unit.engine.parity import FOLDER
 
 
 def test_a_mesh_is_read_as_copies_and_sharers() -> None:
-    assert Layout.read("data=8", None) == Layout(devices=8)
-    assert Layout.read("data=4, model=2", 8) == Layout(devices=8, model=2)
-    assert Layout.read(None, 3) == Layout(devices=3)
-    assert Layout.read(None, None) == Layout(devices=None)
+    assert MeshSpec.read("data=8", None) == MeshSpec(devices=8)
+    assert MeshSpec.read("data=4, model=2", 8) == MeshSpec(devices=8, model=2)
+    assert MeshSpec.read(None, 3) == MeshSpec(devices=3)
+    assert MeshSpec.read(None, None) == MeshSpec(devices=None)
 
 
 @pytest.mark.parametrize("mesh", ["", "8", "model=2", "data=0", "data=2,model=0", "data=2;model=2"])
 def test_rubbish_is_answered_with_what_to_write(mesh: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape("write data=8, or data=4,model=2")):
-        Layout.read(mesh, None)
+        MeshSpec.read(mesh, None)
 
 
 def test_a_mesh_and_a_number_of_devices_must_agree() -> None:
     with pytest.raises(ConfigurationError, match=r"'data=4,model=2' takes 8 devices, .*_DEVICES=4"):
-        Layout.read("data=4,model=2", 4)
+        MeshSpec.read("data=4,model=2", 4)
 
 
 def test_a_mesh_larger_than_the_host_is_refused() -> None:

@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 from imagefleet.worker.engine import sampling
 from imagefleet.worker.engine.batch_inputs import start_of
 from imagefleet.worker.engine.build import load_tokenizer
-from imagefleet.worker.engine.interface import ImageSpec, Original
-from imagefleet.worker.engine.sampling import Originals, Request
+from imagefleet.worker.engine.interface import ImageSpec, InitImage
+from imagefleet.worker.engine.sampling import BatchInputs, InitImages
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 
@@ -42,12 +42,12 @@ def test_pictures_painted_over_are_those_of_diffusers(
         kind, scheduler, strength = case.split("|")
         mask = repaint if kind == "inpaint" else None
         where = np.ones((8, 8), bool) if mask is None else mask[::4, ::4]
-        original = Original(
+        original = InitImage(
             pixels=answers["pixels"][0], repaint=mask, strength=float(strength), digest=""
         )
         spec = ImageSpec(prompt="", num_inference_steps=STEPS, guidance_scale=3, original=original)
         made = SCHEDULERS[scheduler](oracle.configs.noise, STEPS, STEPS - spec.steps)
-        request = Request(
+        request = BatchInputs(
             tokens=tokens,
             **nobody,
             start=np.stack([np.float32(start_of(spec, made))] * 2),
@@ -56,7 +56,7 @@ def test_pictures_painted_over_are_those_of_diffusers(
             calls=np.full(2, len(made.rows), np.int32),
         )
         drawn[0] = draws["encoding"]
-        originals = Originals(
+        originals = InitImages(
             pixels=answers["pixels"], repaint=np.stack([where[..., None]] * 2), **nobody
         )
         given = encode(oracle.weights, originals)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.build import load_tokenizer
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import Engine, ImageSpec, Original, Pictures, Shape
-from imagefleet.worker.engine.sampling import Given, Request
+from imagefleet.worker.engine.interface import Engine, ImageSpec, InitImage, Pictures, Shape
+from imagefleet.worker.engine.sampling import BatchInputs, Given
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import PROMPTS, Oracle
 
@@ -47,7 +47,7 @@ def _painted(oracle: Oracle, scheduler: str, negatives: Sequence[str]) -> NDArra
     sampler, given = oracle.sampler, Given(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
     begin, step, decode = (jax.jit(each) for each in (sampler.begin, sampler.step, sampler.decode))
     made = SCHEDULERS[scheduler](oracle.configs.noise, 6, 0)
-    request = Request(
+    request = BatchInputs(
         tokens=tokens,
         key=np.zeros((2, 2), np.uint32),
         image_index=np.zeros(2, np.uint32),
@@ -193,12 +193,12 @@ def test_previews_are_small_change_with_the_steps_and_disturb_nothing(
     np.testing.assert_array_equal(rendering.pictures(), _paint(engine, specs))
 
 
-def _original(seed: int, strength: float = 0.6, *, masked: bool = False) -> Original:
+def _original(seed: int, strength: float = 0.6, *, masked: bool = False) -> InitImage:
     pixels = np.random.default_rng(seed).integers(0, 256, (32, 32, 3), np.uint8)
     repaint = np.zeros((32, 32), bool)
     repaint[:, 16:] = True
     mask = repaint if masked else None
-    return Original(pixels=pixels, repaint=mask, strength=strength, digest=f"{seed} {masked}")
+    return InitImage(pixels=pixels, repaint=mask, strength=strength, digest=f"{seed} {masked}")
 
 
 def test_an_original_changes_its_own_picture_only_and_in_any_slot_alike(

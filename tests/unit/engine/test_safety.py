@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.build import abstract
 from imagefleet.worker.engine.checkpoint.files import TensorFiles, read_json
-from imagefleet.worker.engine.checkpoint.weights import Plan, require_complete
+from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
 from imagefleet.worker.engine.interface import ImageSpec, Rendering, Shape
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.engine.mesh import Placement
@@ -44,7 +44,7 @@ def checker() -> SafetyChecker:
         read_json(SAFETY / "feature_extractor" / "preprocessor_config.json"),
     )
     network = abstract(SafetyChecker, config)
-    plan = Plan("safety_checker", network, TensorFiles(SAFETY / "safety_checker"))
+    plan = WeightMapping("safety_checker", network, TensorFiles(SAFETY / "safety_checker"))
     require_complete([plan])
     weights = plan.load(np.dtype(np.float32), Placement.of(1))
     made: SafetyChecker = nnx.merge(nnx.graphdef(network), weights)

@@ -78,7 +78,7 @@ BUFFERS: Final[Mapping[str, frozenset[str]]] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class WeightEntry:
     """One parameter of ours and the key that fills it."""
 
     path: tuple[Any, ...]
@@ -109,17 +109,17 @@ class Entry:
         return stored.reshape(stored.shape[:2]).T
 
 
-def entries(network: str, model: nnx.Module) -> list[Entry]:
+def entries(network: str, model: nnx.Module) -> list[WeightEntry]:
     """Every parameter of a network with its key, in the order of the state."""
     found = []
     for path, variable in nnx.to_flat_state(nnx.state(model)):
         *parts, leaf = (str(part) for part in path)
         key = _rewrite(".".join([*parts, LEAVES.get(leaf, leaf)]), OUR_NAMES[network])
-        found.append(Entry(path, key, tuple(variable.get_value().shape)))
+        found.append(WeightEntry(path, key, tuple(variable.get_value().shape)))
     return found
 
 
-class Plan:
+class WeightMapping:
     """Which key fills which parameter of one network; says what does not fit."""
 
     def __init__(self, network: str, model: nnx.Module, files: TensorFiles) -> None:
@@ -151,7 +151,7 @@ class Plan:
                 lines += self._faults_of(entry, self._spelling[entry.key])
         return lines
 
-    def _faults_of(self, entry: Entry, key: str) -> list[str]:
+    def _faults_of(self, entry: WeightEntry, key: str) -> list[str]:
         """Of a tensor that is there."""
         lines, shape, dtype = [], self._files.shapes[key], self._files.dtypes[key]
         if shape not in entry.stored_shapes:
@@ -180,7 +180,7 @@ class Plan:
         return cast(Arrays, nnx.to_pure_dict(nnx.from_flat_state(flat)))
 
 
-def require_complete(plans: Iterable[Plan]) -> None:
+def require_complete(plans: Iterable[WeightMapping]) -> None:
     """
     Raises:
         CheckpointError: every fault of every network, at once.

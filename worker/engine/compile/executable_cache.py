@@ -45,7 +45,7 @@ _ANEW: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
 """What XLA does anyway; but JAX takes it for a program that it does not have in memory."""
 
 
-class Shelf:
+class ExecutableCache:
     """Where executables lie: one store or several, the nearest first."""
 
     def __init__(

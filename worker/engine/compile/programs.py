@@ -13,22 +13,22 @@ import jax
 from jax.sharding import NamedSharding
 
 from imagefleet.worker.engine.batch import Programs
-from imagefleet.worker.engine.batch_inputs import RequestMaker
-from imagefleet.worker.engine.compile.executable_cache import Shelf
+from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.sampling import Conditions, Sampler, State, Weights
+from imagefleet.worker.engine.sampling import Conditions, DiffusionPrograms, SamplerState, Weights
 
 
 @dataclass(frozen=True)
 class ProgramMaker:
     """Knows what decides a program: the networks, the weights' types and places, the batch."""
 
-    sampler: Sampler
+    sampler: DiffusionPrograms
     weights: Weights
-    requests: RequestMaker
+    requests: BatchInputBuilder
     placement: Placement
-    shelf: Shelf
+    shelf: ExecutableCache
 
     def of(self, shape: Shape, colours: jax.Array) -> Programs:
         """All of a shape. Nothing is traced if the shelf has them."""
@@ -39,9 +39,9 @@ class ProgramMaker:
         inputs = (weights, request, given, originals, colours)
 
         @cache
-        def begun() -> tuple[Conditions, State]:
+        def begun() -> tuple[Conditions, SamplerState]:
             made = jax.eval_shape(sampler.begin, weights, request, given)
-            placed: tuple[Conditions, State] = _abstract(made, by_slot)
+            placed: tuple[Conditions, SamplerState] = _abstract(made, by_slot)
             return placed
 
         def program(

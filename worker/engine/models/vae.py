@@ -68,7 +68,7 @@ class VaeConfig:
         return 1 << (len(self.block_out_channels) - 1)
 
 
-class Attention(nnx.Module):
+class VaeAttention(nnx.Module):
     """Attention of every position to every other, one head."""
 
     def __init__(self, config: VaeConfig) -> None:
@@ -90,14 +90,14 @@ def _resnet(config: VaeConfig, channels_in: int, channels_out: int) -> ResnetBlo
     return ResnetBlock(channels_in, channels_out, groups=config.norm_num_groups, epsilon=_EPSILON)
 
 
-class MidBlock(nnx.Module):
+class VaeMidBlock(nnx.Module):
     """UNetMidBlock2D."""
 
     def __init__(self, config: VaeConfig) -> None:
         width = config.block_out_channels[-1]
         self.resnets = nnx.List(_resnet(config, width, width) for _ in range(2))
         attending = range(int(config.mid_block_add_attention))
-        self.attentions = nnx.List(Attention(config) for _ in attending)
+        self.attentions = nnx.List(VaeAttention(config) for _ in attending)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = self.resnets[0](x)
@@ -106,7 +106,7 @@ class MidBlock(nnx.Module):
         return self.resnets[1](x)
 
 
-class Downsample(nnx.Module):
+class VaeDownsample(nnx.Module):
     """Downsample2D with padding 0: one row and column are added at the end only."""
 
     def __init__(self, channels: int) -> None:
@@ -116,7 +116,7 @@ class Downsample(nnx.Module):
         return self.conv(x)
 
 
-class DownBlock(nnx.Module):
+class VaeDownBlock(nnx.Module):
     """DownEncoderBlock2D."""
 
     def __init__(self, config: VaeConfig, level: int) -> None:
@@ -125,7 +125,7 @@ class DownBlock(nnx.Module):
         widths_in = [channels[max(level - 1, 0)], *[width] * (config.layers_per_block - 1)]
         self.resnets = nnx.List(_resnet(config, before, width) for before in widths_in)
         is_last = level == len(channels) - 1
-        self.downsampler = None if is_last else Downsample(width)
+        self.downsampler = None if is_last else VaeDownsample(width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for resnet in self.resnets:
@@ -133,7 +133,7 @@ class DownBlock(nnx.Module):
         return x if self.downsampler is None else self.downsampler(x)
 
 
-class UpBlock(nnx.Module):
+class VaeUpBlock(nnx.Module):
     """UpDecoderBlock2D."""
 
     def __init__(self, config: VaeConfig, level: int) -> None:
@@ -156,8 +156,8 @@ class Encoder(nnx.Module):
     def __init__(self, config: VaeConfig) -> None:
         channels = config.block_out_channels
         self.conv_in = conv(config.in_channels, channels[0])
-        self.down_blocks = nnx.List(DownBlock(config, level) for level in range(len(channels)))
-        self.mid_block = MidBlock(config)
+        self.down_blocks = nnx.List(VaeDownBlock(config, level) for level in range(len(channels)))
+        self.mid_block = VaeMidBlock(config)
         self.conv_norm_out = GroupNorm(channels[-1], config.norm_num_groups, _EPSILON)
         self.conv_out = conv(channels[-1], 2 * config.latent_channels)
 
@@ -174,9 +174,9 @@ class Decoder(nnx.Module):
     def __init__(self, config: VaeConfig) -> None:
         channels = config.block_out_channels
         self.conv_in = conv(config.latent_channels, channels[-1])
-        self.mid_block = MidBlock(config)
+        self.mid_block = VaeMidBlock(config)
         self.up_blocks = nnx.List(
-            UpBlock(config, level) for level in reversed(range(len(channels)))
+            VaeUpBlock(config, level) for level in reversed(range(len(channels)))
         )
         self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, _EPSILON)
         self.conv_out = conv(channels[0], config.out_channels)
