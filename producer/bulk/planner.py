@@ -20,7 +20,7 @@ from imagefleet.producer.bulk.row_validation import (
     RowDefaults,
     RowPlanner,
     Size,
-    readable,
+    escape_surrogates,
 )
 from imagefleet.shared.bulk.file_layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
@@ -40,14 +40,14 @@ MAX_SHARD_SIZE: Final = 100_000
 class DatasetSpec:
     """A whole dataset, as asked for."""
 
-    order: RowDefaults
+    defaults: RowDefaults
     format: BulkFormat
     image_format: ImageFormat
     dedupe: bool = False
 
 
 def plan(
-    rows: Rows, wish: DatasetSpec, store: ObjectStore, offers: dict[str, Offer]
+    rows: Rows, spec: DatasetSpec, store: ObjectStore, offers: dict[str, Offer]
 ) -> tuple[Plan, bool]:
     """Plan `rows` in `store`. The plan, and whether it stood there already.
 
@@ -56,24 +56,24 @@ def plan(
         PlanConflict: other work is planned there.
         StorageDenied, StorageUnavailable: it cannot be written; no plan is left behind.
     """
-    if not 1 <= wish.order.shard_size <= MAX_SHARD_SIZE:
+    if not 1 <= spec.defaults.shard_size <= MAX_SHARD_SIZE:
         limit = f"must be between 1 and {MAX_SHARD_SIZE}"
-        raise InvalidRequest("shard_size", wish.order.shard_size, limit)
-    decider = RowPlanner(wish.order, offers)
-    stands = read_plan(store)
+        raise InvalidRequest("shard_size", spec.defaults.shard_size, limit)
+    planner = RowPlanner(spec.defaults, offers)
+    existing = read_plan(store)
     found = open_rows(rows)
-    _check_columns(wish.order, found)
-    if stands is None:
+    _check_columns(spec.defaults, found)
+    if existing is None:
         store.check()
-    writer = _Writer(store, stands)
-    with writer, _Planning(wish, decider, writer) as planning:
+    writer = _Writer(store, existing)
+    with writer, _PlanBuilder(spec, planner, writer) as builder:
         for number, row in enumerate(found.rows):
             if row is not None:
-                planning.add(number, row)
-        made = planning.finish(found.source, _digest_of_model(wish, offers))
-    if stands is not None:
-        _must_be_same(stands, made, store)
-        return stands, True
+                builder.add(number, row)
+        made = builder.finish(found.source, _model_digest(spec, offers))
+    if existing is not None:
+        _check_same_work(existing, made, store)
+        return existing, True
     store.put(PLAN, made.dump(), "application/json")
     return made, False
 
@@ -92,57 +92,57 @@ class _OpenShard:
     samples: int = 0
 
 
-class _Planning:
+class _PlanBuilder:
     """The plan as far as the rows have been read."""
 
-    def __init__(self, wish: DatasetSpec, decider: RowPlanner, writer: "_Writer") -> None:
-        self._wish = wish
-        self._decider = decider
+    def __init__(self, spec: DatasetSpec, planner: RowPlanner, writer: "_Writer") -> None:
+        self._spec = spec
+        self._planner = planner
         self._writer = writer
         self._open: dict[Size, _OpenShard] = {}
         self._shards: list[Future[ShardPlan]] = []
         self._rejected = RejectedRowsFile()
-        self._seen = _Seen() if wish.dedupe else None
+        self._seen = _SeenRows() if spec.dedupe else None
         self._rows = self._samples = self._duplicates = 0
 
     def add(self, number: int, row: Row) -> None:
-        decided = self._decider.decide(number, row)
-        if isinstance(decided, RejectedRow):
-            self._rejected.add(number, decided)
+        planned = self._planner.plan_row(number, row)
+        if isinstance(planned, RejectedRow):
+            self._rejected.add(number, planned)
             return
         if number >= MAX_ROWS:
             raise InvalidRequest("input", number, f"must have at most {MAX_ROWS} rows")
-        if self._seen is not None and not self._seen.is_new(decided):
+        if self._seen is not None and not self._seen.is_new(planned):
             self._duplicates += 1
             return
-        shard = self._open.get(decided.size)
+        shard = self._open.get(planned.size)
         if shard is None:
-            shard = self._open[decided.size] = _OpenShard()
-        if shard.samples + decided.images > self._wish.order.shard_size:
-            self._close(decided.size, shard)
-            shard = self._open[decided.size] = _OpenShard()
-        shard.lines.append(decided.line)
-        shard.samples += decided.images
+            shard = self._open[planned.size] = _OpenShard()
+        if shard.samples + planned.images > self._spec.defaults.shard_size:
+            self._close(planned.size, shard)
+            shard = self._open[planned.size] = _OpenShard()
+        shard.lines.append(planned.line)
+        shard.samples += planned.images
 
     def finish(self, source: Source, model_digest: str | None) -> Plan:
         for size, shard in self._open.items():
             self._close(size, shard)
         if not self._shards:
             raise InvalidRequest("input", source.name, f"has no row to paint{self._rejected.first}")
-        self._decider.check_columns()
+        self._planner.check_columns()
         shards = tuple(shard.result() for shard in self._shards)
         self._writer.put_file(REJECTED, self._rejected)
-        order = self._wish.order
+        defaults = self._spec.defaults
         return Plan(
-            format=self._wish.format,
-            image_format=self._wish.image_format,
-            shard_size=order.shard_size,
-            parameters=order.parameters,
-            seed=order.seed,
-            model=order.model,
+            format=self._spec.format,
+            image_format=self._spec.image_format,
+            shard_size=defaults.shard_size,
+            parameters=defaults.parameters,
+            seed=defaults.seed,
+            model=defaults.model,
             model_digest=model_digest,
-            columns=dict(order.columns),
-            dedupe=self._wish.dedupe,
+            columns=dict(defaults.columns),
+            dedupe=self._spec.dedupe,
             source=source,
             rows=self._rows,
             samples=self._samples,
@@ -168,40 +168,40 @@ class _Planning:
 
 
 class _Writer:
-    """Writes files of rows on threads, a bounded number at once. Where a plan `stands`, only those
+    """Writes files of rows on threads, a bounded number at once. Where a plan `existing`, only those
     that were planned and are gone."""
 
-    def __init__(self, store: ObjectStore, stands: Plan | None) -> None:
+    def __init__(self, store: ObjectStore, existing: Plan | None) -> None:
         self._store = store
-        self._gone: set[tuple[str, str]] | None = None
+        self._missing: set[tuple[str, str]] | None = None
         """Names of shards with the SHA-256 of their rows; None means all."""
-        if stands is not None:
+        if existing is not None:
             there = set(store.list("plan/"))
-            self._gone = {
+            self._missing = {
                 (shard.name, shard.sha256)
-                for shard in stands.shards
+                for shard in existing.shards
                 if plan_key(shard.name) not in there
             }
         self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="plan")
-        self._room = threading.BoundedSemaphore(_IN_FLIGHT)
+        self._free_slots = threading.BoundedSemaphore(_IN_FLIGHT)
         self._failed: BaseException | None = None
 
     def put_rows(self, name: str, size: Size, shard: _OpenShard) -> "Future[ShardPlan]":
         """Raises what an earlier file met."""
-        self._room.acquire()
+        self._free_slots.acquire()
         if self._failed is not None:
             raise self._failed
         return self._threads.submit(self._put_rows, name, size, shard)
 
     def put_file(self, key: str, rejected: RejectedRowsFile) -> None:
-        if self._gone is None and rejected.count:
+        if self._missing is None and rejected.count:
             self._store.put_file(key, rejected.file, "application/jsonl")
 
     def _put_rows(self, name: str, size: Size, shard: _OpenShard) -> ShardPlan:
         try:
             data = "\n".join((*shard.lines, "")).encode()
             sha256 = hashlib.sha256(data).hexdigest()
-            if self._gone is None or (name, sha256) in self._gone:
+            if self._missing is None or (name, sha256) in self._missing:
                 self._store.put(plan_key(name), data, "application/jsonl")
             return ShardPlan(
                 name=name,
@@ -215,7 +215,7 @@ class _Writer:
             self._failed = error
             raise
         finally:
-            self._room.release()
+            self._free_slots.release()
 
     def __enter__(self) -> Self:
         return self
@@ -224,7 +224,7 @@ class _Writer:
         self._threads.shutdown(cancel_futures=True)
 
 
-class _Seen:
+class _SeenRows:
     """What was asked for before, by its hash, on disk: in memory 10 million rows take 1 GB."""
 
     def __init__(self) -> None:
@@ -234,8 +234,8 @@ class _Seen:
         self._rows.execute("PRAGMA synchronous=OFF")
         self._rows.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID")
 
-    def is_new(self, decided: PlannedRow) -> bool:
-        digest = hashlib.sha256(decided.same_as.encode()).digest()[:16]
+    def is_new(self, planned: PlannedRow) -> bool:
+        digest = hashlib.sha256(planned.duplicate_key.encode()).digest()[:16]
         insert = self._rows.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
         return insert.rowcount == 1
 
@@ -244,36 +244,36 @@ class _Seen:
         self._file.close()
 
 
-def _check_columns(order: RowDefaults, found: Input) -> None:
+def _check_columns(defaults: RowDefaults, found: Input) -> None:
     """Whether what is taken from columns can be, where they are known before the rows. Raises
     InvalidRequest."""
-    for name, column in order.columns.items():
+    for name, column in defaults.columns.items():
         if found.columns is not None and column not in found.columns:
-            there = readable(", ".join(found.columns)) or "none"
+            there = escape_surrogates(", ".join(found.columns)) or "none"
             limit = f"{found.source.name} has no such column; there are {there}"
             raise InvalidRequest("column", f"{name}={column}", limit)
 
 
-def _digest_of_model(wish: DatasetSpec, offers: dict[str, Offer]) -> str | None:
-    offer = offers.get(wish.order.model or DEFAULT_MODEL)
+def _model_digest(spec: DatasetSpec, offers: dict[str, Offer]) -> str | None:
+    offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
     return None if offer is None else offer.digest
 
 
-def _must_be_same(stands: Plan, made: Plan, store: ObjectStore) -> None:
+def _check_same_work(existing: Plan, made: Plan, store: ObjectStore) -> None:
     """Raises PlanConflict."""
-    if not stands.is_same_work(made):
+    if not existing.is_same_work(made):
         fields = [
             name
             for name in Plan.model_fields
             if name not in ("created_at", "source", "model_digest")
-            and getattr(stands, name) != getattr(made, name)
+            and getattr(existing, name) != getattr(made, name)
         ]
         raise PlanConflict(
             f"{store.url} holds the plan of other work: {', '.join(fields)} differ; "
             "take another destination, or give the same input and parameters to go on"
         )
-    if stands.model_digest and made.model_digest and stands.model_digest != made.model_digest:
+    if existing.model_digest and made.model_digest and existing.model_digest != made.model_digest:
         raise PlanConflict(
-            f"{store.url} was planned for model {stands.model_digest}, the fleet has "
+            f"{store.url} was planned for model {existing.model_digest}, the fleet has "
             f"{made.model_digest} now; a dataset is made by one model"
         )

@@ -22,49 +22,49 @@ class Rates:
     """Samples a second, from looks at a run."""
 
     def __init__(self, at: float, status: RunStatus) -> None:
-        self._looks = deque([(at, status)])
+        self._history = deque([(at, status)])
 
-    def note(self, at: float, status: RunStatus) -> None:
+    def add(self, at: float, status: RunStatus) -> None:
         """A look at `at` seconds."""
-        self._looks.append((at, status))
-        while len(self._looks) > 2 and at - self._looks[0][0] > _WINDOW_S:
-            self._looks.popleft()
+        self._history.append((at, status))
+        while len(self._history) > 2 and at - self._history[0][0] > _WINDOW_S:
+            self._history.popleft()
 
     @property
     def known(self) -> bool:
         """One look at a run that is going on tells no rate."""
-        return len(self._looks) > 1 or self._looks[-1][1].done
+        return len(self._history) > 1 or self._history[-1][1].done
 
     @property
     def overall(self) -> float:
         return self._rate(lambda status: status.images)
 
-    def of(self, worker: str) -> float:
+    def of_worker(self, worker: str) -> float:
         return self._rate(lambda status: status.images_by_worker.get(worker, 0))
 
     def seconds_left(self) -> float | None:
         """None if nothing moves."""
-        status = self._looks[-1][1]
+        status = self._history[-1][1]
         if status.done or self.overall <= 0:
             return None
         return max(0, status.samples - status.images - status.failed_images) / self.overall
 
     def _rate(self, count: Callable[[RunStatus], int]) -> float:
         """Of a run that has ended, over all its time."""
-        (began, first), (ended, last) = self._looks[0], self._looks[-1]
+        (began, first), (ended, last) = self._history[0], self._history[-1]
         if last.finished_at is not None:
             return count(last) / max(last.finished_at - last.started_at, 1.0)
         return max(0, count(last) - count(first)) / max(ended - began, 1e-9)
 
 
-def watch(looks: Iterator[RunStatus], console: Console) -> RunStatus:
+def watch(statuses: Iterator[RunStatus], console: Console) -> RunStatus:
     """Show the run at every look. Ctrl-C leaves it going: KeyboardInterrupt is the caller's."""
-    status = next(looks)
+    status = next(statuses)
     rates = Rates(time.monotonic(), status)
     try:
         with Live(render(status, rates), console=console, auto_refresh=False) as live:
-            for status in looks:
-                rates.note(time.monotonic(), status)
+            for status in statuses:
+                rates.add(time.monotonic(), status)
                 live.update(render(status, rates), refresh=True)
     finally:
         if not console.is_terminal:
@@ -83,16 +83,18 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
     )
     counts = f"{status.images} of {status.samples} pictures, {status.failed_images} failed"
     if rates.known:
-        counts += f"   {rates.overall:.1f} images/s   {_left(status, rates)}"
-    sorts = (
+        counts += f"   {rates.overall:.1f} images/s   {_time_left(status, rates)}"
+    shard_counts = (
         f"{shards[State.SUCCEEDED]} of {status.shards} shards done, {shards[State.RUNNING]} "
         f"running, {shards[State.QUEUED]} queued, {shards[State.FAILED]} failed"
     )
     if shards[State.CANCELLED]:
-        sorts += f", {shards[State.CANCELLED]} cancelled"
+        shard_counts += f", {shards[State.CANCELLED]} cancelled"
     bar = Table.grid()
     bar.add_row(ProgressBar(total=max(1, status.samples), completed=ended, width=60))
-    return Group(head, bar, Text(counts), Text(sorts), *_workers(status, rates), *_reasons(status))
+    return Group(
+        head, bar, Text(counts), Text(shard_counts), *_workers(status, rates), *_reasons(status)
+    )
 
 
 def _workers(status: RunStatus, rates: Rates) -> list[RenderableType]:
@@ -100,7 +102,7 @@ def _workers(status: RunStatus, rates: Rates) -> list[RenderableType]:
         return []
     table = Table("worker", "images", "images/s", box=None, pad_edge=False)
     for worker, images in sorted(status.images_by_worker.items()):
-        rate = f"{rates.of(worker):.1f}" if rates.known else ""
+        rate = f"{rates.of_worker(worker):.1f}" if rates.known else ""
         table.add_row(worker, str(images), rate)
     return [table]
 
@@ -114,7 +116,7 @@ def _reasons(status: RunStatus) -> list[RenderableType]:
     return [table]
 
 
-def _left(status: RunStatus, rates: Rates) -> str:
+def _time_left(status: RunStatus, rates: Rates) -> str:
     left = rates.seconds_left()
     if left is None:
         return ""

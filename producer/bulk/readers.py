@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 from imagefleet.shared.bulk.plan import Source
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 
-_ROWS_A_BATCH: Final = 1_000
-_SHOWN: Final = 60
+_BATCH_ROWS: Final = 1_000
+_MAX_SHOWN_CHARS: Final = 60
 """Characters of a wrong value that are repeated."""
 
 
@@ -70,9 +70,9 @@ def open_rows(rows: Rows) -> Input:
 
 
 def _open_file(path: Path) -> Input:
-    kind = _KINDS.get(path.suffix.lower())
+    kind = _FILE_TYPES.get(path.suffix.lower())
     if kind is None:
-        raise InvalidRequest("input", str(path), f"must end in {', '.join(_KINDS)}")
+        raise InvalidRequest("input", str(path), f"must end in {', '.join(_FILE_TYPES)}")
     try:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -100,14 +100,14 @@ def _read_jsonl(path: Path) -> Iterator[Row | None]:
             try:
                 yield _row_of(loads(line))
             except (ValueError, RecursionError) as error:
-                yield RejectedRow("line", line[:_SHOWN].strip(), f"is not JSON: {error}")
+                yield RejectedRow("line", line[:_MAX_SHOWN_CHARS].strip(), f"is not JSON: {error}")
 
 
 def _read_csv(path: Path) -> Iterator[Row | None]:
     """With a header. An empty cell is a column left out, save the prompt's own.
 
     Raises InvalidRequest: two columns of one name, or a quote that swallows the rest."""
-    with _opened_csv(path) as reader:
+    with _open_csv(path) as reader:
         header = _header(reader, path)
         while True:
             begins = reader.line_num + 1
@@ -135,7 +135,7 @@ class _CsvReader:
     but that is a row."""
 
     def __init__(self, file: Iterable[str]) -> None:
-        self._reader = csv.reader(self._noted(file), strict=True)
+        self._reader = csv.reader(self._remember_line(file), strict=True)
         self._line = ""
 
     @property
@@ -151,20 +151,20 @@ class _CsvReader:
         cells = next(self._reader)
         return None if self._line.isspace() else cells
 
-    def _noted(self, file: Iterable[str]) -> Iterator[str]:
+    def _remember_line(self, file: Iterable[str]) -> Iterator[str]:
         for line in file:
             self._line = line
             yield line
 
 
 @contextmanager
-def _opened_csv(path: Path) -> Iterator[_CsvReader]:
+def _open_csv(path: Path) -> Iterator[_CsvReader]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         yield _CsvReader(file)
 
 
 def _csv_columns(path: Path) -> list[str]:
-    with _opened_csv(path) as reader:
+    with _open_csv(path) as reader:
         return _header(reader, path)
 
 
@@ -181,18 +181,18 @@ def _header(reader: _CsvReader, path: Path) -> list[str]:
 
 
 def _read_parquet(path: Path) -> Iterator[Row | None]:
-    with _opened_parquet(path) as file:
-        for batch in file.iter_batches(_ROWS_A_BATCH):
+    with _open_parquet(path) as file:
+        for batch in file.iter_batches(_BATCH_ROWS):
             yield from batch.to_pylist()
 
 
 def _parquet_columns(path: Path) -> list[str]:
-    with _opened_parquet(path) as file:
+    with _open_parquet(path) as file:
         return list(file.schema_arrow.names)
 
 
 @contextmanager
-def _opened_parquet(path: Path) -> "Iterator[ParquetFile]":
+def _open_parquet(path: Path) -> "Iterator[ParquetFile]":
     try:
         from pyarrow import ArrowException, ArrowInvalid, parquet
     except ImportError:
@@ -210,11 +210,13 @@ def _row_of(row: object) -> Row:
         return row
     if isinstance(row, Mapping):
         return row
-    return RejectedRow("row", repr(row)[:_SHOWN], "must be a prompt, or an object of columns")
+    return RejectedRow(
+        "row", repr(row)[:_MAX_SHOWN_CHARS], "must be a prompt, or an object of columns"
+    )
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _FileType:
     """A kind of file."""
 
     read: Callable[[Path], Iterator[Row | None]]
@@ -222,9 +224,9 @@ class _Kind:
     """As in `Input`."""
 
 
-_KINDS: Final = {
-    ".txt": _Kind(_read_txt, lambda path: ()),
-    ".csv": _Kind(_read_csv, _csv_columns),
-    ".jsonl": _Kind(_read_jsonl, lambda path: None),
-    ".parquet": _Kind(_read_parquet, _parquet_columns),
+_FILE_TYPES: Final = {
+    ".txt": _FileType(_read_txt, lambda path: ()),
+    ".csv": _FileType(_read_csv, _csv_columns),
+    ".jsonl": _FileType(_read_jsonl, lambda path: None),
+    ".parquet": _FileType(_read_parquet, _parquet_columns),
 }

@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 
 from imagefleet.producer.bulk.readers import RejectedRow
-from imagefleet.producer.bulk.row_validation import readable
+from imagefleet.producer.bulk.row_validation import escape_surrogates
 from imagefleet.shared.bulk.file_layout import REJECTED
-from imagefleet.shared.bulk.plan import canonical
+from imagefleet.shared.bulk.plan import canonical_json
 from imagefleet.shared.storage import ObjectStore
 
 
@@ -23,14 +23,14 @@ class RejectedRowsFile:
     def add(self, number: int, wrong: RejectedRow) -> None:
         rejected = {
             "row": number,
-            "field": readable(wrong.field),
-            "value": wrong.value and readable(wrong.value),
-            "reason": readable(wrong.reason),
+            "field": escape_surrogates(wrong.field),
+            "value": wrong.value and escape_surrogates(wrong.value),
+            "reason": escape_surrogates(wrong.reason),
         }
         if not self.count:
-            self.first = f"; {told(rejected)}"
+            self.first = f"; {describe_rejected(rejected)}"
         self.count += 1
-        self.file.write(canonical(rejected) + b"\n")
+        self.file.write(canonical_json(rejected) + b"\n")
 
     def close(self) -> None:
         self.file.close()
@@ -46,7 +46,7 @@ def read_rejected(store: ObjectStore) -> Iterator[dict[str, object]]:
         yield json.loads(line)
 
 
-def told(rejected: Mapping[str, object]) -> str:
+def describe_rejected(rejected: Mapping[str, object]) -> str:
     """A rejected row in one sentence."""
     shown = "" if rejected["value"] is None else f"={rejected['value']!r}:"
     return f"row {rejected['row']}: {rejected['field']}{shown} {rejected['reason']}"

@@ -9,16 +9,16 @@ from imagefleet.shared.storage import ObjectStore
 _NOT_REPAIRABLE = ("damaged plan", "not compared", "stray file")
 
 
-def damaged_shards(plan: Plan, verdict: VerifyReport) -> list[ShardPlan]:
+def damaged_shards(plan: Plan, report: VerifyReport) -> list[ShardPlan]:
     """Return the shards with problems that making them again can repair.
 
     A damaged plan is not repaired, and a stray file is not removed.
     """
-    damaged = {problem.shard for problem in verdict.problems if problem.what not in _NOT_REPAIRABLE}
+    damaged = {problem.shard for problem in report.problems if problem.what not in _NOT_REPAIRABLE}
     return [shard for shard in plan.shards if shard.name in damaged]
 
 
-def files_of(store: ObjectStore, shard: str) -> list[str]:
+def shard_files(store: ObjectStore, shard: str) -> list[str]:
     """Return the keys that the shard's commit marker names, or all it may have without one."""
     try:
         stats = ShardStats.model_validate_json(store.get(stats_key(shard)))

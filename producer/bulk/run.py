@@ -11,16 +11,16 @@ from typing import Final
 
 from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.rejected import read_rejected
-from imagefleet.producer.bulk.repair import damaged_shards, files_of
+from imagefleet.producer.bulk.repair import damaged_shards, shard_files
 from imagefleet.producer.bulk.verify import VerifyReport, verify
 from imagefleet.producer.connection import Connection
-from imagefleet.shared.bulk.commit_markers import finished
-from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, parts_prefix, stats_key
-from imagefleet.shared.bulk.messages import waiting_of
+from imagefleet.shared.bulk.commit_markers import finished_shards
+from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, checkpoints_prefix, stats_key
+from imagefleet.shared.bulk.messages import shard_to_send
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun, RunStatus
 from imagefleet.shared.bulk.stats import RowFailure
-from imagefleet.shared.bulk.summary import sum_up
+from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import ResultTimeout, UnknownRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore
@@ -46,21 +46,21 @@ class BulkRun:
             return runs.get(self.id)
 
     def statuses(
-        self, every_s: float = _POLL_S, *, until: float = float("inf")
+        self, every_s: float = _POLL_S, *, deadline: float = float("inf")
     ) -> Iterator[RunStatus]:
-        """Where it stands, time and again until it has ended or `until` is past (as of
+        """Where it stands, time and again until it has ended or `deadline` is past (as of
         `time.monotonic`). Warns if no worker is alive when it begins."""
         status = self.status()
         if not status.done:
             self.connection.warn_if_no_worker()
         while not status.done:
             yield status
-            if (now := time.monotonic()) >= until:
+            if (now := time.monotonic()) >= deadline:
                 return
-            time.sleep(min(every_s, until - now))
+            time.sleep(min(every_s, deadline - now))
             status = self.status()
         if status.state is State.SUCCEEDED:
-            sum_up(self.store, self.plan)
+            write_missing_summary(self.store, self.plan)
         yield status
 
     def wait(self, timeout: float | None = None) -> RunStatus:
@@ -69,8 +69,8 @@ class BulkRun:
         Raises:
             ResultTimeout: `timeout` seconds passed; the run goes on.
         """
-        until = float("inf") if timeout is None else time.monotonic() + timeout
-        *_, last = self.statuses(until=until)
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        *_, last = self.statuses(deadline=deadline)
         if not last.done:
             raise ResultTimeout(f"run {self.id} is not done after {timeout:g} s; it goes on")
         return last
@@ -84,10 +84,10 @@ class BulkRun:
         """Hold every file against the plan, and `sample` rows against what the fleet paints now."""
         return verify(self.plan, self.store, self.regenerate, sample=sample)
 
-    def repair(self, verdict: VerifyReport) -> int:
+    def repair(self, report: VerifyReport) -> int:
         """Have the shards with problems made again. How many there are."""
-        shards = damaged_shards(self.plan, verdict)
-        return self.resend(shards, lambda shard: files_of(self.store, shard.name))
+        shards = damaged_shards(self.plan, report)
+        return self.resend(shards, lambda shard: shard_files(self.store, shard.name))
 
     def rejected(self) -> Iterator[dict[str, object]]:
         """Rows that could not be planned: row, field, value, reason."""
@@ -95,79 +95,83 @@ class BulkRun:
 
     def failures(self) -> Iterator[RowFailure]:
         """Rows that were planned and could not be painted, as far as shards are finished."""
-        for _, stats in finished(self.store, self.plan.shards):
+        for _, stats in finished_shards(self.store, self.plan.shards):
             yield from stats.failures
 
     def retry_failed(self) -> int:
         """Send the finished shards with failed rows once more, and those that were lost. How many
         went."""
-        again = [shard for shard, stats in finished(self.store, self.plan.shards) if stats.failures]
+        again = [
+            shard
+            for shard, stats in finished_shards(self.store, self.plan.shards)
+            if stats.failures
+        ]
         again += self._in_state(State.FAILED)
-        return self._send_lost() + self.resend(again)
+        return self._resend_lost() + self.resend(again)
 
     def resend(
         self,
         shards: Sequence[ShardPlan],
-        spoiled: Callable[[ShardPlan], Sequence[str]] = lambda shard: (),
+        damaged_files: Callable[[ShardPlan], Sequence[str]] = lambda shard: (),
     ) -> int:
-        """Take the commit markers of `shards` away, and the files that are `spoiled`, and have
+        """Take the commit markers of `shards` away, and the files that are `damaged_files`, and have
         what is missing painted. Shards on their way or in work are left alone. How many went.
 
         Whoever resumes the run meanwhile may send a shard that was withdrawn here, and a worker may
         find it finished before its marker goes: it is sent anew after that in any case."""
         if not shards:
             return 0
-        terms = self._standing()
+        options = self._current_options()
         with self.connection.runs() as runs:
-            runs.start(self._record(terms))
+            runs.start(self._new_run(options))
             free = set(runs.withdraw(self.id, (shard.number for shard in shards)))
             again = [shard for shard in shards if shard.number in free]
             for shard in again:
-                parts = self.store.list(parts_prefix(shard.name, shard.sha256))
+                parts = self.store.list(checkpoints_prefix(shard.name, shard.sha256))
                 told = [key for key in parts if not key.endswith(".tar")]  # what failed before
-                for key in (*spoiled(shard), *told, stats_key(shard.name)):
+                for key in (*damaged_files(shard), *told, stats_key(shard.name)):
                     runs.withdraw(self.id, [shard.number])  # a sign of life: no worker steps in
                     self.store.delete(key)
         if again:
             for key in (RUN_STATS, CARD):
                 self.store.delete(key)
-        self._send(terms, anew=again)
+        self._enqueue(options, anew=again)
         return len(again)
 
     def resume(self, *, max_failures: int | None, priority: int) -> None:
         """Send every shard that is neither finished nor on its way; finished is one whose commit
         marker still stands."""
         done = self._in_state(State.SUCCEEDED)
-        stands = {shard.name for shard, _ in finished(self.store, done)}
+        stands = {shard.name for shard, _ in finished_shards(self.store, done)}
         if gone := [shard for shard in done if shard.name not in stands]:
             self.resend(gone)
         unsettled = (State.RUNNING, State.CANCELLED)
         if len(stands) < len(self.plan.shards) or self.status().state in unsettled:
-            self._send((max_failures, priority))
+            self._enqueue((max_failures, priority))
         if self.status().state is State.SUCCEEDED:
-            sum_up(self.store, self.plan)
+            write_missing_summary(self.store, self.plan)
 
-    def _send(self, terms: tuple[int | None, int], *, anew: Sequence[ShardPlan] = ()) -> None:
+    def _enqueue(self, options: tuple[int | None, int], *, anew: Sequence[ShardPlan] = ()) -> None:
         """Set the run going: every shard that is neither finished nor on its way, and those `anew`.
         Of shards that Redis has not heard of, those with a commit marker are finished."""
-        run = self._record(terms)
+        run = self._new_run(options)
         with self.connection.runs() as runs:
             runs.start(run)
-            runs.send_anew(run, map(waiting_of, anew))
+            runs.restart_shards(run, map(shard_to_send, anew))
             known = {record.shard for record in runs.shards(self.id)}
             unheard = [shard for shard in self.plan.shards if shard.number not in known]
-            runs.note_finished(
+            runs.mark_finished(
                 self.id,
                 [
                     (s.number, stats.samples, stats.reasons())
-                    for s, stats in finished(self.store, unheard)
+                    for s, stats in finished_shards(self.store, unheard)
                 ],
             )
-            runs.send_lost(run, map(waiting_of, self.plan.shards))
-            runs.enqueue(run, map(waiting_of, self.plan.shards))
-            runs.settle(self.id)
+            runs.resend_lost(run, map(shard_to_send, self.plan.shards))
+            runs.enqueue(run, map(shard_to_send, self.plan.shards))
+            runs.finish_run(self.id)
 
-    def _send_lost(self) -> int:
+    def _resend_lost(self) -> int:
         """Send the shards of which Redis has no message, or not even a record: it failed over, or
         was set back, or who sent them did not live to send all. How many."""
         try:
@@ -177,14 +181,14 @@ class BulkRun:
         if status.done:
             return 0
         with self.connection.runs() as runs:
-            return runs.send_lost(status.asked, map(waiting_of, self.plan.shards))
+            return runs.resend_lost(status.as_new_run, map(shard_to_send, self.plan.shards))
 
     def _in_state(self, state: State) -> list[ShardPlan]:
         with self.connection.runs() as runs:
             found = {record.shard for record in runs.shards(self.id) if record.state is state}
         return [shard for shard in self.plan.shards if shard.number in found]
 
-    def _standing(self) -> tuple[int | None, int]:
+    def _current_options(self) -> tuple[int | None, int]:
         """Failures allowed and priority of the run so far."""
         try:
             status = self.status()
@@ -192,7 +196,7 @@ class BulkRun:
             return None, DEFAULT_PRIORITY
         return status.max_failures, status.priority
 
-    def _record(self, terms: tuple[int | None, int]) -> NewRun:
+    def _new_run(self, options: tuple[int | None, int]) -> NewRun:
         return NewRun(
             id=self.id,
             destination=self.destination,
@@ -200,6 +204,6 @@ class BulkRun:
             model=self.plan.model,
             shards=len(self.plan.shards),
             samples=self.plan.samples,
-            max_failures=terms[0],
-            priority=terms[1],
+            max_failures=options[0],
+            priority=options[1],
         )

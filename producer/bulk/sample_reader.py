@@ -1,6 +1,6 @@
 """The samples of a finished shard, read back: keys of an archive, pictures by key.
 
-Goes in: a shard's files as bytes. Comes out: which samples they hold. Damage is a `Damaged`, told
+Goes in: a shard's files as bytes. Comes out: which samples they hold. Damage is a `DamagedFile`, told
 in a few words.
 """
 
@@ -18,17 +18,17 @@ from imagefleet.shared.storage import ObjectStore
 EXTENSION = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """A file that cannot be read as what it should be."""
 
 
-def samples_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> list[str]:
+def sample_keys_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> list[str]:
     """The keys of the samples in an archive or Parquet file, each as often as it is there.
 
     Raises Damaged: it cannot be opened, or a sample is not whole.
     """
     if kind is BulkFormat.PARQUET:
-        return [name.rpartition(".")[0] for name, _ in _parquet_pictures(data)]
+        return [name.rpartition(".")[0] for name, _ in _parquet_images(data)]
     wanted = {EXTENSION[image_format], "json", "txt"}
     keys: list[str] = []
     found: set[str] = set()
@@ -39,27 +39,27 @@ def samples_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> list
                 if not found:
                     keys.append(key)
                 if key != keys[-1] or suffix in found:
-                    raise Damaged(f"sample {keys[-1]} is not whole")
+                    raise DamagedFile(f"sample {keys[-1]} is not whole")
                 found.add(suffix)
                 if found == wanted:
                     found = set()
     except (tarfile.TarError, OSError, ValueError) as error:
-        raise Damaged(f"cannot be opened: {error}") from None
+        raise DamagedFile(f"cannot be opened: {error}") from None
     if found:
-        raise Damaged(f"sample {keys[-1]} is not whole")
+        raise DamagedFile(f"sample {keys[-1]} is not whole")
     return keys
 
 
-def told_in_metadata(data: bytes) -> list[tuple[str, str, int]]:
+def read_metadata(data: bytes) -> list[tuple[str, str, int]]:
     """Key, prompt and seed of each sample in a shard's JSON lines. Raises Damaged."""
     try:
         documents = [json.loads(line) for line in data.splitlines()]
         return [(each["key"], each["prompt"], each["seed"]) for each in documents]
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"is not the samples' metadata: {error}") from None
+        raise DamagedFile(f"is not the samples' metadata: {error}") from None
 
 
-def picture(
+def read_image(
     store: ObjectStore, shard: str, key: str, kind: BulkFormat, image_format: ImageFormat
 ) -> bytes:
     """One picture's file out of a finished shard. Raises KeyError, Damaged."""
@@ -67,17 +67,17 @@ def picture(
     if kind is BulkFormat.FILES:
         return store.get(file_key(shard, name))
     if kind is BulkFormat.PARQUET:
-        return dict(_parquet_pictures(store.get(parquet_key(shard))))[name]
+        return dict(_parquet_images(store.get(parquet_key(shard))))[name]
     try:
         with tarfile.open(fileobj=io.BytesIO(store.get(archive_key(shard))), mode="r:") as archive:
             member = archive.extractfile(name)
             assert member is not None
             return member.read()
     except tarfile.TarError as error:
-        raise Damaged(f"cannot be opened: {error}") from None
+        raise DamagedFile(f"cannot be opened: {error}") from None
 
 
-def _parquet_pictures(data: bytes) -> Iterator[tuple[str, bytes]]:
+def _parquet_images(data: bytes) -> Iterator[tuple[str, bytes]]:
     try:
         from pyarrow import ArrowException, BufferReader, parquet
     except ImportError:
@@ -85,7 +85,7 @@ def _parquet_pictures(data: bytes) -> Iterator[tuple[str, bytes]]:
     try:
         table = parquet.read_table(BufferReader(data), columns=["image_name", "image"])
     except (ArrowException, OSError) as error:
-        raise Damaged(f"cannot be opened: {str(error).splitlines()[0]}") from None
+        raise DamagedFile(f"cannot be opened: {str(error).splitlines()[0]}") from None
     for row in table.to_pylist():
         image = row["image"]
         yield row["image_name"], image["bytes"] if isinstance(image, dict) else image

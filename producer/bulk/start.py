@@ -51,7 +51,7 @@ def start(
         raise InvalidRequest("max_failures", max_failures, "must be at least 0")
     if not 0 <= priority <= 9:
         raise InvalidRequest("priority", priority, "must be between 0 and 9")
-    order = RowDefaults(
+    defaults = RowDefaults(
         parameters=_row_parameters(parameters),
         size=(height, width),
         model=model,
@@ -59,14 +59,14 @@ def start(
         shard_size=shard_size,
         columns=columns or {},
     )
-    wish = DatasetSpec(
-        order=order,
+    spec = DatasetSpec(
+        defaults=defaults,
         format=_one_of(BulkFormat, "format", format),
         image_format=_one_of(ImageFormat, "image_format", image_format),
         dedupe=dedupe,
     )
     where, store = _open_destination(destination)
-    made, _ = plan(rows, wish, store, connection.offers())
+    made, _ = plan(rows, spec, store, connection.offers())
     run = _handle(connection, regenerate, where, store, made)
     run.resume(max_failures=max_failures, priority=priority)
     return run

@@ -18,10 +18,10 @@ from typing import Final
 from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.sample_reader import (
     EXTENSION,
-    Damaged,
-    picture,
-    samples_in,
-    told_in_metadata,
+    DamagedFile,
+    read_image,
+    sample_keys_in,
+    read_metadata,
 )
 from imagefleet.shared.bulk.file_layout import (
     archive_key,
@@ -36,7 +36,7 @@ from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
 from imagefleet.shared.storage import ObjectStore
 
-_MOST_LEVELS: Final = 1
+_MAX_DIFFERENCE: Final = 1
 """A sample painted on other devices may differ by this much of 255."""
 
 
@@ -64,8 +64,8 @@ class VerifyReport:
     present: int
     failed: int
     """Samples that could not be painted, and are told in the commit markers: no problem."""
-    painted_again: int
-    most_levels: int
+    regenerated: int
+    max_difference: int
     """Largest difference of a picture painted again, of 255."""
     problems: tuple[Problem, ...]
 
@@ -74,7 +74,7 @@ class VerifyReport:
         return not self.problems
 
     @property
-    def strays(self) -> int:
+    def unplanned_files(self) -> int:
         """Files that nobody planned. They are the user's to delete."""
         return sum(problem.what == "stray file" for problem in self.problems)
 
@@ -85,11 +85,11 @@ def verify(
     """Look at every shard, and have `sample` rows painted again, drawn with `seed`."""
     verification = _Verification(plan, store)
     for shard in plan.shards:
-        verification.look_at(shard)
-    verification.look_for_strays()
+        verification.check_shard(shard)
+    verification.find_unplanned_files()
     if sample:
         verification.compare(sample, regenerate, random.Random(seed))
-    return verification.verdict()
+    return verification.report()
 
 
 class _Verification:
@@ -97,29 +97,29 @@ class _Verification:
         self._plan = plan
         self._store = store
         self._problems: list[Problem] = []
-        self._good: list[tuple[ShardPlan, int]] = []
+        self._intact: list[tuple[ShardPlan, int]] = []
         """Shards without a problem, and how many samples each has."""
         self._finished: set[str] = set()
         self._files: set[str] = set()
         """Named by commit markers."""
-        self._present = self._failed = self._painted = self._levels = 0
+        self._present = self._failed = self._regenerated = self._levels = 0
 
-    def verdict(self) -> VerifyReport:
+    def report(self) -> VerifyReport:
         return VerifyReport(
             shards=len(self._plan.shards),
             planned=self._plan.samples,
             present=self._present,
             failed=self._failed,
-            painted_again=self._painted,
-            most_levels=self._levels,
+            regenerated=self._regenerated,
+            max_difference=self._levels,
             problems=tuple(self._problems),
         )
 
-    def look_at(self, shard: ShardPlan) -> None:
+    def check_shard(self, shard: ShardPlan) -> None:
         before = len(self._problems)
         self._problems += self._problems_of(shard)
         if len(self._problems) == before:
-            self._good.append((shard, shard.samples))
+            self._intact.append((shard, shard.samples))
 
     def _problems_of(self, shard: ShardPlan) -> Iterator[Problem]:
         try:
@@ -152,7 +152,7 @@ class _Verification:
         if (metadata := data.get(metadata_key(shard.name))) is not None:
             yield from _other_rows(shard.name, wanted, metadata)
 
-    def look_for_strays(self) -> None:
+    def find_unplanned_files(self) -> None:
         """Files that readers of the dataset would take for a part of it, and nobody planned."""
         planned = {shard.name for shard in self._plan.shards}
         for key in self._store.list():
@@ -196,7 +196,7 @@ class _Verification:
         for key, listed in self._lists(shard, data):
             try:
                 found = Counter(listed())
-            except Damaged as error:
+            except DamagedFile as error:
                 yield Problem(shard=shard.name, what="damaged file", detail=f"{key} {error}")
                 continue
             if key != metadata_key(shard.name):
@@ -223,20 +223,20 @@ class _Verification:
         elif content := data.get(self._listing(shard.name)):
             yield (
                 self._listing(shard.name),
-                lambda: samples_in(content, plan.format, plan.image_format),
+                lambda: sample_keys_in(content, plan.format, plan.image_format),
             )
         if (metadata := data.get(metadata_key(shard.name))) is not None:
-            yield metadata_key(shard.name), lambda: [t[0] for t in told_in_metadata(metadata)]
+            yield metadata_key(shard.name), lambda: [t[0] for t in read_metadata(metadata)]
 
     def _listing(self, shard: str) -> str:
         return parquet_key(shard) if self._plan.format is BulkFormat.PARQUET else archive_key(shard)
 
     def compare(self, sample: int, regenerate: Regenerate, draw: random.Random) -> None:
         """Paint pictures of whole shards again, and hold them against those stored."""
-        if not self._good:
+        if not self._intact:
             return
-        weights = [samples for _, samples in self._good]
-        for shard, _ in draw.choices(self._good, weights, k=sample):
+        weights = [samples for _, samples in self._intact]
+        for shard, _ in draw.choices(self._intact, weights, k=sample):
             row = draw.choice(self._rows(shard))
             stats = ShardStats.model_validate_json(self._store.get(stats_key(shard.name)))
             if row.row in {failure.row for failure in stats.failures}:
@@ -253,11 +253,11 @@ class _Verification:
             return
         for image, painted in enumerate(again):
             key = sample_key(row.row, image)
-            stored = picture(self._store, shard.name, key, plan.format, plan.image_format)
-            levels = levels_apart(stored, painted)
-            self._painted += 1
+            stored = read_image(self._store, shard.name, key, plan.format, plan.image_format)
+            levels = pixel_difference(stored, painted)
+            self._regenerated += 1
             self._levels = max(self._levels, levels)
-            if levels > _MOST_LEVELS:
+            if levels > _MAX_DIFFERENCE:
                 detail = (
                     f"{key} differs by up to {levels} of 255 levels from the same one painted now"
                 )
@@ -268,10 +268,10 @@ class _Verification:
 
 def _other_rows(shard: str, wanted: dict[str, ShardRow], metadata: bytes) -> Iterator[Problem]:
     """Samples under a planned key that were made of another prompt or seed."""
-    with suppress(Damaged):  # told before
+    with suppress(DamagedFile):  # told before
         keys = [
             key
-            for key, prompt, seed in told_in_metadata(metadata)
+            for key, prompt, seed in read_metadata(metadata)
             if key in wanted and (prompt, seed) != (wanted[key].prompt, wanted[key].seed)
         ]
         if keys:
@@ -279,7 +279,7 @@ def _other_rows(shard: str, wanted: dict[str, ShardRow], metadata: bytes) -> Ite
             yield Problem(shard=shard, what="other rows", detail=detail, samples=len(keys))
 
 
-def levels_apart(one: bytes, other: bytes) -> int:
+def pixel_difference(one: bytes, other: bytes) -> int:
     """The largest difference of two picture files in any channel of any pixel; 255 if their sizes
     differ. Raises ConfigurationError without Pillow."""
     if one == other:

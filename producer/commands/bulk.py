@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.table import Table
 
 from imagefleet.producer.bulk.progress_view import Rates, render, watch
-from imagefleet.producer.bulk.rejected import told
+from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.bulk.start import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connection import connected
+from imagefleet.producer.commands.connection import client_command
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import ImageFormat, State
 
-_SHOWN: Final = 20
+_MAX_LISTED_ROWS: Final = 20
 """Rows told one by one; the files in the destination tell all."""
 
 
@@ -38,7 +38,7 @@ def bulk() -> None:
     """
 
 
-@connected
+@client_command
 @click.argument("prompts")
 @click.argument("destination")
 @click.option("--num-images-per-prompt", type=int)
@@ -82,12 +82,12 @@ def run(
     )
     if plan.duplicates:
         click.echo(f"{plan.duplicates} rows left out: they ask for the same as an earlier one")
-    _tell_rejected(found)
+    _print_rejected(found)
     if wait:
         _watch(found)
 
 
-@connected
+@client_command
 @click.argument("name", metavar="[RUN]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Whole records, one JSON object a line.")
 def status(client: Client, name: str | None, as_json: bool) -> None:
@@ -102,7 +102,7 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
         client.connection.warn_if_no_worker()
 
 
-@connected
+@client_command
 @click.argument("name", metavar="RUN")
 @click.option("--timeout", type=float, help="Seconds to wait at most, without a view.")
 def wait(client: Client, name: str, timeout: float | None) -> None:
@@ -113,21 +113,21 @@ def wait(client: Client, name: str, timeout: float | None) -> None:
     _watch(found)
 
 
-@connected
+@client_command
 @click.argument("name", metavar="RUN")
 def cancel(client: Client, name: str) -> None:
     """Stop a run between two batches. What is made stays; `bulk run` goes on with it."""
     click.echo(f"{name}  {client.find_bulk(name).cancel()}")
 
 
-@connected
+@client_command
 @click.argument("name", metavar="RUN")
 def retry_failed(client: Client, name: str) -> None:
     """Paint the rows that failed once more."""
     click.echo(f"{client.find_bulk(name).retry_failed()} shards sent again")
 
 
-@connected
+@client_command
 @click.argument("name", metavar="RUN")
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Rows to paint again.")
 @click.option("--repair", is_flag=True, help="Have damaged shards made again.")
@@ -137,18 +137,16 @@ def verify(client: Client, name: str, sample: int, repair: bool) -> None:
     Files that nobody planned are left to you to delete, also by --repair.
     """
     found = client.find_bulk(name)
-    verdict = found.verify(sample=sample)
-    click.echo(_sum(verdict))
-    Console().print(_table(verdict))
-    if verdict.clean:
+    report = found.verify(sample=sample)
+    click.echo(_sum(report))
+    Console().print(_table(report))
+    if report.clean:
         return
     if repair:
+        click.echo(f"{found.repair(report)} shards sent again; `imagefleet bulk wait` follows them")
+    if report.unplanned_files:
         click.echo(
-            f"{found.repair(verdict)} shards sent again; `imagefleet bulk wait` follows them"
-        )
-    if verdict.strays:
-        click.echo(
-            f"stray files: {verdict.strays}. Nobody planned them, so only you may delete them; "
+            f"stray files: {report.unplanned_files}. Nobody planned them, so only you may delete them; "
             "`verify` is content once they are gone"
         )
     sys.exit(1)
@@ -178,14 +176,14 @@ def _pairs(columns: tuple[str, ...]) -> dict[str, str]:
     return pairs
 
 
-def _tell_rejected(found: BulkRun) -> None:
+def _print_rejected(found: BulkRun) -> None:
     if not found.plan.rejected:
         return
     click.echo(
         f"rows that cannot be painted: {found.plan.rejected} (plan/rejected.jsonl)", err=True
     )
-    for wrong, _ in zip(found.rejected(), range(_SHOWN), strict=False):
-        click.echo(f"  {told(wrong)}", err=True)
+    for wrong, _ in zip(found.rejected(), range(_MAX_LISTED_ROWS), strict=False):
+        click.echo(f"  {describe_rejected(wrong)}", err=True)
 
 
 def _watch(found: BulkRun) -> None:
@@ -197,29 +195,29 @@ def _watch(found: BulkRun) -> None:
         )
         sys.exit(130)
     if ended.failed_images:
-        for failure, _ in zip(found.failures(), range(_SHOWN), strict=False):
+        for failure, _ in zip(found.failures(), range(_MAX_LISTED_ROWS), strict=False):
             click.echo(f"  row {failure.row}: {failure.code}: {failure.message}", err=True)
     sys.exit(0 if ended.state is State.SUCCEEDED else 1)
 
 
-def _sum(verdict: VerifyReport) -> str:
+def _sum(report: VerifyReport) -> str:
     found = (
-        f"{verdict.present} of {verdict.planned} pictures in {verdict.shards} shards, "
-        f"{verdict.failed} failed"
+        f"{report.present} of {report.planned} pictures in {report.shards} shards, "
+        f"{report.failed} failed"
     )
-    if verdict.painted_again:
+    if report.regenerated:
         found += (
-            f"; {verdict.painted_again} painted again, at most {verdict.most_levels} of 255 "
+            f"; {report.regenerated} painted again, at most {report.max_difference} of 255 "
             "levels apart"
         )
     return found
 
 
-def _table(verdict: VerifyReport) -> Table:
+def _table(report: VerifyReport) -> Table:
     table = Table("shard", "what", "samples", "detail")
-    for problem in verdict.problems:
+    for problem in report.problems:
         samples = str(problem.samples) if problem.samples else ""
         table.add_row(problem.shard, problem.what, samples, problem.detail)
-    if verdict.clean:
-        table.add_row("all", "as planned", str(verdict.present), "")
+    if report.clean:
+        table.add_row("all", "as planned", str(report.present), "")
     return table

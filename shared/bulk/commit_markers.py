@@ -21,7 +21,7 @@ def read_marker(store: ObjectStore, shard: ShardPlan) -> ShardStats | None:
     return None
 
 
-def finished(
+def finished_shards(
     store: ObjectStore, shards: Iterable[ShardPlan]
 ) -> Iterator[tuple[ShardPlan, ShardStats]]:
     """Those of `shards` that have one, in their order."""

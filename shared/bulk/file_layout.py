@@ -38,14 +38,14 @@ def plan_key(shard: str) -> str:
     return f"plan/{shard}.jsonl"
 
 
-def parts_folder(shard: str) -> str:
+def checkpoints_folder(shard: str) -> str:
     """Of whatever attempts at that shard left, at the rows of another plan too."""
     return f"parts/{shard}"
 
 
-def parts_prefix(shard: str, sha256: str) -> str:
+def checkpoints_prefix(shard: str, sha256: str) -> str:
     """Of what attempts at the rows with that SHA-256 left: parts of another plan are not ours."""
-    return f"{parts_folder(shard)}/{sha256[:12]}/"
+    return f"{checkpoints_folder(shard)}/{sha256[:12]}/"
 
 
 def archive_key(shard: str) -> str:

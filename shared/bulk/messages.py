@@ -15,7 +15,7 @@ from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
 MESSAGE_VERSION: Final = 1
-Waiting = tuple[int, int, int | None, int | None]
+ShardToSend = tuple[int, int, int | None, int | None]
 """A shard: number, samples, height and width in pixels, or None for the model's own."""
 
 
@@ -29,7 +29,7 @@ class ShardMessage(Model):
     """URL of the store."""
 
 
-def waiting_of(shard: ShardPlan) -> Waiting:
+def shard_to_send(shard: ShardPlan) -> ShardToSend:
     return shard.number, shard.samples, shard.height, shard.width
 
 
@@ -55,7 +55,7 @@ def unpack_shard(kwargs: object) -> ShardMessage:
         raise MessageRejected(f"not the message of a shard: {error}") from None
 
 
-def packed(namespace: str, run: NewRun, shard: Waiting) -> tuple[str, str]:
+def pack_shard(namespace: str, run: NewRun, shard: ShardToSend) -> tuple[str, str]:
     """The list that `shard` goes to, and its message."""
     number, samples, height, width = shard
     queue = bulk_queue(namespace, run.model, height, width)

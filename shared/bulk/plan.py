@@ -162,16 +162,16 @@ class Plan(Model):
         return row.num_images_per_prompt or self.parameters.num_images_per_prompt or 1
 
     def _canonical(self, but: set[str]) -> bytes:
-        return canonical(self.model_dump(mode="json", exclude=but, exclude_defaults=True))
+        return canonical_json(self.model_dump(mode="json", exclude=but, exclude_defaults=True))
 
 
-def canonical(document: Mapping[str, Any]) -> bytes:
+def canonical_json(document: Mapping[str, Any]) -> bytes:
     """One line of JSON that is the same for the same document."""
     text = json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return text.encode()
 
 
-def derived_seed(run_seed: int, row: int) -> int:
+def derive_seed(run_seed: int, row: int) -> int:
     """The seed of a row that names none: `run_seed` and `row` stirred into 32 bits.
 
     For one `run_seed` no two of the first 2³² rows share a seed, because every step can be undone.

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from imagefleet.shared.jobs.model import Model, State
 
-NONE: Final = "none"
+NO_RECORD: Final = "none"
 """State of a shard that has no record yet."""
 
 
@@ -76,21 +76,21 @@ class RunStatus(Model):
         return self.state is not State.RUNNING
 
     @property
-    def asked(self) -> NewRun:
+    def as_new_run(self) -> NewRun:
         """What its record was made of."""
         return NewRun(**{each.name: getattr(self, each.name) for each in fields(NewRun)})
 
 
-def read_move(answer: Any) -> ShardTransition:
+def parse_transition(answer: Any) -> ShardTransition:
     happened, before, run = answer
     return ShardTransition(
         happened=bool(happened),
-        before=None if before == NONE else State(before),
+        before=None if before == NO_RECORD else State(before),
         run=State(run) if run else None,
     )
 
 
-def read_record(shard: str, text: str) -> ShardRecord:
+def parse_shard_record(shard: str, text: str) -> ShardRecord:
     state, attempt, worker, done, failed, tries = text.split("|")
     return ShardRecord(
         shard=int(shard),
@@ -103,7 +103,7 @@ def read_record(shard: str, text: str) -> ShardRecord:
     )
 
 
-def read_status(
+def parse_run_status(
     run: str,
     record: Mapping[str, str],
     by_worker: Mapping[str, str],

@@ -17,12 +17,12 @@ def index_key(namespace: str) -> str:
     return f"{namespace}:bulk"
 
 
-def looked_key(namespace: str) -> str:
+def search_throttle_key(namespace: str) -> str:
     """Stands while no other search for runs that stand still is due."""
     return f"{index_key(namespace)}:looked"
 
 
-def still_key(namespace: str) -> str:
+def stalled_runs_key(namespace: str) -> str:
     """The set of runs that were found to stand still, and given to nobody yet."""
     return f"{index_key(namespace)}:still"
 

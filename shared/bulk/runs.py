@@ -16,34 +16,34 @@ loses, running the same command again brings back. Knows no store and no Celery.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from imagefleet.shared.bulk.messages import Waiting, bulk_queue, packed
+from imagefleet.shared.bulk.messages import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.records import (
-    NONE,
+    NO_RECORD,
     NewRun,
     RunStatus,
     ShardRecord,
     ShardTransition,
-    read_record,
-    read_status,
+    parse_shard_record,
+    parse_run_status,
 )
 from imagefleet.shared.bulk.redis_keys import (
     RunKeys,
     index_key,
-    looked_key,
+    search_throttle_key,
     run_key,
     run_keys,
-    still_key,
+    stalled_runs_key,
 )
-from imagefleet.shared.bulk.transitions import Change, ShardTransitions
+from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import claims_key, leases_key
-from imagefleet.shared.redis_client.scripts import script
+from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
     from redis import Redis
 
-_AT_REST: Final = (NONE, State.FAILED, State.CANCELLED)
+_WITHOUT_MESSAGE: Final = (NO_RECORD, State.FAILED, State.CANCELLED)
 """States in which no message of the shard is on its way."""
 
 
@@ -55,14 +55,14 @@ class RunRecords:
         self._namespace = namespace
         self._index = index_key(namespace)
         self._retention_s = retention_s
-        self._moves = ShardTransitions(client, namespace, retention_s)
-        self._settle = script(client, __package__, "finish_run")
-        self._lost = script(client, __package__, "find_lost")
-        self._still = script(client, __package__, "find_stalled")
+        self._transitions = ShardTransitions(client, namespace, retention_s)
+        self._finish_script = load_script(client, __package__, "finish_run")
+        self._find_lost_script = load_script(client, __package__, "find_lost")
+        self._find_stalled_script = load_script(client, __package__, "find_stalled")
 
     def start(self, run: NewRun) -> None:
         """Make the run's record, or set one that has ended going again. Sends no shard."""
-        self._forget_expired()
+        self._remove_expired()
         keys = self._keys(run.id)
         now = self._redis.time()[0]
         fixed = {
@@ -92,13 +92,13 @@ class RunRecords:
             pipe.zadd(self._index, {run.id: now}, nx=True)
             pipe.execute()
 
-    def enqueue(self, run: NewRun, shards: Iterable[Waiting]) -> int:
+    def enqueue(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
         """Send shards to the workers: those without a record, and those that failed or were
         cancelled. What was done of the latter still counts. How many went."""
-        sent = ((shard[0], self._sent(run, shard, _AT_REST)) for shard in shards)
-        return len(self._moves.enter_all(run.id, sent))
+        sent = ((shard[0], self._queued(run, shard, _WITHOUT_MESSAGE)) for shard in shards)
+        return len(self._transitions.apply_all(run.id, sent))
 
-    def send_lost(self, run: NewRun, shards: Iterable[Waiting]) -> int:
+    def resend_lost(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
         """Send again those of a run under way that are to be made while no message of theirs is
         anywhere: a Redis that failed over forgot it, or how they ended, or whoever was to send them
         did not live to. How many went. Two who do this at once may send a shard twice.
@@ -110,54 +110,64 @@ class RunRecords:
         sizes = {shard[2:] for shard in by_number.values()}
         queues = {bulk_queue(self._namespace, run.model, *size) for size in sizes}
         keys = self._keys(run.id)
-        found = self._lost(
+        found = self._find_lost_script(
             keys=[keys.run, keys.shards, leases_key(self._namespace), *sorted(queues)],
             args=[run.id, claims_key(self._namespace, "")],
         )
         again = (
-            (shard, self._sent(run, by_number[shard], (state,), holder=attempt))
+            (shard, self._queued(run, by_number[shard], (state,), holder=attempt))
             for shard, state, attempt in cast(list[tuple[int, str, str]], found)
             if shard in by_number
         )
-        return len(self._moves.enter_all(run.id, again))
+        return len(self._transitions.apply_all(run.id, again))
 
-    def still(self, for_s: float) -> str | None:
+    def find_stalled(self, for_s: float) -> str | None:
         """A run under way in which nothing has moved for so long, if there is one: look after it,
-        as `send_lost` and `settle` do. Nobody else is told of it until it has been still for twice
+        as `resend_lost` and `finish_run` do. Nobody else is told of it until it has been still for twice
         as long, or for 10 minutes more: whoever dies over it takes no other run with it, nor that
         one for long."""
-        found = self._still(
-            keys=[self._index, looked_key(self._namespace), still_key(self._namespace)],
+        found = self._find_stalled_script(
+            keys=[
+                self._index,
+                search_throttle_key(self._namespace),
+                stalled_runs_key(self._namespace),
+            ],
             args=[run_key(self._namespace, ""), for_s],
         )
         return cast(str | None, found)
 
-    def pass_on(self, run: str) -> None:
-        """Of a run that `still` gave and that could not be looked after here: somebody else is told
+    def release_stalled(self, run: str) -> None:
+        """Of a run that `find_stalled` gave and that could not be looked after here: somebody else is told
         of it at the next search."""
         self._redis.hdel(self._keys(run).run, "looked_at")
 
-    def send_anew(self, run: NewRun, shards: Iterable[Waiting]) -> int:
+    def restart_shards(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
         """Send shards whose files were taken away, whoever has worked on them meanwhile: what was
         made of them counts no more. How many went: not those whose message waits."""
-        leaves = (*_AT_REST, State.SUCCEEDED, State.RUNNING)
-        sent = ((shard[0], self._sent(run, shard, leaves).with_made(0, {})) for shard in shards)
-        return len(self._moves.enter_all(run.id, sent))
+        from_states = (*_WITHOUT_MESSAGE, State.SUCCEEDED, State.RUNNING)
+        sent = (
+            (shard[0], self._queued(run, shard, from_states).with_counts(0, {})) for shard in shards
+        )
+        return len(self._transitions.apply_all(run.id, sent))
 
     def withdraw(self, run: str, shards: Iterable[int]) -> list[int]:
         """Count shards as cancelled, so that no worker touches their files until they are sent
         again. Which: not those on their way or in work. Whoever does not live to send them is made
         up for when nothing has moved in the run for a while: so withdraw them again while it takes
         long to come to that."""
-        asked = Change(enters=State.CANCELLED, leaves=(*_AT_REST, State.SUCCEEDED))
-        return self._moves.enter_all(run, ((shard, asked.with_made(0, {})) for shard in shards))
+        asked = ShardChange(
+            to_state=State.CANCELLED, from_states=(*_WITHOUT_MESSAGE, State.SUCCEEDED)
+        )
+        return self._transitions.apply_all(
+            run, ((shard, asked.with_counts(0, {})) for shard in shards)
+        )
 
-    def note_finished(self, run: str, shards: Iterable[tuple[int, int, Mapping[str, int]]]) -> None:
+    def mark_finished(self, run: str, shards: Iterable[tuple[int, int, Mapping[str, int]]]) -> None:
         """Record shards (number, samples, failed samples by error code) whose commit markers were
         found."""
-        found = Change(enters=State.SUCCEEDED, leaves=_AT_REST)
-        self._moves.enter_all(
-            run, ((shard, found.with_made(done, reasons)) for shard, done, reasons in shards)
+        found = ShardChange(to_state=State.SUCCEEDED, from_states=_WITHOUT_MESSAGE)
+        self._transitions.apply_all(
+            run, ((shard, found.with_counts(done, reasons)) for shard, done, reasons in shards)
         )
 
     def begin(
@@ -166,16 +176,16 @@ class RunRecords:
         """A worker takes the shard; `claim` (claims hash, tag) must still stand. Not if the run has
         stopped: then the shard is recorded as cancelled, and its message can go. Nor if a living
         worker claims another message of the shard: it goes on, and this message can go."""
-        taken = Change(
-            enters=State.RUNNING,
-            leaves=(NONE, State.QUEUED, State.RUNNING),
+        taken = ShardChange(
+            to_state=State.RUNNING,
+            from_states=(NO_RECORD, State.QUEUED, State.RUNNING),
             attempt=attempt,
             worker=worker,
             claim=claim,
         )
-        return self._moves.enter(run, shard, taken)
+        return self._transitions.apply(run, shard, taken)
 
-    def progress(
+    def report_progress(
         self, run: str, shard: int, attempt: str, worker: str, done: int, failed: int
     ) -> bool:
         """Note how many samples there are. False when the run has stopped: hand it back.
@@ -183,10 +193,10 @@ class RunRecords:
         Raises:
             LeaseLost: another attempt has the shard, or nobody does.
         """
-        noted = Change(
-            enters=State.RUNNING, attempt=attempt, worker=worker, counts=f"{done}|{failed}"
+        noted = ShardChange(
+            to_state=State.RUNNING, attempt=attempt, worker=worker, counts=f"{done}|{failed}"
         )
-        return self._moves.by(run, shard, attempt, noted).run is State.RUNNING
+        return self._transitions.apply_as_holder(run, shard, attempt, noted).run is State.RUNNING
 
     def succeed(
         self,
@@ -202,21 +212,21 @@ class RunRecords:
         The move that completes the run, and only that one, answers with the run succeeded or
         failed: whoever made it writes the summary. Raises LeaseLost.
         """
-        ended = Change(enters=State.SUCCEEDED, worker=worker).with_made(done, reasons)
-        return self._moves.by(run, shard, attempt, ended)
+        ended = ShardChange(to_state=State.SUCCEEDED, worker=worker).with_counts(done, reasons)
+        return self._transitions.apply_as_holder(run, shard, attempt, ended)
 
     def fail(
         self, run: str, shard: int, attempt: str, worker: str, reasons: Mapping[str, int]
     ) -> ShardTransition:
         """The shard as a whole cannot be made. Raises LeaseLost."""
-        ended = Change(enters=State.FAILED, worker=worker).with_made(0, reasons)
-        return self._moves.by(run, shard, attempt, ended)
+        ended = ShardChange(to_state=State.FAILED, worker=worker).with_counts(0, reasons)
+        return self._transitions.apply_as_holder(run, shard, attempt, ended)
 
     def requeue(self, run: str, shard: int, attempt: str) -> ShardTransition:
         """The worker gives the shard back, if it still has it; its message must go back to the
         queue too, unless the run has stopped: then it must go."""
-        back = Change(enters=State.QUEUED, leaves=(State.RUNNING,), holder=attempt)
-        return self._moves.enter(run, shard, back)
+        back = ShardChange(to_state=State.QUEUED, from_states=(State.RUNNING,), holder=attempt)
+        return self._transitions.apply(run, shard, back)
 
     def shards_key(self, run: str) -> str:
         """Of the hash of the shards' records."""
@@ -225,7 +235,7 @@ class RunRecords:
     def tries(self, run: str, shard: int) -> int:
         """How often the shard was begun."""
         record = cast(str | None, self._redis.hget(self._keys(run).shards, str(shard)))
-        return 0 if record is None else read_record(str(shard), record).tries
+        return 0 if record is None else parse_shard_record(str(shard), record).tries
 
     def holds(self, run: str, shard: int, attempt: str) -> bool:
         """Whether the shard is still this attempt's. Asked right before its files are shown."""
@@ -235,11 +245,11 @@ class RunRecords:
     def cancel(self, run: str) -> State:
         """Stop a run: workers put its shards down between batches. How it ended, now or before.
         Raises UnknownRun."""
-        return self._end(run, cancel=True)
+        return self._finish(run, cancel=True)
 
-    def settle(self, run: str) -> State:
+    def finish_run(self, run: str) -> State:
         """End a run that was set going when all its shards had ended. Raises UnknownRun."""
-        return self._end(run, cancel=False)
+        return self._finish(run, cancel=False)
 
     def get(self, run: str) -> RunStatus:
         """Raises UnknownRun."""
@@ -250,12 +260,14 @@ class RunRecords:
             fields, by_worker, by_shard = cast(list[dict[str, str]], pipe.execute())
         if "state" not in fields:
             raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
-        return read_status(run, fields, by_worker, by_shard)
+        return parse_run_status(run, fields, by_worker, by_shard)
 
     def shards(self, run: str) -> list[ShardRecord]:
         """Every shard's record, in order."""
         found = cast(dict[str, str], self._redis.hgetall(self._keys(run).shards))
-        return sorted((read_record(shard, text) for shard, text in found.items()), key=_number)
+        return sorted(
+            (parse_shard_record(shard, text) for shard, text in found.items()), key=_number
+        )
 
     def ids(self) -> list[str]:
         """The runs of which there may be records, the latest first."""
@@ -264,19 +276,21 @@ class RunRecords:
     def _keys(self, run: str) -> RunKeys:
         return run_keys(self._namespace, run)
 
-    def _sent(
-        self, run: NewRun, shard: Waiting, leaves: tuple[str, ...], holder: str = ""
-    ) -> Change:
-        message = packed(self._namespace, run, shard)
-        return Change(enters=State.QUEUED, leaves=leaves, holder=holder, message=message)
+    def _queued(
+        self, run: NewRun, shard: ShardToSend, from_states: tuple[str, ...], holder: str = ""
+    ) -> ShardChange:
+        message = pack_shard(self._namespace, run, shard)
+        return ShardChange(
+            to_state=State.QUEUED, from_states=from_states, holder=holder, message=message
+        )
 
-    def _end(self, run: str, *, cancel: bool) -> State:
-        state = self._settle(keys=self._keys(run), args=[int(cancel), self._retention_s])
+    def _finish(self, run: str, *, cancel: bool) -> State:
+        state = self._finish_script(keys=self._keys(run), args=[int(cancel), self._retention_s])
         if not state:
             raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
         return State(cast(str, state))
 
-    def _forget_expired(self) -> None:
+    def _remove_expired(self) -> None:
         with self._redis.pipeline(transaction=False) as pipe:
             for run in (runs := self.ids()):
                 pipe.exists(self._keys(run).run)

@@ -6,7 +6,7 @@ No times and no workers: a shard made again has the same bytes.
 from collections import Counter
 from collections.abc import Iterable
 
-from imagefleet.shared.bulk.plan import Plan, canonical
+from imagefleet.shared.bulk.plan import Plan, canonical_json
 from imagefleet.shared.jobs.model import Model
 
 
@@ -57,7 +57,7 @@ class ShardStats(Model):
         return dict(counted)
 
     def dump(self) -> bytes:
-        return canonical(self.model_dump(mode="json")) + b"\n"
+        return canonical_json(self.model_dump(mode="json")) + b"\n"
 
 
 class RunStats(Model):

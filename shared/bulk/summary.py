@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from imagefleet.shared.bulk.commit_markers import finished
+from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import RunStats
@@ -29,28 +29,28 @@ _DATA_FILES: Final = {
 }
 
 
-def summarise(store: ObjectStore, plan: Plan) -> RunStats:
+def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
     """Write both files. Raises KeyError if a shard is not finished."""
-    found = [stats for _, stats in finished(store, plan.shards)]
+    found = [stats for _, stats in finished_shards(store, plan.shards)]
     if len(found) < len(plan.shards):
         raise KeyError(f"{len(plan.shards) - len(found)} shards are not finished")
     stats = RunStats.of(plan, found)
-    store.put(CARD, card(plan, stats).encode(), "text/markdown; charset=utf-8")
+    store.put(CARD, render_card(plan, stats).encode(), "text/markdown; charset=utf-8")
     store.put(RUN_STATS, stats.dump(), "application/json")
     return stats
 
 
-def sum_up(store: ObjectStore, plan: Plan) -> None:
+def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
     """The same for a run that is complete, if whoever ended it did not live to. Nothing where files
     were removed since."""
     with suppress(KeyError, ValueError):
         if RunStats.model_validate_json(store.get(RUN_STATS)).work == plan.work:
             return
     with suppress(KeyError):
-        summarise(store, plan)
+        write_summary(store, plan)
 
 
-def card(plan: Plan, stats: RunStats) -> str:
+def render_card(plan: Plan, stats: RunStats) -> str:
     """The README.md of the dataset."""
     rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(plan, stats))
     return f"""---

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.messages import message_id
-from imagefleet.shared.bulk.records import ShardTransition, read_move
+from imagefleet.shared.bulk.records import ShardTransition, parse_transition
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import claims_key, leases_key
-from imagefleet.shared.redis_client.scripts import call_all, script
+from imagefleet.shared.redis_client.scripts import call_many, load_script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -28,11 +28,11 @@ _CHUNK: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class ShardChange:
     """What a shard's record becomes, and on what terms."""
 
-    enters: State
-    leaves: tuple[str, ...] = ()
+    to_state: State
+    from_states: tuple[str, ...] = ()
     """States it may leave."""
     holder: str = ""
     """Attempt that must have it; empty asks for none."""
@@ -48,7 +48,7 @@ class Change:
     message: tuple[str, str] = ("", "")
     """List and message, sent with the move."""
 
-    def with_made(self, done: int, reasons: Mapping[str, int]) -> Self:
+    def with_counts(self, done: int, reasons: Mapping[str, int]) -> Self:
         """And so many samples are made, so many failed by error code."""
         counts = f"{done}|{sum(reasons.values())}"
         return replace(self, counts=counts, reasons=json.dumps(dict(reasons)))
@@ -63,38 +63,42 @@ class ShardTransitions:
         self._retention_s = retention_s
         self._leases = leases_key(namespace)
         self._claims_prefix = claims_key(namespace, "")
-        self._move = script(client, __package__, "transition")
+        self._script = load_script(client, __package__, "transition")
 
-    def by(self, run: str, shard: int, attempt: str, move: Change) -> ShardTransition:
+    def apply_as_holder(
+        self, run: str, shard: int, attempt: str, move: ShardChange
+    ) -> ShardTransition:
         """A move that only the attempt which has the shard may make. Raises LeaseLost."""
-        held = replace(move, leaves=(State.RUNNING,), holder=attempt)
-        made = self.enter(run, shard, held)
+        held = replace(move, from_states=(State.RUNNING,), holder=attempt)
+        made = self.apply(run, shard, held)
         if not made.happened:
             raise LeaseLost(f"shard {shard_name(shard)} of run {run} is another attempt's now")
         return made
 
-    def enter(self, run: str, shard: int, change: Change) -> ShardTransition:
+    def apply(self, run: str, shard: int, change: ShardChange) -> ShardTransition:
         """Move one shard, if move.lua finds that it may."""
-        keys, args = self._entering(run, shard, change)
-        return read_move(self._move(keys=keys, args=args))
+        keys, args = self._script_call(run, shard, change)
+        return parse_transition(self._script(keys=keys, args=args))
 
-    def enter_all(self, run: str, changes: Iterable[tuple[int, Change]]) -> list[int]:
+    def apply_all(self, run: str, changes: Iterable[tuple[int, ShardChange]]) -> list[int]:
         """Move many shards. Which did move."""
         moved = []
         for chunk in _chunks(changes):
-            calls = (self._entering(run, shard, change) for shard, change in chunk)
-            answers = call_all(self._move, self._redis, calls)
+            calls = (self._script_call(run, shard, change) for shard, change in chunk)
+            answers = call_many(self._script, self._redis, calls)
             moved += [shard for (shard, _), move in zip(chunk, answers, strict=True) if move[0]]
         return moved
 
-    def _entering(self, run: str, shard: int, change: Change) -> tuple[list[str], list[str | int]]:
+    def _script_call(
+        self, run: str, shard: int, change: ShardChange
+    ) -> tuple[list[str], list[str | int]]:
         """The keys and arguments of move.lua."""
         list_key, message = change.message
         claims, tag = change.claim
         keys = [*run_keys(self._namespace, run), claims, list_key, self._leases]
         return keys, [
-            *(shard, change.holder, f",{','.join(change.leaves)},"),
-            *(change.enters.value, change.attempt, change.worker),
+            *(shard, change.holder, f",{','.join(change.from_states)},"),
+            *(change.to_state.value, change.attempt, change.worker),
             *(change.counts, tag, message, self._retention_s, change.reasons),
             *(self._claims_prefix, message_id(run, shard)),
         ]

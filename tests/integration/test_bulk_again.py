@@ -34,7 +34,7 @@ def test_who_resumes_while_files_are_taken_away_leaves_no_hole(
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     if again == "repair":
         (tmp_path / "data" / "00000.tar").write_bytes(b"damaged")
-    verdict = run.verify()
+    report = run.verify()
     other, delete = producer.find_bulk(str(tmp_path / "data")), FolderStore.delete
     resumed: list[str] = []
 
@@ -46,7 +46,7 @@ def test_who_resumes_while_files_are_taken_away_leaves_no_hole(
         delete(store, key)
 
     monkeypatch.setattr(FolderStore, "delete", slow)
-    assert (run.retry_failed() if again == "retry_failed" else run.repair(verdict)) == 1
+    assert (run.retry_failed() if again == "retry_failed" else run.repair(report)) == 1
     status = run.wait(60)
     assert (status.state, status.images, status.failed_images) == (State.SUCCEEDED, 19, 1)
     assert run.verify().clean
@@ -61,9 +61,9 @@ def test_a_shard_sent_anew_is_no_longer_whoever_s_took_it_up_meanwhile(
     runs.enqueue(RUN, SHARDS)
     for shard in (0, 1):
         runs.begin(RUN.id, shard, "a", "host")
-    runs.progress(RUN.id, 0, "a", "host", 3, 0)
+    runs.report_progress(RUN.id, 0, "a", "host", 3, 0)
     runs.succeed(RUN.id, 1, "a", "host", 3, {"device_error": 1})
-    assert runs.send_anew(RUN, SHARDS) == 2  # the third's message waits
+    assert runs.restart_shards(RUN, SHARDS) == 2  # the third's message waits
     with pytest.raises(LeaseLost):
         runs.succeed(RUN.id, 0, "a", "host", 4, {})
     status = runs.get(RUN.id)

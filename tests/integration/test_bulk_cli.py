@@ -14,8 +14,8 @@ import pytest
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.shared.bulk.file_layout import parts_prefix
-from imagefleet.shared.bulk.plan import derived_seed
+from imagefleet.shared.bulk.file_layout import checkpoints_prefix
+from imagefleet.shared.bulk.plan import derive_seed
 from imagefleet.shared.errors import (
     InvalidRequest,
     PlanConflict,
@@ -31,7 +31,7 @@ from tests.support.s3 import signed_s3
 
 NAMESPACE = "bulkcli"
 PROMPTS = [f"prompt {n}" for n in range(30)]
-NOBODY = "no worker is alive; what is not done waits for one"
+NOBODY = "no worker is alive; unfinished work waits until a worker starts"
 
 Bulk = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -222,7 +222,7 @@ def test_failed_prompts_are_listed_and_do_not_stop_the_run(
     assert run.wait(60).failures_by_reason == {"device_error": 1}
     assert [failure.row for failure in run.failures()] == [30]
     [failure] = run.failures()
-    left = parts_prefix("00000", run.plan.shards[0].sha256) + "000000030.failed.jsonl"
+    left = checkpoints_prefix("00000", run.plan.shards[0].sha256) + "000000030.failed.jsonl"
     failure = failure.model_copy(update={"message": "left by a worker that died"})
     run.store.put(left, failure.model_dump_json().encode(), "application/jsonl")
     assert run.verify().clean
@@ -324,12 +324,12 @@ def test_damage_is_found_and_repaired_to_the_same_bytes(
     run, folder = copy
     assert run.verify().clean
     damage(folder)
-    verdict = run.verify()
-    assert {problem.what for problem in verdict.problems} == what
-    assert {problem.shard for problem in verdict.problems} == {"00001"}
-    changed = [problem.detail for problem in verdict.problems if problem.what == "changed file"]
+    report = run.verify()
+    assert {problem.what for problem in report.problems} == what
+    assert {problem.shard for problem in report.problems} == {"00001"}
+    changed = [problem.detail for problem in report.problems if problem.what == "changed file"]
     assert all("SHA-256 differs" in detail for detail in changed)
-    assert run.repair(verdict) == 1
+    assert run.repair(report) == 1
     assert run.wait(60).state is State.SUCCEEDED
     assert run.verify().clean
     for path in folder.glob("0*"):
@@ -341,8 +341,8 @@ def test_a_stray_shard_is_told_and_left_alone(bulk: Bulk, copy: tuple[BulkRun, P
     shutil.copy(folder / "00001.tar", folder / "00077.tar")
     shutil.copy(folder / "00001.tar", folder / "00001.bak.tar")
     (folder / "notes.txt").write_text("mine")
-    verdict = run.verify()
-    strays = {(problem.what, problem.detail) for problem in verdict.problems}
+    report = run.verify()
+    strays = {(problem.what, problem.detail) for problem in report.problems}
     assert strays == {("stray file", "00077.tar"), ("stray file", "00001.bak.tar")}
     told = bulk("verify", folder, "--repair")
     assert (told.returncode, "stray files: 2. Nobody planned them" in told.stdout) == (1, True)
@@ -358,18 +358,18 @@ def test_only_pictures_that_are_there_are_counted_as_present(fleet: Client, tmp_
     assert (run.verify().clean, run.verify().present) == (True, 30)
     for path in sorted((tmp_path / "00000").glob("*.png"))[:7]:
         path.unlink()
-    verdict = run.verify()
-    assert verdict.present == 23
-    assert {problem.what for problem in verdict.problems} == {"missing file", "missing samples"}
+    report = run.verify()
+    assert report.present == 23
+    assert {problem.what for problem in report.problems} == {"missing file", "missing samples"}
 
 
 def test_a_changed_plan_is_told_and_not_repaired(copy: tuple[BulkRun, Path]) -> None:
     run, folder = copy
     path = folder / "plan" / "00001.jsonl"
     path.write_bytes(path.read_bytes().replace(b"prompt 5", b"prompt 6"))
-    verdict = run.verify()
-    assert [problem.what for problem in verdict.problems] == ["damaged plan"]
-    assert run.repair(verdict) == 0
+    report = run.verify()
+    assert [problem.what for problem in report.problems] == ["damaged plan"]
+    assert run.repair(report) == 0
 
 
 def test_a_picture_that_is_not_of_its_prompt_is_found_by_painting_again(
@@ -386,7 +386,7 @@ def test_a_picture_that_is_not_of_its_prompt_is_found_by_painting_again(
     stats = json.loads((tmp_path / "1" / "00000.stats.json").read_text())
     stats["plan_sha256"] = runs[1].plan.shards[0].sha256
     lines = tmp_path / "2" / "00000.jsonl"
-    seeds = [derived_seed(seed, 0) for seed in (1, 2)]
+    seeds = [derive_seed(seed, 0) for seed in (1, 2)]
     lines.write_text(lines.read_text().replace(*(f'"seed":{seed}' for seed in seeds)))
     stats["files"][1]["sha256"] = hashlib.sha256(lines.read_bytes()).hexdigest()
     (tmp_path / "2" / "00000.stats.json").write_text(json.dumps(stats))

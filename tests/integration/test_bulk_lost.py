@@ -13,12 +13,12 @@ import redis
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.shared.bulk.file_layout import CARD, PLAN, RUN_STATS
-from imagefleet.shared.bulk.messages import bulk_queue, packed
+from imagefleet.shared.bulk.messages import bulk_queue, pack_shard
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.bulk.transitions import Change, ShardTransitions
+from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.queues import later_key, list_key
+from imagefleet.shared.jobs.queues import delayed_key, list_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage.folder import FolderStore
@@ -29,7 +29,7 @@ from tests.support.datasets import RUN, SHARDS, Dataset, planned
 from tests.support.processes import StartWorker, until
 
 PROMPTS = [f"prompt {n}" for n in range(30)]
-LOOKS_SOON = {"IMAGEFLEET_BULK_STILL_S": "1"}
+LOOKS_SOON = {"IMAGEFLEET_BULK_STALLED_S": "1"}
 
 
 @pytest.fixture
@@ -56,18 +56,18 @@ def test_a_shard_that_waits_or_is_claimed_is_not_lost(
     claims = make_claims("host")
     claimed = _claim(claims, namespace)
     runs.begin(RUN.id, 0, "a", "host", (claims.key, claimed.tag))
-    assert runs.send_lost(RUN, SHARDS) == 0
+    assert runs.resend_lost(RUN, SHARDS) == 0
     claims.requeue(claimed.tag)
-    assert runs.send_lost(RUN, SHARDS) == 0
+    assert runs.resend_lost(RUN, SHARDS) == 0
 
 
 def test_a_shard_without_a_message_is_sent_again(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     runs.begin(RUN.id, 1, "a", "host")
-    runs.progress(RUN.id, 1, "a", "host", 3, 0)
+    runs.report_progress(RUN.id, 1, "a", "host", 3, 0)
     client.ltrim(_queue(namespace), 0, 0)  # the last one's
-    assert [runs.send_lost(RUN, SHARDS), runs.send_lost(RUN, SHARDS)] == [2, 0]
+    assert [runs.resend_lost(RUN, SHARDS), runs.resend_lost(RUN, SHARDS)] == [2, 0]
     assert client.llen(_queue(namespace)) == 3
     assert runs.get(RUN.id).shards_by_state[State.QUEUED] == 3
     assert runs.get(RUN.id).images == 3  # its part stands
@@ -80,15 +80,17 @@ def test_a_shard_that_another_attempt_began_since_it_was_looked_for_is_left_to_i
 ) -> None:
     runs.begin(RUN.id, 1, "a", "host")
     client.delete(_queue(namespace))
-    send = ShardTransitions.enter_all
+    send = ShardTransitions.apply_all
 
-    def late(moves: ShardTransitions, run: str, changes: Iterable[tuple[int, Change]]) -> list[int]:
+    def late(
+        moves: ShardTransitions, run: str, changes: Iterable[tuple[int, ShardChange]]
+    ) -> list[int]:
         runs.begin(RUN.id, 0, "b", "host")  # of a message that came back
         runs.begin(RUN.id, 1, "c", "host")
         return send(moves, run, changes)
 
     monkeypatch.setattr(ShardTransitions, "enter_all", late)
-    assert runs.send_lost(RUN, SHARDS) == 1
+    assert runs.resend_lost(RUN, SHARDS) == 1
     assert runs.holds(RUN.id, 0, "b")
     assert runs.holds(RUN.id, 1, "c")
 
@@ -100,8 +102,8 @@ def test_who_dies_between_looking_and_sending_leaves_the_shards_to_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(ShardTransitions, "enter_all", _die)
         with pytest.raises(KeyboardInterrupt):
-            runs.send_lost(RUN, SHARDS)
-    assert runs.send_lost(RUN, SHARDS) == 3
+            runs.resend_lost(RUN, SHARDS)
+    assert runs.resend_lost(RUN, SHARDS) == 3
 
 
 def _die(*_: object) -> list[int]:
@@ -113,15 +115,15 @@ def test_a_message_in_the_claims_of_a_worker_without_a_lease_is_nowhere(
 ) -> None:
     _claim(make_claims("host"), namespace)
     client.zrem(f"{namespace}:leases", "host")
-    assert runs.send_lost(RUN, SHARDS) == 1
+    assert runs.resend_lost(RUN, SHARDS) == 1
 
 
 def test_jobs_that_wait_for_their_time_are_not_looked_through(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     """300,000 of them kept Redis busy for 4 s. A key of another kind fails whoever reads it."""
-    client.set(later_key(namespace), "not a sorted set")
-    assert runs.send_lost(RUN, SHARDS) == 0
+    client.set(delayed_key(namespace), "not a sorted set")
+    assert runs.resend_lost(RUN, SHARDS) == 0
 
 
 def test_shards_that_ended_or_whose_run_stopped_are_not_lost(
@@ -132,10 +134,10 @@ def test_shards_that_ended_or_whose_run_stopped_are_not_lost(
     runs.begin(RUN.id, 1, "b", "host")
     runs.fail(RUN.id, 1, "b", "host", {"plan_damaged": 4})
     client.delete(_queue(namespace))
-    assert runs.send_lost(RUN, SHARDS) == 1
+    assert runs.resend_lost(RUN, SHARDS) == 1
     client.delete(_queue(namespace))
     runs.cancel(RUN.id)
-    assert runs.send_lost(RUN, SHARDS) == 0
+    assert runs.resend_lost(RUN, SHARDS) == 0
 
 
 def test_of_two_messages_the_second_begins_nothing_while_the_first_is_in_hand(
@@ -183,14 +185,14 @@ def _may_search(client: redis.Redis, namespace: str) -> None:
 def test_a_run_that_stands_still_is_given_to_one_who_asks(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
-    assert runs.still(30) is None
+    assert runs.find_stalled(30) is None
     _stood_still(client, namespace, 31)
-    assert [runs.still(30), runs.still(30)] == [RUN.id, None]
+    assert [runs.find_stalled(30), runs.find_stalled(30)] == [RUN.id, None]
     _may_search(client, namespace)
-    assert runs.still(30) is None
+    assert runs.find_stalled(30) is None
     _stood_still(client, namespace, 31)
     runs.begin(RUN.id, 0, "a", "host")
-    assert runs.still(30) is None
+    assert runs.find_stalled(30) is None
 
 
 def test_who_dies_over_one_run_takes_no_other_with_it(
@@ -201,9 +203,9 @@ def test_who_dies_over_one_run_takes_no_other_with_it(
     for run in ids:
         runs.start(replace(RUN, id=run))
         _stood_still(client, namespace, 31, run)
-    given = runs.still(30)
-    assert {runs.still(30) for _ in range(4)} == ids - {given}
-    assert runs.still(30) is None
+    given = runs.find_stalled(30)
+    assert {runs.find_stalled(30) for _ in range(4)} == ids - {given}
+    assert runs.find_stalled(30) is None
 
 
 def test_a_run_that_moved_or_vanished_since_it_was_found_is_given_to_nobody(
@@ -213,10 +215,10 @@ def test_a_run_that_moved_or_vanished_since_it_was_found_is_given_to_nobody(
     for run in ids:
         runs.start(replace(RUN, id=run))
         _stood_still(client, namespace, 31, run)
-    [moved, vanished] = ids - {runs.still(30)}
+    [moved, vanished] = ids - {runs.find_stalled(30)}
     runs.begin(moved, 0, "a", "host")
     client.delete(f"{namespace}:bulk:{vanished}")
-    assert runs.still(30) is None
+    assert runs.find_stalled(30) is None
     assert not client.exists(f"{namespace}:bulk:{vanished}")
 
 
@@ -225,12 +227,17 @@ def test_a_run_that_moved_or_vanished_since_it_was_found_is_given_to_nobody(
     [(100, 99, False), (100, 101, True), (86_400, 599, False), (86_400, 601, True)],
 )
 def test_a_run_that_stays_still_is_looked_after_ever_more_rarely_but_every_ten_minutes(
-    runs: RunRecords, client: redis.Redis, namespace: str, still_s: int, looked_s: int, again: bool
+    runs: RunRecords,
+    client: redis.Redis,
+    namespace: str,
+    stalled_s: int,
+    looked_s: int,
+    again: bool,
 ) -> None:
-    """It had stood still for `still_s` when it was looked after, `looked_s` ago."""
-    _stood_still(client, namespace, looked_s + still_s)
+    """It had stood still for `stalled_s` when it was looked after, `looked_s` ago."""
+    _stood_still(client, namespace, looked_s + stalled_s)
     client.hset(f"{namespace}:bulk:{RUN.id}", "looked_at", client.time()[0] - looked_s)
-    assert runs.still(30) == (RUN.id if again else None)
+    assert runs.find_stalled(30) == (RUN.id if again else None)
 
 
 def test_a_run_begun_before_moves_were_noted_counts_from_now_on(
@@ -239,11 +246,11 @@ def test_a_run_begun_before_moves_were_noted_counts_from_now_on(
     key = f"{namespace}:bulk:{RUN.id}"
     client.hdel(key, "moved_at")
     client.hset(key, "looked_at", client.time()[0] - 86_400)
-    assert runs.still(30) is None
+    assert runs.find_stalled(30) is None
     assert client.hexists(key, "moved_at")
     client.hincrby(key, "moved_at", -31)
     _may_search(client, namespace)
-    assert [runs.still(30), runs.still(30)] == [RUN.id, None]
+    assert [runs.find_stalled(30), runs.find_stalled(30)] == [RUN.id, None]
 
 
 def test_the_fleet_searches_once_however_many_ask(
@@ -255,10 +262,10 @@ def test_the_fleet_searches_once_however_many_ask(
     for n in range(100):
         runs.start(replace(RUN, id=f"run-{n}"))
         runs.cancel(f"run-{n}")
-    assert [runs.still(30) for _ in range(20)] == [None] * 20
+    assert [runs.find_stalled(30) for _ in range(20)] == [None] * 20
     assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 100
     _may_search(client, namespace)
-    runs.still(30)
+    runs.find_stalled(30)
     assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 200
     client.close()
 
@@ -268,10 +275,10 @@ def test_a_run_that_has_ended_or_is_forgotten_is_not_looked_after(
 ) -> None:
     runs.cancel(RUN.id)
     _stood_still(client, namespace, 31)
-    assert runs.still(30) is None
+    assert runs.find_stalled(30) is None
     client.delete(f"{namespace}:bulk:{RUN.id}")
     _may_search(client, namespace)
-    assert runs.still(30) is None
+    assert runs.find_stalled(30) is None
     assert not client.exists(f"{namespace}:bulk:{RUN.id}")
 
 
@@ -293,11 +300,11 @@ def test_a_host_that_cannot_open_a_destination_leaves_the_run_to_another(
 ) -> None:
     """The folder is not mounted at the first."""
     mounted = dataset.folder.rename(dataset.folder.with_name("elsewhere"))
-    RunRecovery(dataset.runs, 30).look()
+    RunRecovery(dataset.runs, 30).recover_stalled_runs()
     assert "cannot be looked after" in caplog.text
     mounted.rename(dataset.folder)
     _may_search(client, namespace)
-    RunRecovery(dataset.runs, 30).look()
+    RunRecovery(dataset.runs, 30).recover_stalled_runs()
     assert _states(dataset) == [State.QUEUED] * 2
 
 
@@ -308,13 +315,13 @@ def test_a_destination_that_hangs_keeps_no_other_run_waiting(
     pipe = tmp_path / "hangs" / PLAN
     pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)
-    runs, still_s = dataset.runs, 1
-    caretaker = RunRecovery(runs, still_s)
+    runs, stalled_s = dataset.runs, 1
+    recovery = RunRecovery(runs, stalled_s)
     runs.start(replace(RUN, destination=(tmp_path / "hangs").as_uri()))
     try:
         for _ in range(3):
             _stood_still(client, namespace, 31)
-            caretaker.look()
+            recovery.recover_stalled_runs()
         assert _states(dataset) == [State.QUEUED] * 2
         hanging = [each.name for each in threading.enumerate() if each.name == f"care-{RUN.id}"]
         assert len(hanging) == 1
@@ -328,14 +335,14 @@ def test_an_error_does_not_end_the_looking(
 ) -> None:
     """Redis answers with one until the next search, which makes the set anew."""
     client.mset({f"{namespace}:bulk:looked": 1, f"{namespace}:bulk:still": "no set"})
-    caretaker = RunRecovery(dataset.runs, 0.1)
-    caretaker.start()
+    recovery = RunRecovery(dataset.runs, 0.1)
+    recovery.start()
     try:
         until(lambda: "nobody here looked after the runs" in caplog.text)
         _may_search(client, namespace)
         until(lambda: _states(dataset) == [State.QUEUED] * 2)
     finally:
-        caretaker.stop()
+        recovery.stop()
         until(lambda: not any(each.name == "caretaker" for each in threading.enumerate()))
 
 
@@ -357,7 +364,7 @@ def test_no_worker_sends_a_shard_whose_files_are_being_taken_away(
         def slow(*_: object) -> None:
             client.hincrby(f"{namespace}:bulk:{run.id}", "moved_at", -20)
             _may_search(client, namespace)
-            RunRecovery(runs, 30).look()
+            RunRecovery(runs, 30).recover_stalled_runs()
             seen.extend(shard.state for shard in runs.shards(run.id))
 
         monkeypatch.setattr(FolderStore, "delete", slow)
@@ -381,7 +388,7 @@ def test_who_cannot_help_one_run_helps_the_next(
     for run in (gone, other, dataset.run):
         runs.start(run)
         _stood_still(client, namespace, 31, run.id)
-    RunRecovery(runs, 30).look()
+    RunRecovery(runs, 30).recover_stalled_runs()
     assert _states(dataset) == [State.QUEUED] * 2
     assert runs.shards("gone") == runs.shards("other") == []
     assert "gone/plan/plan.json is missing" in caplog.text
@@ -444,7 +451,7 @@ def test_a_run_that_waits_for_its_turn_is_not_sent_twice(
         make_claims("host").claim([group], 1, most=1)
     waiting = client.lrange(queue, 0, -1)
     client.hset(f"{namespace}:bulk:{dataset.run.id}", "moved_at", 0)
-    RunRecovery(dataset.runs, 30).look()
+    RunRecovery(dataset.runs, 30).recover_stalled_runs()
     assert client.hexists(f"{namespace}:bulk:{dataset.run.id}", "looked_at")
     assert client.lrange(queue, 0, -1) == waiting
 
@@ -533,7 +540,7 @@ def test_a_message_sent_twice_is_worked_on_once(
     dataset = planned(tmp_path / "data", client, namespace, PROMPTS, shard_size=10)
     dataset.send()
     for shard in dataset.plan.shards:
-        client.rpush(*packed(namespace, dataset.run, (shard.number, 10, None, None)))
+        client.rpush(*pack_shard(namespace, dataset.run, (shard.number, 10, None, None)))
     for _ in range(2):
         start(IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=4")
     until(dataset.finished, 60)
@@ -561,7 +568,7 @@ def test_a_run_whose_last_worker_died_before_its_summary_gets_it(
     if who == "worker":  # the dead one's message comes back
         shard = (0, 30, None, None)
         record = replace(RUN, id=run.id, destination=run.destination)
-        client.rpush(*packed(namespace, record, shard))
+        client.rpush(*pack_shard(namespace, record, shard))
         until(lambda: all(path.exists() for path in summary))
     elif who == "wait":
         last.kill()

@@ -30,15 +30,15 @@ class _Host:
     """Makes the shard of a dataset, time and again."""
 
     dataset: Dataset
-    shop: ShardContext
+    context: ShardContext
     queues: QueueGroup
 
     def make(self) -> None:
-        [claimed] = self.shop.claims.claim([self.queues], 1, most=1)
-        self.shop.backlog.expect(claimed)
+        [claimed] = self.context.claims.claim([self.queues], 1, most=1)
+        self.context.backlog.add_shard(claimed)
         run = self.dataset.run
         message = ShardMessage(run=run.id, shard=0, destination=run.destination)
-        make_shard(self.shop, message, claimed.tag)
+        make_shard(self.context, message, claimed.tag)
 
     def between(self, patch: pytest.MonkeyPatch, event: Callable[[], object]) -> None:
         """Let `event` happen once the shard is begun, before its plan is read."""
@@ -60,7 +60,7 @@ def host(
     (tmp_path / "data" / "plan" / "plan.json").unlink()
     queues = (bulk_queue(namespace, None, None, None),)
     with ThreadPoolExecutor(1) as encoders:
-        shop = ShardContext(
+        context = ShardContext(
             runs=dataset.runs,
             claims=make_claims("host"),
             backlog=RowBacklog(4),
@@ -71,7 +71,7 @@ def host(
             max_deliveries=1,
         )
         group = QueueGroup(name="x", queues=queues, bulk=True)
-        yield _Host(dataset=dataset, shop=shop, queues=group)
+        yield _Host(dataset=dataset, context=context, queues=group)
 
 
 @pytest.fixture
@@ -84,11 +84,11 @@ def test_a_shard_that_cannot_be_made_and_is_another_s_by_then_lets_its_message_g
 ) -> None:
     dataset = host.dataset
     shards = [(0, 1, None, None)]
-    host.between(monkeypatch, lambda: dataset.runs.send_anew(dataset.run, shards))
+    host.between(monkeypatch, lambda: dataset.runs.restart_shards(dataset.run, shards))
     with pytest.raises(LeaseLost):
         host.make()
     assert client.llen(queue) == 2
-    assert not client.exists(host.shop.claims.key)
+    assert not client.exists(host.context.claims.key)
     assert dataset.runs.shards(dataset.run.id)[0].state is State.QUEUED
 
 
@@ -99,7 +99,7 @@ def test_a_success_that_a_failover_forgot_is_recorded_by_who_gets_the_message_ne
     queue: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dataset, claims = host.dataset, host.shop.claims
+    dataset, claims = host.dataset, host.context.claims
     [shard] = dataset.plan.shards
     stats = ShardStats(
         shard=shard.name,
@@ -145,7 +145,7 @@ def test_a_redis_that_fails_says_nothing_about_the_shard_nor_its_host(
     assert client.llen(queue) == 1
     [record] = host.dataset.runs.shards(host.dataset.run.id)
     assert record.state is State.QUEUED
-    assert host.shop.backlog.wants_shard()  # it does not rest
+    assert host.context.backlog.wants_shard()  # it does not rest
     assert "nobody thought of" not in caplog.text
 
 
@@ -170,5 +170,5 @@ def test_the_message_of_a_run_that_redis_forgot_goes(
     """Its shard's record may be left: it would send the message back, time and again."""
     client.delete(f"{namespace}:bulk:{host.dataset.run.id}")
     host.make()
-    assert not client.exists(host.shop.claims.key)
+    assert not client.exists(host.context.claims.key)
     assert not client.exists(queue)

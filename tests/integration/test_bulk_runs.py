@@ -62,10 +62,10 @@ def test_only_the_attempt_that_has_a_shard_moves_it(runs: RunRecords) -> None:
     assert not runs.holds(RUN.id, 0, "first")
     assert not runs.requeue(RUN.id, 0, "first").happened
     with pytest.raises(LeaseLost):
-        runs.progress(RUN.id, 0, "first", "host-1", 1, 0)
+        runs.report_progress(RUN.id, 0, "first", "host-1", 1, 0)
     with pytest.raises(LeaseLost):
         runs.succeed(RUN.id, 0, "first", "host-1", 4, {})
-    assert runs.progress(RUN.id, 0, "second", "host-2", 2, 0)
+    assert runs.report_progress(RUN.id, 0, "second", "host-2", 2, 0)
     assert runs.shards(RUN.id)[0].tries == 2
 
 
@@ -110,7 +110,7 @@ def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
     _go(runs)
     runs.begin(RUN.id, 0, "a", "host")
     assert runs.cancel(RUN.id) is State.CANCELLED
-    assert not runs.progress(RUN.id, 0, "a", "host", 1, 0)
+    assert not runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
     move = runs.requeue(RUN.id, 0, "a")
     assert (move.happened, move.run) == (True, State.CANCELLED)
     assert not runs.begin(RUN.id, 1, "b", "host").happened
@@ -127,7 +127,7 @@ def test_a_run_cancelled_with_its_last_shard_ends_when_it_goes_on(runs: RunRecor
     assert runs.cancel(RUN.id) is State.CANCELLED
     assert runs.succeed(RUN.id, 2, "a", "host", 4, {}).run is State.CANCELLED
     runs.start(RUN)
-    assert runs.settle(RUN.id) is State.SUCCEEDED
+    assert runs.finish_run(RUN.id) is State.SUCCEEDED
     assert runs.cancel(RUN.id) is State.SUCCEEDED
     with pytest.raises(UnknownRun):
         runs.cancel("another")
@@ -139,7 +139,7 @@ def test_a_shard_handed_back_is_nobodys(runs: RunRecords) -> None:
     assert runs.requeue(RUN.id, 0, "a").happened
     assert runs.shards(RUN.id)[0].state is State.QUEUED
     with pytest.raises(LeaseLost):
-        runs.progress(RUN.id, 0, "a", "host", 1, 0)
+        runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
 
 
 def test_only_shards_that_nobody_works_on_are_withdrawn(runs: RunRecords) -> None:
@@ -154,7 +154,7 @@ def test_only_shards_that_nobody_works_on_are_withdrawn(runs: RunRecords) -> Non
 
 def test_finished_shards_found_in_the_destination_are_not_sent(runs: RunRecords) -> None:
     runs.start(RUN)
-    runs.note_finished(RUN.id, [(0, 4, {}), (2, 3, {"device_error": 1})])
+    runs.mark_finished(RUN.id, [(0, 4, {}), (2, 3, {"device_error": 1})])
     assert runs.enqueue(RUN, SHARDS) == 1
     assert (runs.get(RUN.id).images, runs.get(RUN.id).failed_images) == (7, 1)
 
@@ -166,7 +166,7 @@ def test_nobody_works_on_a_run_redis_forgot(
     runs.begin(RUN.id, 0, "a", "host")
     client.delete(f"{namespace}:bulk:{RUN.id}")
     with pytest.raises(LeaseLost):
-        runs.progress(RUN.id, 0, "a", "host", 1, 0)
+        runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
     assert runs.begin(RUN.id, 1, "a", "host").run is None
     with pytest.raises(UnknownRun):
         runs.get(RUN.id)
@@ -175,12 +175,12 @@ def test_nobody_works_on_a_run_redis_forgot(
 def test_what_a_cancelled_shard_has_is_counted_once(runs: RunRecords) -> None:
     _go(runs)
     runs.begin(RUN.id, 0, "a", "first")
-    runs.progress(RUN.id, 0, "a", "first", 3, 0)
+    runs.report_progress(RUN.id, 0, "a", "first", 3, 0)
     runs.cancel(RUN.id)
     runs.requeue(RUN.id, 0, "a")
     _go(runs)
     runs.begin(RUN.id, 0, "b", "second")
-    runs.progress(RUN.id, 0, "b", "second", 3, 0)  # found in its parts
+    runs.report_progress(RUN.id, 0, "b", "second", 3, 0)  # found in its parts
     runs.succeed(RUN.id, 0, "b", "second", 4, {})
     status = runs.get(RUN.id)
     assert (status.images, status.images_by_worker) == (4, {"first": 3, "second": 1})

@@ -27,8 +27,8 @@ def test_a_dataset_is_painted_into_a_bucket(
         start()
         run = producer.bulk(PROMPTS, s3.url("data"), shard_size=10, format=format)
         assert run.wait(60).state is State.SUCCEEDED
-        verdict = run.verify(sample=2)
-        assert (verdict.clean, verdict.present, verdict.painted_again) == (True, 30, 2)
+        report = run.verify(sample=2)
+        assert (report.clean, report.present, report.regenerated) == (True, 30, 2)
         assert not list(run.store.list("parts/"))
         assert producer.find_bulk(s3.url("data")) == run
 
@@ -59,7 +59,7 @@ def test_a_store_that_goes_away_while_a_shard_is_stored_costs_time_only(
         with FaultyS3(store) as door:
             place = f"s3://{BUCKET}/data?endpoint_url={door.endpoint_url}"
             run = producer.bulk(PROMPTS, place, shard_size=10)
-            worker = start(IMAGEFLEET_STORAGE_PATIENCE_S="1")
+            worker = start(IMAGEFLEET_STORAGE_RETRY_S="1")
             worker.await_log("shard 00000 goes to others")
             assert not run.status().done
             store.back.set()

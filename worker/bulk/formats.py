@@ -14,11 +14,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.shared.bulk.file_layout import archive_key, file_key, metadata_key, parquet_key
-from imagefleet.shared.bulk.plan import BulkFormat, canonical
+from imagefleet.shared.bulk.plan import BulkFormat, canonical_json
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.worker.bulk.samples import Sample, Spool
-from imagefleet.worker.bulk.tar import members, write_tar
+from imagefleet.worker.bulk.tar import sample_files, write_tar
 
 if TYPE_CHECKING:
     import pyarrow
@@ -30,13 +30,13 @@ _CONTENT_TYPES: Final = {
     "json": "application/json",
     "txt": "text/plain; charset=utf-8",
 }
-_AS_THEY_ARE: Final = (
+_COPIED_COLUMNS: Final = (
     *("prompt", "seed", "width", "height", "negative_prompt"),
     *("row", "sha256", "model", "model_digest"),
 )
-_READ_AS: Final = {"huggingface": '{"info":{"features":{"image":{"_type":"Image"}}}}'}
+_SCHEMA_METADATA: Final = {"huggingface": '{"info":{"features":{"image":{"_type":"Image"}}}}'}
 """Without it `datasets` gives the bytes, not the picture."""
-_ROWS_A_GROUP: Final = 100
+_ROW_GROUP_SIZE: Final = 100
 """Of a parquet file: as many pictures are in memory at once."""
 
 
@@ -46,7 +46,7 @@ def put_shard(
     """Store the shard `name` (`00000`). Raises StorageDenied, StorageUnavailable, and
     ConfigurationError if this worker cannot write `file_format`."""
     pack = FORMATS[file_format]
-    return [*pack(spool, name, store), _put_lines(spool, name, store)]
+    return [*pack(spool, name, store), _put_metadata(spool, name, store)]
 
 
 def _put_tar(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
@@ -57,7 +57,7 @@ def _put_tar(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObje
 
 def _put_files(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
     for sample in spool:
-        for file_name, data in members(sample):
+        for file_name, data in sample_files(sample):
             content_type = _CONTENT_TYPES[file_name.rpartition(".")[2]]
             yield store.put(file_key(name, file_name), data, content_type)
 
@@ -74,16 +74,16 @@ def _put_parquet(spool: Spool, name: str, store: ObjectStore) -> Iterator[Stored
     samples = iter(spool)
     with tempfile.TemporaryFile() as file:
         with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            while group := list(islice(samples, _ROWS_A_GROUP)):
+            while group := list(islice(samples, _ROW_GROUP_SIZE)):
                 rows = [_columns(sample, name) for sample in group]
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
         yield store.put_file(parquet_key(name), file, "application/vnd.apache.parquet")
 
 
-def _put_lines(spool: Spool, name: str, store: ObjectStore) -> StoredObject:
+def _put_metadata(spool: Spool, name: str, store: ObjectStore) -> StoredObject:
     with tempfile.TemporaryFile() as file:
         for sample in spool:
-            file.write(canonical(sample.document) + b"\n")
+            file.write(canonical_json(sample.document) + b"\n")
         return store.put_file(metadata_key(name), file, "application/jsonl")
 
 
@@ -99,7 +99,7 @@ def _schema() -> "pyarrow.Schema":
     names += ["width", "height", "negative_prompt", "row", "sha256", "model", "model_digest"]
     names += ["metadata"]
     fields = [(name, kinds.get(name, pyarrow.string())) for name in names]
-    return pyarrow.schema(fields, metadata=_READ_AS)
+    return pyarrow.schema(fields, metadata=_SCHEMA_METADATA)
 
 
 def _columns(sample: Sample, shard: str) -> Mapping[str, Any]:
@@ -112,8 +112,8 @@ def _columns(sample: Sample, shard: str) -> Mapping[str, Any]:
         "step": document["num_inference_steps"],
         "cfg": document["guidance_scale"],
         "sampler": document["scheduler"],
-        "metadata": canonical(document).decode(),
-        **{name: document[name] for name in _AS_THEY_ARE},
+        "metadata": canonical_json(document).decode(),
+        **{name: document[name] for name in _COPIED_COLUMNS},
     }
 
 

@@ -16,7 +16,7 @@ from imagefleet.shared.bulk.file_layout import PLAN, plan_key, shard_name, stats
 from imagefleet.shared.bulk.messages import ShardMessage
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
-from imagefleet.shared.bulk.summary import sum_up, summarise
+from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
 from imagefleet.shared.errors import (
     CheckpointError,
     ImagefleetError,
@@ -36,47 +36,47 @@ from imagefleet.worker.bulk.samples import Spool
 
 log = logging.getLogger(__name__)
 
-_TRIES: Final = 3
+_MAX_TRIES_FACTOR: Final = 3
 """Times `max_deliveries` that a shard is tried before an error of hosts is taken for its own."""
 
 T = TypeVar("T")
 
 
-def make_shard(workshop: ShardContext, message: ShardMessage, tag: str) -> None:
+def make_shard(context: ShardContext, message: ShardMessage, tag: str) -> None:
     """See a claimed shard to its end, in this thread. How it ended is recorded, and its message
     acknowledged: Celery, which does that too, could not hold the record against it.
 
     Raises:
         LeaseLost: it went back to the queue, or is another worker's: not ours to acknowledge.
     """
-    making = _ShardMaker(workshop, message, tag)
+    maker = _ShardMaker(context, message, tag)
     try:
-        making.see_to_its_end()
+        maker.run()
     except LeaseLost:
-        making.requeue()
+        maker.requeue()
         raise
     else:
-        making.acknowledge()
+        maker.acknowledge()
     finally:
-        workshop.backlog.leave(tag)
+        context.backlog.remove_shard(tag)
 
 
 class _ShardMaker:
-    def __init__(self, workshop: ShardContext, message: ShardMessage, tag: str) -> None:
+    def __init__(self, context: ShardContext, message: ShardMessage, tag: str) -> None:
         self.name = shard_name(message.shard)
-        self._shop = workshop
+        self._context = context
         self._tag = tag
         self._message = message
-        self._token = workshop.claims.attempt(tag)
-        self._me = (message.run, message.shard, self._token, workshop.claims.worker)
+        self._attempt = context.claims.attempt(tag)
+        self._holder = (message.run, message.shard, self._attempt, context.claims.worker)
         self._samples = 1
         """Planned; before the plan is read, some."""
 
-    def see_to_its_end(self) -> None:
+    def run(self) -> None:
         """Raises LeaseLost: it goes back to the queue, if it is ours still."""
         try:
             self.make()
-            self._shop.backlog.went_well()
+            self._context.backlog.reset_backoff()
         except LeaseLost:
             raise
         except (PlanDamaged, TooManyDeliveries) as error:
@@ -85,26 +85,26 @@ class _ShardMaker:
             log.warning("shard %s goes back to the queue: %s", self.name, error)
             raise LeaseLost(f"shard {self.name} goes back: {error}") from error
         except Exception as error:
-            self.leave_to_others(error)
+            self._handle_host_failure(error)
 
     def make(self) -> None:
         """Raises LeaseLost, or why the shard cannot be made."""
         if not self._begin():
             return
-        plan = self._plan()
-        shard = self._find(plan)
-        if not self._was_finished(plan, shard):
+        plan = self._read_plan()
+        shard = self._find_shard(plan)
+        if not self._record_if_finished(plan, shard):
             self._check_model(plan)
             with Spool() as spool:
-                failures = self._paint(plan, shard, spool)
-                self._put_together(plan, shard, spool, failures)
-        self._clear()
+                failures = self._generate(plan, shard, spool)
+                self._store_shard(plan, shard, spool, failures)
+        self._delete_checkpoints()
 
-    def _plan(self) -> Plan:
-        return self._patiently(lambda: Plan.load(self._get(PLAN)), "reading the plan")
+    def _read_plan(self) -> Plan:
+        return self._retry(lambda: Plan.load(self._read(PLAN)), "reading the plan")
 
-    def _clear(self) -> None:
-        self._patiently(lambda: delete_checkpoints(self._store, self.name), "clearing the parts")
+    def _delete_checkpoints(self) -> None:
+        self._retry(lambda: delete_checkpoints(self._store, self.name), "clearing the parts")
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -112,17 +112,17 @@ class _ShardMaker:
         return open_store(self._message.destination)
 
     def acknowledge(self) -> None:
-        record = self._shop.runs.shards_key(self._message.run)
-        self._shop.claims.ack(self._tag, record, shard=str(self._message.shard))
+        record = self._context.runs.shards_key(self._message.run)
+        self._context.claims.ack(self._tag, record, shard=str(self._message.shard))
 
     def requeue(self) -> None:
         """Let another worker have it, unless its run has stopped. No row is to blame."""
-        run, claims = self._shop.runs, self._shop.claims
-        move = run.requeue(self._message.run, self._message.shard, self._token)
+        run, claims = self._context.runs, self._context.claims
+        move = run.requeue(self._message.run, self._message.shard, self._attempt)
         stopped = move.happened and move.run is not State.RUNNING
         (claims.ack if stopped else claims.requeue)(self._tag)
 
-    def leave_to_others(self, error: Exception) -> None:
+    def _handle_host_failure(self, error: Exception) -> None:
         """The rows are not to blame: storage is away, or this host lacks room, rights or a library.
         Take none for a while; after many tries of anybody's the shard fails, unless it is only a
         matter of time. Raises LeaseLost."""
@@ -131,40 +131,42 @@ class _ShardMaker:
         elif not isinstance(error, ImagefleetError):
             log.exception("shard %s failed in a way nobody thought of", self.name)
             error = WorkerError(f"{type(error).__name__}: {error}")
-        tries = self._shop.runs.tries(self._message.run, self._message.shard)
+        tries = self._context.runs.tries(self._message.run, self._message.shard)
         passes = error.retryable and not isinstance(error, WorkerError)
-        if not passes and tries >= _TRIES * self._shop.max_deliveries:
+        if not passes and tries >= _MAX_TRIES_FACTOR * self._context.max_deliveries:
             self.fail(error)
             return
-        rest_s = self._shop.backlog.rest()
+        rest_s = self._context.backlog.back_off()
         log.error("shard %s goes to others, none taken for %.0f s: %s", self.name, rest_s, error)
         raise LeaseLost(f"shard {self.name} goes to others: {error}") from error
 
     def fail(self, error: ImagefleetError) -> None:
         """Record that the shard as a whole cannot be made. Raises LeaseLost."""
         log.error("shard %s cannot be made: %s", self.name, error)
-        self._shop.runs.fail(*self._me, {error.code: self._samples})
+        self._context.runs.fail(*self._holder, {error.code: self._samples})
 
     def _begin(self) -> bool:
         """False if there is nothing to do: it has ended or is another's, or its run has stopped or
         is forgotten."""
-        move = self._shop.runs.begin(*self._me, (self._shop.claims.key, self._tag))
+        move = self._context.runs.begin(*self._holder, (self._context.claims.key, self._tag))
         if move.before is State.SUCCEEDED:  # whoever finished it may not have lived to do the rest
-            self._clear()
+            self._delete_checkpoints()
             if move.run is State.SUCCEEDED:
-                plan = self._plan()
-                self._patiently(lambda: sum_up(self._store, plan), "the summary of the run")
+                plan = self._read_plan()
+                self._retry(
+                    lambda: write_missing_summary(self._store, plan), "the summary of the run"
+                )
         if move.run is None:  # nothing that its message could be held against
-            self._shop.claims.ack(self._tag)
+            self._context.claims.ack(self._tag)
         return move.happened
 
-    def _get(self, key: str) -> bytes:
+    def _read(self, key: str) -> bytes:
         try:
             return self._store.get(key)
         except KeyError:
             raise PlanDamaged(f"{self._store.url}{key} is missing") from None
 
-    def _find(self, plan: Plan) -> ShardPlan:
+    def _find_shard(self, plan: Plan) -> ShardPlan:
         for shard in plan.shards:
             if shard.name == self.name:
                 self._samples = shard.samples
@@ -172,13 +174,13 @@ class _ShardMaker:
         raise PlanDamaged(f"the plan has no shard {self.name}")
 
     def _check_model(self, plan: Plan) -> None:
-        mine = self._shop.engine.info.digest
+        mine = self._context.engine.info.digest
         if plan.model_digest not in (None, mine):
             raise CheckpointError(
                 f"the plan was made for model {plan.model_digest}; this worker has {mine}"
             )
 
-    def _was_finished(self, plan: Plan, shard: ShardPlan) -> bool:
+    def _record_if_finished(self, plan: Plan, shard: ShardPlan) -> bool:
         """Whether a worker died between the commit marker and its record. Then that is made up."""
         stats = read_marker(self._store, shard)
         if stats is not None:
@@ -187,48 +189,50 @@ class _ShardMaker:
 
     def _succeed(self, plan: Plan, stats: ShardStats) -> None:
         """Record it; whose shard completes the run writes what is told of the whole."""
-        move = self._shop.runs.succeed(*self._me, stats.samples, stats.reasons())
+        move = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
         if move.run is State.SUCCEEDED:
-            self._patiently(lambda: summarise(self._store, plan), "the summary of the run")
+            self._retry(lambda: write_summary(self._store, plan), "the summary of the run")
 
-    def _paint(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
-        data = self._patiently(lambda: self._get(plan_key(self.name)), "reading its rows")
+    def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
+        data = self._retry(lambda: self._read(plan_key(self.name)), "reading its rows")
         rows = list(plan.read_rows(shard, data))
-        parts = ShardCheckpoints(self._store, shard)
-        painting = RowRenderer(self._shop, self._tag, plan, shard, rows, parts, spool, self._report)
-        painting.paint()
-        return [painting.failures[row] for row in sorted(painting.failures)]
+        checkpoints = ShardCheckpoints(self._store, shard)
+        renderer = RowRenderer(
+            self._context, self._tag, plan, shard, rows, checkpoints, spool, self._report
+        )
+        renderer.render()
+        return [renderer.failures[row] for row in sorted(renderer.failures)]
 
     def _report(self, done: int, failed: int) -> None:
-        if not self._shop.runs.progress(*self._me, done, failed):
+        if not self._context.runs.report_progress(*self._holder, done, failed):
             raise LeaseLost(f"shard {self.name}: its run has stopped")
 
-    def _put_together(
+    def _store_shard(
         self, plan: Plan, shard: ShardPlan, spool: Spool, failures: list[RowFailure]
     ) -> None:
-        self._check_still_ours()
-        put = self._patiently(
+        self._check_holder()
+        put = self._retry(
             lambda: put_shard(spool, self.name, plan.format, self._store), "storing it"
         )
         stats = ShardStats(
             shard=self.name,
             plan_sha256=shard.sha256,
-            model=self._shop.engine.info.name,
-            model_digest=self._shop.engine.info.digest,
+            model=self._context.engine.info.name,
+            model_digest=self._context.engine.info.digest,
             samples=len(spool),
             failures=tuple(failures),
             files=tuple(ShardFile(key=f.key, sha256=f.sha256, size=f.size) for f in put),
         )
-        self._check_still_ours()
+        self._check_holder()
         key = stats_key(self.name)
-        self._patiently(lambda: self._store.put(key, stats.dump(), "application/json"), key)
+        self._retry(lambda: self._store.put(key, stats.dump(), "application/json"), key)
         self._succeed(plan, stats)
         log.info("shard %s: %d samples, %d failed", self.name, stats.samples, stats.failed)
 
-    def _check_still_ours(self) -> None:
+    def _check_holder(self) -> None:
         """A host that stood still: on other hardware its bytes may differ from those stored."""
-        if not self._shop.runs.holds(*self._me[:3]):
+        if not self._context.runs.holds(*self._holder[:3]):
             raise LeaseLost(f"shard {self.name} is another worker's now")
 
-    def _patiently(self, act: Callable[[], T], what: str) -> T:
-        return self._shop.retry_while_unavailable(act, f"shard {self.name}: {what}")
+    def _retry(self, act: Callable[[], T], what: str) -> T:
+        return self._context.retry_while_unavailable(act, f"shard {self.name}: {what}")

@@ -11,25 +11,24 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.worker.bulk.samples import Sample
 from imagefleet.worker.devices.row_backlog import RowWork
-from imagefleet.worker.devices.work import ImageArray
-from imagefleet.worker.engine.interface import Engine, ModelInfo
+from imagefleet.worker.engine.interface import Engine, ImageArray, ModelInfo
 from imagefleet.worker.images.encode import encode
-from imagefleet.worker.images.metadata import picture_metadata
+from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import plan_attempt
 
-_PAINTED_FROM: Final = (
+_COMPARED_FIELDS: Final = (
     *("prompt", "negative_prompt", "seed"),
     *("num_inference_steps", "guidance_scale", "scheduler"),
 )
 """What a sample's document tells and its row decides."""
 
 
-def keys_of(plan: Plan, row: ShardRow) -> list[str]:
+def sample_keys(plan: Plan, row: ShardRow) -> list[str]:
     """Of its samples."""
     return [sample_key(row.row, image) for image in range(plan.images_of(row))]
 
 
-def work_of(
+def row_work(
     plan: Plan,
     shard: ShardPlan,
     row: ShardRow,
@@ -50,12 +49,12 @@ def is_sample_of(sample: Sample, work: RowWork, info: ModelInfo) -> bool:
     return any(
         sample.key == sample_key(work.row, index)
         and found.get("model_digest") == info.digest
-        and all(found.get(name) == getattr(spec, name) for name in _PAINTED_FROM)
+        and all(found.get(name) == getattr(spec, name) for name in _COMPARED_FIELDS)
         for index, spec in enumerate(work.specs)
     )
 
 
-def samples_of(
+def encode_samples(
     work: RowWork, row: ShardRow, pictures: list[ImageArray], plan: Plan, engine: Engine
 ) -> list[Sample]:
     """Encode. `nsfw` and the like are in the documents as in those of jobs."""
@@ -68,7 +67,7 @@ def _sample(
     work: RowWork, row: ShardRow, index: int, picture: ImageArray, plan: Plan, engine: Engine
 ) -> Sample:
     key, spec = sample_key(row.row, index), work.specs[index]
-    described = picture_metadata(
+    described = image_metadata(
         job_id=key,
         spec=spec,
         shape=work.shape,
@@ -88,5 +87,5 @@ def _sample(
     return Sample(key=key, image=encoded.data, extension=encoded.extension, document=document)
 
 
-def failure_of(plan: Plan, row: ShardRow, error: ImagefleetError) -> RowFailure:
+def row_failure(plan: Plan, row: ShardRow, error: ImagefleetError) -> RowFailure:
     return RowFailure(row=row.row, samples=plan.images_of(row), code=error.code, message=str(error))

@@ -10,10 +10,10 @@ import random
 import threading
 
 from imagefleet.shared.bulk.file_layout import PLAN
-from imagefleet.shared.bulk.messages import waiting_of
+from imagefleet.shared.bulk.messages import shard_to_send
 from imagefleet.shared.bulk.plan import Plan, run_id
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.bulk.summary import sum_up
+from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 class RunRecovery:
     """Every worker has one; Redis gives a run to one of them at a time."""
 
-    def __init__(self, runs: RunRecords, still_s: float) -> None:
-        """`still_s`: without a move, before a run is looked after; also how long the other runs
+    def __init__(self, runs: RunRecords, stalled_s: float) -> None:
+        """`stalled_s`: without a move, before a run is looked after; also how long the other runs
         wait for a destination that does not answer."""
         self._runs = runs
-        self._still_s = still_s
-        self._in_hand: set[str] = set()
+        self._stalled_s = stalled_s
+        self._in_progress: set[str] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="caretaker", daemon=True)
 
@@ -39,49 +39,54 @@ class RunRecovery:
     def stop(self) -> None:
         self._stopped.set()
 
-    def look(self) -> None:
+    def recover_stalled_runs(self) -> None:
         """Look after the runs that stand still. One that cannot be helped is told in the log, and
         left to another worker."""
-        while not self._stopped.is_set() and (run := self._runs.still(self._still_s)) is not None:
-            if run in self._in_hand:  # it hangs here, maybe not elsewhere
-                self._runs.pass_on(run)
+        while (
+            not self._stopped.is_set()
+            and (run := self._runs.find_stalled(self._stalled_s)) is not None
+        ):
+            if run in self._in_progress:  # it hangs here, maybe not elsewhere
+                self._runs.release_stalled(run)
             else:
-                self._take_in_hand(run)
+                self._recover_with_timeout(run)
 
     def _loop(self) -> None:
-        while not self._stopped.wait(self._still_s * random.uniform(0.5, 1.5)):
+        while not self._stopped.wait(self._stalled_s * random.uniform(0.5, 1.5)):
             # in step, the same worker would find each run, also the one it cannot help
             try:
-                self.look()
+                self.recover_stalled_runs()
             except Exception:  # no reason to stop painting, and others look too
                 log.exception("nobody here looked after the runs")
 
-    def _take_in_hand(self, run: str) -> None:
+    def _recover_with_timeout(self, run: str) -> None:
         """In a thread of its own: a network folder may hang for ever, and nothing ends that."""
-        self._in_hand.add(run)
-        helper = threading.Thread(target=self._help, args=(run,), name=f"care-{run}", daemon=True)
+        self._in_progress.add(run)
+        helper = threading.Thread(
+            target=self._recover_and_log, args=(run,), name=f"care-{run}", daemon=True
+        )
         helper.start()
-        helper.join(self._still_s)
+        helper.join(self._stalled_s)
         if helper.is_alive():
             log.warning("run %s: its destination does not answer; the next is looked after", run)
 
-    def _help(self, run: str) -> None:
+    def _recover_and_log(self, run: str) -> None:
         try:
-            self._look_after(run)
+            self._recover(run)
         except Exception as error:
             log.warning("run %s stands still and cannot be looked after: %s", run, error)
-            self._runs.pass_on(run)
+            self._runs.release_stalled(run)
         finally:
-            self._in_hand.discard(run)
+            self._in_progress.discard(run)
 
-    def _look_after(self, run: str) -> None:
+    def _recover(self, run: str) -> None:
         status = self._runs.get(run)
         store = open_store(status.destination)
         plan = _plan_of(run, store)
-        if sent := self._runs.send_lost(status.asked, map(waiting_of, plan.shards)):
+        if sent := self._runs.resend_lost(status.as_new_run, map(shard_to_send, plan.shards)):
             log.warning("run %s: shards that were lost, sent again: %d", run, sent)
-        if self._runs.settle(run) is State.SUCCEEDED:
-            sum_up(store, plan)
+        if self._runs.finish_run(run) is State.SUCCEEDED:
+            write_missing_summary(store, plan)
 
 
 def _plan_of(run: str, store: ObjectStore) -> Plan:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from imagefleet.shared.bulk.plan import canonical
+from imagefleet.shared.bulk.plan import canonical_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Spool:
     def add(self, sample: Sample) -> None:
         if sample.key in self._places:
             return
-        document = canonical(sample.document)
+        document = canonical_json(sample.document)
         self._file.seek(self._end)
         self._file.write(sample.image)
         self._file.write(document)

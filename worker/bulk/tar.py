@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, Final
 
-from imagefleet.shared.bulk.plan import canonical
+from imagefleet.shared.bulk.plan import canonical_json
 from imagefleet.worker.bulk.samples import Sample
 
 _MODE: Final = 0o644
@@ -20,8 +20,8 @@ def write_tar(samples: Iterable[Sample], file: IO[bytes]) -> None:
     """Append the archive of `samples` to `file`."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for sample in samples:
-            for name, data in members(sample):
-                archive.addfile(_member(name, len(data)), io.BytesIO(data))
+            for name, data in sample_files(sample):
+                archive.addfile(_tar_info(name, len(data)), io.BytesIO(data))
 
 
 def read_tar(file: IO[bytes]) -> Iterator[Sample]:
@@ -45,16 +45,16 @@ def read_tar(file: IO[bytes]) -> Iterator[Sample]:
         raise ValueError("the archive ends inside a sample")
 
 
-def members(sample: Sample) -> list[tuple[str, bytes]]:
+def sample_files(sample: Sample) -> list[tuple[str, bytes]]:
     """Name and content of the files that make up a sample."""
     return [
         (f"{sample.key}.{sample.extension}", sample.image),
-        (f"{sample.key}.json", canonical(sample.document)),
+        (f"{sample.key}.json", canonical_json(sample.document)),
         (f"{sample.key}.txt", sample.text),
     ]
 
 
-def _member(name: str, size: int) -> tarfile.TarInfo:
+def _tar_info(name: str, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = size, _MODE, 0
     return info

@@ -10,7 +10,7 @@ from imagefleet.shared.bulk.plan import (
     ShardPlan,
     ShardRow,
     Source,
-    derived_seed,
+    derive_seed,
 )
 from imagefleet.shared.errors import PlanDamaged
 
@@ -74,7 +74,7 @@ def test_a_row_that_cannot_be_read_is_a_damaged_plan() -> None:
 
 
 def test_no_two_rows_of_a_run_derive_one_seed() -> None:
-    seeds = {derived_seed(7, row) for row in range(100_000)}
+    seeds = {derive_seed(7, row) for row in range(100_000)}
     assert len(seeds) == 100_000
-    assert derived_seed(7, 0) != derived_seed(8, 0)
-    assert ShardRow(row=0, prompt="a", seed=derived_seed(0, 0)).seed == 0
+    assert derive_seed(7, 0) != derive_seed(8, 0)
+    assert ShardRow(row=0, prompt="a", seed=derive_seed(0, 0)).seed == 0

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from imagefleet.producer.bulk.planner import DatasetSpec, plan, read_plan
 from imagefleet.producer.bulk.readers import Rows
-from imagefleet.producer.bulk.rejected import read_rejected, told
+from imagefleet.producer.bulk.rejected import read_rejected, describe_rejected
 from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import (
@@ -22,7 +22,7 @@ from imagefleet.shared.bulk.plan import (
     Plan,
     RowParameters,
     ShardRow,
-    derived_seed,
+    derive_seed,
     run_id,
 )
 from imagefleet.shared.errors import InvalidRequest, PlanConflict, StorageDenied
@@ -42,8 +42,8 @@ OFFER = Offer(
 )
 
 
-def _wish(*, dedupe: bool = False, **changes: Any) -> DatasetSpec:
-    order: dict[str, Any] = {
+def _spec(*, dedupe: bool = False, **changes: Any) -> DatasetSpec:
+    defaults: dict[str, Any] = {
         "parameters": RowParameters(),
         "size": (None, None),
         "model": None,
@@ -53,7 +53,7 @@ def _wish(*, dedupe: bool = False, **changes: Any) -> DatasetSpec:
         **changes,
     }
     return DatasetSpec(
-        order=RowDefaults(**order),
+        defaults=RowDefaults(**defaults),
         format=BulkFormat.WEBDATASET,
         image_format=ImageFormat.PNG,
         dedupe=dedupe,
@@ -63,7 +63,7 @@ def _wish(*, dedupe: bool = False, **changes: Any) -> DatasetSpec:
 def _plan(
     rows: Rows, store: ObjectStore, offers: dict[str, Offer] | None = None, **changes: Any
 ) -> Plan:
-    return plan(rows, _wish(**changes), store, offers or {})[0]
+    return plan(rows, _spec(**changes), store, offers or {})[0]
 
 
 def _rows(store: ObjectStore, made: Plan) -> list[list[ShardRow]]:
@@ -238,7 +238,7 @@ def test_a_column_that_no_row_has_is_refused_where_only_the_rows_tell(tmp_path: 
         _plan(path, store, columns={"seed": "nope"})
     assert read_plan(store) is None
     [first, second, _] = _rows(store, _plan(path, store, columns={"seed": "n"}))[0]
-    assert (first.seed, second.seed) == (derived_seed(0, 0), 3)
+    assert (first.seed, second.seed) == (derive_seed(0, 0), 3)
 
 
 @pytest.mark.parametrize("row", [{"seed": 1}, {"prompt": None}, {"prompt": float("nan")}])
@@ -246,7 +246,7 @@ def test_a_prompt_that_is_missing_is_told_without_a_value(row: dict[str, Any]) -
     store = MemoryStore()
     _plan(["a", row], store)
     [wrong] = read_rejected(store)
-    assert (wrong["value"], told(wrong)) == (None, "row 1: prompt is missing")
+    assert (wrong["value"], describe_rejected(wrong)) == (None, "row 1: prompt is missing")
 
 
 def test_rows_that_ask_for_the_same_are_planned_once_if_wished() -> None:
@@ -262,7 +262,7 @@ def test_the_same_again_changes_nothing_and_other_work_is_refused() -> None:
     store = MemoryStore()
     first = _plan(["a", "b"], store)
     before = {key: store.get(key) for key in store.list()}
-    again, stood = plan(["a", "b"], _wish(), store, {"default": OFFER})
+    again, stood = plan(["a", "b"], _spec(), store, {"default": OFFER})
     assert (again, stood) == (first, True)
     with pytest.raises(PlanConflict, match=r"shards differ"):
         _plan(["a", "c"], store)

@@ -5,7 +5,7 @@ import pytest
 from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, stats_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan, Source
 from imagefleet.shared.bulk.stats import ShardStats
-from imagefleet.shared.bulk.summary import sum_up, summarise
+from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
 from imagefleet.shared.storage.memory import MemoryStore
 
 DIGEST = "sha256:" + "1" * 64
@@ -40,21 +40,21 @@ def store() -> MemoryStore:
 
 def test_two_who_planned_the_same_write_the_same_summary(store: MemoryStore) -> None:
     """One planned before a worker told its model's digest, and called the input otherwise."""
-    summarise(store, _plan(None))
+    write_summary(store, _plan(None))
     first = store.get(RUN_STATS), store.get(CARD)
     store.delete(CARD)
-    sum_up(store, _plan(DIGEST, "b.txt"))  # finds it done
+    write_missing_summary(store, _plan(DIGEST, "b.txt"))  # finds it done
     with pytest.raises(KeyError):
         store.get(CARD)
-    summarise(store, _plan(DIGEST, "b.txt"))
+    write_summary(store, _plan(DIGEST, "b.txt"))
     assert (store.get(RUN_STATS), store.get(CARD)) == first
 
 
 def test_the_summary_of_other_work_is_replaced(store: MemoryStore) -> None:
-    summarise(store, _plan(None).model_copy(update={"seed": 1}))
+    write_summary(store, _plan(None).model_copy(update={"seed": 1}))
     before = store.get(RUN_STATS)
-    sum_up(store, _plan(None))
+    write_missing_summary(store, _plan(None))
     assert store.get(RUN_STATS) != before
     store.put(RUN_STATS, b"not one", "application/json")
-    sum_up(store, _plan(None))
+    write_missing_summary(store, _plan(None))
     assert b"not one" not in store.get(RUN_STATS)

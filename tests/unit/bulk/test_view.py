@@ -42,8 +42,8 @@ def _text(status: RunStatus, rates: Rates) -> str:
 def test_rates_and_the_time_left_come_from_the_last_minute() -> None:
     rates = Rates(0.0, _status(0))
     for second in (10, 100, 110):
-        rates.note(float(second), _status(second * 2))
-    assert (rates.overall, rates.of("one"), rates.of("nobody")) == (2.0, 2.0, 0.0)
+        rates.add(float(second), _status(second * 2))
+    assert (rates.overall, rates.of_worker("one"), rates.of_worker("nobody")) == (2.0, 2.0, 0.0)
     assert rates.seconds_left() == (400 - 220 - 2) / 2
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_foretold_while_nothing_moves() -> None:
 def test_an_ended_run_shows_its_average() -> None:
     ended = _status(398, state=State.SUCCEEDED, finished_at=1_199.0)
     rates = Rates(0.0, ended)
-    assert (rates.overall, rates.of("one")) == (2.0, 2.0)
+    assert (rates.overall, rates.of_worker("one")) == (2.0, 2.0)
     assert "2.0 images/s" in _text(ended, rates)
 
 

@@ -70,9 +70,9 @@ def test_a_spool_holds_samples_in_the_order_of_rows_and_each_once() -> None:
 
 def test_parts_give_back_what_was_kept(store: ObjectStore) -> None:
     failure = RowFailure(row=7, samples=1, code="device_error", message="broke")
-    parts = ShardCheckpoints(store, _shard("00003"))
-    parts.save([_sample(1), _sample(0)], [])
-    parts.save([_sample(2)], [failure])
+    checkpoints = ShardCheckpoints(store, _shard("00003"))
+    checkpoints.save([_sample(1), _sample(0)], [])
+    checkpoints.save([_sample(2)], [failure])
     with Spool() as spool:
         assert ShardCheckpoints(store, _shard("00003")).load(spool, _any) == [failure]
         assert list(spool) == [_sample(0), _sample(1), _sample(2)]
@@ -82,13 +82,13 @@ def test_parts_give_back_what_was_kept(store: ObjectStore) -> None:
 
 
 def test_a_damaged_part_costs_its_samples_and_no_others(store: ObjectStore) -> None:
-    parts = ShardCheckpoints(store, _shard("00000"))
-    parts.save([_sample(0)], [])
-    parts.save([_sample(1)], [])
+    checkpoints = ShardCheckpoints(store, _shard("00000"))
+    checkpoints.save([_sample(0)], [])
+    checkpoints.save([_sample(1)], [])
     key = "parts/00000/abcabcabcabc/000000001-00-000000001-00.tar"
     store.put(key, store.get(key)[:700], "application/x-tar")
     with Spool() as spool:
-        parts.load(spool, _any)
+        checkpoints.load(spool, _any)
         assert list(spool) == [_sample(0)]
 
 
@@ -118,10 +118,10 @@ def test_what_another_plan_left_is_not_taken(store: ObjectStore) -> None:
 
 
 def test_parts_go_when_their_shard_is_complete(store: ObjectStore) -> None:
-    parts = ShardCheckpoints(store, _shard("00000"))
-    parts.save([_sample(0)], [])
-    parts.try_alone(3, 1)
-    assert parts.alone() == (3, 1)
+    checkpoints = ShardCheckpoints(store, _shard("00000"))
+    checkpoints.save([_sample(0)], [])
+    checkpoints.record_suspect_row(3, 1)
+    assert checkpoints.suspect_row() == (3, 1)
     ShardCheckpoints(store, _shard("00001")).save([_sample(1)], [])
     ShardCheckpoints(store, _shard("00000", "f" * 64)).save([_sample(0)], [])
     delete_checkpoints(store, "00000")
