@@ -4,9 +4,6 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 OUT    ?= out
-# What the engine is proven equal to, and the bundled model is trained with. Never installed for users.
-ORACLE := torch==2.13.0 diffusers==0.42.1 transformers==5.23.0 safetensors==0.8.0 pillow
-
 # The last diffusers with Flax in it, on our JAX.
 TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
 # Half of the tests wait for leases and processes: three at once keep two cores busy. Those that start servers and those
@@ -15,7 +12,7 @@ AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock parity parity-full race judge sheets train docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock parity parity-full race judge sheets train wheel structure docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -68,23 +65,17 @@ chaos: $(VENV)/.dev ## ten minutes of kill -9 everywhere, then the ledger; fails
 chaos-stock: $(VENV)/.dev ## the same on Celery's own Redis transport, for comparison; fails if that loses nothing
 	$(BIN)/python -m tests.chaos.stock $(CHAOS)
 
-race: $(VENV)/.dev ## the engine against the tutorial's pipeline and PyTorch diffusers (installs both beside)
-	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
-	.venv-parity/bin/pip install -q $(ORACLE)
+race: $(VENV)/.dev .venv-parity/.installed ## the engine against the tutorial's pipeline and PyTorch diffusers (installs both beside)
 	test -x .venv-tutorial/bin/pip || $(PYTHON) -m venv .venv-tutorial
 	.venv-tutorial/bin/pip install -q $(TUTORIAL)
 	$(RACE) --channels 128,256,256
 	$(RACE) --channels 32,64,64 --jobs 96
 
-parity: $(VENV)/.dev ## ask PyTorch diffusers again (installs torch beside), then hold the engine to its answers
-	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
-	.venv-parity/bin/pip install -q $(ORACLE)
+parity: $(VENV)/.dev .venv-parity/.installed ## ask PyTorch diffusers again (installs torch beside), then hold the engine to its answers
 	.venv-parity/bin/python -m tools.make_parity_fixtures tests/fixtures/parity
 	$(BIN)/python -m pytest tests/unit/engine
 
-parity-full: $(VENV)/.dev ## SD 1.4's, SD 2.1's and SDXL's UNets at full size against PyTorch: 6 GB of disk, 17 of memory
-	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
-	.venv-parity/bin/pip install -q $(ORACLE)
+parity-full: $(VENV)/.dev .venv-parity/.installed ## SD 1.4's, SD 2.1's and SDXL's UNets at full size against PyTorch: 6 GB of disk, 17 of memory
 	$(BIN)/python -m tools.parity.full --pytorch .venv-parity/bin/python
 
 judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from their pixels
@@ -94,13 +85,19 @@ sheets: $(VENV)/.dev ## the pictures in the README
 	$(BIN)/imagefleet demo --out $(OUT) && cp $(OUT)/contact-sheet.png docs/contact-sheet.png
 	$(BIN)/python -m tools.train_shapes.sheets docs/guidance.png
 
-train: ## train the bundled model anew, two hours on two cores (installs torch beside)
-	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
-	.venv-parity/bin/pip install -q $(ORACLE) tqdm
+train: .venv-parity/.installed ## train the bundled model anew, two hours on two cores (installs torch beside)
+	.venv-parity/bin/pip install -q tqdm
 	.venv-parity/bin/torchrun --standalone --nproc-per-node 2 -m tools.train_shapes.train
+
+wheel: $(VENV)/.dev ## build dist/imagefleet-….whl, to install on hosts and in programs
+	rm -rf dist
+	$(BIN)/python -m hatchling build --target wheel
 
 docs: $(VENV)/.dev ## write docs/settings.md from the settings
 	$(BIN)/python -m tools.settings_page
+
+structure: $(VENV)/.dev ## count rooms, arrows, sizes, names used twice and docstrings without a verb
+	$(BIN)/python -m tools.structure
 
 requirements: ## pin again: newest versions that pyproject.toml allows, by hash, without addresses
 	$(PIN) --upgrade requirements/build.in -o requirements/build.txt
@@ -116,6 +113,12 @@ PIN = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hash
 # uv takes a fifth of pip's time; pip knows the indexes and certificates of machines set up for it.
 INSTALL = install() { VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --system-certs "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"; }; install
+
+# PyTorch and diffusers, from the extra `parity`.
+.venv-parity/.installed: pyproject.toml
+	test -x .venv-parity/bin/pip || $(PYTHON) -m venv .venv-parity
+	.venv-parity/bin/pip install -q -e '.[parity]'
+	touch $@
 
 # .demo and .dev: the packages of requirements/demo.txt or dev.txt, and this project, editable.
 $(VENV)/.%: requirements/%.txt requirements/build.txt pyproject.toml
