@@ -55,12 +55,13 @@ class LocalRedisServer:
         assert self._process is not None, "not started"
         return self._process.pid
 
-    def start(self, timeout_s: float = 10.0) -> None:
+    def start(self, timeout_s: float = 60.0) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder = self._folder.resolve()
         self._socket = self._folder / "redis.sock"
         if len(str(self._socket)) > _LONGEST_SOCKET_PATH:
-            self._short = tempfile.TemporaryDirectory(prefix="imagefleet-")
+            if self._short is None:  # once: clients know its address
+                self._short = tempfile.TemporaryDirectory(prefix="imagefleet-")
             self._socket = Path(self._short.name) / "redis.sock"
         log = (self._folder / "redis.log").open("ab")
         with log:

@@ -10,12 +10,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-_HASTE_S: Final = 60.0
-"""Longest wait for workers that were told to stop in peace."""
+_HASTE_S: Final = 120.0
+"""Longest wait for workers that were told to stop in peace: longer than they wait themselves."""
 
 Main = Callable[[], None]
 """What a worker process runs. Of a module, so that the new process finds it."""
@@ -87,6 +88,17 @@ class Fleet:
         self.frozen = [(0.0, worker) for _, worker in self.frozen]
         self.fill()
 
+    def relieve(self, drain_s: float) -> None:
+        """Tell all to leave; those who follow them get `drain_s` for the same."""
+        self._environment = {**self._environment, "IMAGEFLEET_DRAIN_S": str(drain_s)}
+        for worker in self.workers:
+            worker.terminate()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether somebody who was told to leave is still here."""
+        return any(worker.told for worker in self.workers)
+
     def stop(self) -> list[int]:
         """SIGTERM to all; their exit codes."""
         for worker in self.workers:
@@ -106,6 +118,8 @@ class Worker:
         environment: dict[str, str],
         log: Path,
     ) -> None:
+        self.told = False
+        """To leave."""
         self._process = context.Process(target=_live, args=(main, environment, log), daemon=True)
         self._process.start()
 
@@ -118,6 +132,7 @@ class Worker:
         self._process.join()
 
     def terminate(self) -> None:
+        self.told = True
         self._process.terminate()
 
     def freeze(self) -> None:
@@ -137,7 +152,8 @@ class Worker:
     def _send(self, number: int) -> None:
         if self.alive:
             assert self._process.pid is not None
-            os.kill(self._process.pid, number)
+            with suppress(ProcessLookupError):  # it died a moment ago
+                os.kill(self._process.pid, number)
 
 
 def _live(main: Main, environment: dict[str, str], log: Path) -> None:

@@ -14,8 +14,9 @@ from typing import Final
 
 import redis
 
-from imagefleet.shared.jobs.model import TERMINAL, JobStatus, State
+from imagefleet.shared.jobs.model import TERMINAL, State
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store
@@ -51,6 +52,11 @@ _IMPORTS: Final = (
 _LOOK_EVERY_S: Final = 1.0
 _HURRY_EVERY_S: Final = 10.0
 _CHUNK: Final = 500
+_DRAIN_S: Final = "1"
+"""Less than a picture may take to be stored: some are handed back."""
+_LAST_DRAIN_S: Final = 60.0
+"""Of those who end the run. Nothing is under way then, so only a hang takes so long, however busy
+the machine is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +67,7 @@ class Plan:
     jobs: int = 5_200
     seconds: float = 480.0
     """Of mischief. Then everything left is finished in peace."""
-    patience_s: float = 120.0
+    patience_s: float = 300.0
     """Then, with nothing more coming to an end for so long, whatever is open counts as lost."""
     workers: int = 4
     killers: int = 6
@@ -95,6 +101,7 @@ def run(plan: Plan, folder: Path) -> Ledger:
         mischief.play(plan.seconds, watch.look)
         mailbox.calm = True
         fleet.thaw_all()
+        fleet.relieve(_LAST_DRAIN_S)
         make_peace(plan, fleet, producers, watch)
         note_mischief(ledger, plan, mischief, fleet.started, bucket.faults())
         note_codes(ledger, fleet.stop())
@@ -136,7 +143,7 @@ def make_peace(plan: Plan, fleet: Fleet, producers: Producers, watch: "Watch") -
             if time.monotonic() > hurried_at + _HURRY_EVERY_S:
                 bring_callbacks_forward(watch.client)
                 hurried_at = time.monotonic()
-            if nothing_under_way(watch.client, living=len(fleet.workers)):
+            if not fleet.leaving and nothing_under_way(watch.client, living=len(fleet.workers)):
                 return
         time.sleep(0.1)
 
@@ -204,7 +211,7 @@ def _environment(
         "IMAGEFLEET_SHAPES": ",".join(f"{height}x{width}" for height, width in SIZES),
         "IMAGEFLEET_STORAGE_URL": bucket.url,
         "IMAGEFLEET_LEASE_S": str(plan.lease_s),
-        "IMAGEFLEET_DRAIN_S": "1",
+        "IMAGEFLEET_DRAIN_S": _DRAIN_S,
         # Where a worker dies every two seconds, and Redis and storage with them, one job in five is
         # taken over, and of those one in three once more: with the default of 4 harmless prompts
         # would be given up.

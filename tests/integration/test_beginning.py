@@ -10,14 +10,15 @@ from celery.result import AsyncResult
 
 from imagefleet import Client
 from imagefleet.shared.jobs.celery_message import TASK_NAME
-from imagefleet.shared.jobs.model import JobRequest, JobResult, State, pack
+from imagefleet.shared.jobs.model import JobResult, State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.request import JobRequest, pack
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
-from tests.support.records import begin
+from tests.support.records import start_attempt
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
 
@@ -53,7 +54,7 @@ def test_a_job_that_was_handed_back_as_running_can_still_be_refused(
     start: StartWorker, producer: Client, records: JobRecords
 ) -> None:
     job = producer.submit("a", num_inference_steps=40)
-    begin(records, job.id, "an attempt that was handed back uncounted")
+    start_attempt(records, job.id, "an attempt that was handed back uncounted")
     start(IMAGEFLEET_MAX_NUM_INFERENCE_STEPS="20")
     assert finish(producer, [job]) == {State.FAILED}
 
@@ -69,7 +70,7 @@ def test_a_job_that_succeeded_is_not_refused_afterwards(
 ) -> None:
     job = producer.submit("a")
     _die_with(client, namespace, str(client.lindex(queue, 0)), 4)
-    begin(records, job.id, "the fourth that died, just before its ack", 4)
+    start_attempt(records, job.id, "the fourth that died, just before its ack", 4)
     records.succeed(job.id, "the fourth that died, just before its ack", RESULT, None)
     start()
     url = celery_url(redis_server.url)
@@ -94,7 +95,7 @@ def test_a_cancelled_job_is_not_painted_after_its_record_expired(
 def test_a_job_that_somebody_wants_cancelled_is_not_handed_back(
     start: StartWorker, producer: Client, queue: str, client: redis.Redis
 ) -> None:
-    worker = start(IMAGEFLEET_MODEL="fake:seconds=6,capacity=4")
+    worker = start(IMAGEFLEET_MODEL="fake:seconds=8,capacity=4")
     jobs = producer.submit_many(["a", "b"], num_images_per_prompt=4, num_inference_steps=2)
     # The second is claimed ahead, while the devices paint the last step of the first.
     until(lambda: all(job.status().state is State.RUNNING for job in jobs))

@@ -21,6 +21,8 @@ from tests.support.processes import StartWorker, Worker, until
 PROMPTS = [f"prompt {n}" for n in range(60)]
 SLOW = {"IMAGEFLEET_MODEL": "fake:seconds=0.05,capacity=8", "IMAGEFLEET_BULK_CHECKPOINT_S": "0.2"}
 """A worker that can be caught at work: some batches a second, kept every 0.2 s."""
+SLOWER = {**SLOW, "IMAGEFLEET_MODEL": "fake:seconds=0.4,capacity=8"}
+"""The same, with ten seconds and more for 60 prompts."""
 
 
 def _await(dataset: Dataset, timeout_s: float = 60) -> State:
@@ -126,7 +128,7 @@ def test_killed_workers_lose_seconds_and_leave_no_trace_in_the_files(
     dataset.send()
     made = 0
     for _ in range(3):
-        worker = start(**SLOW)
+        worker = start(**SLOWER)
         until(lambda before=made: _made(dataset) > before)
         worker.kill()
         made = _made(dataset)
@@ -163,7 +165,7 @@ def test_a_worker_told_to_leave_keeps_what_it_has_and_hands_its_shards_back(
 ) -> None:
     dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
-    first = start(**SLOW)
+    first = start(**SLOWER)
     first.await_log("ready after")
     until(lambda: client.keys(f"{namespace}:claims:*"))
     assert first.terminate() == 0
@@ -185,7 +187,7 @@ def test_a_frozen_worker_s_shards_are_taken_over_and_its_late_files_are_the_same
 ) -> None:
     dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
-    frozen = start(**SLOW)
+    frozen = start(**SLOWER)
     until(lambda: _made(dataset) > 0)
     frozen.freeze()
     start()
@@ -284,7 +286,7 @@ def test_a_message_of_a_shard_that_has_ended_goes(
 def test_jobs_go_before_datasets(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path, producer: Client
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, [f"{n}" for n in range(400)])
+    dataset = planned(tmp_path / "data", client, namespace, [f"{n}" for n in range(1_000)])
     dataset.send()
     start(**SLOW)
     until(lambda: _made(dataset) > 0)
@@ -302,8 +304,9 @@ def test_a_host_that_cannot_make_a_shard_leaves_it_to_others(
     dataset = planned(tmp_path / "data", client, namespace, PROMPTS, format=format)
     dataset.send()
     (tmp_path / "pyarrow.py").write_text("raise ImportError(name='pyarrow')")
-    start(PYTHONPATH=str(tmp_path)).await_log("goes to others")
-    start()
+    patient = {"IMAGEFLEET_LEASE_S": "600"}  # neither takes the other for dead
+    start(PYTHONPATH=str(tmp_path), **patient).await_log("goes to others")
+    start(**patient)
     assert _await(dataset) is State.SUCCEEDED
     assert dataset.runs.get(dataset.run.id).images == len(PROMPTS)
     assert not client.hgetall(f"{namespace}:deliveries")

@@ -13,8 +13,9 @@ import pytest
 import redis
 
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.jobs.queues import known_queues_key, list_key
+from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
@@ -196,7 +197,7 @@ def test_an_empty_queue_of_a_tenant_is_forgotten_until_something_is_put_back(
     claims.requeue(message.tag)
     assert _texts(other.claim(group, 8)) == ["a"]
     assert claims.claim(group, 8) == []
-    assert other.leave() == 1
+    assert other.release_all() == 1
     assert _texts(claims.claim(group, 8)) == ["a"]
 
 
@@ -207,7 +208,7 @@ def test_a_claim_counts_pictures_and_takes_its_last_message_whole(
     _push(client, group[0], three, three, five, "one", "one")
     claims = make_claims("w")
     assert _texts(claims.claim(group, 8)) == [three, three, five]
-    assert _texts(claims.claim(group, 8, most=1)) == ["one"]
+    assert _texts(claims.claim(group, 8, max_messages=1)) == ["one"]
 
 
 def test_who_asks_for_many_pictures_a_job_waits_accordingly(
@@ -312,7 +313,7 @@ def test_a_message_that_says_no_steps_has_the_usual_ones(
 ) -> None:
     fifty, twenty = _of_steps(50, 20)
     _push(client, group[0], "plain", fifty, twenty, "plain too")
-    taken = _texts(make_claims("w").claim(group, 3, usual_steps=20))
+    taken = _texts(make_claims("w").claim(group, 3, default_steps=20))
     assert taken == ["plain", twenty, "plain too"]
 
 
@@ -320,7 +321,7 @@ def test_what_waits_for_the_batch_already_says_what_is_like_it(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], *_of_steps(4, 4, 50, 50))
-    assert _steps(make_claims("w").claim(group, 3, longest=50)) == [4, 50, 50]
+    assert _steps(make_claims("w").claim(group, 3, batch_steps=50)) == [4, 50, 50]
 
 
 @pytest.mark.parametrize("separators", [None, (",", ":")])
@@ -338,7 +339,7 @@ def test_a_value_that_is_called_as_a_header_does_not_hide_it(
     _push(client, group[0], *messages)
     claims = make_claims("w")
     first, second, third, fourth = messages
-    assert _texts(claims.claim(group, 2, usual_steps=28)) == [first, third]
+    assert _texts(claims.claim(group, 2, default_steps=28)) == [first, third]
     _push(client, group[0], message("c", 10))
     assert _texts(claims.claim(group, 7)) == [second, fourth]
 
@@ -364,7 +365,7 @@ def test_absurd_numbers_in_headers_spoil_no_claim(
     absurd = [f'{{"id": {at}, "steps": {10**400}, "images": {10**400}}}' for at in range(3)]
     _push(client, group[0], *absurd, "plain", absurd[0], "plain", absurd[1])
     claims = make_claims("w")
-    while claimed := claims.claim(group, 10**9, most=3):
+    while claimed := claims.claim(group, 10**9, max_messages=3):
         for message in claimed:
             claims.ack(message.tag)
     assert not client.exists(group[0].queues[0])
@@ -448,7 +449,7 @@ def test_an_acknowledged_message_is_gone_for_good(
     [message] = claims.claim(group, 1)
     assert claims.ack(message.tag)
     assert not claims.ack(message.tag)
-    assert claims.leave() == 0
+    assert claims.release_all() == 0
     assert make_claims("v").claim(group, 1) == []
 
 
@@ -513,7 +514,7 @@ def test_a_worker_that_lost_its_lease_can_neither_ack_nor_claim(
     client.zadd(f"{namespace}:leases", {"frozen": time.time() - 1})
     other.reclaim_expired()
     assert not frozen.ack(message.tag)
-    assert not frozen.renew()
+    assert not frozen.renew_lease()
     with pytest.raises(LeaseLost):
         frozen.claim(group, 1)
     assert _texts(other.claim(group, 8)) == ["a", "b"]
@@ -526,7 +527,7 @@ def test_a_living_worker_is_never_swept(
     alive, other = make_claims("alive"), make_claims("other")
     alive.claim(group, 1)
     assert other.reclaim_expired() == []
-    assert alive.renew()
+    assert alive.renew_lease()
 
 
 def test_leaving_hands_everything_back_uncounted(
@@ -535,7 +536,7 @@ def test_leaving_hands_everything_back_uncounted(
     _push(client, group[0], *"ab")
     leaving = make_claims("leaving")
     leaving.claim(group, 2)
-    assert leaving.leave() == 2
+    assert leaving.release_all() == 2
     again = make_claims("other").claim(group, 2)
     assert [(message.message, message.deliveries) for message in again] == [("a", 1), ("b", 1)]
 
@@ -549,16 +550,16 @@ def test_a_claim_whose_answer_got_lost_is_handed_back(
     _push(client, group[0], *"abc")
     claims = make_claims("w")
     held = claims.claim(group, 1)
-    take = claims._take
+    run_script = claims._run_claim_script
 
     def answer_lost(*args: object) -> list:
-        take(*args)
+        run_script(*args)
         raise redis.ConnectionError("gone after the server had done it")
 
     monkeypatch.setattr(claims, "_take", answer_lost)
     with pytest.raises(redis.ConnectionError):
         claims.claim(group, 1)
-    monkeypatch.setattr(claims, "_take", take)
+    monkeypatch.setattr(claims, "_take", run_script)
     assert claims.requeue_orphans() == 1
     assert _texts(held + claims.claim(group, 8)) == ["a", "b", "c"]
     assert claims.requeue_orphans() == 0
@@ -604,7 +605,7 @@ def test_what_is_not_due_is_in_nobody_s_hands_and_comes_back_uncounted(
     assert client.hkeys(claims.key) == [now.tag]
     assert not claims.holds(later.tag)
     client.zadd(f"{namespace}:later", {f"{later.list_key}\0later": 1})
-    JobRecords(client, namespace, 3600).bring_back()
+    JobRecords(client, namespace, 3600).requeue_due()
     [again] = make_claims("other").claim(group, 8)
     assert (again.message, again.deliveries) == ("later", 1)
 
@@ -634,13 +635,15 @@ def test_what_was_claimed_survives_a_killed_redis(
 ) -> None:
     client = connect(own_redis.url)
     client.lpush("q", "a")
-    claims = Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=60)
+    claims = Claims(
+        no_retry_client=client, retrying_client=client, namespace=namespace, worker="w", lease_s=60
+    )
     claims.acquire_lease()
     claims.claim(ONE, 1)
     own_redis.kill()
     own_redis.start()
-    assert claims.renew()
-    assert claims.leave() == 1
+    assert claims.renew_lease()
+    assert claims.release_all() == 1
     assert client.lrange("q", 0, -1) == ["a"]
 
 
@@ -648,7 +651,9 @@ def test_what_a_busy_redis_refuses_to_let_go_of_is_handed_back_later(tmp_path: P
     group = [QueueGroup(name="64x64", queues=("q",))]
     with TcpServer(tmp_path, "--busy-reply-threshold", "10") as server:
         client = server.client()
-        claims = Claims(once=client, patient=client, namespace="n", worker="w", lease_s=60)
+        claims = Claims(
+            no_retry_client=client, retrying_client=client, namespace="n", worker="w", lease_s=60
+        )
         claims.acquire_lease()
         _push(client, group[0], "a")
         [claimed] = claims.claim(group, 1)
@@ -674,7 +679,7 @@ def test_a_worker_waits_for_a_busy_redis(tmp_path: Path) -> None:
         answered.join(0.3)
         assert answered.is_alive()
         server.client().script_kill()
-        answered.join(30)
+        answered.join(60)
         assert not answered.is_alive()
         loop.join()
 

@@ -12,12 +12,12 @@ import pytest
 
 from imagefleet import Client
 from imagefleet.shared.jobs.model import JobResult
-from imagefleet.shared.jobs.queues import leases_key
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.redis_keys import leases_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import ROOT
-from tests.support.records import begin
+from tests.support.records import start_attempt
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -141,7 +141,7 @@ def test_waiting_prints_where_the_pictures_are(
 ) -> None:
     job = Client(redis_server.url, namespace=namespace).submit("a")
     records = JobRecords(connect(redis_server.url), namespace, 3600)
-    begin(records, job.id, "x")
+    start_attempt(records, job.id, "x")
     result = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
     records.succeed(job.id, "x", result, None)
     assert run("wait", job.id).returncode == 0
@@ -163,7 +163,7 @@ def test_ctrl_c_while_waiting_leaves_the_id_behind(
         job_id, _, said = waiting.stderr.readline().strip().partition("  ")
         assert "no worker is alive" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        assert (waiting.wait(30), said) == (130, "accepted")
+        assert (waiting.wait(60), said) == (130, "accepted")
     assert Client(redis_server.url, namespace=namespace).get(job_id).status().request.prompt == "a"
 
 

@@ -27,7 +27,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.jobs.attempt import offer_of
 from imagefleet.worker.queues.claims import Claims
 from tests.support.engines import INFO
-from tests.support.records import begin
+from tests.support.records import start_attempt
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
 
@@ -43,14 +43,14 @@ def records(redis_server: LocalRedisServer, namespace: str) -> JobRecords:
 
 
 def _succeed(records: JobRecords, job_id: str) -> None:
-    begin(records, job_id, "a")
+    start_attempt(records, job_id, "a")
     records.succeed(job_id, "a", RESULT, None)
 
 
 def test_results_come_back_to_whoever_waits(producer: Client, records: JobRecords) -> None:
     job = producer.submit("a", seed=7)
     _succeed(records, job.id)
-    assert job.result(timeout=5) == RESULT
+    assert job.result(timeout=60) == RESULT
     assert producer.get(job.id).status().request.seed == 7
 
 
@@ -60,7 +60,11 @@ def test_workers_are_alive_until_their_lease_ends(
     assert producer.workers() == []
     for worker, lease_s in (("alive", 60), ("dead", -1)):
         claims = Claims(
-            once=client, patient=client, namespace=namespace, worker=worker, lease_s=lease_s
+            no_retry_client=client,
+            retrying_client=client,
+            namespace=namespace,
+            worker=worker,
+            lease_s=lease_s,
         )
         claims.acquire_lease()
     assert producer.workers() == ["alive"]
@@ -70,7 +74,7 @@ def test_as_completed_yields_each_job_as_it_ends(producer: Client, records: JobR
     jobs = producer.submit_many(["a", {"prompt": "b", "seed": 3}, "c"], guidance_scale=2)
     assert [job.status().request.guidance_scale for job in jobs] == [2, 2, 2]
     _succeed(records, jobs[1].id)
-    ended = producer.as_completed(jobs, timeout=5)
+    ended = producer.as_completed(jobs, timeout=60)
     assert next(ended).id == jobs[1].id
     _succeed(records, jobs[0].id)
     jobs[2].cancel()
@@ -94,10 +98,10 @@ def test_failures_are_typed_and_carry_the_stored_code(
     producer: Client, records: JobRecords
 ) -> None:
     job = producer.submit("a")
-    begin(records, job.id, "x")
+    start_attempt(records, job.id, "x")
     records.fail(job.id, "x", JobError(code="device_error", message="out of memory"), None)
     with pytest.raises(JobFailed, match="out of memory") as failed:
-        job.result(timeout=5)
+        job.result(timeout=60)
     assert failed.value.failure_code == "device_error"
 
 
@@ -106,7 +110,7 @@ def test_a_cancelled_job_raises_where_it_is_waited_for(producer: Client) -> None
     assert job.cancel() is State.CANCELLED
     assert job.cancel() is State.CANCELLED
     with pytest.raises(JobCancelled):
-        job.result(timeout=5)
+        job.result(timeout=60)
 
 
 def test_unknown_jobs_are_named(producer: Client) -> None:
@@ -140,7 +144,7 @@ def test_a_client_s_tenant_is_that_of_jobs_which_name_none(
 def test_a_full_queue_takes_nothing_more_and_says_so(producer: Client, records: JobRecords) -> None:
     producer.tenants.limit("*", 3)
     kept = producer.submit_many(["a", "b"])
-    with pytest.raises(QueueFull, match="2 wait, 2 more would pass the limit of 3") as full:
+    with pytest.raises(QueueFull, match="2 wait, and 2 more would exceed the limit of 3") as full:
         producer.submit_many([{"prompt": "c", "id": "c"}, "d"])
     assert (full.value.code, full.value.retryable) == ("queue_full", True)
     assert producer.statuses(["c"]) == []
@@ -229,14 +233,14 @@ def test_the_asyncio_client_does_the_same(
             jobs = await client.submit_many(["a", "b"])
             for job in jobs:
                 _succeed(records, job.id)
-            ended = [job.id async for job in client.as_completed(jobs, timeout=5)]
+            ended = [job.id async for job in client.as_completed(jobs, timeout=60)]
             assert set(ended) == {job.id for job in jobs}
-            assert await jobs[0].result(timeout=5) == RESULT
+            assert await jobs[0].result(timeout=60) == RESULT
             third = await client.submit("c")
             assert await client.workers() == []
             assert await third.cancel() is State.CANCELLED
             with pytest.raises(JobCancelled):
-                await (await client.get(third.id)).result(timeout=5)
+                await (await client.get(third.id)).result(timeout=60)
 
     asyncio.run(use())
 
@@ -245,10 +249,11 @@ def test_offers_are_read_again_after_a_while(
     redis_server: LocalRedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue = OfferRegistry(connect(redis_server.url), namespace)
+    now = [time.monotonic()]
+    monkeypatch.setattr("imagefleet.shared.jobs.offers.time.monotonic", lambda: now[0])
     assert catalogue.offers() == {}
     offer = Offer(**{**offer_of(INFO).model_dump(), "model": "new"})
     catalogue.announce(offer)
     assert catalogue.offers() == {}
-    late = time.monotonic() + 60
-    monkeypatch.setattr("imagefleet.shared.jobs.offers.time.monotonic", lambda: late)
+    now[0] += 60
     assert catalogue.offers()["new"] == offer

@@ -21,7 +21,7 @@ from imagefleet.shared.webhooks.signature import new_secret, webhook_id
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
-from imagefleet.worker.webhooks import start_delivery
+from imagefleet.worker.webhooks.start import start_delivery
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender
 from tests.support.processes import ROOT, until
@@ -40,7 +40,7 @@ def outbox(client: Redis, namespace: str) -> Outbox:
 def _delivering(
     outbox: Outbox, pauses: Sequence[float] = (0.01,) * 5, allow: AllowList = HERE
 ) -> Iterator[DeliveryLoop]:
-    courier = DeliveryLoop(outbox, Sender([SECRET], allow), pauses)
+    courier = DeliveryLoop(outbox, Sender([SECRET], allow, total_s=40), pauses)
     courier.start()
     try:
         yield courier
@@ -57,7 +57,7 @@ def test_what_is_owed_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> No
         for number in range(50):
             outbox.add(_message(receiver.url, f"cat-{number}.succeeded"))
         receiver.wait_for(50)
-        until(lambda: outbox.waiting() == 0)
+        until(lambda: outbox.count_waiting() == 0)
     assert len(receiver.deliveries) == 50
     assert all(delivery.verified for delivery in receiver.deliveries)
     assert len({delivery.headers["webhook-id"] for delivery in receiver.deliveries}) == 50
@@ -70,12 +70,12 @@ def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(
     with Receiver([SECRET], answers(500, 302, 404, 204)) as receiver, _delivering(outbox):
         outbox.add(_message(receiver.url))
         receiver.wait_for(4)
-        until(lambda: outbox.waiting() == 0)
+        until(lambda: outbox.count_waiting() == 0)
     assert len(receiver.deliveries) == 4
     assert all(delivery.verified for delivery in receiver.deliveries)
     ids = {delivery.headers["webhook-id"] for delivery in receiver.deliveries}
     assert ids == {webhook_id("cat-1.succeeded")}
-    assert [entry.status for entry in outbox.tries("cat-1")] == [204, 404, 302, 500]
+    assert [entry.status for entry in outbox.attempts_of("cat-1")] == [204, 404, 302, 500]
     assert "callback cat-1.succeeded: 404 Not Found; again in" in caplog.text
 
 
@@ -86,7 +86,7 @@ def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outb
         until(lambda: len(outbox.entries(failed=True)) == 1)
         assert len(receiver.deliveries) == 3
         outbox.replay("cat-1.succeeded")
-        until(lambda: outbox.waiting() == 0)
+        until(lambda: outbox.count_waiting() == 0)
     assert len(receiver.deliveries) == 4
     assert outbox.entries(failed=True) == []
 
@@ -123,7 +123,7 @@ def test_a_receiver_that_hangs_does_not_hold_up_the_others(outbox: Outbox) -> No
     over = threading.Event()
 
     def hang(door: BaseHTTPRequestHandler, number: int) -> None:
-        over.wait(30)
+        over.wait(60)
         door.send_response(204)
         door.end_headers()
 
@@ -176,8 +176,8 @@ def test_settings_that_cannot_be_delivered_with_stop_the_start(
 
 def test_a_worker_does_not_outlive_its_courier() -> None:
     program = (
-        "import threading; from imagefleet.worker.webhooks.delivery_loop import Courier;"
-        "Courier(None, None).start(); threading.Event().wait(30)"
+        "import threading; from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop;"
+        "DeliveryLoop(None, None).start(); threading.Event().wait(30)"
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
     assert ended.returncode == ExitCode.SOFTWARE

@@ -52,7 +52,7 @@ def test_a_prompt_that_hangs_every_device_is_given_up_and_takes_no_mate_with_it(
     bounds = {"IMAGEFLEET_WATCHDOG_S": "1", "IMAGEFLEET_MAX_DELIVERIES": "3"}
     for _ in range(3):
         assert start(**bounds).wait() == ExitCode.IOERR
-    start(**bounds)
+    start(IMAGEFLEET_MAX_DELIVERIES="3")  # slow is not hung
     assert finish(producer, mates) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="3 workers died") as failed:
         poison.result(timeout=60)
@@ -95,9 +95,10 @@ def test_a_sick_worker_leaves_the_queue_to_the_healthy_ones(
 def test_a_job_whose_devices_are_well_is_tried_once_more_and_then_kept_as_a_dead_letter(
     start: StartWorker, producer: Client
 ) -> None:
-    start()
+    start(IMAGEFLEET_LEASE_S="600")  # it looks for what is due every 150 s
     job = producer.submit("this one [fail]s")
     until(lambda: job.status().retry_at)
+    start()
     with pytest.raises(JobFailed) as failed:
         job.result(timeout=60)
     assert failed.value.failure_code == "device_error"
@@ -115,9 +116,9 @@ def test_a_job_waits_for_its_next_attempt_in_redis_not_in_a_worker(
         more = {
             **store.credentials.environment(),
             "IMAGEFLEET_STORAGE_URL": f"s3://{BUCKET}?endpoint_url={door.endpoint_url}",
-            "IMAGEFLEET_STORAGE_PATIENCE_S": "0",
+            "IMAGEFLEET_STORAGE_RETRY_S": "0",
         }
-        first = start(**more)
+        first = start(**more, IMAGEFLEET_LEASE_S="600")  # it looks for what is due every 150 s
         first.await_log("ready after")
         door.misdeed = _spare_all_but_jobs(store, error(503, "SlowDown"))
         job = producer.submit("stored at the second try")

@@ -9,12 +9,18 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.queues.claims import Claims, QueueGroup
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 
-LEASE_S = 2.0
+LEASE_S = 60.0
 
 
 @pytest.fixture
 def claims(client: redis.Redis, namespace: str) -> Claims:
-    return Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=LEASE_S)
+    return Claims(
+        no_retry_client=client,
+        retrying_client=client,
+        namespace=namespace,
+        worker="w",
+        lease_s=LEASE_S,
+    )
 
 
 @pytest.fixture
@@ -27,7 +33,7 @@ def test_a_worker_that_starts_after_an_outage_gives_the_others_time_to_renew(
     keeper: LeaseKeeper, client: redis.Redis, namespace: str
 ) -> None:
     client.zadd(f"{namespace}:leases", {"could not renew": time.time() - 1})
-    keeper._tend()
+    keeper._renew_and_recover()
     assert client.zscore(f"{namespace}:leases", "could not renew")
 
 
@@ -40,6 +46,6 @@ def test_a_claim_that_a_restart_brought_back_unnoticed_returns_to_its_queue(
     kept = client.hgetall(claims.key)
     claims.ack(message.tag)
     client.hset(claims.key, mapping=kept)
-    keeper._tend()
+    keeper._renew_and_recover()
     assert client.lrange(queue, 0, -1) == ["a"]
     assert not client.exists(claims.key)

@@ -1,6 +1,7 @@
 """What a job starts from comes as diffusers would read it, or with a clear reason not to."""
 
 import io
+import socket
 import struct
 import threading
 import zlib
@@ -19,7 +20,7 @@ from imagefleet.shared.errors import (
     InvalidInput,
     JobFailed,
 )
-from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.engine.fake import FakeEngine
@@ -63,11 +64,11 @@ def store(tmp_path: Path) -> ObjectStore:
 
 @pytest.fixture
 def fetch(store: ObjectStore) -> Callable[..., InitImage]:
-    def fetched(**parameters: Any) -> InitImage:
+    def fetched(total_s: float = 60.0, **parameters: Any) -> InitImage:
         request = JobRequest.parse({"prompt": "a"} | parameters)
-        original = InputImages(store, HERE, total_s=1.0).fetch(request, SHAPE)
-        assert original is not None
-        return original
+        init_image = InputImages(store, HERE, total_s=total_s).fetch(request, SHAPE)
+        assert init_image is not None
+        return init_image
 
     return fetched
 
@@ -77,10 +78,10 @@ def test_a_picture_is_brought_to_the_size_of_the_job_as_diffusers_does(
 ) -> None:
     painting = _painting(1)
     with Gallery({"/a.png": _file(painting)}) as gallery:
-        original = fetch(image=f"{gallery.url}/a.png", strength=0.5)
+        init_image = fetch(image=f"{gallery.url}/a.png", strength=0.5)
     expected = painting.resize((64, 32), Image.Resampling.LANCZOS)
-    np.testing.assert_array_equal(original.pixels, np.asarray(expected))
-    assert (original.strength, original.repaint) == (0.5, None)
+    np.testing.assert_array_equal(init_image.pixels, np.asarray(expected))
+    assert (init_image.strength, init_image.inpaint_mask) == (0.5, None)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
@@ -123,10 +124,10 @@ def test_white_is_painted_and_black_is_kept(
     mask = np.zeros((32, 64), np.uint8)
     mask[:, 20:] = 255
     store.put("mask.png", _file(Image.fromarray(mask)), "image/png")
-    original = fetch(image="a.png", mask_image="mask.png")
-    assert original.repaint is not None
-    np.testing.assert_array_equal(original.repaint, mask > 0)
-    assert original.digest != fetch(image="a.png").digest
+    init_image = fetch(image="a.png", mask_image="mask.png")
+    assert init_image.inpaint_mask is not None
+    np.testing.assert_array_equal(init_image.inpaint_mask, mask > 0)
+    assert init_image.digest != fetch(image="a.png").digest
 
 
 UNFIT: list[tuple[Any, type[ImagefleetError], str]] = [
@@ -159,7 +160,7 @@ def test_a_server_that_dribbles_holds_nobody_up(fetch: Callable[..., InitImage])
     with Gallery(shown) as gallery:
         try:
             with pytest.raises(InputUnavailable, match=r"not there within 1 s|in the middle"):
-                fetch(image=f"{gallery.url}/a")
+                fetch(total_s=1.0, image=f"{gallery.url}/a")
         finally:
             released.set()
 
@@ -171,16 +172,16 @@ def test_a_name_server_that_says_nothing_holds_nobody_up(
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: released.wait() and [])
     try:
         with pytest.raises(InputUnavailable, match="not there within 1 s"):
-            fetch(image="http://slow.example/a.png")
+            fetch(total_s=1.0, image="http://slow.example/a.png")
     finally:
         released.set()
 
 
 def test_a_server_that_is_not_there_may_come_back(fetch: Callable[..., InitImage]) -> None:
-    with Gallery({}) as gallery:
-        url = gallery.url
-    with pytest.raises(InputUnavailable, match="refused"):
-        fetch(image=f"{url}/a")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        with pytest.raises(InputUnavailable, match="refused"):
+            fetch(image=f"http://127.0.0.1:{nobody.getsockname()[1]}/a")
 
 
 def test_addresses_inside_the_network_are_refused_as_for_callbacks(store: ObjectStore) -> None:
@@ -217,17 +218,17 @@ def test_what_is_put_down_while_it_is_fetched_arrives_nowhere(store: ObjectStore
             plan_attempt(name, JobRequest(prompt="a", image=f"{gallery.url}/{name}"), INFO)
             for name in ("slow", "quick")
         )
-        originals.begin(slow)
-        originals.begin(quick)
-        [arrived] = until(originals.arrived)
+        originals.start_fetch(slow)
+        originals.start_fetch(quick)
+        [arrived] = until(originals.pop_ready)
         assert arrived is quick
-        assert quick.specs[0].original is not None
-        assert originals.put_down() == [slow]
+        assert quick.specs[0].init_image is not None
+        assert originals.pop_all() == [slow]
         released.set()
         with pytest.raises(InvalidInput):
-            slow.pictures()
-        assert originals.arrived() == []
-        assert originals.put_down() == []
+            slow.wait_for_images()
+        assert originals.pop_ready() == []
+        assert originals.pop_all() == []
 
 
 def test_jobs_with_pictures_go_through_a_worker_and_hold_no_others_up(tmp_path: Path) -> None:

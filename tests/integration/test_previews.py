@@ -9,7 +9,7 @@ from PIL import Image
 
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.images.thumbnail import LONGEST_URL, preview_url
+from imagefleet.worker.images.preview_image import LONGEST_URL, preview_url
 from tests.support.processes import Worker, until
 
 
@@ -20,7 +20,7 @@ def test_the_status_of_a_running_job_shows_what_is_painted(tmp_path: Path) -> No
             {
                 "IMAGEFLEET_REDIS_URL": server.url,
                 "IMAGEFLEET_STORAGE_URL": (tmp_path / "out").as_uri(),
-                "IMAGEFLEET_MODEL": "fake:seconds=0.05",
+                "IMAGEFLEET_MODEL": "fake:seconds=0.15",
                 "IMAGEFLEET_SHAPES": "512x1024",
             },
         )

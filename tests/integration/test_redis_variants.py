@@ -13,8 +13,10 @@ from celery.result import AsyncResult
 from imagefleet import Client, Job
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.celery_message import TASK_NAME
-from imagefleet.shared.jobs.model import JobRequest, State, pack
-from imagefleet.shared.jobs.queues import known_queues_key, list_key
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.redis_keys import known_queues_key
+from imagefleet.shared.jobs.request import JobRequest, pack
 from imagefleet.shared.redis_client.connection import celery_url, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.certificates import make_certificate
@@ -96,15 +98,15 @@ def test_a_failover_by_sentinel_stops_nobody(
     with WatchedPair(tmp_path) as pair:
         worker = start(IMAGEFLEET_REDIS_URL=pair.url, IMAGEFLEET_MODEL="fake:seconds=0.1")
         producer = Client(pair.url, namespace=namespace)
-        before = producer.submit_many([f"before {n}" for n in range(160)])
+        before = producer.submit_many([f"before {n}" for n in range(320)])
         done = _how_many_are_done(producer, before)
-        pair.master.client().wait(1, 5000)  # what was accepted has reached the replica
+        assert pair.master.client().wait(1, 60_000)  # what was accepted has reached the replica
         pair.part()
         known = done()
         until(lambda: done() >= known + 8)  # confirmed, and about to be lost
         pair.fail_over()
         after = producer.submit_many([f"after {n}" for n in range(8)])
-        assert _all_succeed(producer, [*before, *after], timeout=90)
+        assert _all_succeed(producer, [*before, *after], timeout=120)
         assert worker.process.poll() is None
 
 

@@ -20,7 +20,7 @@ from imagefleet.shared.redis_client.connection import (
     transport_options,
 )
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.redis_client.scripts import script
+from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.redis_client.write_errors import (
     RetryUntilWritable,
     WritesRefused,
@@ -49,7 +49,7 @@ def _transaction(client: redis.Redis) -> object:
 
 
 def _script(client: redis.Redis) -> object:
-    add = script(client, "imagefleet.shared.webhooks", "outbox_add")
+    add =load_script(client, "imagefleet.shared.webhooks", "outbox_add")
     return add(keys=["due", "messages"], args=["a", "{}"]) or True
 
 
@@ -85,7 +85,7 @@ def test_running_jobs_outlast_a_redis_that_takes_no_writes(
 ) -> None:
     worker = start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=1")
     with Client(own_redis.url, namespace=namespace) as producer:
-        jobs = producer.submit_many([f"prompt {n}" for n in range(4)], num_inference_steps=4)
+        jobs = producer.submit_many([f"prompt {n}" for n in range(4)], num_inference_steps=15)
         until(lambda: all(job.status().state is State.RUNNING for job in jobs), 60)
         admin.config_set(*_TOO_FEW_REPLICAS)
         worker.await_log("does not answer the lease keeper: NOREPLICAS")

@@ -40,8 +40,10 @@ def credentials(server: SignedS3, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def _hurried(endpoint_url: str, bucket: str = BUCKET, attempts: int = 1) -> S3Store:
-    return S3Store(bucket, endpoint_url=endpoint_url, timeout_s=0.5, attempts=attempts)
+def _hurried(
+    endpoint_url: str, bucket: str = BUCKET, attempts: int = 1, timeout_s: float = 60.0
+) -> S3Store:
+    return S3Store(bucket, endpoint_url=endpoint_url, timeout_s=timeout_s, attempts=attempts)
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +103,11 @@ def test_an_endpoint_that_is_no_url_is_a_setting_to_correct() -> None:
 
 
 def test_a_server_that_is_not_there_may_come_back() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(StorageUnavailable, match="Could not connect"):
-        _hurried(f"http://127.0.0.1:{port}").check()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+        with pytest.raises(StorageUnavailable, match="Could not connect"):
+            _hurried(f"http://127.0.0.1:{port}").check()
 
 
 @pytest.mark.parametrize(
@@ -131,11 +134,11 @@ def test_every_answer_to_a_put_is_either_to_be_repeated_or_not(
         store.put("a", b"x", "image/png")
 
 
-def test_a_server_that_never_answers_is_given_up_on(faulty: FaultyS3, store: S3Store) -> None:
-    over = threading.Event()
+def test_a_server_that_never_answers_is_given_up_on(faulty: FaultyS3) -> None:
+    store, over = _hurried(faulty.endpoint_url, timeout_s=0.5), threading.Event()
 
     def hang(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-        over.wait(30)
+        over.wait(60)
         door.close_connection = True
 
     faulty.misdeed = hang

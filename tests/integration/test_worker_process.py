@@ -15,8 +15,9 @@ from imagefleet import Client, Job
 from imagefleet.shared.errors import JobCancelled, JobFailed, UnknownJob
 from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
 from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.model import JobRequest, State, pack
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.request import JobRequest, pack
 from imagefleet.shared.redis_client.connection import celery_url, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode
@@ -107,7 +108,7 @@ def test_sigterm_hands_back_what_has_not_begun_and_loses_nothing(
 def test_sigterm_hands_back_claimed_jobs_that_no_device_has_seen(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
-    first = start(IMAGEFLEET_MODEL="fake:seconds=5,capacity=4")
+    first = start(IMAGEFLEET_MODEL="fake:seconds=8,capacity=4")
     jobs = producer.submit_many(["a", "b"], num_images_per_prompt=4, num_inference_steps=2)
     # The second is claimed ahead, while the devices paint the last step of the first.
     until(lambda: all(job.status().state is State.RUNNING for job in jobs))
@@ -171,7 +172,7 @@ def test_an_expired_job_ends_cancelled_even_after_a_worker_died_with_it(
     start: StartWorker, producer: Client, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     first = start(IMAGEFLEET_MODEL=ENDLESS)
-    first.await_log("ready after")
+    until(producer.workers)  # what is sent now is begun long before it expires
     url = celery_url(redis_server.url)
     with Celery(broker=url, set_as_current=False) as app:
         sent = app.send_task(
@@ -196,9 +197,14 @@ def _state(producer: Client, job_id: str) -> State | None:
 
 
 def test_a_delayed_job_survives_a_lost_connection(
-    start: StartWorker, client: redis.Redis, redis_server: LocalRedisServer, namespace: str
+    start: StartWorker,
+    producer: Client,
+    client: redis.Redis,
+    redis_server: LocalRedisServer,
+    namespace: str,
 ) -> None:
-    start().await_log("ready after")
+    start()
+    until(producer.workers)  # what is sent now is claimed long before it is due
     url = celery_url(redis_server.url)
     with Celery(broker=url, backend=url, set_as_current=False) as app:
         sent = app.send_task(

@@ -72,7 +72,7 @@ class WatchedPair:
             folder / "sentinel",
             "--sentinel",
             config=f"sentinel monitor fleet 127.0.0.1 {self.master.port} 1\n"
-            "sentinel down-after-milliseconds fleet 500\n"
+            "sentinel down-after-milliseconds fleet 3000\n"
             "sentinel failover-timeout fleet 3000\n"
             + (f'requirepass "{password}"\n' if password else ""),
         )
@@ -158,5 +158,10 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _free_port() -> int:
+    """The kernel gives it to nobody else for a minute, as if answers were still on their way to it;
+    who asks for it by its number gets it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+        port = int(probe.getsockname()[1])
+        with socket.create_connection(("127.0.0.1", port)):
+            probe.accept()[0].close()  # first, so that it is this end that lingers
+    return port

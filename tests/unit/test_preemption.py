@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from imagefleet.worker.process.preemption import await_notice, watch
+from imagefleet.worker.process.preemption import await_notice, watch_for_notice
 from tests.support.gallery import Shown, broken_off, endless, status
 from tests.support.metadata_server import Manner, MetadataServer
 from tests.support.processes import until
@@ -34,7 +34,7 @@ def _listen(platform: MetadataServer) -> tuple[threading.Thread, list[str]]:
     heard: list[str] = []
 
     def listen() -> None:
-        await_notice(platform.url, pause_s=0.01, patience_s=0.3)
+        await_notice(platform.url, pause_s=0.01, timeout_s=0.3)
         heard.append("notice")
 
     thread = threading.Thread(target=listen, daemon=True)
@@ -44,15 +44,15 @@ def _listen(platform: MetadataServer) -> tuple[threading.Thread, list[str]]:
 
 def test_the_notice_is_heard_and_told_once(platform: MetadataServer) -> None:
     heard: list[str] = []
-    watch(platform.url, lambda: heard.append("notice"))
+    watch_for_notice(platform.url, lambda: heard.append("notice"))
     until(lambda: len(platform.asked) >= 2)  # it knows the value now, and waits for another
     assert not heard
     platform.preempt()
     until(lambda: "preemption" not in {thread.name for thread in threading.enumerate()})
     assert heard == ["notice"]
-    assert {question["flavor"] for question in platform.asked} == {"Google"}
-    assert {question["wait_for_change"] for question in platform.asked} == {"true"}
-    known = [question["last_etag"] for question in platform.asked]
+    assert {query["flavor"] for query in platform.asked} == {"Google"}
+    assert {query["wait_for_change"] for query in platform.asked} == {"true"}
+    known = [query["last_etag"] for query in platform.asked]
     assert (known[0], set(known[1:])) == ("NONE", {"decaf"})
 
 
@@ -88,7 +88,7 @@ def test_what_is_not_the_notice_is_told_once_and_asked_again(
         assert not heard
         platform.preempt()
         platform.manner = None
-        thread.join(30)
+        thread.join(60)
     assert heard
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
@@ -104,7 +104,7 @@ def test_a_server_that_hangs_or_dribbles_is_left_and_asked_again(platform: Metad
     released.set()
     platform.preempt()
     platform.manner = None
-    thread.join(30)
+    thread.join(60)
     assert heard
 
 
@@ -120,5 +120,5 @@ def test_that_there_is_an_answer_again_is_told_too(
         assert "answers again" in caplog.records[1].getMessage()
         assert not heard
         platform.preempt()
-        thread.join(30)
+        thread.join(60)
     assert heard

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from imagefleet.shared.errors import DeviceError, InvalidRequest
-from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.devices.device_loop import DeviceLoop, GiveUp
 from imagefleet.worker.devices.health import HealthCheck
@@ -90,9 +90,9 @@ def _run(
         give_up,
     )
     runner.start()
-    assert empty.wait(10)
+    assert empty.wait(60)
     runner.stop()
-    assert runner.join(10)
+    assert runner.join(60)
     return reported
 
 
@@ -103,8 +103,8 @@ def _slots(*attempts: Attempt) -> list[Slot]:
 def test_each_attempt_gets_its_own_picture() -> None:
     first, second = _attempt("a", 11), _attempt("b", 22)
     reported = _run(RecordingEngine(8, lambda _: None), [_slots(first, second)])
-    assert first.pictures()[0].max() == 11
-    assert second.pictures()[0].max() == 22
+    assert first.wait_for_images()[0].max() == 11
+    assert second.wait_for_images()[0].max() == 22
     assert reported == [0, 1, 2, 3, 4]
 
 
@@ -117,9 +117,9 @@ def test_a_failing_batch_is_halved_until_the_culprit_is_alone() -> None:
     poison = _attempt("poison", 0)
     engine = RecordingEngine(8, fail_on_poison)
     _run(engine, [_slots(*good[:3], poison, *good[3:])])
-    assert [attempt.pictures()[0].max() for attempt in good] == list(range(7))
+    assert [attempt.wait_for_images()[0].max() for attempt in good] == list(range(7))
     with pytest.raises(DeviceError, match="RuntimeError: boom"):
-        poison.pictures()
+        poison.wait_for_images()
     assert [len(batch) for batch in engine.batches] == [8, 4, 4, 2, 2, 1, 1]
 
 
@@ -130,9 +130,9 @@ def test_the_loop_goes_on_after_a_batch_that_failed_whole() -> None:
 
     bad, good = _attempt("bad", 1), _attempt("good", 2)
     _run(RecordingEngine(8, fail_first), [_slots(bad), _slots(good)])
-    assert good.pictures()[0].max() == 2
+    assert good.wait_for_images()[0].max() == 2
     with pytest.raises(DeviceError):
-        bad.pictures()
+        bad.wait_for_images()
 
 
 def test_sick_devices_blame_no_prompt_and_give_the_batch_up_whole() -> None:
@@ -146,7 +146,7 @@ def test_sick_devices_blame_no_prompt_and_give_the_batch_up_whole() -> None:
     _run(engine, [batch, _slots(later)], SickAtFirst(engine, MemoryStore(), 0), given_up)
     assert given_up.batches == [batch]
     assert [len(batch) for batch in engine.batches] == [2, 1]
-    assert later.pictures()[0].max() == 3
+    assert later.wait_for_images()[0].max() == 3
 
 
 def test_devices_that_fail_every_job_are_not_believed_for_ever() -> None:
@@ -180,7 +180,7 @@ def test_an_error_about_the_job_does_not_ask_the_devices() -> None:
     engine = RecordingEngine(8, refuse)
     _run(engine, [_slots(refused)], SickAtFirst(engine, MemoryStore(), 0))
     with pytest.raises(InvalidRequest):
-        refused.pictures()
+        refused.wait_for_images()
 
 
 def test_the_known_picture_runs_on_the_engine_and_tells_its_failure() -> None:
@@ -194,6 +194,6 @@ def test_the_known_picture_runs_on_the_engine_and_tells_its_failure() -> None:
 def test_each_attempt_hears_which_of_its_pictures_were_flagged() -> None:
     shocking, mild = _attempt("shocking", 1), _attempt("mild", 2)
     _run(RecordingEngine(8, lambda _: None), [_slots(shocking, mild)])
-    assert shocking.pictures()
-    assert mild.pictures()
+    assert shocking.wait_for_images()
+    assert mild.wait_for_images()
     assert (shocking.flagged, mild.flagged) == ({0}, set())
