@@ -1,4 +1,8 @@
-"""Commit markers: which shards of a plan are finished, by what stands in the destination."""
+"""Read the commit markers of a dataset: which shards of a plan are finished.
+
+A store and shards of a plan go in; the shards that have a valid marker come out, with its content.
+This module knows no Redis: the destination alone decides.
+"""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +18,10 @@ _READERS: Final = 16
 
 
 def read_marker(store: ObjectStore, shard: ShardPlan) -> ShardStats | None:
-    """None if it is missing, cannot be read, or is of other rows than those planned."""
+    """Return the commit marker of `shard`.
+
+    Return None if it is missing, cannot be read, or belongs to other rows than those planned.
+    """
     with suppress(KeyError, ValueError):
         stats = ShardStats.model_validate_json(store.get(stats_key(shard.name)))
         return stats if stats.plan_sha256 == shard.sha256 else None
@@ -24,7 +31,7 @@ def read_marker(store: ObjectStore, shard: ShardPlan) -> ShardStats | None:
 def finished_shards(
     store: ObjectStore, shards: Iterable[ShardPlan]
 ) -> Iterator[tuple[ShardPlan, ShardStats]]:
-    """Those of `shards` that have one, in their order."""
+    """Yield the shards that have a commit marker, with the marker, in the order of `shards`."""
     shards = list(shards)
     with ThreadPoolExecutor(_READERS) as readers:
         markers = readers.map(lambda shard: read_marker(store, shard), shards)

@@ -1,18 +1,17 @@
-"""Where everything of a dataset lies in its destination, and how it is named.
+"""Names of the files of a dataset in its destination.
 
-    plan/plan.json         what is to be made; written last, so its presence says the plan is whole
+    plan/plan.json         the plan; written last, so its presence says that the plan is complete
     plan/00000.jsonl       the rows of shard 00000
-    plan/rejected.jsonl    rows that cannot be painted, and why
-    parts/00000/<sum>/…    what a shard in work has so far; gone once it is committed
+    plan/rejected.jsonl    rows that cannot be generated, with the reasons
+    parts/00000/<sum>/…    checkpoints of an unfinished shard; deleted once it is committed
     00000.tar              a finished shard (`webdataset`); 00000.parquet; 00000/<sample key>.png
-    00000.jsonl            its metadata, one line a sample
+    00000.jsonl            its metadata, one line per sample
     00000.stats.json       its commit marker, written last: counts, failures, SHA-256 of its files
-    stats.json, README.md  of the whole run, once it is complete
+    stats.json, README.md  summary of the whole run, written once it is complete
 
-Names only: nothing here reads or writes.
+Shard and row numbers go in, object keys come out. This module reads and writes nothing.
 """
 
-import re
 from typing import Final
 
 PLAN: Final = "plan/plan.json"
@@ -20,9 +19,7 @@ REJECTED: Final = "plan/rejected.jsonl"
 RUN_STATS: Final = "stats.json"
 CARD: Final = "README.md"
 MAX_ROWS: Final = 10**9
-"""A sample key has nine digits for the row."""
-
-_STATS: Final = re.compile(r"(\d{5,})\.stats\.json")
+"""A sample key has nine digits for the row number."""
 
 
 def shard_name(number: int) -> str:
@@ -30,7 +27,7 @@ def shard_name(number: int) -> str:
 
 
 def sample_key(row: int, image: int) -> str:
-    """Of picture `image` of input row `row`; sorted, samples stand in the order of the input."""
+    """Return the key of image `image` of input row `row`. Sorted keys have the input's order."""
     return f"{row:09d}-{image:02d}"
 
 
@@ -39,12 +36,15 @@ def plan_key(shard: str) -> str:
 
 
 def checkpoints_folder(shard: str) -> str:
-    """Of whatever attempts at that shard left, at the rows of another plan too."""
+    """Return the folder of all checkpoints of the shard, also those made for another plan."""
     return f"parts/{shard}"
 
 
 def checkpoints_prefix(shard: str, sha256: str) -> str:
-    """Of what attempts at the rows with that SHA-256 left: parts of another plan are not ours."""
+    """Return the prefix of the shard's checkpoints for the rows with this SHA-256.
+
+    The digest keeps them apart from checkpoints that were made for another plan.
+    """
     return f"{checkpoints_folder(shard)}/{sha256[:12]}/"
 
 
@@ -57,7 +57,7 @@ def parquet_key(shard: str) -> str:
 
 
 def file_key(shard: str, name: str) -> str:
-    """Of one file of a shard kept as plain files."""
+    """Return the key of one file of a shard that is stored as plain files."""
     return f"{shard}/{name}"
 
 
@@ -67,9 +67,3 @@ def metadata_key(shard: str) -> str:
 
 def stats_key(shard: str) -> str:
     return f"{shard}.stats.json"
-
-
-def shard_of_stats(key: str) -> str | None:
-    """The shard whose commit marker `key` is, if it is one."""
-    found = _STATS.fullmatch(key)
-    return found[1] if found else None

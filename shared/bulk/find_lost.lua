@@ -1,33 +1,37 @@
--- Find shards that are to be made and of which no message is left anywhere. Changes nothing.
+-- Find the shards that are not finished and that have no message anywhere. This script changes
+-- nothing.
 -- KEYS 1 run (hash)   2 its shards (hash)   3 leases (sorted set: worker -> expiry)
---      4 and on: the queues of its shards
+--      4 and up: the queues of the shards
 -- ARGV 1 run's id   2 prefix of the claims hashes
--- Returns {number, state, attempt} of each; state `none` is a shard without a record. Nothing is put
--- aside or retried later of shards, so there is no third place. A worker whose lease ran out counts
--- until others have taken its claims over; one without a lease does not: nobody would.
+-- Returns {number, state, attempt} for each lost shard; the state is `none` if it has no record.
+-- Messages of shards are never delayed, so they are only in queues and in claims. The claims of a
+-- worker whose lease expired still count, because another worker will reclaim them. The claims of a
+-- worker without a lease do not count, because nobody will.
 if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return {} end
-local sought = '"' .. string.gsub(ARGV[1], '%p', '%%%0') .. '%-(%d+)"'
-local somewhere = {}
-local function note(messages)
+local id_pattern = '"' .. string.gsub(ARGV[1], '%p', '%%%0') .. '%-(%d+)"'
+local has_message = {}
+local function mark_shards_of(messages)
   for _, message in ipairs(messages) do
-    local shard = string.match(message, sought)
-    if shard then somewhere[tonumber(shard)] = true end
+    local shard = string.match(message, id_pattern)
+    if shard then has_message[tonumber(shard)] = true end
   end
 end
 for _, worker in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
-  note(redis.call('HVALS', ARGV[2] .. worker))
+  mark_shards_of(redis.call('HVALS', ARGV[2] .. worker))
 end
 for i = 4, #KEYS do
-  for _, level in ipairs(LEVELS) do note(redis.call('LRANGE', KEYS[i] .. level, 0, -1)) end
+  for _, level in ipairs(LEVELS) do
+    mark_shards_of(redis.call('LRANGE', KEYS[i] .. level, 0, -1))
+  end
 end
 
 local records = {}
-local all = redis.call('HGETALL', KEYS[2])
-for i = 1, #all, 2 do records[tonumber(all[i])] = all[i + 1] end
+local fields = redis.call('HGETALL', KEYS[2])
+for i = 1, #fields, 2 do records[tonumber(fields[i])] = fields[i + 1] end
 local lost = {}
 for shard = 0, tonumber(redis.call('HGET', KEYS[1], 'shards')) - 1 do
   local state, attempt = string.match(records[shard] or 'none|', '^(%a+)|([^|]*)')
-  local ended = state == 'succeeded' or state == 'failed'
-  if not ended and not somewhere[shard] then lost[#lost + 1] = {shard, state, attempt} end
+  local terminal = state == 'succeeded' or state == 'failed'
+  if not terminal and not has_message[shard] then lost[#lost + 1] = {shard, state, attempt} end
 end
 return lost

@@ -1,34 +1,39 @@
--- Find the runs in which nothing has moved for a while, and give one of them to whoever asks.
--- KEYS 1 runs (sorted set)   2 stands while no other search is due
---      3 those found then that nobody has been given yet (set)
--- ARGV 1 prefix of the runs' hashes   2 seconds without a move, also between two searches
--- Returns its id, or nothing. A run that stays still is given out again when it has been so for twice
--- as long: looking after it takes long if it has many shards, and most often it only waits its turn.
--- But what it loses meanwhile is found no later than after LONGEST.
-local LONGEST = 600  -- seconds
-local now, for_s = tonumber(redis.call('TIME')[1]), tonumber(ARGV[2])
+-- Search for stalled runs, and give one of them to the caller for recovery.
+-- KEYS 1 runs (sorted set)   2 search throttle (string that expires when the next search is due)
+--      3 stalled runs that the last search found and that no caller has been given yet (set)
+-- ARGV 1 prefix of the runs' hashes
+--      2 seconds without a transition before a run counts as stalled, and between two searches
+-- Returns the id of a run, or nothing. A run that stays stalled is given out again when it has been
+-- stalled for twice as long, because the recovery of a run with many shards takes long, and most
+-- stalled runs only wait for their turn. After MAX_PAUSE_S it is given out again in any case, so
+-- what it loses meanwhile is found by then.
+local MAX_PAUSE_S = 600
+local now, stalled_s = tonumber(redis.call('TIME')[1]), tonumber(ARGV[2])
 
-local function is_still(run)
+local function is_stalled(run)
   local key = ARGV[1] .. run
-  local state, moved, looked = unpack(redis.call('HMGET', key, 'state', 'moved_at', 'looked_at'))
+  local state, moved_at, looked_at =
+    unpack(redis.call('HMGET', key, 'state', 'moved_at', 'looked_at'))
   if state ~= 'running' then return false end
-  if not moved then  -- begun by a version that did not note it
+  if not moved_at then  -- the run was started by a version that did not store it
     redis.call('HSET', key, 'moved_at', now)
     return false
   end
-  looked = math.max(tonumber(moved), tonumber(looked or 0))
-  return now - looked >= math.max(for_s, math.min(looked - tonumber(moved), LONGEST))
+  moved_at = tonumber(moved_at)
+  local last = math.max(moved_at, tonumber(looked_at or 0))
+  return now - last >= math.max(stalled_s, math.min(last - moved_at, MAX_PAUSE_S))
 end
 
--- Most runs have ended: of 10,000 each search takes 20 ms, so the fleet makes one, not each worker.
+-- A search reads every run: 10,000 take 20 ms, and most of them have ended. So the fleet makes one
+-- search per interval, not one per worker.
 if redis.call('EXISTS', KEYS[1]) == 0 then return end
-if redis.call('SET', KEYS[2], now, 'NX', 'PX', math.ceil(1000 * for_s)) then
+if redis.call('SET', KEYS[2], now, 'NX', 'PX', math.ceil(1000 * stalled_s)) then
   redis.call('DEL', KEYS[3])
   for _, run in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-    if is_still(run) then redis.call('SADD', KEYS[3], run) end
+    if is_stalled(run) then redis.call('SADD', KEYS[3], run) end
   end
 end
 local run = redis.call('SPOP', KEYS[3])
-while run and not is_still(run) do run = redis.call('SPOP', KEYS[3]) end
+while run and not is_stalled(run) do run = redis.call('SPOP', KEYS[3]) end
 if run then redis.call('HSET', ARGV[1] .. run, 'looked_at', now) end
 return run

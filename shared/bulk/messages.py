@@ -1,7 +1,7 @@
-"""What travels to the workers for a shard: a Celery message beside the jobs', on its own queues.
+"""The Celery messages that bring shards to workers, on queues of their own beside those of jobs.
 
-Goes in: a run and a shard. Comes out: a queue's list and what to put on it; and what such a message
-says. Knows no store and sends nothing.
+A run and a shard go in; the Redis list and the message for it come out, and back again. This module
+knows no store and sends nothing.
 """
 
 from typing import Final
@@ -16,17 +16,17 @@ from imagefleet.shared.jobs.queues import list_key, queue_name
 
 MESSAGE_VERSION: Final = 1
 ShardToSend = tuple[int, int, int | None, int | None]
-"""A shard: number, samples, height and width in pixels, or None for the model's own."""
+"""Number, samples, height and width of a shard. Pixels; None means the model's native size."""
 
 
 class ShardMessage(Model):
-    """What the Celery message of a shard says."""
+    """The keyword arguments of a shard's Celery message."""
 
     version: int = MESSAGE_VERSION
     run: str
     shard: int
     destination: str
-    """URL of the store."""
+    """URL of the dataset's store."""
 
 
 def shard_to_send(shard: ShardPlan) -> ShardToSend:
@@ -34,36 +34,39 @@ def shard_to_send(shard: ShardPlan) -> ShardToSend:
 
 
 def bulk_queue(namespace: str, model: str | None, height: int | None, width: int | None) -> str:
-    """The queue of the shards of one compile key: `imagefleet.bulk.default.native`."""
+    """Return the queue for shards of one compile key: `imagefleet.bulk.default.native`."""
     return queue_name(f"{namespace}.bulk", model, height, width)
 
 
 def message_id(run: str, shard: int) -> str:
-    """Celery's task id of a shard."""
+    """Return the Celery task id of a shard."""
     return f"{run}-{shard_name(shard)}"
 
 
 def unpack_shard(kwargs: object) -> ShardMessage:
-    """What a shard's message says. Raises MessageRejected."""
+    """Return the content of a shard's message. Raise MessageRejected if it is not one."""
     if not isinstance(kwargs, dict):
-        raise MessageRejected("message carries no keyword arguments")
+        raise MessageRejected("the shard message has no keyword arguments")
     if kwargs.get("version") != MESSAGE_VERSION:
-        raise MessageRejected(f"shard message of version {kwargs.get('version')!r}, not 1")
+        version = kwargs.get("version")
+        raise MessageRejected(
+            f"the shard message has version {version!r}; this worker reads {MESSAGE_VERSION}"
+        )
     try:
         return ShardMessage.model_validate(kwargs)
     except ValueError as error:
-        raise MessageRejected(f"not the message of a shard: {error}") from None
+        raise MessageRejected(f"the shard message has wrong fields: {error}") from None
 
 
 def pack_shard(namespace: str, run: NewRun, shard: ShardToSend) -> tuple[str, str]:
-    """The list that `shard` goes to, and its message."""
+    """Return the Redis list for `shard` and the message to push to it."""
     number, samples, height, width = shard
     queue = bulk_queue(namespace, run.model, height, width)
-    said = ShardMessage(run=run.id, shard=number, destination=run.destination)
+    content = ShardMessage(run=run.id, shard=number, destination=run.destination)
     message = task_message(
         BULK_TASK_NAME,
         message_id(run.id, number),
-        said.model_dump(),
+        content.model_dump(),
         queue=queue,
         priority=run.priority,
         images=samples,

@@ -1,8 +1,8 @@
-"""What a dataset is to be: the plan in its destination, which everybody who works on it reads.
+"""The plan of a dataset, as it is stored in the destination for producers and workers.
 
-The plan is content-addressed. It names every shard's rows by their SHA-256, so that the same input
-and parameters make the same plan, and anything else is another one.
-Knows no store, no Redis, no input format.
+Rows and parameters go in; the plan as JSON, the seeds of rows and the id of the run come out. The
+plan lists the rows of each shard by their SHA-256, so the same input and parameters give the same
+plan, and any other input gives another. This module knows no store, no Redis and no input format.
 """
 
 import hashlib
@@ -14,15 +14,16 @@ from typing import Annotated, Any, Final, Self
 from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.errors import PlanDamaged
-from imagefleet.shared.jobs.model import MAX_IMAGES, MAX_SEED, ImageFormat, JobRequest, Model, Name
+from imagefleet.shared.jobs.model import ImageFormat, Model, QueueSafeName
+from imagefleet.shared.jobs.request import MAX_IMAGES, MAX_SEED, JobRequest
 
 PLAN_VERSION: Final = 1
-_GOLDEN: Final = 0x9E3779B9
-"""2³² divided by the golden ratio, odd: its multiples meet every 32-bit number once."""
+_GOLDEN_RATIO: Final = 0x9E3779B9
+"""2³² divided by the golden ratio. It is odd, so its multiples reach every 32-bit number once."""
 
 
 class BulkFormat(StrEnum):
-    """How finished shards are kept."""
+    """The file format of finished shards."""
 
     WEBDATASET = "webdataset"
     FILES = "files"
@@ -30,23 +31,23 @@ class BulkFormat(StrEnum):
 
 
 class Source(Model):
-    """Where the prompts came from."""
+    """The input that the rows came from."""
 
     name: str
     sha256: str | None = None
-    """Of the file; None for an iterable."""
+    """Digest of the file; None for an iterable."""
 
 
 class ShardPlan(Model):
-    """One shard: rows of one picture size, in the order of the input."""
+    """One shard: rows of one image size, in the order of the input."""
 
     name: str
     rows: int
     samples: int
     sha256: str
-    """Of its file of rows."""
+    """Digest of the shard's row file."""
     height: int | None = None
-    """Pixels; None means the model's own size."""
+    """Pixels; None means the model's native size."""
     width: int | None = None
 
     @property
@@ -55,28 +56,28 @@ class ShardPlan(Model):
 
 
 class RowParameters(Model):
-    """What a run gives to every row, and a row may choose for itself."""
+    """Parameters that a run sets for all rows and that a row may override."""
 
     negative_prompt: str | None = None
     num_inference_steps: int | None = None
     guidance_scale: float | None = None
     num_images_per_prompt: Annotated[int, Field(ge=1, le=MAX_IMAGES)] | None = None
-    scheduler: Name | None = None
+    scheduler: QueueSafeName | None = None
 
 
 class ShardRow(RowParameters):
-    """One line of a shard's file of rows. `None` means what the plan says."""
+    """One line of a shard's row file. None means the value in the plan."""
 
     row: int
-    """In the input, from 0."""
+    """Number in the input, from 0."""
     prompt: str
     seed: int
     extra: dict[str, Any] = Field(default_factory=dict)
-    """Columns that are no parameters."""
+    """Columns that are not parameters; they are copied into the metadata."""
 
 
 class Plan(Model):
-    """A whole dataset to be made."""
+    """The whole dataset as it will be generated."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -84,15 +85,15 @@ class Plan(Model):
     format: BulkFormat = BulkFormat.WEBDATASET
     image_format: ImageFormat = ImageFormat.PNG
     shard_size: int
-    """Samples a shard holds at most; a row's pictures are never parted."""
+    """Maximum samples per shard. All images of a row are in one shard."""
     parameters: RowParameters = RowParameters()
     seed: int = 0
-    """Of the run: rows without a seed derive theirs from it."""
-    model: Name | None = None
+    """Seed of the run; rows without a seed derive theirs from it."""
+    model: QueueSafeName | None = None
     model_digest: str | None = None
-    """`sha256:…`; None if no worker had told it when the plan was made."""
+    """`sha256:…`; None if no worker had announced it when the plan was made."""
     columns: dict[str, str] = Field(default_factory=dict)
-    """Parameter to the input's column that holds it, where the names differ."""
+    """Parameter to the input column that holds it, where the names differ."""
     dedupe: bool = False
     source: Source
     rows: int
@@ -104,26 +105,29 @@ class Plan(Model):
 
     @property
     def digest(self) -> str:
-        """SHA-256, hexadecimal, of all but the time it was made."""
-        return hashlib.sha256(self._canonical(but={"created_at"})).hexdigest()
+        """Return the SHA-256, hexadecimal, of everything but the time of planning."""
+        return hashlib.sha256(self._canonical_json(exclude={"created_at"})).hexdigest()
 
     @property
-    def work(self) -> str:
-        """SHA-256 of the pictures and files that are asked for. What may differ: when it was
-        planned, the input's name, and whether the model's digest was known by then."""
-        but = {"created_at", "source", "model_digest"}
-        return hashlib.sha256(self._canonical(but=but)).hexdigest()
+    def work_digest(self) -> str:
+        """Return the SHA-256, hexadecimal, of the images and files that the plan describes.
+
+        It does not depend on the time of planning, on the input's name, or on whether the model's
+        digest was known.
+        """
+        exclude = {"created_at", "source", "model_digest"}
+        return hashlib.sha256(self._canonical_json(exclude=exclude)).hexdigest()
 
     def is_same_work(self, other: "Plan") -> bool:
-        """Whether both ask for the same pictures in the same files."""
-        return self.work == other.work
+        """Return whether both plans describe the same images in the same files."""
+        return self.work_digest == other.work_digest
 
     def dump(self) -> bytes:
-        return self._canonical(but=set()) + b"\n"
+        return self._canonical_json(exclude=set()) + b"\n"
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """Raises PlanDamaged."""
+        """Parse `plan.json`. Raise PlanDamaged if it is not a plan."""
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
@@ -132,9 +136,13 @@ class Plan(Model):
             raise PlanDamaged(f"plan.json cannot be read: {where}: {first['msg']}") from None
 
     def read_rows(self, shard: ShardPlan, data: bytes) -> Iterator[ShardRow]:
-        """The rows of `shard` from its file. Raises PlanDamaged if that is not what was planned."""
+        """Yield the rows of `shard` from its row file.
+
+        Raises:
+            PlanDamaged: `data` is not the file that was planned.
+        """
         if hashlib.sha256(data).hexdigest() != shard.sha256:
-            raise PlanDamaged(f"plan/{shard.name}.jsonl is not the file that was planned")
+            raise PlanDamaged(f"plan/{shard.name}.jsonl has changed: its SHA-256 is not the plan's")
         for line in data.splitlines():
             try:
                 yield ShardRow.model_validate_json(line)
@@ -142,7 +150,7 @@ class Plan(Model):
                 raise PlanDamaged(f"a row of plan/{shard.name}.jsonl cannot be read") from None
 
     def request(self, shard: ShardPlan, row: ShardRow) -> JobRequest:
-        """Everything that is asked for one row, in a job's words."""
+        """Return the parameters of one row as the request of a job."""
         chosen = {
             **self.parameters.model_dump(exclude_none=True),
             **row.model_dump(exclude_none=True, exclude={"row", "extra"}),
@@ -158,32 +166,35 @@ class Plan(Model):
         )
 
     def images_of(self, row: ShardRow) -> int:
-        """Samples of a row."""
+        """Return the number of samples of a row."""
         return row.num_images_per_prompt or self.parameters.num_images_per_prompt or 1
 
-    def _canonical(self, but: set[str]) -> bytes:
-        return canonical_json(self.model_dump(mode="json", exclude=but, exclude_defaults=True))
+    def _canonical_json(self, exclude: set[str]) -> bytes:
+        return canonical_json(self.model_dump(mode="json", exclude=exclude, exclude_defaults=True))
 
 
 def canonical_json(document: Mapping[str, Any]) -> bytes:
-    """One line of JSON that is the same for the same document."""
+    """Return one line of JSON, without line end. Equal documents give equal bytes."""
     text = json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return text.encode()
 
 
 def derive_seed(run_seed: int, row: int) -> int:
-    """The seed of a row that names none: `run_seed` and `row` stirred into 32 bits.
+    """Return the seed of a row that sets none: a hash of `run_seed` and `row`, 32 bits.
 
-    For one `run_seed` no two of the first 2³² rows share a seed, because every step can be undone.
-    The finalizer of MurmurHash3, https://github.com/aappleby/smhasher
+    With one `run_seed`, no two of the first 2³² rows share a seed, because every step is
+    invertible. The hash is the finalizer of MurmurHash3, https://github.com/aappleby/smhasher
     """
-    mixed = (run_seed + row * _GOLDEN) & MAX_SEED
+    mixed = (run_seed + row * _GOLDEN_RATIO) & MAX_SEED
     mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & MAX_SEED
     mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & MAX_SEED
     return mixed ^ (mixed >> 16)
 
 
 def run_id(destination: str, plan: Plan) -> str:
-    """Of the work on one plan in one place. `destination` is the store's url. Two who plan the same
-    at once mean one run, also if a worker tells its model's digest in between."""
-    return hashlib.sha256(f"{destination}\0{plan.work}".encode()).hexdigest()[:16]
+    """Return the id of the run that makes `plan` in `destination`, the URL of a store.
+
+    Two producers that plan the same dataset at once get the same id, also if a worker announces its
+    model's digest in between.
+    """
+    return hashlib.sha256(f"{destination}\0{plan.work_digest}".encode()).hexdigest()[:16]

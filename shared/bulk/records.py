@@ -1,4 +1,4 @@
-"""Runs and shards as Redis keeps them, read into values. Knows no Redis."""
+"""Records of runs and shards, parsed from what Redis stores. This module knows no Redis client."""
 
 import json
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from typing import Any, Final
 from imagefleet.shared.jobs.model import Model, State
 
 NO_RECORD: Final = "none"
-"""State of a shard that has no record yet."""
+"""State that the scripts use for a shard without a record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """A shard as it stands. Counts are samples."""
+    """The stored record of a shard. `done` and `failed` count samples, `tries` attempts."""
 
     shard: int
     state: State
@@ -26,17 +26,18 @@ class ShardRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTransition:
-    """What came of a move: whether it happened, what stood there before, how the run stands."""
+    """The result of a requested state change of a shard."""
 
     happened: bool
     before: State | None
-    run: State | None
-    """None: no record of the run."""
+    """State of the shard before; None: it had no record."""
+    run_state: State | None
+    """State of the run afterwards; None: there is no record of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewRun:
-    """What the record of a run is made of."""
+    """The data from which the record of a run is created."""
 
     id: str
     destination: str
@@ -49,7 +50,7 @@ class NewRun:
 
 
 class RunStatus(Model):
-    """A run as it stands. Times are Unix seconds by the Redis server's clock."""
+    """The status of a run. Times are Unix seconds of the Redis server's clock."""
 
     id: str
     destination: str
@@ -59,13 +60,14 @@ class RunStatus(Model):
     shards: int
     samples: int
     images: int
-    """Samples made so far, those of shards in work too. Less again when a worker dies: what it had
-    not kept is made once more."""
+    """Samples generated so far, with those of unfinished shards. The number falls when a worker
+    dies, because samples without a checkpoint are generated again."""
     failed_images: int
     shards_by_state: dict[State, int]
     failures_by_reason: dict[str, int]
     images_by_worker: dict[str, int]
-    """What each has made, also what was lost with it: the sum may be more than `images`."""
+    """Samples that each worker generated. Lost samples count here, so the sum may be larger than
+    `images`."""
     max_failures: int | None
     priority: int
     started_at: float
@@ -77,16 +79,16 @@ class RunStatus(Model):
 
     @property
     def as_new_run(self) -> NewRun:
-        """What its record was made of."""
+        """Return the data from which the record was created."""
         return NewRun(**{each.name: getattr(self, each.name) for each in fields(NewRun)})
 
 
 def parse_transition(answer: Any) -> ShardTransition:
-    happened, before, run = answer
+    happened, before, run_state = answer
     return ShardTransition(
         happened=bool(happened),
         before=None if before == NO_RECORD else State(before),
-        run=State(run) if run else None,
+        run_state=State(run_state) if run_state else None,
     )
 
 

@@ -1,10 +1,10 @@
-"""Where Redis keeps the runs of a namespace. What the keys hold, `shared.bulk.runs` tells."""
+"""Redis keys of the bulk runs of a namespace. `shared.bulk.runs` describes their content."""
 
 from typing import NamedTuple
 
 
 class RunKeys(NamedTuple):
-    """Of one run, in the order in which the scripts take them."""
+    """The keys of one run, in the order in which the scripts take them."""
 
     run: str
     shards: str
@@ -13,22 +13,22 @@ class RunKeys(NamedTuple):
 
 
 def index_key(namespace: str) -> str:
-    """The sorted set of runs, by the time they began."""
+    """Return the key of the sorted set of runs, scored by start time."""
     return f"{namespace}:bulk"
 
 
 def search_throttle_key(namespace: str) -> str:
-    """Stands while no other search for runs that stand still is due."""
+    """Return the key of the string that exists until the next search for stalled runs is due."""
     return f"{index_key(namespace)}:looked"
 
 
 def stalled_runs_key(namespace: str) -> str:
-    """The set of runs that were found to stand still, and given to nobody yet."""
+    """Return the key of the set of stalled runs that no worker has been given yet."""
     return f"{index_key(namespace)}:still"
 
 
 def run_key(namespace: str, run: str) -> str:
-    """The hash of one run."""
+    """Return the key of one run's hash."""
     return f"{index_key(namespace)}:{run}"
 
 

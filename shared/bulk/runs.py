@@ -1,19 +1,20 @@
-"""Runs and their shards in Redis: a record a shard, every change a compare-and-set on the server.
+"""Records of bulk runs and their shards in Redis. Scripts on the server change them atomically.
 
-    <namespace>:bulk                  sorted set: run by the time it began
-    <namespace>:bulk:looked           string: no other search for still runs is due
-    <namespace>:bulk:still            set: runs found then, and given to nobody yet
-    <namespace>:bulk:<run>            hash: what it is, its state, its counts, its last move
+    <namespace>:bulk                  sorted set: run by start time
+    <namespace>:bulk:looked           string: exists until the next search for stalled runs is due
+    <namespace>:bulk:still            set: stalled runs that no worker has been given yet
+    <namespace>:bulk:<run>            hash: parameters, state and counts of a run, its last change
     <namespace>:bulk:<run>:shards     hash: shard number to `state|attempt|worker|done|failed|tries`
-    <namespace>:bulk:<run>:workers    hash: worker to samples it made
+    <namespace>:bulk:<run>:workers    hash: worker to the samples it generated
     <namespace>:bulk:<run>:reasons    hash: shard number to its failed samples by error code (JSON)
 
-A shard travels as a Celery message beside the jobs', on queues of its own, so the workers' claims
-and leases hold for it as they do for jobs. The truth of a dataset is in its destination: what Redis
-loses, running the same command again brings back. Knows no store and no Celery.
+The Celery message of a shard lies in queues of its own, beside those of jobs. Claims and leases
+work for it as for jobs. The destination decides what a dataset contains: if Redis loses records,
+the same command restores them from there. This module knows no store and no Celery.
 """
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.bulk.messages import ShardToSend, bulk_queue, pack_shard
@@ -23,34 +24,35 @@ from imagefleet.shared.bulk.records import (
     RunStatus,
     ShardRecord,
     ShardTransition,
-    parse_shard_record,
     parse_run_status,
+    parse_shard_record,
 )
 from imagefleet.shared.bulk.redis_keys import (
     RunKeys,
     index_key,
-    search_throttle_key,
     run_key,
     run_keys,
+    search_throttle_key,
     stalled_runs_key,
 )
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.queues import claims_key, leases_key
+from imagefleet.shared.jobs.redis_keys import claims_key, leases_key
 from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
     from redis import Redis
 
 _WITHOUT_MESSAGE: Final = (NO_RECORD, State.FAILED, State.CANCELLED)
-"""States in which no message of the shard is on its way."""
+"""States of a shard that has no message in a queue or in a claim."""
 
 
 class RunRecords:
-    """The runs of one namespace. Safe to share between threads."""
+    """The records of the runs of one namespace. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
+        """Store the connection. `retention_s`: seconds to keep the records of an ended run."""
         self._redis = client
         self._namespace = namespace
         self._index = index_key(namespace)
@@ -61,11 +63,11 @@ class RunRecords:
         self._find_stalled_script = load_script(client, __package__, "find_stalled")
 
     def start(self, run: NewRun) -> None:
-        """Make the run's record, or set one that has ended going again. Sends no shard."""
+        """Create the run's record, or set an ended run to `running` again. Send no shard."""
         self._remove_expired()
         keys = self._keys(run.id)
         now = self._redis.time()[0]
-        fixed = {
+        constant = {
             "destination": run.destination,
             "plan_digest": run.plan_digest,
             "model": run.model or "",
@@ -73,15 +75,14 @@ class RunRecords:
             "samples": run.samples,
             "started_at": now,
         }
-        most = "" if run.max_failures is None else run.max_failures
         with self._redis.pipeline(transaction=True) as pipe:
-            for field, value in fixed.items():
+            for field, value in constant.items():
                 pipe.hsetnx(keys.run, field, str(value))
             pipe.hset(
                 keys.run,
                 mapping={
                     "state": State.RUNNING.value,
-                    "max_failures": most,
+                    "max_failures": "" if run.max_failures is None else run.max_failures,
                     "priority": run.priority,
                     "moved_at": now,
                 },
@@ -93,184 +94,180 @@ class RunRecords:
             pipe.execute()
 
     def enqueue(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
-        """Send shards to the workers: those without a record, and those that failed or were
-        cancelled. What was done of the latter still counts. How many went."""
-        sent = ((shard[0], self._queued(run, shard, _WITHOUT_MESSAGE)) for shard in shards)
-        return len(self._transitions.apply_all(run.id, sent))
+        """Enqueue the shards that have no record, failed or were cancelled, and return their
+        number. Counts of cancelled shards stay."""
+        changes = ((shard[0], self._queued(run, shard, _WITHOUT_MESSAGE)) for shard in shards)
+        return len(self._transitions.apply_all(run.id, changes))
 
     def resend_lost(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
-        """Send again those of a run under way that are to be made while no message of theirs is
-        anywhere: a Redis that failed over forgot it, or how they ended, or whoever was to send them
-        did not live to. How many went. Two who do this at once may send a shard twice.
+        """Enqueue the lost shards of a running run again. Return their number.
 
-        Reads all claims and all messages in the queues of `shards` in one go: 10,000 shards keep
-        Redis busy for 0.1 s.
+        A lost shard is not finished and has no message anywhere. This happens after a Redis
+        failover that lost the message or the result, or if the sender died. Two callers at the same
+        time may send a shard twice.
+
+        The script reads all claims and all messages in the queues of `shards` at once: 10,000
+        shards block Redis for 0.1 s.
         """
         by_number = {shard[0]: shard for shard in shards}
         sizes = {shard[2:] for shard in by_number.values()}
         queues = {bulk_queue(self._namespace, run.model, *size) for size in sizes}
         keys = self._keys(run.id)
-        found = self._find_lost_script(
+        lost = self._find_lost_script(
             keys=[keys.run, keys.shards, leases_key(self._namespace), *sorted(queues)],
             args=[run.id, claims_key(self._namespace, "")],
         )
-        again = (
+        changes = (
             (shard, self._queued(run, by_number[shard], (state,), holder=attempt))
-            for shard, state, attempt in cast(list[tuple[int, str, str]], found)
+            for shard, state, attempt in cast(list[tuple[int, str, str]], lost)
             if shard in by_number
         )
-        return len(self._transitions.apply_all(run.id, again))
+        return len(self._transitions.apply_all(run.id, changes))
 
-    def find_stalled(self, for_s: float) -> str | None:
-        """A run under way in which nothing has moved for so long, if there is one: look after it,
-        as `resend_lost` and `finish_run` do. Nobody else is told of it until it has been still for twice
-        as long, or for 10 minutes more: whoever dies over it takes no other run with it, nor that
-        one for long."""
-        found = self._find_stalled_script(
-            keys=[
-                self._index,
-                search_throttle_key(self._namespace),
-                stalled_runs_key(self._namespace),
-            ],
-            args=[run_key(self._namespace, ""), for_s],
+    def find_stalled(self, stalled_s: float) -> str | None:
+        """Return a running run in which nothing has changed for `stalled_s`, or None.
+
+        The caller recovers it with `resend_lost` and `finish_run`. No other caller gets the run
+        until it has been stalled for twice as long, or for 10 minutes more. So a caller that dies
+        delays this run for a limited time, and no other run.
+        """
+        namespace = self._namespace
+        run = self._find_stalled_script(
+            keys=[self._index, search_throttle_key(namespace), stalled_runs_key(namespace)],
+            args=[run_key(namespace, ""), stalled_s],
         )
-        return cast(str | None, found)
+        return cast(str | None, run)
 
     def release_stalled(self, run: str) -> None:
-        """Of a run that `find_stalled` gave and that could not be looked after here: somebody else is told
-        of it at the next search."""
+        """Let the next search return a run from `find_stalled` that this caller cannot recover."""
         self._redis.hdel(self._keys(run).run, "looked_at")
 
     def restart_shards(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
-        """Send shards whose files were taken away, whoever has worked on them meanwhile: what was
-        made of them counts no more. How many went: not those whose message waits."""
+        """Enqueue shards whose files were deleted, whoever holds them, and reset their counts.
+
+        Return the number of shards sent. Shards that are queued are not sent again.
+        """
         from_states = (*_WITHOUT_MESSAGE, State.SUCCEEDED, State.RUNNING)
-        sent = (
+        changes = (
             (shard[0], self._queued(run, shard, from_states).with_counts(0, {})) for shard in shards
         )
-        return len(self._transitions.apply_all(run.id, sent))
+        return len(self._transitions.apply_all(run.id, changes))
 
     def withdraw(self, run: str, shards: Iterable[int]) -> list[int]:
-        """Count shards as cancelled, so that no worker touches their files until they are sent
-        again. Which: not those on their way or in work. Whoever does not live to send them is made
-        up for when nothing has moved in the run for a while: so withdraw them again while it takes
-        long to come to that."""
-        asked = ShardChange(
-            to_state=State.CANCELLED, from_states=(*_WITHOUT_MESSAGE, State.SUCCEEDED)
-        )
-        return self._transitions.apply_all(
-            run, ((shard, asked.with_counts(0, {})) for shard in shards)
-        )
+        """Mark shards as cancelled: no worker touches their files until they are sent again.
+
+        Return their numbers, without the shards that are queued or running. If the caller dies
+        before it sends them, the recovery of stalled runs sends them. A caller that needs long
+        before it sends them must therefore withdraw them again from time to time.
+        """
+        from_states = (*_WITHOUT_MESSAGE, State.SUCCEEDED)
+        change = ShardChange(to_state=State.CANCELLED, from_states=from_states).with_counts(0, {})
+        return self._transitions.apply_all(run, ((shard, change) for shard in shards))
 
     def mark_finished(self, run: str, shards: Iterable[tuple[int, int, Mapping[str, int]]]) -> None:
-        """Record shards (number, samples, failed samples by error code) whose commit markers were
-        found."""
-        found = ShardChange(to_state=State.SUCCEEDED, from_states=_WITHOUT_MESSAGE)
+        """Record shards (number, samples, failed samples by error code) as succeeded, after their
+        commit markers were found."""
+        change = ShardChange(to_state=State.SUCCEEDED, from_states=_WITHOUT_MESSAGE)
         self._transitions.apply_all(
-            run, ((shard, found.with_counts(done, reasons)) for shard, done, reasons in shards)
+            run, ((shard, change.with_counts(done, reasons)) for shard, done, reasons in shards)
         )
 
     def begin(
         self, run: str, shard: int, attempt: str, worker: str, claim: tuple[str, str] = ("", "")
     ) -> ShardTransition:
-        """A worker takes the shard; `claim` (claims hash, tag) must still stand. Not if the run has
-        stopped: then the shard is recorded as cancelled, and its message can go. Nor if a living
-        worker claims another message of the shard: it goes on, and this message can go."""
-        taken = ShardChange(
+        """Let `attempt` hold the shard, if `claim` (claims hash, tag) still exists.
+
+        This fails if the run has stopped (the shard becomes cancelled), or if a worker with a lease
+        has claimed another message of the shard. In both cases the caller acknowledges its message.
+        """
+        change = ShardChange(
             to_state=State.RUNNING,
             from_states=(NO_RECORD, State.QUEUED, State.RUNNING),
             attempt=attempt,
             worker=worker,
             claim=claim,
         )
-        return self._transitions.apply(run, shard, taken)
+        return self._transitions.apply(run, shard, change)
 
     def report_progress(
         self, run: str, shard: int, attempt: str, worker: str, done: int, failed: int
     ) -> bool:
-        """Note how many samples there are. False when the run has stopped: hand it back.
-
-        Raises:
-            LeaseLost: another attempt has the shard, or nobody does.
-        """
-        noted = ShardChange(
+        """Store the samples so far. Return False if the run has stopped: requeue the shard then.
+        Raise LeaseLost if `attempt` does not hold the shard."""
+        change = ShardChange(
             to_state=State.RUNNING, attempt=attempt, worker=worker, counts=f"{done}|{failed}"
         )
-        return self._transitions.apply_as_holder(run, shard, attempt, noted).run is State.RUNNING
+        transition = self._transitions.apply_as_holder(run, shard, attempt, change)
+        return transition.run_state is State.RUNNING
 
     def succeed(
-        self,
-        run: str,
-        shard: int,
-        attempt: str,
-        worker: str,
-        done: int,
-        reasons: Mapping[str, int],
+        self, run: str, shard: int, attempt: str, worker: str, done: int, reasons: Mapping[str, int]
     ) -> ShardTransition:
-        """The commit marker stands. `reasons` are failed samples by error code.
+        """Record the shard as succeeded, after its commit marker was written.
 
-        The move that completes the run, and only that one, answers with the run succeeded or
-        failed: whoever made it writes the summary. Raises LeaseLost.
+        If this shard ends the run, the result has the run's terminal state. No other transition has
+        it, so the caller writes the summary. `reasons`: failed samples by error code. Raise
+        LeaseLost if `attempt` does not hold the shard.
         """
-        ended = ShardChange(to_state=State.SUCCEEDED, worker=worker).with_counts(done, reasons)
-        return self._transitions.apply_as_holder(run, shard, attempt, ended)
+        change = ShardChange(to_state=State.SUCCEEDED, worker=worker).with_counts(done, reasons)
+        return self._transitions.apply_as_holder(run, shard, attempt, change)
 
     def fail(
         self, run: str, shard: int, attempt: str, worker: str, reasons: Mapping[str, int]
     ) -> ShardTransition:
-        """The shard as a whole cannot be made. Raises LeaseLost."""
-        ended = ShardChange(to_state=State.FAILED, worker=worker).with_counts(0, reasons)
-        return self._transitions.apply_as_holder(run, shard, attempt, ended)
+        """Record that the whole shard failed. Raise LeaseLost if `attempt` does not hold it."""
+        change = ShardChange(to_state=State.FAILED, worker=worker).with_counts(0, reasons)
+        return self._transitions.apply_as_holder(run, shard, attempt, change)
 
     def requeue(self, run: str, shard: int, attempt: str) -> ShardTransition:
-        """The worker gives the shard back, if it still has it; its message must go back to the
-        queue too, unless the run has stopped: then it must go."""
-        back = ShardChange(to_state=State.QUEUED, from_states=(State.RUNNING,), holder=attempt)
-        return self._transitions.apply(run, shard, back)
+        """Set the shard back to queued if `attempt` holds it. The caller requeues its message, or
+        acknowledges it if the run has stopped."""
+        change = ShardChange(to_state=State.QUEUED, from_states=(State.RUNNING,), holder=attempt)
+        return self._transitions.apply(run, shard, change)
 
     def shards_key(self, run: str) -> str:
-        """Of the hash of the shards' records."""
+        """Return the key of the hash of the shards' records."""
         return self._keys(run).shards
 
     def tries(self, run: str, shard: int) -> int:
-        """How often the shard was begun."""
+        """Return how many attempts at the shard have begun."""
         record = cast(str | None, self._redis.hget(self._keys(run).shards, str(shard)))
         return 0 if record is None else parse_shard_record(str(shard), record).tries
 
     def holds(self, run: str, shard: int, attempt: str) -> bool:
-        """Whether the shard is still this attempt's. Asked right before its files are shown."""
+        """Return whether `attempt` holds the shard. Call it just before its files are written."""
         record = cast(str | None, self._redis.hget(self._keys(run).shards, str(shard)))
         return record is not None and record.startswith(f"{State.RUNNING}|{attempt}|")
 
     def cancel(self, run: str) -> State:
-        """Stop a run: workers put its shards down between batches. How it ended, now or before.
-        Raises UnknownRun."""
+        """Stop a run and return its state; workers release its shards between two batches. Raise
+        UnknownRun if there is no record of it."""
         return self._finish(run, cancel=True)
 
     def finish_run(self, run: str) -> State:
-        """End a run that was set going when all its shards had ended. Raises UnknownRun."""
+        """Finish a running run if all its shards have ended, and return its state. Raise
+        UnknownRun if there is no record of it."""
         return self._finish(run, cancel=False)
 
     def get(self, run: str) -> RunStatus:
-        """Raises UnknownRun."""
+        """Return the status of a run. Raise UnknownRun if there is no record of it."""
         keys = self._keys(run)
         with self._redis.pipeline(transaction=True) as pipe:
             for key in (keys.run, keys.workers, keys.reasons):
                 pipe.hgetall(key)
             fields, by_worker, by_shard = cast(list[dict[str, str]], pipe.execute())
         if "state" not in fields:
-            raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
+            raise _unknown(run)
         return parse_run_status(run, fields, by_worker, by_shard)
 
     def shards(self, run: str) -> list[ShardRecord]:
-        """Every shard's record, in order."""
-        found = cast(dict[str, str], self._redis.hgetall(self._keys(run).shards))
-        return sorted(
-            (parse_shard_record(shard, text) for shard, text in found.items()), key=_number
-        )
+        """Return the records of all shards that have one, by number."""
+        records = cast(dict[str, str], self._redis.hgetall(self._keys(run).shards))
+        parsed = (parse_shard_record(shard, text) for shard, text in records.items())
+        return sorted(parsed, key=attrgetter("shard"))
 
     def ids(self) -> list[str]:
-        """The runs of which there may be records, the latest first."""
+        """Return the ids of the runs, the latest first. Some of their records may have expired."""
         return cast(list[str], self._redis.zrevrange(self._index, 0, -1))
 
     def _keys(self, run: str) -> RunKeys:
@@ -287,17 +284,17 @@ class RunRecords:
     def _finish(self, run: str, *, cancel: bool) -> State:
         state = self._finish_script(keys=self._keys(run), args=[int(cancel), self._retention_s])
         if not state:
-            raise UnknownRun(f"no run {run!r} here: never started, or its record expired")
+            raise _unknown(run)
         return State(cast(str, state))
 
     def _remove_expired(self) -> None:
         with self._redis.pipeline(transaction=False) as pipe:
             for run in (runs := self.ids()):
                 pipe.exists(self._keys(run).run)
-            gone = [run for run, stands in zip(runs, pipe.execute(), strict=True) if not stands]
-        if gone:
-            self._redis.zrem(self._index, *gone)
+            expired = [run for run, exists in zip(runs, pipe.execute(), strict=True) if not exists]
+        if expired:
+            self._redis.zrem(self._index, *expired)
 
 
-def _number(record: ShardRecord) -> int:
-    return record.shard
+def _unknown(run: str) -> UnknownRun:
+    return UnknownRun(f"no run {run!r} in Redis: it was never started, or its record has expired")

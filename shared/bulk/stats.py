@@ -1,6 +1,6 @@
-"""What was made: the commit marker of a shard, and the summary of a run.
+"""The commit marker of a shard and the summary of a run, as stored in the destination.
 
-No times and no workers: a shard made again has the same bytes.
+They hold no times and no workers, so a shard that is made again has the same bytes.
 """
 
 from collections import Counter
@@ -15,42 +15,42 @@ class ShardFile(Model):
 
     key: str
     sha256: str
-    """hexadecimal"""
+    """Hexadecimal."""
     size: int
-    """bytes"""
+    """Bytes."""
 
 
 class RowFailure(Model):
-    """A row that could not be painted, and all its samples with it."""
+    """A row that could not be generated. None of its samples exists."""
 
     row: int
     samples: int
     code: str
-    """Of shared.errors"""
+    """Error code of `shared.errors`."""
     message: str
 
 
 class ShardStats(Model):
-    """The commit marker: once it stands, the shard is finished."""
+    """The commit marker of a shard. Once it is stored, the shard is finished."""
 
     shard: str
     plan_sha256: str
-    """Of the shard's file of rows."""
+    """Digest of the shard's row file."""
     model: str
     model_digest: str
     samples: int
-    """That are there."""
+    """Samples that exist, without the failed ones."""
     failures: tuple[RowFailure, ...] = ()
     files: tuple[ShardFile, ...]
-    """With the metadata file; not this one."""
+    """All files with the metadata file, without this one."""
 
     @property
     def failed(self) -> int:
-        """Samples that are not there."""
+        """Return the number of samples that could not be generated."""
         return sum(failure.samples for failure in self.failures)
 
     def reasons(self) -> dict[str, int]:
-        """Failed samples by the code of their error."""
+        """Return the failed samples by error code."""
         counted: Counter[str] = Counter()
         for failure in self.failures:
             counted[failure.code] += failure.samples
@@ -61,10 +61,10 @@ class ShardStats(Model):
 
 
 class RunStats(Model):
-    """`stats.json` of a whole dataset."""
+    """The summary of a whole dataset, `stats.json`."""
 
     work: str
-    """What was asked for, as SHA-256: `Plan.work`."""
+    """`Plan.work_digest`."""
     model: str
     model_digest: str
     rows: int
@@ -75,11 +75,11 @@ class RunStats(Model):
     failed_samples: int
     failures_by_reason: dict[str, int]
     size: int
-    """bytes, of all files of the shards"""
+    """Bytes in all files of the shards."""
 
     @classmethod
     def of(cls, plan: Plan, shards: Iterable[ShardStats]) -> "RunStats":
-        """Sum up. Raises ValueError if there is no shard."""
+        """Add up the shards of a run. Raise ValueError if there is none."""
         samples = failed = size = count = 0
         reasons: Counter[str] = Counter()
         last: ShardStats | None = None
@@ -90,9 +90,9 @@ class RunStats(Model):
             size += sum(file.size for file in last.files)
             reasons.update(last.reasons())
         if last is None:
-            raise ValueError("a run has at least one shard")
+            raise ValueError("a run without shards has no summary")
         return cls(
-            work=plan.work,
+            work=plan.work_digest,
             model=last.model,
             model_digest=last.model_digest,
             rows=plan.rows,

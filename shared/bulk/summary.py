@@ -1,7 +1,7 @@
-"""Sum up a finished dataset: `stats.json`, and the card that the Hub reads.
+"""Write the summary of a finished dataset: `stats.json`, and the card that the Hub reads.
 
-Goes in: a destination where every shard has its commit marker. The same shards give the same bytes.
-The card's header: https://huggingface.co/docs/hub/datasets-cards
+A destination where every shard has its commit marker goes in; the two files come out. Equal shards
+give equal bytes. The header of the card: https://huggingface.co/docs/hub/datasets-cards
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _DATA_FILES: Final = {
 
 
 def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
-    """Write both files. Raises KeyError if a shard is not finished."""
+    """Write `stats.json` and the card. Raise KeyError if a shard is not finished."""
     found = [stats for _, stats in finished_shards(store, plan.shards)]
     if len(found) < len(plan.shards):
         raise KeyError(f"{len(plan.shards) - len(found)} shards are not finished")
@@ -41,20 +41,22 @@ def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
 
 
 def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
-    """The same for a run that is complete, if whoever ended it did not live to. Nothing where files
-    were removed since."""
+    """Write the summary of a complete run if it is missing, because the last worker died.
+
+    Do nothing if files of the dataset were removed meanwhile.
+    """
     with suppress(KeyError, ValueError):
-        if RunStats.model_validate_json(store.get(RUN_STATS)).work == plan.work:
+        if RunStats.model_validate_json(store.get(RUN_STATS)).work == plan.work_digest:
             return
     with suppress(KeyError):
         write_summary(store, plan)
 
 
 def render_card(plan: Plan, stats: RunStats) -> str:
-    """The README.md of the dataset."""
+    """Return the dataset card, `README.md`."""
     rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(plan, stats))
     return f"""---
-pretty_name: Generated pictures of {stats.rows} prompts
+pretty_name: Images generated from {stats.rows} prompts
 task_categories:
 - text-to-image
 tags:
@@ -69,37 +71,37 @@ configs:
     path: {_DATA_FILES[plan.format]}
 ---
 
-# Generated pictures of {stats.rows} prompts
+# Images generated from {stats.rows} prompts
 
-Every picture was made from a prompt by a text-to-image model. None was taken by a camera, and none
-was looked at by a person.
+A text-to-image model generated every image from a prompt. No image is a photograph, and nobody has
+reviewed them.
 
 | | |
 |---|---|
 {rows}
 
-Every sample carries the parameters it was made with: the same model with the same parameters and
-seed makes it again. `plan/` holds every row as it was asked for, `NNNNN.stats.json` the SHA-256 of
-each shard's files and the rows that failed. Made with imagefleet.
+The metadata of every sample holds its parameters. The same model with the same parameters and seed
+generates the same image again. `plan/` holds the parameters of every row. `NNNNN.stats.json` holds
+the SHA-256 of each shard's files and the rows that failed. Made with imagefleet.
 """
 
 
 def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
-    yield "Pictures", stats.samples
+    yield "Images", stats.samples
     yield "Prompts", stats.rows
-    yield "Shards", f"{stats.shards} of at most {plan.shard_size} pictures, as {plan.format}"
-    yield "Picture format", plan.image_format.value
+    yield "Shards", f"{stats.shards} of at most {plan.shard_size} images, as {plan.format}"
+    yield "Image format", plan.image_format.value
     yield "Model", stats.model
     yield "Model digest", f"`{stats.model_digest}`"
     for name, value in plan.parameters.model_dump(exclude_none=True).items():
         yield f"`{name}`", value
     yield "Seed of the run", plan.seed
-    yield "Rows rejected", f"{stats.rejected_rows} (`plan/rejected.jsonl`)"
+    yield "Rejected rows", f"{stats.rejected_rows} (`plan/rejected.jsonl`)"
     if plan.dedupe:
-        yield "Rows left out as duplicates", stats.duplicate_rows
-    yield "Pictures that failed", stats.failed_samples
+        yield "Duplicate rows, left out", stats.duplicate_rows
+    yield "Failed images", stats.failed_samples
     for reason, samples in stats.failures_by_reason.items():
-        yield f"Failed: `{reason}`", samples
+        yield f"Failed with `{reason}`", samples
     yield "Size", f"{stats.size} bytes"
     yield "Plan", f"`{stats.work}`"
 

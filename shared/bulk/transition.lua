@@ -1,52 +1,58 @@
--- Move one shard's record from one state to another, and the counts of its run with it; or do
+-- Change one shard's record from one state to another, and update the counts of its run; or change
 -- nothing. A record is `state|attempt|worker|done|failed|tries`; done and failed count samples.
 -- KEYS 1 run (hash)   2 its shards (hash: number -> record)   3 its workers (hash: name -> samples)
---      4 its reasons (hash: number -> failed samples by error code)
---      5 claims of the worker that asks (hash; looked at only with ARGV 8)
+--      4 its failure reasons (hash: number -> failed samples by error code)
+--      5 claims of the calling worker (hash; read only with ARGV 8)
 --      6 list for the message (used only with ARGV 9)   7 leases (sorted set: worker -> expiry)
--- ARGV 1 shard   2 attempt that must hold it ('' asks for none)
---      3 states it may leave, as ',none,queued,'; `none` is a shard without a record
---      4 state it enters   5 attempt that holds it then   6 worker
---      7 'done|failed' ('' keeps what is there)
---      8 tag that must be among the claims ('' asks for none)
---      9 message ('' sends none)   10 seconds to keep an ended run
---      11 failed samples by error code, as JSON ('' keeps what is there)
+-- ARGV 1 shard   2 attempt that must hold the shard ('' requires none)
+--      3 states that the shard may have now, as ',none,queued,'; `none` is a shard without a record
+--      4 new state   5 attempt that holds the shard afterwards   6 worker
+--      7 'done|failed' ('' keeps the stored counts)
+--      8 tag that must be among the claims ('' requires none)
+--      9 message ('' sends none)   10 seconds to keep the records of an ended run
+--      11 failed samples by error code, as JSON ('' keeps the stored ones)
 --      12 prefix of the claims hashes   13 id of the shard's messages
--- Returns {1 or 0, state before, state of the run now}.
+-- Returns {1 or 0, state before, state of the run now}; 0 means that the change did not happen.
 local DONE, FAILED = 4, 5
-local run = redis.call('HGET', KEYS[1], 'state') or ''
+local run_state = redis.call('HGET', KEYS[1], 'state') or ''
 local record = {}
-for part in string.gmatch((redis.call('HGET', KEYS[2], ARGV[1]) or 'none|||0|0|0') .. '|', '([^|]*)|') do
-  record[#record + 1] = part
+for field in string.gmatch((redis.call('HGET', KEYS[2], ARGV[1]) or 'none|||0|0|0') .. '|', '([^|]*)|') do
+  record[#record + 1] = field
 end
 local before = record[1]
-if run == '' or not string.find(ARGV[3], ',' .. before .. ',', 1, true)
+if run_state == '' or not string.find(ARGV[3], ',' .. before .. ',', 1, true)
   or (ARGV[2] ~= '' and ARGV[2] ~= record[2])
   or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then
-  return {0, before, run}
+  return {0, before, run_state}
 end
 
-local enters, attempt = ARGV[4], ARGV[5]
-local begins = enters == 'running' and attempt ~= record[2]
+local new_state, attempt = ARGV[4], ARGV[5]
+local begins = new_state == 'running' and attempt ~= record[2]
 
--- Of two messages for one shard the one that is being worked on counts: taking the shard from each
--- other, neither would end. A holder whose lease is gone has been swept, or will never be.
-local function is_in_other_hands()
-  local holders = ARGV[12] .. record[3]
+-- A shard may have two messages. Only the one that is in work counts: if the attempts took the
+-- shard from each other, neither would finish. A holder without a lease does not count, because its
+-- claims are reclaimed already or never will be.
+local function is_claimed_by_another_message()
+  local holder_claims = ARGV[12] .. record[3]
   if not redis.call('ZSCORE', KEYS[7], record[3]) then return false end
-  local claims = redis.call('HGETALL', holders)
+  local claims = redis.call('HGETALL', holder_claims)
   for i = 1, #claims, 2 do
-    local this = holders == KEYS[5] and claims[i] == ARGV[8]
-    if not this and string.find(claims[i + 1], '"' .. ARGV[13] .. '"', 1, true) then return true end
+    local is_own = holder_claims == KEYS[5] and claims[i] == ARGV[8]
+    if not is_own and string.find(claims[i + 1], '"' .. ARGV[13] .. '"', 1, true) then
+      return true
+    end
   end
   return false
 end
-if begins and before == 'running' and is_in_other_hands() then return {0, before, run} end
+if begins and before == 'running' and is_claimed_by_another_message() then
+  return {0, before, run_state}
+end
 
--- A run that has stopped begins nothing more, and what comes back to it has no message any more.
-local stopped = begins and run ~= 'running'
-if stopped or (enters == 'queued' and ARGV[9] == '' and run ~= 'running') then
-  enters, attempt = 'cancelled', ''
+-- In a run that has stopped no shard begins. A shard that is requeued to it becomes cancelled,
+-- because its message is deleted.
+local stopped = begins and run_state ~= 'running'
+if stopped or (new_state == 'queued' and ARGV[9] == '' and run_state ~= 'running') then
+  new_state, attempt = 'cancelled', ''
 end
 
 local done, failed = record[DONE], record[FAILED]
@@ -56,16 +62,16 @@ if ARGV[7] ~= '' and not stopped then
 elseif before == 'failed' then
   done, failed, reasons = 0, 0, '{}'
 end
-local more = tonumber(done) - tonumber(record[DONE])
-if more ~= 0 then
-  redis.call('HINCRBY', KEYS[1], 'images', more)
-  if ARGV[6] ~= '' and more > 0 then redis.call('HINCRBY', KEYS[3], ARGV[6], more) end
+local more_done = tonumber(done) - tonumber(record[DONE])
+if more_done ~= 0 then
+  redis.call('HINCRBY', KEYS[1], 'images', more_done)
+  if ARGV[6] ~= '' and more_done > 0 then redis.call('HINCRBY', KEYS[3], ARGV[6], more_done) end
 end
-local worse = tonumber(failed) - tonumber(record[FAILED])
-if worse ~= 0 then redis.call('HINCRBY', KEYS[1], 'failed_images', worse) end
-if before ~= enters then
+local more_failed = tonumber(failed) - tonumber(record[FAILED])
+if more_failed ~= 0 then redis.call('HINCRBY', KEYS[1], 'failed_images', more_failed) end
+if before ~= new_state then
   if before ~= 'none' then redis.call('HINCRBY', KEYS[1], 'shards:' .. before, -1) end
-  redis.call('HINCRBY', KEYS[1], 'shards:' .. enters, 1)
+  redis.call('HINCRBY', KEYS[1], 'shards:' .. new_state, 1)
 end
 if reasons == '{}' then
   redis.call('HDEL', KEYS[4], ARGV[1])
@@ -74,26 +80,26 @@ elseif reasons ~= '' then
 end
 local tries = tonumber(record[6]) + (begins and not stopped and 1 or 0)
 redis.call('HSET', KEYS[2], ARGV[1],
-  table.concat({enters, attempt, ARGV[6], done, failed, tries}, '|'))
+  table.concat({new_state, attempt, ARGV[6], done, failed, tries}, '|'))
 redis.call('HSET', KEYS[1], 'moved_at', redis.call('TIME')[1])
 if ARGV[9] ~= '' then redis.call('LPUSH', KEYS[6], ARGV[9]) end
 
 local function count(field) return tonumber(redis.call('HGET', KEYS[1], field) or '0') end
-local function finish(state)
-  run = state
+local function finish_run(state)
+  run_state = state
   redis.call('HSET', KEYS[1], 'state', state, 'finished_at', redis.call('TIME')[1])
 end
-if run == 'running' then
-  local most = redis.call('HGET', KEYS[1], 'max_failures') or ''
-  local succeeded, lost = count('shards:succeeded'), count('shards:failed')
-  if most ~= '' and worse > 0 and count('failed_images') > tonumber(most) then
-    finish('failed')
-  elseif succeeded + lost == count('shards') then
-    finish(lost > 0 and 'failed' or 'succeeded')
+if run_state == 'running' then
+  local max_failures = redis.call('HGET', KEYS[1], 'max_failures') or ''
+  local shards_succeeded, shards_failed = count('shards:succeeded'), count('shards:failed')
+  if max_failures ~= '' and more_failed > 0 and count('failed_images') > tonumber(max_failures) then
+    finish_run('failed')
+  elseif shards_succeeded + shards_failed == count('shards') then
+    finish_run(shards_failed > 0 and 'failed' or 'succeeded')
   end
 end
-if run ~= 'running' then
+if run_state ~= 'running' then
   for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ARGV[10]) end
 end
-if stopped then return {0, before, run} end
-return {1, before, run}
+if stopped then return {0, before, run_state} end
+return {1, before, run_state}

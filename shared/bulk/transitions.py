@@ -1,7 +1,7 @@
-"""Moves of shards from one state to another: how `move.lua` is called, for one and for many.
+"""Calls of `transition.lua`, which changes the state of shards, for one shard or for many.
 
-Goes in: which record, what it may leave, what it enters. Comes out: whether it did. Which moves
-there are, and who may make them, `RunRecords` tells.
+A shard and the wanted change go in; whether the change happened comes out. `RunRecords` decides
+which changes exist and who may make them.
 """
 
 import json
@@ -16,7 +16,7 @@ from imagefleet.shared.bulk.records import ShardTransition, parse_transition
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.queues import claims_key, leases_key
+from imagefleet.shared.jobs.redis_keys import claims_key, leases_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 
 if TYPE_CHECKING:
@@ -29,33 +29,33 @@ _CHUNK: Final = 500
 
 @dataclass(frozen=True, kw_only=True)
 class ShardChange:
-    """What a shard's record becomes, and on what terms."""
+    """A change of a shard's record, and the conditions under which it happens."""
 
     to_state: State
     from_states: tuple[str, ...] = ()
-    """States it may leave."""
+    """States that the shard may have before."""
     holder: str = ""
-    """Attempt that must have it; empty asks for none."""
+    """Attempt that must hold the shard before; empty requires none."""
     attempt: str = ""
+    """Attempt that holds the shard afterwards."""
     worker: str = ""
-    """Who has it then."""
     counts: str = ""
-    """`done|failed`, in samples; empty keeps what is there."""
+    """`done|failed`, in samples; empty keeps the stored counts."""
     reasons: str = ""
-    """Failed samples by error code, as JSON; empty keeps what is there."""
+    """Failed samples by error code, as JSON; empty keeps the stored ones."""
     claim: tuple[str, str] = ("", "")
-    """Claims hash and tag that must stand."""
+    """Claims hash and tag that must exist; empty requires none."""
     message: tuple[str, str] = ("", "")
-    """List and message, sent with the move."""
+    """Redis list, and message to push to it with the change; empty sends none."""
 
     def with_counts(self, done: int, reasons: Mapping[str, int]) -> Self:
-        """And so many samples are made, so many failed by error code."""
+        """Return this change with `done` samples, and failed samples by error code."""
         counts = f"{done}|{sum(reasons.values())}"
         return replace(self, counts=counts, reasons=json.dumps(dict(reasons)))
 
 
 class ShardTransitions:
-    """Of the shards of one namespace."""
+    """The script that changes the shards of one namespace."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
         self._redis = client
@@ -66,33 +66,35 @@ class ShardTransitions:
         self._script = load_script(client, __package__, "transition")
 
     def apply_as_holder(
-        self, run: str, shard: int, attempt: str, move: ShardChange
+        self, run: str, shard: int, attempt: str, change: ShardChange
     ) -> ShardTransition:
-        """A move that only the attempt which has the shard may make. Raises LeaseLost."""
-        held = replace(move, from_states=(State.RUNNING,), holder=attempt)
-        made = self.apply(run, shard, held)
-        if not made.happened:
-            raise LeaseLost(f"shard {shard_name(shard)} of run {run} is another attempt's now")
-        return made
+        """Change a shard that `attempt` holds. Raise LeaseLost if it does not hold it."""
+        change = replace(change, from_states=(State.RUNNING,), holder=attempt)
+        transition = self.apply(run, shard, change)
+        if not transition.happened:
+            raise LeaseLost(f"this attempt no longer holds shard {shard_name(shard)} of run {run}")
+        return transition
 
     def apply(self, run: str, shard: int, change: ShardChange) -> ShardTransition:
-        """Move one shard, if move.lua finds that it may."""
+        """Change one shard if its conditions hold."""
         keys, args = self._script_call(run, shard, change)
         return parse_transition(self._script(keys=keys, args=args))
 
     def apply_all(self, run: str, changes: Iterable[tuple[int, ShardChange]]) -> list[int]:
-        """Move many shards. Which did move."""
-        moved = []
+        """Change many shards. Return the numbers of those whose conditions held."""
+        changed = []
         for chunk in _chunks(changes):
             calls = (self._script_call(run, shard, change) for shard, change in chunk)
             answers = call_many(self._script, self._redis, calls)
-            moved += [shard for (shard, _), move in zip(chunk, answers, strict=True) if move[0]]
-        return moved
+            changed += [
+                shard for (shard, _), answer in zip(chunk, answers, strict=True) if answer[0]
+            ]
+        return changed
 
     def _script_call(
         self, run: str, shard: int, change: ShardChange
     ) -> tuple[list[str], list[str | int]]:
-        """The keys and arguments of move.lua."""
+        """Return the keys and arguments of transition.lua."""
         list_key, message = change.message
         claims, tag = change.claim
         keys = [*run_keys(self._namespace, run), claims, list_key, self._leases]
@@ -105,7 +107,7 @@ class ShardTransitions:
 
 
 def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    """What goes to the server in one round trip."""
+    """Yield lists of the items that go to the server in one round trip."""
     source = iter(items)
     while chunk := list(islice(source, _CHUNK)):
         yield chunk

@@ -32,7 +32,7 @@ def _finish(
     runs: RunRecords, shard: int, *, done: int = 4, reasons: dict[str, int] | None = None
 ) -> State:
     runs.begin(RUN.id, shard, "a", "host")
-    run = runs.succeed(RUN.id, shard, "a", "host", done, reasons or {}).run
+    run = runs.succeed(RUN.id, shard, "a", "host", done, reasons or {}).run_state
     assert run is not None
     return run
 
@@ -112,7 +112,7 @@ def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
     assert runs.cancel(RUN.id) is State.CANCELLED
     assert not runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
     move = runs.requeue(RUN.id, 0, "a")
-    assert (move.happened, move.run) == (True, State.CANCELLED)
+    assert (move.happened, move.run_state) == (True, State.CANCELLED)
     assert not runs.begin(RUN.id, 1, "b", "host").happened
     runs.start(RUN)
     assert runs.enqueue(RUN, SHARDS) == 2  # the third still has its message
@@ -125,7 +125,7 @@ def test_a_run_cancelled_with_its_last_shard_ends_when_it_goes_on(runs: RunRecor
         _finish(runs, shard)
     runs.begin(RUN.id, 2, "a", "host")
     assert runs.cancel(RUN.id) is State.CANCELLED
-    assert runs.succeed(RUN.id, 2, "a", "host", 4, {}).run is State.CANCELLED
+    assert runs.succeed(RUN.id, 2, "a", "host", 4, {}).run_state is State.CANCELLED
     runs.start(RUN)
     assert runs.finish_run(RUN.id) is State.SUCCEEDED
     assert runs.cancel(RUN.id) is State.SUCCEEDED
@@ -167,7 +167,7 @@ def test_nobody_works_on_a_run_redis_forgot(
     client.delete(f"{namespace}:bulk:{RUN.id}")
     with pytest.raises(LeaseLost):
         runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
-    assert runs.begin(RUN.id, 1, "a", "host").run is None
+    assert runs.begin(RUN.id, 1, "a", "host").run_state is None
     with pytest.raises(UnknownRun):
         runs.get(RUN.id)
 

@@ -119,7 +119,7 @@ class _ShardMaker:
         """Let another worker have it, unless its run has stopped. No row is to blame."""
         run, claims = self._context.runs, self._context.claims
         move = run.requeue(self._message.run, self._message.shard, self._attempt)
-        stopped = move.happened and move.run is not State.RUNNING
+        stopped = move.happened and move.run_state is not State.RUNNING
         (claims.ack if stopped else claims.requeue)(self._tag)
 
     def _handle_host_failure(self, error: Exception) -> None:
@@ -151,12 +151,12 @@ class _ShardMaker:
         move = self._context.runs.begin(*self._holder, (self._context.claims.key, self._tag))
         if move.before is State.SUCCEEDED:  # whoever finished it may not have lived to do the rest
             self._delete_checkpoints()
-            if move.run is State.SUCCEEDED:
+            if move.run_state is State.SUCCEEDED:
                 plan = self._read_plan()
                 self._retry(
                     lambda: write_missing_summary(self._store, plan), "the summary of the run"
                 )
-        if move.run is None:  # nothing that its message could be held against
+        if move.run_state is None:  # nothing that its message could be held against
             self._context.claims.ack(self._tag)
         return move.happened
 
@@ -190,7 +190,7 @@ class _ShardMaker:
     def _succeed(self, plan: Plan, stats: ShardStats) -> None:
         """Record it; whose shard completes the run writes what is told of the whole."""
         move = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
-        if move.run is State.SUCCEEDED:
+        if move.run_state is State.SUCCEEDED:
             self._retry(lambda: write_summary(self._store, plan), "the summary of the run")
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
