@@ -1,1 +1,1 @@
-"""The producer's side: the Python client, the command line, datasets, the demo."""
+"""The producer side: the Python client, the command line, datasets and the demo."""

@@ -1,4 +1,4 @@
-"""`python -m producer` is `imagefleet`."""
+"""`python -m imagefleet.producer` runs the `imagefleet` command."""
 
 from imagefleet.producer.cli import main
 

@@ -1,4 +1,4 @@
-"""The same API for asyncio: each call runs the one in `producer.client` in a thread.
+"""The same API for asyncio: each call runs the method of `producer.client` in a thread.
 
 async with AsyncClient() as client:
     job = await client.submit("a red circle")
@@ -10,39 +10,46 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from imagefleet.producer.client import Client, Job, outcome, pauses
-from imagefleet.shared.jobs.model import JobResult, JobStatus, State
+from imagefleet.producer.client import Client
+from imagefleet.producer.job import Job, poll_intervals, result_or_raise
+from imagefleet.shared.jobs.model import JobResult, State
+from imagefleet.shared.jobs.status import JobStatus
 
 
 class AsyncClient:
-    """`Client` with `await`: the same arguments, methods and errors."""
+    """`Client` with `await`: the same arguments, methods and errors, but no datasets."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take the arguments of `Client`."""
         self._client = Client(*args, **kwargs)
 
     async def submit(self, prompt: str, **parameters: Any) -> "AsyncJob":
+        """See `Client.submit`."""
         job = await asyncio.to_thread(self._client.submit, prompt, **parameters)
         return self._wrap(job)
 
     async def submit_many(
         self, prompts: Iterable[str | Mapping[str, Any]], **parameters: Any
     ) -> list["AsyncJob"]:
+        """See `Client.submit_many`."""
         jobs = await asyncio.to_thread(self._client.submit_many, prompts, **parameters)
         return [self._wrap(job) for job in jobs]
 
     async def get(self, job_id: str) -> "AsyncJob":
+        """See `Client.get`."""
         return self._wrap(await asyncio.to_thread(self._client.get, job_id))
 
     async def as_completed(
         self, jobs: Iterable["AsyncJob"], *, timeout: float | None = None
     ) -> AsyncIterator["AsyncJob"]:
+        """See `Client.as_completed`."""
         waiting = {job.id: job.job for job in jobs}
-        for pause in pauses(waiting, timeout):
-            # Only the look is in a thread: whoever stops waiting leaves none behind.
-            for job in await asyncio.to_thread(lambda: list(self._client.ended(waiting))):
+        for interval in poll_intervals(waiting, timeout):
+            # Only the poll runs in a thread, so a cancelled wait leaves no thread behind.
+            for job in await asyncio.to_thread(lambda: list(self._client.pop_ended(waiting))):
                 yield self._wrap(job)
             if waiting:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(interval)
 
     async def map(
         self,
@@ -51,22 +58,28 @@ class AsyncClient:
         timeout: float | None = None,
         **parameters: Any,
     ) -> AsyncIterator[JobResult]:
+        """See `Client.map`."""
         for job in await self.submit_many(prompts, **parameters):
             yield await job.result(timeout=timeout)
 
     async def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
+        """See `Client.statuses`."""
         return await asyncio.to_thread(self._client.statuses, job_ids)
 
     async def cancel(self, job_id: str) -> State:
+        """See `Client.cancel`."""
         return await asyncio.to_thread(self._client.cancel, job_id)
 
     async def workers(self) -> list[str]:
+        """See `Client.workers`."""
         return await asyncio.to_thread(self._client.workers)
 
     async def check(self) -> None:
+        """See `Client.check`."""
         await asyncio.to_thread(self._client.check)
 
     def close(self) -> None:
+        """See `Client.close`."""
         self._client.close()
 
     async def __aenter__(self) -> Self:
@@ -91,12 +104,15 @@ class AsyncJob:
         return self.job.id
 
     async def status(self) -> JobStatus:
+        """See `Job.status`."""
         return await asyncio.to_thread(self.job.status)
 
     async def result(self, timeout: float | None = None) -> JobResult:
+        """See `Job.result`."""
         async for _ in self.client.as_completed([self], timeout=timeout):
             pass
-        return outcome(await self.status())
+        return result_or_raise(await self.status())
 
     async def cancel(self) -> State:
+        """See `Job.cancel`."""
         return await asyncio.to_thread(self.job.cancel)

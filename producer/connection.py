@@ -1,6 +1,6 @@
-"""A producer's connection to the fleet: one Redis client, and the records that are read through it.
+"""A producer's connection to the fleet: one Redis client, and the records read through it.
 
-`Client` and the datasets share it. It knows no job handles and no files.
+`Client` and bulk runs share it. This module knows neither job handles nor files.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Connection:
-    """Safe to share between threads. Connects at the first command."""
+    """The connection of one producer. Threads may share it. It connects at the first command."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings: Final = settings
@@ -32,7 +32,7 @@ class Connection:
         self.tenants: Final = Tenants(self._redis, namespace)
         self.dead_letters: Final = DeadLetters(self._redis, namespace)
         self.outbox: Final = Outbox(self._redis, namespace, retention_s)
-        self._catalogue = OfferRegistry(self._redis, namespace)
+        self._offers = OfferRegistry(self._redis, namespace)
         self._runs = RunRecords(self._redis, namespace, retention_s)
 
     @contextmanager
@@ -43,24 +43,24 @@ class Connection:
 
     @contextmanager
     def runs(self) -> Iterator[RunRecords]:
-        """Give the records of datasets; Redis errors inside the block become BrokerUnavailable."""
+        """Yield the records of bulk runs; Redis errors in the block become BrokerUnavailable."""
         with self.translate_errors():
             yield self._runs
 
     def offers(self) -> dict[str, Offer]:
-        """Return what the fleet can do, by model; empty before its first worker."""
+        """Return what the workers offer, by model. Empty before the first worker was ready."""
         with self.translate_errors():
-            return self._catalogue.offers()
+            return self._offers.offers()
 
     def workers(self) -> list[str]:
-        """Return the names of the living workers: a killed one counts until its lease ends."""
+        """Return the names of the living workers. A killed one counts until its lease expires."""
         with self.translate_errors():
-            return self._catalogue.workers()
+            return self._offers.workers()
 
     def warn_if_no_worker(self) -> None:
         """Log a warning if no worker is alive; call it before blocking."""
         if not self.workers():
-            log.warning("no worker is alive; what is not done waits for one")
+            log.warning("no worker is alive; unfinished work waits until a worker starts")
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""

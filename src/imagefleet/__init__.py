@@ -2,9 +2,9 @@
 
     from imagefleet import Client
 
-Importing this package loads no module of it: each name below is loaded at its first use, so that a
-worker does not pay for the client, nor a producer for the worker. `imagefleet.producer`,
-`imagefleet.shared` and `imagefleet.worker` are the packages behind it.
+Importing this package loads none of its modules. Each public name below is loaded at its first use,
+so that a worker does not load the client, nor a producer the worker. The code is in
+`imagefleet.producer`, `imagefleet.shared` and `imagefleet.worker`.
 """
 
 from importlib import import_module, metadata
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from imagefleet.producer.async_client import AsyncClient, AsyncJob
     from imagefleet.producer.bulk.run import BulkRun
-    from imagefleet.producer.client import Client, Job
+    from imagefleet.producer.client import Client
+    from imagefleet.producer.job import Job
     from imagefleet.shared.errors import (
         BrokerUnavailable,
         CallbackRefused,
@@ -46,11 +47,11 @@ if TYPE_CHECKING:
         ImageFormat,
         ImageResult,
         JobError,
-        JobRequest,
         JobResult,
-        JobStatus,
         State,
     )
+    from imagefleet.shared.jobs.request import JobRequest
+    from imagefleet.shared.jobs.status import JobStatus
     from imagefleet.shared.webhooks.signature import InvalidSignature
     from imagefleet.shared.webhooks.signature import verify as verify_webhook
 
@@ -77,13 +78,13 @@ _HOMES: Final = {
     "InvalidInput": _ERRORS,
     "InvalidRequest": _ERRORS,
     "InvalidSignature": "imagefleet.shared.webhooks.signature",
-    "Job": "imagefleet.producer.client",
+    "Job": "imagefleet.producer.job",
     "JobCancelled": _ERRORS,
     "JobError": _JOBS,
     "JobFailed": _ERRORS,
-    "JobRequest": _JOBS,
+    "JobRequest": "imagefleet.shared.jobs.request",
     "JobResult": _JOBS,
-    "JobStatus": _JOBS,
+    "JobStatus": "imagefleet.shared.jobs.status",
     "LeaseLost": _ERRORS,
     "MessageRejected": _ERRORS,
     "PlanConflict": _ERRORS,
@@ -103,8 +104,8 @@ _HOMES: Final = {
 }
 """Each public name and the module that defines it."""
 
-_RENAMED: Final = {"verify_webhook": "verify"}
-"""Public names that differ from the name in their module."""
+_ALIASES: Final = {"verify_webhook": "verify"}
+"""Each public name that differs from the name in its module, and that name."""
 
 __all__ = [
     "AsyncClient",
@@ -154,14 +155,15 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Load a public name at its first use (PEP 562)."""
     if name == "__version__":
-        found: object = metadata.version("imagefleet")
+        value: object = metadata.version("imagefleet")
     elif name in _HOMES:
-        found = getattr(import_module(_HOMES[name]), _RENAMED.get(name, name))
+        value = getattr(import_module(_HOMES[name]), _ALIASES.get(name, name))
     else:
         raise AttributeError(f"module 'imagefleet' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
+    """Return the loaded and the public names."""
     return sorted({*globals(), *__all__})

@@ -1,0 +1,116 @@
+"""The handle of a submitted job, and the polling that waits for jobs.
+
+A handle goes in with the client that reads records; states and results come out. This module knows
+neither Redis nor how jobs are submitted.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, Protocol
+
+from imagefleet.shared.backoff import Jitter, backoff_s
+from imagefleet.shared.errors import JobCancelled, JobFailed, ResultTimeout, UnknownJob
+from imagefleet.shared.jobs.model import JobResult, State
+from imagefleet.shared.jobs.status import JobStatus
+
+MIN_POLL_S: Final = 0.01
+"""Seconds between the first two polls; each later interval is 1.5 times as long."""
+MAX_POLL_S: Final = 0.25
+
+
+class JobReader(Protocol):
+    """The methods of `producer.client.Client` that a handle calls."""
+
+    def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]: ...
+
+    def as_completed(
+        self, jobs: "Iterable[Job]", *, timeout: float | None = None
+    ) -> "Iterator[Job]": ...
+
+    def cancel(self, job_id: str) -> State: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The handle of one job: its id and the client that reads its record.
+
+    A handle holds no connection and no copy of the record.
+    """
+
+    id: str
+    client: JobReader = field(repr=False, compare=False)
+
+    def status(self) -> JobStatus:
+        """Return the job's record as it is now.
+
+        Raises:
+            UnknownJob: Redis holds no record of the job.
+        """
+        for status in self.client.statuses([self.id]):
+            return status
+        raise unknown_job(self.id)
+
+    def result(self, timeout: float | None = None) -> JobResult:
+        """Wait until the job ends, and return its result.
+
+        Raises:
+            ResultTimeout: `timeout` seconds passed. The job continues.
+            JobFailed, JobCancelled: the job ended without a result.
+            UnknownJob: Redis holds no record of the job.
+        """
+        for _ in self.client.as_completed([self], timeout=timeout):
+            pass
+        return result_or_raise(self.status())
+
+    def cancel(self) -> State:
+        """Cancel the job; see `Client.cancel`."""
+        return self.client.cancel(self.id)
+
+
+def unknown_job(job_id: str) -> UnknownJob:
+    """Return the error for an id that has no record."""
+    return UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
+
+
+def result_or_raise(status: JobStatus) -> JobResult:
+    """Return the result of a job that succeeded.
+
+    Raises:
+        JobFailed, JobCancelled: the job ended in that state.
+        ResultTimeout: the job has not ended.
+    """
+    if status.state is State.CANCELLED:
+        raise JobCancelled(f"job {status.id} was cancelled")
+    if status.error is not None:
+        raise JobFailed(f"job {status.id} failed: {status.error.message}", status.error.code)
+    if status.result is None:
+        raise ResultTimeout(f"job {status.id} is still {status.state}")
+    return status.result
+
+
+def poll_intervals(waiting: Collection[object], timeout: float | None) -> Iterator[float]:
+    """Yield growing intervals in seconds until the caller has emptied `waiting`.
+
+    The caller polls after each yield, removes what has ended, and sleeps for the interval.
+
+    Raises:
+        ResultTimeout: `timeout` seconds have passed and `waiting` is not empty.
+    """
+    deadline = float("inf") if timeout is None else time.monotonic() + timeout
+    for polls in count():
+        interval = backoff_s(
+            polls, min_s=MIN_POLL_S, max_s=MAX_POLL_S, factor=1.5, jitter=Jitter.NONE
+        )
+        remaining = deadline - time.monotonic()
+        yield min(interval, max(remaining, 0.0))
+        if not waiting:
+            return
+        if remaining <= 0:
+            left = len(waiting)
+            subject = "1 job is" if left == 1 else f"{left} jobs are"
+            raise ResultTimeout(
+                f"{subject} not done after {timeout:g} s; the fleet continues, so you can wait "
+                "again"
+            )
