@@ -1,4 +1,4 @@
-"""`imagefleet`: the command line's door. One file of `producer.commands` a subject."""
+"""`imagefleet`: the command line. Each subject has its own file in `producer.commands`."""
 
 import click
 
@@ -8,7 +8,7 @@ from imagefleet.producer.commands import bulk, dead_letters, demo, jobs, tenants
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="imagefleet")
 def main() -> None:
-    """Turn very many prompts into pictures on a fleet of TPU hosts."""
+    """Turn very many prompts into images on a fleet of TPU hosts."""
 
 
 for command in (
@@ -18,7 +18,7 @@ for command in (
     jobs.cancel,
     bulk.bulk,
     tenants.tenants,
-    dead_letters.dead,
+    dead_letters.dead_letters,
     webhooks.webhooks,
     demo.demo,
 ):

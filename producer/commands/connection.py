@@ -1,6 +1,6 @@
-"""What every command that talks to the fleet shares: a client, and our errors in one line.
+"""The parts that all commands share: a connected client, and errors printed in one line.
 
-Exit code 1 for an error of ours, 2 (click's) for a wrong command line, 130 for Ctrl-C.
+Exit codes: 1 for an ImagefleetError, 2 for a wrong command line (click's), 130 for Ctrl-C.
 """
 
 import signal
@@ -17,37 +17,41 @@ from imagefleet.producer.client import Client
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.redis_client.connection import translate_errors
 
-_INTERRUPTED: Final = 128 + signal.SIGINT
-"""What a shell answers for a command that SIGINT ended."""
+_EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
+"""The exit code that shells report for a command that SIGINT ended."""
 
 
-def connected(command: Callable[..., None]) -> click.Command:
-    """Give the command a client, and say our errors in one line."""
+def client_command(command: Callable[..., None]) -> click.Command:
+    """Turn a function into a command that gets a client and prints errors in one line.
+
+    The function's name and docstring become the command's name and help.
+    """
 
     @click.command(name=command.__name__.replace("_", "-"), help=command.__doc__)
-    @click.option("--redis-url", help="[IMAGEFLEET_REDIS_URL]")
-    @click.option("--namespace", help="[IMAGEFLEET_NAMESPACE]")
+    @click.option("--redis-url", help="Address of Redis. Default: IMAGEFLEET_REDIS_URL.")
+    @click.option("--namespace", help="Prefix of all keys. Default: IMAGEFLEET_NAMESPACE.")
     @wraps(command)
-    def door(redis_url: str | None, namespace: str | None, **arguments: Any) -> None:
-        with clear_exit():
+    def run_command(redis_url: str | None, namespace: str | None, **arguments: Any) -> None:
+        with exit_on_errors():
             client = Client(redis_url, namespace=namespace)
             with translate_errors(client.settings.redis_url.get_secret_value()):
                 command(client, **arguments)
 
-    return door
+    return run_command
 
 
-def moment(at: float) -> str:
-    """Unix seconds as a person reads them."""
+def iso_time(at: float) -> str:
+    """Return Unix seconds as an ISO 8601 time in UTC."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 @contextmanager
-def clear_exit() -> Iterator[None]:
+def exit_on_errors() -> Iterator[None]:
+    """Print an ImagefleetError of the block in one line and exit with its code."""
     try:
         yield
     except ImagefleetError as error:
         click.echo(f"imagefleet: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+        sys.exit(_EXIT_INTERRUPTED)

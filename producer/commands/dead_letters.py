@@ -1,54 +1,72 @@
-"""`imagefleet dead`: messages the fleet gave up, and what to do with them."""
+"""`imagefleet dead-letters`: list, show, redrive and drop the messages that the fleet gave up."""
 
 import json
 
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connection import connected, moment
+from imagefleet.producer.commands.connection import client_command, iso_time
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 
 
-@click.group()
-def dead() -> None:
-    """What the fleet gave up: unreadable messages, and jobs that failed in workers' hands.
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """Inspect the messages that the fleet gave up.
 
-    IDs are those of the letters or of their jobs.
+    A dead letter is a message that could not be read, or whose job failed in a worker. IDS are ids
+    of dead letters or of their jobs.
     """
 
 
-@connected
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Whole letters, one JSON object a line.")
+@client_command
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Print at most this many.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print whole letters, one JSON object per line."
+)
 def list_letters(client: Client, limit: int, as_json: bool) -> None:
-    """The latest first: letter, job, when, deliveries, error code, reason."""
+    """List dead letters, the latest first.
+
+    Columns: id, job, time, deliveries, error code, reason.
+    """
     for letter in client.dead_letters.read(limit):
-        click.echo(letter.model_dump_json() if as_json else _line(letter))
+        click.echo(letter.model_dump_json() if as_json else _format_line(letter))
 
 
-@connected
+@client_command
 @click.argument("ids", nargs=-1, required=True)
 def show(client: Client, ids: tuple[str, ...]) -> None:
-    """Whole letters as JSON: the message as it was, and as `arguments` what it asked for."""
+    """Print whole letters as JSON.
+
+    `message` is the message as it was in the queue, `arguments` its decoded task arguments.
+    """
     for letter in client.dead_letters.find(ids):
-        click.echo(_whole(letter))
+        click.echo(_to_json(letter))
 
 
-@connected
+@client_command
 @click.argument("ids", nargs=-1, required=True)
 def redrive(client: Client, ids: tuple[str, ...]) -> None:
-    """Send them through the fleet once more; a failed job is queued again, with fresh counts."""
+    """Send messages through the fleet once more.
+
+    A failed job becomes queued again; its deliveries and retries count from zero.
+    """
     for letter in client.dead_letters.find(ids):
         state = client.dead_letters.redrive(letter)
-        note = "queued again" if state is State.QUEUED else f"left alone: its job is {state}"
+        note = "queued again" if state is State.QUEUED else f"not redriven: its job is {state}"
         click.echo(f"{letter.id}  {letter.job_id or '-'}  {note}")
 
 
-@connected
+@client_command
 @click.argument("ids", nargs=-1, required=True)
 def drop(client: Client, ids: tuple[str, ...]) -> None:
-    """Forget them. Their jobs' records stay as they are."""
+    """Delete dead letters. The records of their jobs stay."""
     for letter in client.dead_letters.find(ids):
         client.dead_letters.drop(letter)
         click.echo(f"{letter.id}  dropped")
@@ -60,18 +78,18 @@ for name, command in (
     ("redrive", redrive),
     ("drop", drop),
 ):
-    dead.add_command(command, name)
+    dead_letters.add_command(command, name)
 
 
-def _whole(letter: DeadLetter) -> str:
+def _to_json(letter: DeadLetter) -> str:
     fields = letter.model_dump()
     try:
         text = json.dumps({**fields, "arguments": letter.arguments}, indent=2, ensure_ascii=False)
-    except RecursionError:  # whoever sent it can nest it as he likes
+    except RecursionError:  # the sender may nest the arguments without limit
         text = json.dumps({**fields, "arguments": None}, indent=2, ensure_ascii=False)
-    return text.encode(errors="backslashreplace").decode()  # half a character is JSON's \ud800
+    return text.encode(errors="backslashreplace").decode()  # JSON may hold half a character, \ud800
 
 
-def _line(letter: DeadLetter) -> str:
-    parts = [letter.id, letter.job_id or "-", moment(letter.at), f"x{letter.deliveries}"]
+def _format_line(letter: DeadLetter) -> str:
+    parts = [letter.id, letter.job_id or "-", iso_time(letter.at), f"x{letter.deliveries}"]
     return "  ".join([*parts, letter.code, letter.reason[:200]])

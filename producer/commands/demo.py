@@ -1,4 +1,4 @@
-"""`imagefleet demo`."""
+"""`imagefleet demo`: run the whole system on this machine."""
 
 import sys
 from pathlib import Path
@@ -6,24 +6,37 @@ from typing import Any
 
 import click
 
-from imagefleet.producer.commands.connection import clear_exit
+from imagefleet.producer.commands.connection import exit_on_errors
 
 
 @click.command()
-@click.option("--prompt", "prompts", multiple=True, help="Your own, as often as you like.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True)
-@click.option("--model", default="shapes", show_default=True)
-@click.option("--num-inference-steps", type=int)
-@click.option("--guidance-scale", type=float)
-@click.option("--negative-prompt", default="")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    help="Your own prompt; repeat the option for more. Default: sixteen built-in prompts.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out"),
+    show_default=True,
+    help="Folder for images and logs.",
+)
+@click.option(
+    "--model", default="shapes", show_default=True, help="A bundled model, or a checkpoint folder."
+)
+@click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
+@click.option("--guidance-scale", type=float, help="Default: the model's.")
+@click.option("--negative-prompt", default="", help="What the images should not show.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every job.")
 def demo(prompts: tuple[str, ...], out: Path, model: str, **parameters: Any) -> None:
-    """Run the whole system here: Redis, a worker on 8 virtual devices, callbacks, pictures."""
+    """Run the whole system here: Redis, a worker on 8 virtual devices, callbacks, images."""
     try:
-        from imagefleet.producer.demo import run_demo
+        from imagefleet.producer.demo.run import run_demo
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error}: install imagefleet[demo]") from None
+        raise click.ClickException(f"{error}; install imagefleet[demo]") from None
 
     given = {name: value for name, value in parameters.items() if value is not None}
-    with clear_exit():
+    with exit_on_errors():
         sys.exit(run_demo(prompts, out, model, given))

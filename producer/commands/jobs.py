@@ -1,4 +1,7 @@
-"""Submit, watch, wait, withdraw: every command parses, calls the client, prints."""
+"""`imagefleet submit`, `status`, `wait` and `cancel`.
+
+Each command parses its arguments, calls the client and prints the answer.
+"""
 
 import json
 import sys
@@ -7,41 +10,47 @@ from typing import Any, Final
 
 import click
 
-from imagefleet.producer.client import CHUNK, Client, Job, outcome
-from imagefleet.producer.commands.connection import connected
+from imagefleet.producer.client import CHUNK, Client
+from imagefleet.producer.commands.connection import client_command
+from imagefleet.producer.job import Job, result_or_raise, unknown_job
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
-from imagefleet.shared.jobs.model import (
-    DEFAULT_CALLBACK_EVENTS,
-    CallbackEvent,
-    ImageFormat,
-    JobRequest,
-    JobStatus,
-    State,
-)
+from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, State
+from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
+from imagefleet.shared.jobs.status import JobStatus
 
 _SECONDS: Final = click.FloatRange(min=0)
 
 
-@connected
+@client_command
 @click.argument("prompts", nargs=-1, required=True)
-@click.option("--id", "job_id", help="Your own id; with it a resend is the same job.")
-@click.option("--negative-prompt", default="")
-@click.option("--height", type=int)
-@click.option("--width", type=int)
-@click.option("--num-inference-steps", type=int)
-@click.option("--guidance-scale", type=float)
-@click.option("--num-images-per-prompt", type=int, default=1, show_default=True)
-@click.option("--seed", type=int, help="Default: drawn at random, and recorded.")
-@click.option("--image", help="Picture to start from: an address, or a stored object's key.")
-@click.option("--mask-image", help="Where to paint (white) and what to keep (black) of it.")
-@click.option("--strength", type=float, help="How far to leave the image, above 0 to 1.")
-@click.option("--preview", is_flag=True, help="Show in the status what is painted so far.")
-@click.option("--scheduler")
-@click.option("--model")
-@click.option("--format", type=click.Choice([f.value for f in ImageFormat]), default="png")
-@click.option("--priority", type=int, default=3, show_default=True, help="0 (first) to 9.")
-@click.option("--tenant", help="On whose behalf; tenants take turns.")
-@click.option("--callback-url")
+@click.option("--id", "job_id", help="Your own job id; repeating the command with it is safe.")
+@click.option("--negative-prompt", default="", help="What the image should not show.")
+@click.option("--height", type=int, help="Pixels; together with --width. Default: the model's.")
+@click.option("--width", type=int, help="Pixels; together with --height.")
+@click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
+@click.option("--guidance-scale", type=float, help="Default: the model's.")
+@click.option(
+    "--num-images-per-prompt", type=int, default=1, show_default=True, help="Images per job."
+)
+@click.option("--seed", type=int, help="Default: random; the job's record keeps it.")
+@click.option("--image", help="Init image: an http(s) address, or a key of the fleet's store.")
+@click.option("--mask-image", help="Mask of the init image: white is replaced, black is kept.")
+@click.option(
+    "--strength", type=float, help="How much of the init image is replaced: above 0, up to 1."
+)
+@click.option("--preview", is_flag=True, help="Keep a preview in the job's status while it runs.")
+@click.option("--scheduler", help="Default: the model's.")
+@click.option("--model", help="Default: the fleet's default model.")
+@click.option(
+    "--format",
+    type=click.Choice([f.value for f in ImageFormat]),
+    default="png",
+    show_default=True,
+    help="Format of the image files.",
+)
+@click.option("--priority", type=int, default=3, show_default=True, help="0 (first) to 9 (last).")
+@click.option("--tenant", help="Tenant of the jobs; tenants take turns.")
+@click.option("--callback-url", help="Address that receives a signed webhook for each event.")
 @click.option(
     "--callback-event",
     "callback_events",
@@ -49,9 +58,12 @@ _SECONDS: Final = click.FloatRange(min=0)
     type=click.Choice([event.value for event in CallbackEvent]),
     default=[event.value for event in DEFAULT_CALLBACK_EVENTS],
     show_default=True,
+    help="Event to report; repeat the option for more.",
 )
-@click.option("--wait/--no-wait", default=False, help="Wait and print where the pictures are.")
-@click.option("--timeout", type=_SECONDS, help="Seconds to --wait at most.")
+@click.option(
+    "--wait/--no-wait", default=False, help="Wait, and print the addresses of the images."
+)
+@click.option("--timeout", type=_SECONDS, help="With --wait: wait at most this many seconds.")
 def submit(
     client: Client,
     prompts: tuple[str, ...],
@@ -60,96 +72,107 @@ def submit(
     timeout: float | None,
     **parameters: Any,
 ) -> None:
-    """Queue PROMPTS. `-` reads one prompt a line from standard input. Prints the job ids."""
+    """Submit one job per prompt and print the job ids.
+
+    `-` reads prompts from standard input, one per line.
+    """
     if timeout is not None and not wait:
-        raise click.UsageError("--timeout is for --wait")
+        raise click.UsageError("--timeout needs --wait")
     given = {name: value for name, value in parameters.items() if value is not None}
-    texts = list(_texts(prompts, given))
+    texts = list(_read_prompts(prompts, given))
     if job_id is not None:
         if len(texts) != 1:
-            raise click.UsageError("--id names one job, so give one prompt")
+            raise click.UsageError("--id names one job, so give exactly one prompt")
         given["id"] = job_id
-    accepted = _accept(client, texts, given)
+    submitted = _submit_chunks(client, texts, given)
     if wait:
-        jobs = _all_of(accepted)
-        for job in jobs:  # a random id is not lost to Ctrl-C
+        jobs = _collect(submitted)
+        for job in jobs:  # so that Ctrl-C does not lose a random id
             click.echo(f"{job.id}  accepted", err=True)
         sys.exit(_wait(client, jobs, timeout))
-    for job in accepted:
+    for job in submitted:
         click.echo(job.id)
 
 
-@connected
+@client_command
 @click.argument("job_ids", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Whole records, one JSON object a line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print whole records, one JSON object per line."
+)
 def status(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
-    """Where jobs stand."""
+    """Print the state of jobs, their progress, images or error."""
     statuses = client.statuses(job_ids)
-    for found in statuses:
-        click.echo(found.model_dump_json() if as_json else _line(found))
-    _name_unknown(job_ids, statuses)
+    for each in statuses:
+        click.echo(each.model_dump_json() if as_json else _format_status(each))
+    _report_unknown(job_ids, statuses)
 
 
-@connected
+@client_command
 @click.argument("job_ids", nargs=-1, required=True)
-@click.option("--timeout", type=_SECONDS, help="Seconds to wait at most.")
+@click.option("--timeout", type=_SECONDS, help="Wait at most this many seconds.")
 def wait(client: Client, job_ids: tuple[str, ...], timeout: float | None) -> None:
-    """Wait until jobs end; print where their pictures are. Exit code 1 if any did not succeed."""
+    """Wait until jobs end, and print the addresses of their images.
+
+    The exit code is 1 if any job did not succeed.
+    """
     statuses = client.statuses(job_ids)
-    worst = _wait(client, [Job(id=found.id, client=client) for found in statuses], timeout)
-    _name_unknown(job_ids, statuses)
-    sys.exit(worst)
+    exit_code = _wait(client, [Job(id=each.id, client=client) for each in statuses], timeout)
+    _report_unknown(job_ids, statuses)
+    sys.exit(exit_code)
 
 
-@connected
+@client_command
 @click.argument("job_ids", nargs=-1, required=True)
 def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
-    """Withdraw jobs: queued ones at once, running ones between two steps."""
+    """Cancel jobs: queued ones at once, running ones between two steps."""
     unknown = []
     for job_id in job_ids:
         try:
             state = client.cancel(job_id)
         except UnknownJob as error:
-            unknown.append(error)  # the others are withdrawn all the same
+            unknown.append(error)  # the other jobs are cancelled all the same
             continue
-        note = "running, stops between steps" if state is State.RUNNING else str(state)
+        note = "running, stops after the current step" if state is State.RUNNING else str(state)
         click.echo(f"{job_id}  {note}")
-    _tell(unknown)
+    _exit_with(unknown)
 
 
-def _texts(prompts: Iterable[str], given: Mapping[str, Any]) -> Iterator[str]:
-    """The prompts, those from standard input checked: nothing is submitted if a line is wrong."""
+def _read_prompts(prompts: Iterable[str], given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the prompts. Check all lines of standard input, so that a wrong one submits nothing."""
     for prompt in prompts:
         if prompt == "-":
-            yield from _lines(given)
+            yield from _read_stdin(given)
         else:
             yield prompt
 
 
-def _lines(given: Mapping[str, Any]) -> Iterator[str]:
-    lines = [(at, line.rstrip("\r\n")) for at, line in enumerate(sys.stdin, 1) if line.strip()]
+def _read_stdin(given: Mapping[str, Any]) -> Iterator[str]:
+    lines = [
+        (number, line.rstrip("\r\n")) for number, line in enumerate(sys.stdin, 1) if line.strip()
+    ]
     if not lines:
         raise InvalidRequest("-", "", "standard input holds no prompt")
-    for at, line in lines:
+    for number, line in lines:
         try:
             JobRequest.parse({**given, "prompt": line})
         except InvalidRequest as error:
-            raise InvalidRequest(f"line {at}: {error.field}", error.value, error.limit) from None
+            raise InvalidRequest(
+                f"line {number}: {error.field}", error.value, error.limit
+            ) from None
         yield line
 
 
-def _accept(client: Client, texts: Sequence[str], given: Mapping[str, Any]) -> Iterator[Job]:
-    """Chunk by chunk: the ids of one are printed before the next can be refused."""
-    for at in range(0, len(texts), CHUNK):
-        yield from client.submit_many(texts[at : at + CHUNK], **given)
+def _submit_chunks(client: Client, texts: Sequence[str], given: Mapping[str, Any]) -> Iterator[Job]:
+    """Submit chunk by chunk, so that ids are printed before a later chunk is refused."""
+    for start in range(0, len(texts), CHUNK):
+        yield from client.submit_many(texts[start : start + CHUNK], **given)
 
 
-def _all_of(accepted: Iterator[Job]) -> list[Job]:
-    """To wait for. If some are refused, or at Ctrl-C, the others' ids are printed: nobody waits for
-    them."""
+def _collect(submitted: Iterator[Job]) -> list[Job]:
+    """Return all submitted jobs. On an error or Ctrl-C, print the ids of those accepted so far."""
     jobs: list[Job] = []
     try:
-        for job in accepted:
+        for job in submitted:
             jobs.append(job)
     except (ImagefleetError, KeyboardInterrupt):
         for job in jobs:
@@ -158,19 +181,14 @@ def _all_of(accepted: Iterator[Job]) -> list[Job]:
     return jobs
 
 
-def _name_unknown(job_ids: Sequence[str], known: Sequence[JobStatus]) -> None:
-    found = {status.id for status in known}
-    missing = dict.fromkeys(job_id for job_id in job_ids if job_id not in found)
-    _tell(
-        [
-            UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
-            for job_id in missing
-        ]
-    )
+def _report_unknown(job_ids: Sequence[str], known: Sequence[JobStatus]) -> None:
+    known_ids = {status.id for status in known}
+    missing = dict.fromkeys(job_id for job_id in job_ids if job_id not in known_ids)
+    _exit_with([unknown_job(job_id) for job_id in missing])
 
 
-def _tell(errors: Sequence[ImagefleetError]) -> None:
-    """After all the rest has been done: what could not be. Ends the command."""
+def _exit_with(errors: Sequence[ImagefleetError]) -> None:
+    """Print `errors` and end the command with exit code 1, if there are any."""
     for error in errors:
         click.echo(f"imagefleet: {error}", err=True)
     if errors:
@@ -178,45 +196,46 @@ def _tell(errors: Sequence[ImagefleetError]) -> None:
 
 
 def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
-    """The exit code: 1 if any did not succeed."""
-    worst = 0
+    """Wait and print images and errors. Return the exit code: 1 if any job did not succeed."""
+    exit_code = 0
     _warn_if_no_worker(client, jobs)
-    for job in _ended(client, jobs, timeout):
+    for job in _as_completed(client, jobs, timeout):
         try:
-            for image in outcome(job.status()).images:
+            for image in result_or_raise(job.status()).images:
                 click.echo(f"{job.id}  {image.url}")
         except ImagefleetError as error:
             click.echo(f"{job.id}  {error}", err=True)
-            worst = 1
-    return worst
+            exit_code = 1
+    return exit_code
 
 
 def _warn_if_no_worker(client: Client, jobs: Sequence[Job]) -> None:
-    asked = {job.id: job for job in jobs}
-    ended = {job.id for job in client.ended(dict(asked))}
-    if asked.keys() - ended:
+    waiting = {job.id: job for job in jobs}
+    for _ in client.pop_ended(waiting):
+        pass
+    if waiting:
         client.connection.warn_if_no_worker()
 
 
-def _ended(client: Client, jobs: list[Job], timeout: float | None) -> Iterator[Job]:
-    """As they end; at a timeout the ids that are left, so that one can wait again."""
-    left = [job.id for job in jobs]
+def _as_completed(client: Client, jobs: list[Job], timeout: float | None) -> Iterator[Job]:
+    """Yield jobs as they end. At a timeout, print the ids of the others for a later `wait`."""
+    unfinished = [job.id for job in jobs]
     try:
         for job in client.as_completed(jobs, timeout=timeout):
-            left.remove(job.id)
+            unfinished.remove(job.id)
             yield job
     except ResultTimeout:
-        for job_id in left:
+        for job_id in unfinished:
             click.echo(f"{job_id}  not done yet")
         raise
 
 
-def _line(found: JobStatus) -> str:
-    parts = [found.id, str(found.state)]
-    if found.state is State.RUNNING and found.steps:
-        parts.append(f"step {found.step}/{found.steps}")
-    if found.result is not None:
-        parts += [image.url for image in found.result.images]
-    if found.error is not None:
-        parts.append(json.dumps(found.error.message))
+def _format_status(status: JobStatus) -> str:
+    parts = [status.id, str(status.state)]
+    if status.state is State.RUNNING and status.steps:
+        parts.append(f"step {status.step}/{status.steps}")
+    if status.result is not None:
+        parts += [image.url for image in status.result.images]
+    if status.error is not None:
+        parts.append(json.dumps(status.error.message))
     return "  ".join(parts)

@@ -1,71 +1,71 @@
-"""`imagefleet tenants`: who waits, who gets how much, who may queue how many."""
+"""`imagefleet tenants`: show waiting jobs per tenant, and set weights and limits."""
 
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connection import connected
+from imagefleet.producer.commands.connection import client_command
 from imagefleet.shared.jobs.tenants import ALL_TENANTS, NO_TENANT, TenantStatus
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_pair(text: str) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
     if not equals or not value:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
     return name, value
 
 
-@connected
+@client_command
 @click.option(
     "--weight",
     "weights",
-    type=_pair,
+    type=_parse_pair,
     metavar="NAME=NUMBER",
     multiple=True,
-    help="gold=3: pictures it gets for each one of a tenant with weight 1.",
+    help="Set a weight. gold=3: three images for each image of a tenant with weight 1.",
 )
 @click.option(
     "--limit",
     "limits",
-    type=_pair,
+    type=_parse_pair,
     metavar="NAME=JOBS",
     multiple=True,
-    help="gold=1000: jobs that may wait; '*=100000' of all together; gold=none.",
+    help="Limit the waiting jobs: gold=1000, '*=100000' for all tenants together, gold=none.",
 )
 def tenants(
     client: Client, weights: tuple[tuple[str, str], ...], limits: tuple[tuple[str, str], ...]
 ) -> None:
-    """Who waits, with how many jobs, by what weight and limit; sets weights and limits first.
+    """Set weights and limits, then list each tenant's waiting jobs, weight and limit.
 
-    Both hold from the next job or batch on, for every producer and worker. '*' is everybody, a
-    blank name are jobs without a tenant.
+    Weights and limits apply from the next batch or submission, for every worker and producer. '*'
+    stands for all tenants together, an empty name for the jobs without a tenant.
     """
     for tenant, weight in weights:
-        client.tenants.set_weight(tenant, _number(weight))
+        client.tenants.set_weight(tenant, _parse_weight(weight))
     for tenant, limit in limits:
-        client.tenants.limit(tenant, None if limit == "none" else _jobs(limit))
-    click.echo(_row("tenant", "waiting", "weight", "limit"))
+        client.tenants.set_limit(tenant, None if limit == "none" else _parse_limit(limit))
+    click.echo(_format_row("tenant", "waiting", "weight", "limit"))
     for each in client.tenants.statuses():
-        click.echo(_line(each))
+        click.echo(_format_tenant(each))
 
 
-def _line(standing: TenantStatus) -> str:
-    weight = "-" if standing.tenant in (ALL_TENANTS, NO_TENANT) else f"{standing.weight:g}"
-    limit = "-" if standing.limit is None else str(standing.limit)
-    return _row(standing.tenant, str(standing.waiting), weight, limit)
+def _format_tenant(status: TenantStatus) -> str:
+    weight = "-" if status.tenant in (ALL_TENANTS, NO_TENANT) else f"{status.weight:g}"
+    limit = "-" if status.limit is None else str(status.limit)
+    return _format_row(status.tenant, str(status.waiting), weight, limit)
 
 
-def _row(tenant: str, *numbers: str) -> str:
+def _format_row(tenant: str, *numbers: str) -> str:
     return f"{tenant:32}" + "".join(f"{number:>12}" for number in numbers)
 
 
-def _number(text: str) -> float:
+def _parse_weight(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise click.UsageError(f"{text!r} is not a number") from None
 
 
-def _jobs(text: str) -> int:
+def _parse_limit(text: str) -> int:
     try:
         return int(text)
     except ValueError:

@@ -1,5 +1,7 @@
-"""The frame of the small HTTP servers of the demo and the tests: a port of its own, a thread, and a
-clean end. What is asked and answered there it does not know."""
+"""The base of the small HTTP servers of the demo and the tests: a free port and a clean stop.
+
+A request handler class goes in; the subclass or caller decides how requests are answered.
+"""
 
 import sys
 import threading
@@ -7,17 +9,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
-_LOOK_S: Final = 0.02
-"""How often it looks whether it should end."""
+_POLL_S: Final = 0.02
+"""Seconds between two checks whether the server should stop."""
 
 
 class LocalServer:
-    """`with` it is open. What it answers is its `door`'s."""
+    """An HTTP server on 127.0.0.1 that runs inside a `with` block and answers with `handler`."""
 
-    def __init__(self, door: type[BaseHTTPRequestHandler]) -> None:
-        self._server = _QuietServer(("127.0.0.1", 0), door)
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._server = _QuietServer(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_LOOK_S,), daemon=True
+            target=self._server.serve_forever, args=(_POLL_S,), daemon=True
         )
 
     @property
@@ -42,9 +44,9 @@ class LocalServer:
 class _QuietServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    """The default of 5 resets connections when a fleet calls at once."""
+    """The default of 5 resets connections when many workers connect at once."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are what some of the tests are about."""
+        """Ignore OSError: some tests let clients close the connection early."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)

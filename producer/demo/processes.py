@@ -1,4 +1,4 @@
-"""The demo's worker process: started with settings in its environment, gone with its parent."""
+"""The demo's worker process. Settings go in through its environment; it dies with its parent."""
 
 import os
 import subprocess
@@ -9,11 +9,11 @@ from typing import Final
 
 from imagefleet.shared.redis_client.child_process import die_with_parent
 
-_PATIENCE_S: Final = 8.0
+_STOP_TIMEOUT_S: Final = 8.0
 
 
 class WorkerProcess:
-    """`imagefleet-worker` beside us. Its output goes to `log`."""
+    """An `imagefleet-worker` process. Its output goes to the file `log`."""
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
         self._environment = environment
@@ -21,6 +21,7 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str] = ()) -> None:
+        """Start the worker with these command line arguments."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "imagefleet.worker", *arguments],
@@ -28,7 +29,7 @@ class WorkerProcess:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the demo; it stops the worker itself
+                start_new_session=True,  # Ctrl-C reaches only the demo, which stops the worker
                 preexec_fn=die_with_parent(),
             )
 
@@ -38,21 +39,22 @@ class WorkerProcess:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code, or None while the process runs or before it started."""
         return None if self._process is None else self._process.poll()
 
-    def last_words(self, lines: int = 5) -> str:
+    def log_tail(self, lines: int = 5) -> str:
+        """Return the last lines of the log, or an empty string without a log."""
         if not self._log.exists():
             return ""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL."""
+        """Send SIGTERM, and SIGKILL if the process has not ended after 8 seconds."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()
         try:
-            self._process.wait(timeout=_PATIENCE_S)
+            self._process.wait(timeout=_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

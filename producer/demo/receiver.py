@@ -1,4 +1,4 @@
-"""A callback receiver: an HTTP server on this machine that believes only signed messages."""
+"""A callback receiver: an HTTP server on this machine that accepts only signed callbacks."""
 
 import json
 import threading
@@ -10,50 +10,54 @@ from imagefleet.shared.webhooks.signature import InvalidSignature, verify
 
 
 class CallbackReceiver(LocalServer):
-    """`with CallbackReceiver(secret) as receiver: … receiver.url`"""
+    """The receiver counts verified callbacks.
+
+    with CallbackReceiver(secret) as receiver:
+        client.submit(prompt, callback_url=receiver.url)
+    """
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
         self._lock = threading.Lock()
-        self._seen: dict[str, str] = {}
+        self._types: dict[str, str] = {}
         self._refused = 0
-        super().__init__(self._door())
+        super().__init__(self._handler())
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/callbacks"
 
     def counts(self) -> Counter[str]:
-        """Verified callbacks by type; the same webhook-id counts once."""
+        """Return the number of verified callbacks by type. A repeated webhook-id counts once."""
         with self._lock:
-            return Counter(self._seen.values())
+            return Counter(self._types.values())
 
     @property
     def refused(self) -> int:
-        """Callbacks whose signature did not verify."""
+        """The number of callbacks whose signature did not verify."""
         return self._refused
 
-    def _note(self, headers: dict[str, str], body: bytes) -> bool:
+    def _accept(self, headers: dict[str, str], body: bytes) -> bool:
         try:
             verify(headers, body, [self._secret])
         except InvalidSignature:
             self._refused += 1
             return False
         with self._lock:
-            self._seen[headers["webhook-id"]] = json.loads(body)["type"]
+            self._types[headers["webhook-id"]] = json.loads(body)["type"]
         return True
 
-    def _door(self) -> type[BaseHTTPRequestHandler]:
-        note = self._note
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        accept = self._accept
 
-        class Door(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                self.send_response(204 if note(headers, body) else 401)
+                self.send_response(204 if accept(headers, body) else 401)
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
                 return None
 
-        return Door
+        return Handler
