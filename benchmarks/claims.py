@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks.report import print_json
 from imagefleet.shared.jobs.celery_message import TASK_NAME, task_message
-from imagefleet.shared.jobs.queues import known_queues_key, list_key, queue_name
+from imagefleet.shared.jobs.queues import list_key, queue_name
+from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.queues.claims import Claims, QueueGroup
@@ -44,8 +45,8 @@ class Stream:
             QueueGroup(name="native", queues=(queue_name(namespace, None, None, None),))
         ]
         self._claims = Claims(
-            once=self._client,
-            patient=self._client,
+            no_retry_client=self._client,
+            retrying_client=self._client,
             namespace=namespace,
             worker="w",
             lease_s=600,

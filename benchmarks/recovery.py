@@ -90,14 +90,14 @@ def write_batch_sizes(path: Path) -> None:
     from imagefleet.worker.cli import main as worker_main
     from imagefleet.worker.engine.fake import FakeEngine
 
-    render = FakeEngine.render
+    start_batch = FakeEngine.start_batch
 
     def counted(self, specs, shape):  # type: ignore[no-untyped-def]
         with path.open("a") as sizes:
             sizes.write(f"{len(specs)}\n")
-        return render(self, specs, shape)
+        return start_batch(self, specs, shape)
 
-    FakeEngine.render = counted  # type: ignore[method-assign]
+    FakeEngine.start_batch = counted  # type: ignore[method-assign]
     worker_main(args=[])
 
 
@@ -237,7 +237,13 @@ def claim_rates(server: LocalRedisServer) -> Figures:
         once = stack.enter_context(connect(server.url, retries=0))
         patient = stack.enter_context(connect(server.url))
         Client(server.url, namespace=namespace).submit_many(["p"] * MESSAGES)
-        claims = Claims(once=once, patient=patient, namespace=namespace, worker="w", lease_s=600)
+        claims = Claims(
+            no_retry_client=once,
+            retrying_client=patient,
+            namespace=namespace,
+            worker="w",
+            lease_s=600,
+        )
         claims.acquire_lease()
         queue = queue_name(namespace, None, None, None)
         groups = [QueueGroup(name="native", queues=(queue,))]

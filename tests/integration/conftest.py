@@ -21,8 +21,8 @@ def make_claims(client: redis.Redis, redis_server: LocalRedisServer, namespace: 
 
     def make(worker: str, lease_s: float = 60) -> Claims:
         claims = Claims(
-            once=connect(redis_server.url, retries=0),
-            patient=client,
+            no_retry_client=connect(redis_server.url, retries=0),
+            retrying_client=client,
             namespace=namespace,
             worker=worker,
             lease_s=lease_s,

@@ -556,10 +556,10 @@ def test_a_claim_whose_answer_got_lost_is_handed_back(
         run_script(*args)
         raise redis.ConnectionError("gone after the server had done it")
 
-    monkeypatch.setattr(claims, "_take", answer_lost)
+    monkeypatch.setattr(claims, "_run_claim_script", answer_lost)
     with pytest.raises(redis.ConnectionError):
         claims.claim(group, 1)
-    monkeypatch.setattr(claims, "_take", run_script)
+    monkeypatch.setattr(claims, "_run_claim_script", run_script)
     assert claims.requeue_orphans() == 1
     assert _texts(held + claims.claim(group, 8)) == ["a", "b", "c"]
     assert claims.requeue_orphans() == 0

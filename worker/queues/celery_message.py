@@ -1,4 +1,4 @@
-"""From a claimed list element to the message Celery knows how to read."""
+"""Parse a claimed list element into a message that Celery can read."""
 
 import base64
 import json
@@ -11,16 +11,20 @@ from imagefleet.worker.queues.claims import Claimed
 
 
 class ClaimedMessage(Message):
-    """A kombu message that remembers which claim it came with."""
+    """A kombu message with the claim that brought it."""
 
     claimed: Claimed
     due: float | None
-    """Unix seconds; None: at once. Its header `eta` is taken away: Celery would keep the message in
-    hand until then, and forget it when it reconnects."""
+    """Unix seconds; None: at once. The header `eta` is removed: Celery would hold the message until
+    then, and forget it when it reconnects."""
 
 
-def open_envelope(claimed: Claimed) -> ClaimedMessage:
-    """Open kombu's Redis envelope. Raises almost anything if it is none."""
+def parse_envelope(claimed: Claimed) -> ClaimedMessage:
+    """Parse the envelope that kombu's Redis transport writes.
+
+    Raises:
+        Exception: the message is not such an envelope. The type depends on what is wrong.
+    """
     envelope = json.loads(claimed.message)
     headers, properties, body = envelope["headers"], envelope["properties"], envelope["body"]
     check_job_id(headers["id"])
@@ -42,6 +46,6 @@ def open_envelope(claimed: Claimed) -> ClaimedMessage:
 
 
 def _unix_time(eta: str) -> float:
-    """Of an ISO 8601 time, which is UTC unless it says otherwise."""
+    """Return the Unix time of an ISO 8601 time, which is UTC unless it names an offset."""
     time = datetime.fromisoformat(eta)
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

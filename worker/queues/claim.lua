@@ -1,112 +1,116 @@
--- Take messages for one batch, and write down in the same call who has them.
--- KEYS 1 this worker's claims (hash: tag -> list \0 message)   2 leases (sorted set: worker -> expiry)
---      3 deliveries so far (hash: sha1 of message -> count)
---      4 queues of tenants (set of names)   5 weights of tenants (hash)
--- ARGV 1 what is asked, as JSON:
---        claim     its number, for the tags: counted by the worker, as a failover may roll back what is here
---        worker    who asks                        groups    queue -> compile key; tenants' queues too
---        pictures  how many are wanted             messages  how many may be taken at most
---        suspect   delivery from which on a message is suspect
---        idle      whether this worker has nothing else in hand
---        usual     steps of a message that says none
---        longest   steps of the longest job that shares the batch already, 0 if none does
---      2 accounts by level: what this script answered last time, {} at first
--- Strict priority between levels, inside a level in turns (turns.lua), inside a queue what is alike
--- (alike.lua). The first message decides the compile key of all the others. A suspect is taken alone,
--- by a worker with nothing else in hand: whoever dies with it cannot be counted for it.
--- Returns {accounts as JSON, {{tag, list, message, deliveries}, …}}, or false if this worker's lease is
--- gone: then it must join again first.
-local ask, accounts = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
-if not redis.call('ZSCORE', KEYS[2], ask.worker) then return false end
-local retold = redis.call('HLEN', KEYS[3]) > 0
-local taken, pictures, group, finished = {}, 0, nil, false
+-- Claim messages for one batch and record the worker as their holder. Levels have strict priority; inside a
+-- level queues take turns (fair_queueing.lua), and inside a queue like step counts go together
+-- (step_affinity.lua). The first message decides the compile key of the batch. A suspect is claimed alone, by
+-- a worker that holds nothing else: if this worker dies, no other message counts the death.
+-- KEYS 1 claims of this worker (hash: tag -> list \0 message)   2 leases (sorted set: worker -> expiry)
+--      3 deliveries (hash: sha1 of message -> count)
+--      4 known queues (set of names)   5 weights of tenants (hash)
+-- ARGV 1 request, as JSON:
+--        claim_number   used in the tags. The worker counts it: a failover may roll back what is in Redis.
+--        worker         name of the worker
+--        groups         queue -> compile key; also queues of tenants that the worker names itself
+--        wanted_images  images that the batch has room for
+--        max_messages   messages that may be claimed
+--        suspect_from   delivery from which on a message is suspect
+--        idle           whether this worker holds nothing else
+--        default_steps  steps of a message that names none
+--        batch_steps    most steps among the jobs that are in the batch already, 0 if there are none
+--      2 accounts by level, as JSON: what this script returned last time, {} at first
+-- Returns {accounts as JSON, {{tag, list, message, delivery}, …}}, or false if this worker has no lease: it
+-- must acquire one first.
+local request, accounts = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
+if not redis.call('ZSCORE', KEYS[2], request.worker) then return false end
+local any_redelivered = redis.call('HLEN', KEYS[3]) > 0
+local claimed, image_count, group, finished = {}, 0, nil, false
 
--- Which delivery of a message this is.
+-- Return the number that the next delivery of a message has.
 local function delivery_of(message)
-  local before = retold and redis.call('HGET', KEYS[3], redis.sha1hex(message))
+  local before = any_redelivered and redis.call('HGET', KEYS[3], redis.sha1hex(message))
   return tonumber(before or 0) + 1
 end
 
 local batch = {
-  pictures = ask.pictures, usual = ask.usual, longest = ask.longest, ahead = {},
-  is_suspect = function(message) return delivery_of(message) >= ask.suspect end,
+  wanted_images = request.wanted_images, default_steps = request.default_steps,
+  steps = request.batch_steps, windows = {},
+  is_suspect = function(message) return delivery_of(message) >= request.suspect_from end,
 }
 
-local places, tenants = {}, {['']=true}
-local function add_place(queue, its_group, tenant, weight)
-  places[#places + 1] =
-    {queue = queue, group = its_group, tenant = tenant, weight = weight, empty_levels = 0}
+local queues, tenants = {}, {['']=true}
+local function add_candidate(name, queue_group, tenant, weight)
+  queues[#queues + 1] =
+    {name = name, group = queue_group, tenant = tenant, weight = weight, empty_levels = 0}
 end
-local weights, weighed = {}, redis.call('HGETALL', KEYS[5])
-for i = 1, #weighed, 2 do weights[weighed[i]] = tonumber(weighed[i + 1]) end
-for queue, its_group in pairs(ask.groups) do add_place(queue, its_group, '', 1) end
-for _, queue in ipairs(redis.call('SMEMBERS', KEYS[4])) do
-  local tenant, its_group = tenant_of(queue), ask.groups[string.match(queue, '^[^@]*')]
+local weights, weight_fields = {}, redis.call('HGETALL', KEYS[5])
+for i = 1, #weight_fields, 2 do weights[weight_fields[i]] = tonumber(weight_fields[i + 1]) end
+for name, queue_group in pairs(request.groups) do add_candidate(name, queue_group, '', 1) end
+for _, name in ipairs(redis.call('SMEMBERS', KEYS[4])) do
+  local tenant, queue_group = tenant_of(name), request.groups[string.match(name, '^[^@]*')]
   if tenant then tenants[tenant] = true end
-  if tenant and its_group and not ask.groups[queue] then
+  if tenant and queue_group and not request.groups[name] then
     local weight = weights[tenant] or 1
-    add_place(queue, its_group, tenant, weight > 0 and weight or 1)
+    add_candidate(name, queue_group, tenant, weight > 0 and weight or 1)
   end
 end
 
--- Pictures taken, or nil if a suspect was met that must wait.
-local function take(list)
-  local message = draw(list, batch)
+-- Claim the next message of a list. Return its number of images, or nil if it is a suspect that must wait.
+local function claim_from(list)
+  local message = pop_message(list, batch)
   local delivery = delivery_of(message)
-  if delivery >= ask.suspect then
+  if delivery >= request.suspect_from then
     finished = true
-    if #taken > 0 or not ask.idle then
-      put_back(list, message)
+    if #claimed > 0 or not request.idle then
+      requeue_message(list, message)
       return nil
     end
   end
-  local tag = string.format('%d.%06d', ask.claim, #taken)
+  local tag = string.format('%d.%06d', request.claim_number, #claimed)
   redis.call('HSET', KEYS[1], tag, list .. '\0' .. message)
-  taken[#taken + 1] = {tag, list, message, delivery}
-  batch.longest = math.max(batch.longest, steps_of(message, batch))
+  claimed[#claimed + 1] = {tag, list, message, delivery}
+  batch.steps = math.max(batch.steps, steps_of(message, batch))
   return math.max(1, header(message, 'images') or 1)
 end
 
-local function waiting_at(level)
-  for _, place in ipairs(places) do
-    place.left = redis.call('LLEN', place.queue .. level)
-    if place.left == 0 then place.empty_levels = place.empty_levels + 1 end
+local function root_of_level(level)
+  for _, queue in ipairs(queues) do
+    queue.left = redis.call('LLEN', queue.name .. level)
+    if queue.left == 0 then queue.empty_levels = queue.empty_levels + 1 end
   end
-  return all_of(places, accounts[level])
+  return build_root(queues, accounts[level])
 end
 
--- Those who can share the batch, and whether there were no others.
-local function narrow(all)
+-- Return the tree of the queues that can share the batch, and whether there are no others.
+local function restrict_to_group(root)
   local fitting, others = {}, 0
-  for _, place in ipairs(all.places) do
-    if not group or place.group == group then
-      fitting[#fitting + 1] = place
+  for _, queue in ipairs(root.queues) do
+    if not group or queue.group == group then
+      fitting[#fitting + 1] = queue
     else
-      others = others + place.left
+      others = others + queue.left
     end
   end
-  batch.lists = #fitting
-  if others == 0 then return all, true end
-  return all_of(fitting, all.account), false
+  batch.list_count = #fitting
+  if others == 0 then return root, true end
+  return build_root(fitting, root.account), false
 end
 
 local function serve(level)
-  local all, free = narrow(waiting_at(level))
-  while all.left > 0 and not finished do
-    local queue = whose_turn(all)
-    local place = queue.places[1]
-    local got = take(place.queue .. level)
-    if got then
-      charge(queue, got / place.weight, free)
-      pictures = pictures + got
+  local root, advance_clock = restrict_to_group(root_of_level(level))
+  while root.left > 0 and not finished do
+    local leaf = next_leaf(root)
+    local queue = leaf.queues[1]
+    local images = claim_from(queue.name .. level)
+    if images then
+      charge(leaf, images / queue.weight, advance_clock)
+      image_count = image_count + images
       if not group then
-        group = place.group
-        all, free = narrow(all)
+        group = queue.group
+        root, advance_clock = restrict_to_group(root)
       end
-      finished = finished or pictures >= ask.pictures or #taken >= ask.messages
+      finished = finished
+        or image_count >= request.wanted_images or #claimed >= request.max_messages
     end
   end
-  settle(accounts[level], tenants)
+  compact(accounts[level], tenants)
 end
 
 for _, level in ipairs(LEVELS) do
@@ -114,7 +118,7 @@ for _, level in ipairs(LEVELS) do
   accounts[level] = accounts[level] or {}
   serve(level)
 end
-for _, place in ipairs(places) do
-  if place.empty_levels == #LEVELS then redis.call('SREM', KEYS[4], place.queue) end
+for _, queue in ipairs(queues) do
+  if queue.empty_levels == #LEVELS then redis.call('SREM', KEYS[4], queue.name) end
 end
-return {cjson.encode(accounts), taken}
+return {cjson.encode(accounts), claimed}

@@ -1,9 +1,12 @@
 """Claims: which worker holds which queue message, and for how long.
 
-A claim pops messages and notes their holder in one server-side call, so a worker that dies at any
-instruction leaves them behind for others. The lease belongs to the worker process, not to each
-message: renewing it is one command however many jobs are in flight, and a job may take as long as
-it likes. Knows nothing of jobs: a message is an opaque string in an ordinary Celery queue.
+Inputs are queue names; outputs are messages, which are opaque strings of ordinary Celery queues.
+This module does not know jobs.
+
+One script pops messages and records the worker as their holder, so a worker that dies at any
+instruction loses none of them: other workers reclaim its messages. The lease belongs to the worker
+process, not to each message: one command renews it however many jobs are in flight, and a job may
+run for any time.
 """
 
 import hashlib
@@ -17,27 +20,34 @@ from typing import Any, Final, cast
 import redis
 
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.jobs.queues import claims_key, known_queues_key, later_key, leases_key
-from imagefleet.shared.jobs.tenants import weights_key
-from imagefleet.shared.redis_client.scripts import call_all, script
+from imagefleet.shared.jobs.redis_keys import (
+    claims_key,
+    delayed_key,
+    deliveries_key,
+    known_queues_key,
+    leases_key,
+    weights_key,
+)
+from imagefleet.shared.redis_client.scripts import call_many, load_script
 
 log = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = 1_000_000
-_WENT_BACK: Final = 2
+_REQUEUED: Final = 2
+"""What `release.lua` returns if it requeued a message that should have been acknowledged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claimed:
-    """One message in this worker's hands."""
+    """One message that this worker holds."""
 
     tag: str
     list_key: str
     message: str
     deliveries: int
-    """1 the first time, one more after each worker that died with it."""
+    """1 for the first delivery, and one more for each worker that died with the message."""
     attempt: str
-    """What names this claim among all that were ever made, and whatever is tried with it."""
+    """Name of the attempt that this claim makes. No other claim of the fleet ever has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,46 +57,46 @@ class QueueGroup:
     name: str
     queues: tuple[str, ...]
     bulk: bool = False
-    """Shards of datasets, not jobs."""
+    """Whether the queues hold shards of datasets instead of jobs."""
 
 
 class Claims:
-    """The claims of one worker process. Threads may share it; one of them claims.
+    """The claims of one worker process. Threads may share it; only one of them calls `claim`.
 
-    Claims go through `once`, a client that does not retry by itself: a claim whose answer got lost
-    has happened, and asking again would take more. The keeper hands such messages back.
-    Acks go through `patient`, which waits for Redis to come back. Both end where they started if
-    they happen twice.
+    Claims go through `no_retry_client`: after a lost answer the claim has happened, and a retry
+    would claim more. `requeue_orphans` requeues such messages. Acknowledgements and requeues go
+    through `retrying_client`, which waits until Redis is back: they are idempotent.
     """
 
     def __init__(
         self,
         *,
-        once: redis.Redis,
-        patient: redis.Redis,
+        no_retry_client: redis.Redis,
+        retrying_client: redis.Redis,
         namespace: str,
         worker: str,
         lease_s: float,
     ) -> None:
         self.worker: Final = worker
-        self._redis = once
-        self._patient = patient
+        self._no_retry_client = no_retry_client
+        self._retrying_client = retrying_client
         self._held: set[str] = set()
-        self._claims_made = 0
-        self._claiming = threading.Lock()
+        self._claim_count = 0
+        self._claim_lock = threading.Lock()
         self._lease_s = lease_s
         self._prefix = claims_key(namespace, "")
         self._leases = leases_key(namespace)
-        self._deliveries = f"{namespace}:deliveries"
-        self._later = later_key(namespace)
+        self._deliveries = deliveries_key(namespace)
+        self._later = delayed_key(namespace)
         self._known_queues = known_queues_key(namespace)
         self._weights = weights_key(namespace)
         self._accounts = "{}"
-        self._claim = script(once, __package__, "fair_queueing", "step_affinity", "claim")
-        self._renew = script(once, __package__, "renew_lease")
-        self._sweep = script(once, __package__, "reclaim_expired")
-        self._put_aside = script(once, __package__, "delay")
-        self._release = script(patient, __package__, "release")
+        client = no_retry_client
+        self._claim = load_script(client, __package__, "fair_queueing", "step_affinity", "claim")
+        self._renew_lease = load_script(client, __package__, "renew_lease")
+        self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
+        self._delay = load_script(client, __package__, "delay")
+        self._release = load_script(retrying_client, __package__, "release")
 
     @property
     def key(self) -> str:
@@ -94,63 +104,63 @@ class Claims:
         return self._prefix + self.worker
 
     def acquire_lease(self) -> None:
-        """Take (or take again) a lease. Nothing can be claimed without one."""
-        self._renew(keys=[self._leases], args=[self.worker, self._lease_s, 1])
+        """Acquire the lease, also after it was lost. `claim` needs one."""
+        self._renew_lease(keys=[self._leases], args=[self.worker, self._lease_s, 1])
 
-    def renew(self) -> bool:
-        """Keep the lease. False if it ran out and others took the messages over."""
-        return bool(self._renew(keys=[self._leases], args=[self.worker, self._lease_s, 0]))
+    def renew_lease(self) -> bool:
+        """Renew the lease. Return False if it expired and others reclaimed the messages."""
+        return bool(self._renew_lease(keys=[self._leases], args=[self.worker, self._lease_s, 0]))
 
     def claim(
         self,
         groups: Sequence[QueueGroup],
-        want: int,
+        wanted_images: int,
         *,
-        most: int = _NO_LIMIT,
+        max_messages: int = _NO_LIMIT,
         suspect_from: int = _NO_LIMIT,
-        aside: Collection[str] = (),
-        usual_steps: int = 0,
-        longest: int = 0,
+        ignored_tags: Collection[str] = (),
+        default_steps: int = 0,
+        batch_steps: int = 0,
     ) -> list[Claimed]:
-        """Take messages until they hold `want` pictures, all of one group, highest priority first.
+        """Claim messages of one group until they make `wanted_images`, highest priority first.
 
-        Inside a priority level tenants take turns by their weights, the groups of a tenant and the
-        queues of a group evenly; whose turn it is, this object remembers from call to call. A
-        message is taken whole: the last one may bring more pictures than were wanted.
-        A queue gives its head first, and then what is like the batch in steps: see alike.lua.
-        From its delivery `suspect_from` on a message is taken alone, and only while nothing else
-        is in hand.
+        Inside a priority level tenants take turns by their weights, then the groups of a tenant,
+        then the queues of a group. This object keeps the accounts of these turns between calls.
+        A message is never split: the last one may make more images than wanted. A queue gives its
+        head first, and then messages with like step counts: see step_affinity.lua.
+        A message is suspect from its delivery `suspect_from` on. It is claimed alone, and only
+        while this worker holds nothing else.
 
         Args:
-            groups: where to look; queues of tenants beside them are found by themselves.
-            want: pictures, at least 1.
-            most: messages.
-            aside: tags in hand that do not count as such beside a suspect.
-            usual_steps: denoising steps of a message that says none.
-            longest: steps of the longest job that shares the batch already.
+            groups: queues to claim from. The claim finds the queues of tenants beside them.
+            wanted_images: images that the batch has room for, at least 1.
+            max_messages: messages that may be claimed.
+            ignored_tags: claims that this worker may hold beside a suspect.
+            default_steps: denoising steps of a message that names none.
+            batch_steps: most steps among the jobs that are in the batch already.
 
         Raises:
-            LeaseLost: join again first.
-            redis.RedisError: what was taken, if anything, `requeue_orphans` hands back.
+            LeaseLost: the lease expired; call `acquire_lease` first.
+            redis.RedisError: messages may be claimed nevertheless; `requeue_orphans` requeues them.
         """
-        self._claims_made += 1
-        ask = {
-            "claim": self._claims_made,
+        self._claim_count += 1
+        request = {
+            "claim_number": self._claim_count,
             "worker": self.worker,
             "groups": {queue: group.name for group in groups for queue in group.queues},
-            "pictures": want,
-            "messages": most,
-            "suspect": suspect_from,
-            "idle": self._held <= set(aside),
-            "usual": usual_steps,
-            "longest": longest,
+            "wanted_images": wanted_images,
+            "max_messages": max_messages,
+            "suspect_from": suspect_from,
+            "idle": self._held <= set(ignored_tags),
+            "default_steps": default_steps,
+            "batch_steps": batch_steps,
         }
-        with self._claiming:
-            claimed = self._take(ask)
+        with self._claim_lock:
+            claimed = self._run_claim_script(request)
             self._held.update(message.tag for message in claimed)
         return claimed
 
-    def _take(self, ask: dict[str, Any]) -> list[Claimed]:
+    def _run_claim_script(self, request: dict[str, Any]) -> list[Claimed]:
         answer = cast(
             list[Any] | None,
             self._claim(
@@ -161,12 +171,12 @@ class Claims:
                     self._known_queues,
                     self._weights,
                 ],
-                args=[json.dumps(ask), self._accounts],
+                args=[json.dumps(request), self._accounts],
             ),
         )
         if answer is None:
             raise LeaseLost(f"the lease of {self.worker} ran out")
-        self._accounts, taken = answer
+        self._accounts, claimed = answer
         return [
             Claimed(
                 tag=tag,
@@ -175,100 +185,108 @@ class Claims:
                 deliveries=deliveries,
                 attempt=self.attempt(tag),
             )
-            for tag, key, message, deliveries in taken
+            for tag, key, message, deliveries in claimed
         ]
 
     def ack(self, tag: str, record: str = "", *, shard: str = "") -> bool:
-        """The message is done with. False if it was no longer ours.
+        """Acknowledge a message. Return False if this worker did not hold it any more.
 
         Args:
-            record: key of the job's record. If that says queued, or running by the attempt of this
-                claim, the message goes back to the head of its queue instead: the server was a
-                replica when the job ended, and has never heard of it.
-            shard: field of `record` that holds a shard's.
+            record: key of the job's record. If the record is queued, or running by the attempt of
+                this claim, the message is requeued instead: this server was a replica when the job
+                ended, and the end did not reach it.
+            shard: field of `record` that holds a shard's state.
         """
         keys = [self.key, self._deliveries, *filter(None, [record])]
         try:
             outcome = self._release(keys=keys, args=[tag, 0, 0, self.attempt(tag), shard])
         finally:
-            self._let_go([tag])
-        if outcome == _WENT_BACK:
-            log.warning("%s %s: Redis does not know its end; it is done again", record, shard)
+            self._forget([tag])
+        if outcome == _REQUEUED:
+            log.warning(
+                "%s %s: Redis lost the end of this attempt (failover?); requeued", record, shard
+            )
         return bool(outcome)
 
     def attempt(self, tag: str) -> str:
-        """See `Claimed.attempt`."""
+        """Return the name of the attempt of claim `tag`; see `Claimed.attempt`."""
         return f"{self.worker}/{tag}"
 
     def requeue(self, *tags: str, counted: bool = False) -> int:
         """Put messages back to the head of their queues, in one round trip.
 
-        The last tag ends foremost. Messages that are no longer ours are left alone.
+        The message of the last tag ends at the very head. Messages that this worker does not hold
+        any more stay where they are.
 
         Args:
             counted: count a delivery, as if this worker had died with them.
 
         Returns:
-            How many messages were put back.
+            How many messages were requeued.
         """
-        return self._put_back(tags, counted=counted)
+        return self._requeue(tags, counted=counted)
 
     def delay(self, tag: str, due: float) -> bool:
-        """Let go of a message that is not `due` (Unix seconds): then it comes back to the head of
-        its queue. False if it is due already, by Redis' clock."""
-        if not self._put_aside(keys=[self.key, self._later], args=[tag, due]):
+        """Release a message until `due` (Unix seconds); then it returns to the head of its queue.
+
+        Return False, and keep the message, if it is due already by Redis' clock.
+        """
+        if not self._delay(keys=[self.key, self._later], args=[tag, due]):
             return False
         self._held.discard(tag)
         return True
 
     def reset_deliveries(self, message: str) -> None:
-        """It has made progress here: the workers that died with it before count no more."""
-        self._patient.hdel(self._deliveries, hashlib.sha1(message.encode()).hexdigest())
+        """Reset the delivery count of `message`, which made progress in this worker."""
+        self._retrying_client.hdel(self._deliveries, hashlib.sha1(message.encode()).hexdigest())
 
     def find(self, tag: str) -> tuple[str, str] | None:
-        """Queue list and message of a claim; None if it is no longer ours."""
-        entry = cast(str | None, self._redis.hget(self.key, tag))
+        """Return queue list and message of a claim; None if this worker lost it."""
+        entry = cast(str | None, self._no_retry_client.hget(self.key, tag))
         if entry is None:
             return None
         list_key, _, message = entry.partition("\0")
         return list_key, message
 
     def requeue_orphans(self) -> int:
-        """Hand back what stands among our claims and is not ours: a claim whose answer got lost, or
-        one that was let go and that a Redis which restarted or failed over remembers. How many."""
-        with self._claiming:
-            strays = set(cast(list[str], self._redis.hkeys(self.key))) - self._held
-        youngest_first = sorted(strays, key=float, reverse=True)
-        return self._put_back(youngest_first, client=self._redis)
+        """Requeue the orphaned claims of this worker and return their number.
+
+        A claim is orphaned if its answer got lost, or if it was released and a Redis that restarted
+        or failed over still has it.
+        """
+        with self._claim_lock:
+            orphans = set(cast(list[str], self._no_retry_client.hkeys(self.key))) - self._held
+        youngest_first = sorted(orphans, key=float, reverse=True)
+        return self._requeue(youngest_first, client=self._no_retry_client)
 
     def holds(self, tag: str) -> bool:
-        """Whether the message is neither acknowledged nor handed back yet."""
+        """Whether the message is neither acknowledged nor requeued yet."""
         return tag in self._held
 
-    def leave(self) -> int:
-        """Hand everything back at once and give up the lease. The number of messages."""
-        return sum(count for _, count in self._swept(self.worker, 0))
+    def release_all(self) -> int:
+        """Requeue every message, give up the lease and return the number of messages."""
+        return sum(count for _, count in self._reclaim(self.worker, 0))
 
     def reclaim_expired(self) -> list[tuple[str, int]]:
-        """Put back the messages of workers whose lease ran out: (worker, messages) each."""
-        return self._swept("", 1)
+        """Requeue the messages of workers whose lease expired: (worker, messages) of each."""
+        return self._reclaim("", 1)
 
-    def _put_back(
+    def _requeue(
         self, tags: Collection[str], *, counted: bool = False, client: redis.Redis | None = None
     ) -> int:
         keys = [self.key, self._deliveries]
         calls = [(keys, [tag, 1, int(counted)]) for tag in tags]
         try:
-            return sum(call_all(self._release, client or self._patient, calls))
+            return sum(call_many(self._release, client or self._retrying_client, calls))
         finally:
-            self._let_go(tags)
+            self._forget(tags)
 
-    def _let_go(self, tags: Collection[str]) -> None:
-        """What Redis refused to let go of is a stray from now on: nobody here works on it."""
+    def _forget(self, tags: Collection[str]) -> None:
+        """Stop holding `tags`. A claim that Redis failed to release is orphaned from now on."""
         self._held.difference_update(tags)
 
-    def _swept(self, worker: str, count: int) -> list[tuple[str, int]]:
-        answer = self._sweep(
+    def _reclaim(self, worker: str, count: int) -> list[tuple[str, int]]:
+        answer = self._reclaim_expired(
             keys=[self._leases, self._deliveries], args=[self._prefix, worker, count]
         )
         return [(name, messages) for name, messages in cast(list[Any], answer)]

@@ -1,7 +1,8 @@
--- Put a claimed message aside until it is due, uncounted.
--- KEYS 1 this worker's claims   2 what is put aside (sorted set: list \0 message by due time)
--- ARGV 1 tag   2 when it is due, Unix seconds
--- Returns 0 if it is due already, and stays claimed; 1 if it is not in this worker's hands any more.
+-- Move a claimed message to the delayed messages until it is due. This counts no delivery.
+-- KEYS 1 claims of this worker (hash: tag -> list \0 message)
+--      2 delayed messages (sorted set: list \0 message by due time)
+-- ARGV 1 tag   2 due time, Unix seconds
+-- Returns 0 if the message is due already, which leaves it claimed; 1 if this worker does not hold it now.
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
 if not entry then return 1 end
 local clock = redis.call('TIME')

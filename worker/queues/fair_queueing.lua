@@ -1,128 +1,130 @@
--- Whose turn it is among the places that wait at one priority level: queues, each charged to its
--- tenant, then to its compile key, then to itself, so that nobody gains by many of them.
--- Start-time fair queueing (Goyal, Vin, Cheng 1996): whoever was served is charged pictures / weight;
--- the least charged is next. `now` is what the last one served had been charged before: who comes
--- new, or back from a pause, starts there, with neither debts nor savings.
--- Accounts last from claim to claim: {charged, now of its parts, parts = {name -> account}}. Those inside
--- a tenant stay JSON until its turn comes: of a thousand tenants few are in one batch.
-local BY = {'tenant', 'group', 'queue'}
+-- Start-time fair queueing (Goyal, Vin, Cheng 1996) among the queues that wait at one priority level.
+-- Defines functions for claim.lua; reads no KEYS or ARGV.
+-- The queues form a tree: tenants, their compile keys, the queues of those. So nobody gains by using many
+-- queues. Each node has a virtual time, which grows by images / weight whenever it is served; the node with
+-- the smallest one is served next. `clock` of a parent is the virtual time at which its last child was
+-- served: a node that is new, or back from a pause, starts there, with neither debt nor credit.
+-- Accounts last from claim to claim: {time, clock of the children, children = {name -> account}}. An account
+-- inside a tenant stays packed as JSON until it is needed: of a thousand tenants few are in one batch.
+local TREE_LEVELS = {'tenant', 'group', 'name'}  -- fields of a queue
 
--- A part of those who wait, or all of them. `left` are messages.
-local function part_of(whole, name, account)
+-- Return a node without queues. `left` counts its messages.
+local function new_node(parent, name, account)
   return {
-    name = name, whole = whole, account = account, depth = whole and whole.depth + 1 or 1, left = 0,
-    charged = whole and math.max(account.charged or 0, whole.account.now or 0), places = {},
+    name = name, parent = parent, account = account, depth = parent and parent.depth + 1 or 1, left = 0,
+    time = parent and math.max(account.time or 0, parent.account.clock or 0), queues = {},
   }
 end
 
-local function add(part, place)
-  part.places[#part.places + 1] = place
-  part.left = part.left + place.left
+local function add_queue(node, queue)
+  node.queues[#node.queues + 1] = queue
+  node.left = node.left + queue.left
 end
 
-local function all_of(places, account)
-  local all = part_of(nil, '*', account)
-  for _, place in ipairs(places) do
-    if place.left > 0 then add(all, place) end
+-- Return the root of the tree of those `queues` that hold messages.
+local function build_root(queues, account)
+  local root = new_node(nil, '*', account)
+  for _, queue in ipairs(queues) do
+    if queue.left > 0 then add_queue(root, queue) end
   end
-  return all
+  return root
 end
 
-local function open(account)
-  if not account.sealed then return end
-  local inside = cjson.decode(account.sealed)
-  account.now, account.parts, account.sealed = inside.now, inside.parts, nil
+local function unpack_account(account)
+  if not account.packed then return end
+  local inner = cjson.decode(account.packed)
+  account.clock, account.children, account.packed = inner.clock, inner.children, nil
 end
 
-local function seal(account)
-  if not account.parts then return end
-  account.sealed = cjson.encode({now = account.now, parts = account.parts})
-  account.now, account.parts = nil, nil
+local function pack_account(account)
+  if not account.children then return end
+  account.packed = cjson.encode({clock = account.clock, children = account.children})
+  account.clock, account.children = nil, nil
 end
 
--- The parts of a whole are a heap: the first is the least charged, of equals the first by name.
-local function sink(parts, at)
-  local least = at
+-- Restore the heap below `at`. The first child has the smallest time; of equal ones the first by name.
+local function sift_down(heap, at)
+  local first = at
   for child = 2 * at, 2 * at + 1 do
-    local one, other = parts[child], parts[least]
-    if one and (one.charged < other.charged
-        or (one.charged == other.charged and one.name < other.name)) then least = child end
+    local one, other = heap[child], heap[first]
+    if one and (one.time < other.time
+        or (one.time == other.time and one.name < other.name)) then first = child end
   end
-  if least ~= at then
-    parts[at], parts[least] = parts[least], parts[at]
-    sink(parts, least)
+  if first ~= at then
+    heap[at], heap[first] = heap[first], heap[at]
+    sift_down(heap, first)
   end
 end
 
--- Only asked for when it is its turn.
-local function parts_of(whole)
-  open(whole.account)
-  local parts, named, accounts = {}, {}, whole.account.parts or {}
-  for _, place in ipairs(whole.places) do
-    local name = place[BY[whole.depth]]
-    local part = named[name]
-    if not part then
-      part = part_of(whole, name, accounts[name] or {})
-      parts[#parts + 1], named[name] = part, part
+-- Return the children of a node as a heap. Only a node that is served needs them.
+local function build_children(node)
+  unpack_account(node.account)
+  local heap, by_name, accounts = {}, {}, node.account.children or {}
+  for _, queue in ipairs(node.queues) do
+    local name = queue[TREE_LEVELS[node.depth]]
+    local child = by_name[name]
+    if not child then
+      child = new_node(node, name, accounts[name] or {})
+      heap[#heap + 1], by_name[name] = child, child
     end
-    add(part, place)
+    add_queue(child, queue)
   end
-  for at = math.floor(#parts / 2), 1, -1 do sink(parts, at) end
-  return parts
+  for at = math.floor(#heap / 2), 1, -1 do sift_down(heap, at) end
+  return heap
 end
 
--- The queue to be served next.
-local function whose_turn(whole)
-  if whole.depth > #BY then return whole end
-  whole.parts = whole.parts or parts_of(whole)
-  return whose_turn(whole.parts[1])
+-- Return the leaf (one queue) that is served next.
+local function next_leaf(node)
+  if node.depth > #TREE_LEVELS then return node end
+  node.children = node.children or build_children(node)
+  return next_leaf(node.children[1])
 end
 
--- Whoever stands first in `whole` gave a message, its last one perhaps.
-local function put_in_place(whole)
-  local parts = whole.parts
-  if parts[1].left == 0 then
-    local last = table.remove(parts)
-    if not parts[1] then return end
-    parts[1] = last
+-- Restore the heap of `node` after its first child gave a message, perhaps its last one.
+local function update_heap(node)
+  local heap = node.children
+  if heap[1].left == 0 then
+    local last = table.remove(heap)
+    if not heap[1] then return end
+    heap[1] = last
   end
-  sink(parts, 1)
+  sift_down(heap, 1)
 end
 
--- The queue whose turn it was gave a message. `free`: nobody was passed over whose turn it would have
--- been.
-local function charge(part, cost, free)
-  part.places[1].left = part.places[1].left - 1
-  part.left = part.left - 1
-  while part.whole do
-    local whole, account = part.whole, part.account
-    if free then whole.account.now = part.charged end
-    part.charged = part.charged + cost
-    account.charged = part.charged
-    whole.account.parts = whole.account.parts or {}
-    whole.account.parts[part.name] = account
-    put_in_place(whole)
-    part, whole.left = whole, whole.left - 1
+-- Charge `cost` to the leaf that gave a message, and to its parents. `advance_clock`: no other queue was
+-- eligible, so none was passed over because its compile key differs from that of the batch.
+local function charge(node, cost, advance_clock)
+  node.queues[1].left = node.queues[1].left - 1
+  node.left = node.left - 1
+  while node.parent do
+    local parent, account = node.parent, node.account
+    if advance_clock then parent.account.clock = node.time end
+    node.time = node.time + cost
+    account.time = node.time
+    parent.account.children = parent.account.children or {}
+    parent.account.children[node.name] = account
+    update_heap(parent)
+    node, parent.left = parent, parent.left - 1
   end
 end
 
--- Forget what is the same as being new.
-local function tidy(account)
-  for name, part in pairs(account.parts) do
-    if part.parts then tidy(part) end
-    if not (part.parts or part.sealed) and part.charged <= (account.now or 0) then
-      account.parts[name] = nil
+-- Remove the accounts that equal those of new nodes.
+local function prune(account)
+  for name, child in pairs(account.children) do
+    if child.children then prune(child) end
+    if not (child.children or child.packed) and child.time <= (account.clock or 0) then
+      account.children[name] = nil
     end
   end
-  if not next(account.parts) then account.parts, account.now = nil, nil end
+  if not next(account.children) then account.children, account.clock = nil, nil end
 end
 
--- What is kept of a level's accounts. Of tenants who are not `present` no more than what they owe:
--- they may never come again.
-local function settle(account, present)
-  for tenant, its in pairs(account.parts or {}) do
-    if not present[tenant] then its.sealed = nil end
+-- Shrink the account of a level to what the next claim needs. Of tenants that are not `present` only the
+-- debt is kept: they may never return.
+local function compact(account, present)
+  for tenant, child in pairs(account.children or {}) do
+    if not present[tenant] then child.packed = nil end
   end
-  if account.parts then tidy(account) end
-  for _, its in pairs(account.parts or {}) do seal(its) end
+  if account.children then prune(account) end
+  for _, child in pairs(account.children or {}) do pack_account(child) end
 end

@@ -1,7 +1,6 @@
-"""Keep this process's lease alive, and put back what dead workers left and what is due again.
+"""Renew this process's lease, reclaim expired leases, and requeue what is orphaned or due.
 
-One thread with nothing else to do, so that no batch, upload or drain can make a living worker look
-dead.
+One thread does only this, so that no batch, upload or drain can make a living worker look dead.
 """
 
 import logging
@@ -18,23 +17,26 @@ from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
 
-_RENEWALS_A_LEASE: Final = 4
+_RENEWALS_PER_LEASE: Final = 4
 
 
 class LeaseKeeper:
-    """Starts with the first lease, ends with `stop`."""
+    """The lease keeper renews the lease of this worker from `start` to `stop`."""
 
     def __init__(
         self, claims: Claims, records: JobRecords, lease_s: float, on_lost: Callable[[], None]
     ) -> None:
-        """`on_lost` is told when the lease ran out, before there is another."""
+        """
+        Args:
+            on_lost: called after the lease expired, before a new one is acquired.
+        """
         self._claims = claims
         self._records = records
         self._on_lost = on_lost
-        self._pause_s = lease_s / _RENEWALS_A_LEASE
+        self._heartbeat_s = lease_s / _RENEWALS_PER_LEASE
         self._stopped = threading.Event()
-        self._sweep_from = self._after_a_grace()
-        self._thread = critical_thread(self._loop, "keeper")
+        self._reclaim_from = self._grace_period_end()
+        self._thread = critical_thread(self._loop, "lease keeper")
 
     def start(self) -> None:
         self._claims.acquire_lease()
@@ -46,26 +48,26 @@ class LeaseKeeper:
             self._thread.join(timeout=5)
 
     def _loop(self) -> None:
-        while not self._stopped.wait(self._pause_s):
+        while not self._stopped.wait(self._heartbeat_s):
             try:
-                self._tend()
+                self._renew_and_recover()
             except redis.RedisError as error:
-                self._sweep_from = self._after_a_grace()
+                self._reclaim_from = self._grace_period_end()
                 log.warning("Redis does not answer the lease keeper: %s", error)
 
-    def _after_a_grace(self) -> float:
-        """When to sweep: others could not renew either while Redis was away, which may be why this
-        process has only just started."""
-        return time.monotonic() + 2 * self._pause_s
+    def _grace_period_end(self) -> float:
+        """Return when reclaiming may begin: after an outage of Redis the other workers need time to
+        renew first. A start may follow such an outage too."""
+        return time.monotonic() + 2 * self._heartbeat_s
 
-    def _tend(self) -> None:
-        if not self._claims.renew():
-            log.error("the lease ran out while this host stood still; its jobs went elsewhere")
+    def _renew_and_recover(self) -> None:
+        if not self._claims.renew_lease():
+            log.error("the lease ran out while this host was frozen; other workers have its jobs")
             self._on_lost()
             self._claims.acquire_lease()
-        if strays := self._claims.requeue_orphans():
-            log.warning("back in the queue, as nobody here works on them: messages: %d", strays)
-        if time.monotonic() >= self._sweep_from:
+        if orphans := self._claims.requeue_orphans():
+            log.warning("requeued orphaned claims of this worker: messages: %d", orphans)
+        if time.monotonic() >= self._reclaim_from:
             for worker, messages in self._claims.reclaim_expired():
-                log.warning("worker %s is dead; messages back in the queue: %d", worker, messages)
-        self._records.bring_back()
+                log.warning("the lease of worker %s expired; requeued: %d", worker, messages)
+        self._records.requeue_due()

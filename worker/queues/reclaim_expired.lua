@@ -1,14 +1,14 @@
--- Put the messages of dead workers back to the head of their queues.
--- KEYS 1 leases   2 deliveries
--- ARGV 1 prefix of the claims hashes   2 worker to sweep ('' for all whose lease ran out)
---      3 what a message's delivery count grows by
--- Returns {{worker, messages put back}, …}.
-local dead = {ARGV[2]}
+-- Requeue the messages of all workers whose lease expired, or of one worker that gives up its lease.
+-- KEYS 1 leases (sorted set: worker -> expiry, Unix seconds)   2 deliveries (hash: sha1 of message -> count)
+-- ARGV 1 prefix of the claims hashes   2 worker that gives up its lease ('': all whose lease expired)
+--      3 deliveries to count for each message
+-- Returns {{worker, number of messages}, …}.
+local workers = {ARGV[2]}
 if ARGV[2] == '' then
-  dead = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', redis.call('TIME')[1])
+  workers = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', redis.call('TIME')[1])
 end
-local swept = {}
-for _, worker in ipairs(dead) do
+local reclaimed = {}
+for _, worker in ipairs(workers) do
   local claims = redis.call('HGETALL', ARGV[1] .. worker)
   -- Newest tags first, so that the oldest message ends nearest the head.
   local entries = {}
@@ -17,11 +17,11 @@ for _, worker in ipairs(dead) do
   for _, entry in ipairs(entries) do
     local cut = string.find(entry[2], '\0', 1, true)
     local message = string.sub(entry[2], cut + 1)
-    put_back(string.sub(entry[2], 1, cut - 1), message)
+    requeue_message(string.sub(entry[2], 1, cut - 1), message)
     if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[2], redis.sha1hex(message), ARGV[3]) end
   end
   redis.call('DEL', ARGV[1] .. worker)
   redis.call('ZREM', KEYS[1], worker)
-  swept[#swept + 1] = {worker, #entries}
+  reclaimed[#reclaimed + 1] = {worker, #entries}
 end
-return swept
+return reclaimed

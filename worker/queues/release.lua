@@ -1,18 +1,19 @@
--- Let go of one message: finished for good, or back to the head of its queue.
--- KEYS 1 this worker's claims   2 deliveries   3 record of the job it asks for (none: it asks for none)
--- ARGV 1 tag   2 '1' to put it back   3 what its delivery count grows by then
---      4 attempt this worker made at the job   5 field of the record, which is then `state|attempt|…`
---        ('' if the record is a hash of its own)
--- A job that is still open by its record goes back in any case: what ended it, this server never heard
--- of (it was a replica then), or the attempt had not begun for it.
--- Returns 1; 2 if it went back for that; 0 if the claim is not this worker's any more.
+-- Release one claimed message: acknowledge it, or requeue it at the head of its queue.
+-- A message is requeued instead of acknowledged if the record of its job has not ended: the end was lost
+-- with another server (this one was a replica then), or so was the start of the attempt.
+-- KEYS 1 claims of this worker (hash: tag -> list \0 message)   2 deliveries (hash: sha1 of message -> count)
+--      3 record of the job (hash; missing: acknowledge in any case)
+-- ARGV 1 tag   2 '1' to requeue   3 deliveries to count when it is requeued
+--      4 attempt of this claim   5 field of the record that holds `state|attempt|…` ('': the record has
+--        fields `state` and `attempt`)
+-- Returns 1; 2 if it was requeued because its record has not ended; 0 if this worker did not hold it.
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
 if not entry then return 0 end
 redis.call('HDEL', KEYS[1], ARGV[1])
 local cut = string.find(entry, '\0', 1, true)
 local message = string.sub(entry, cut + 1)
 
-local function still_open()
+local function record_is_open()
   local state, attempt
   if ARGV[5] ~= '' then
     state, attempt = string.match(redis.call('HGET', KEYS[3], ARGV[5]) or '', '^([^|]*)|([^|]*)')
@@ -22,13 +23,13 @@ local function still_open()
   return state == 'queued' or (state == 'running' and attempt == ARGV[4])
 end
 
-local function back() put_back(string.sub(entry, 1, cut - 1), message) end
+local function requeue() requeue_message(string.sub(entry, 1, cut - 1), message) end
 
 if ARGV[2] == '1' then
-  back()
+  requeue()
   if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[2], redis.sha1hex(message), ARGV[3]) end
-elseif KEYS[3] and still_open() then
-  back()
+elseif KEYS[3] and record_is_open() then
+  requeue()
   return 2
 else
   redis.call('HDEL', KEYS[2], redis.sha1hex(message))

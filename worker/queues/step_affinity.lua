@@ -1,49 +1,55 @@
--- Which message a list gives next. A batch runs as long as its longest job, so jobs of like step counts
--- should share one: first the head of the list, then of its next AHEAD times as many messages as pictures
--- are wanted the most alike: the longest that makes the batch no longer, else the shortest, of equals the
--- older. As the head goes first, a job is passed over by at most as many batches as there are jobs before it.
-local AHEAD = 4
-local READ = 512  -- messages a claim looks at in all, or it would keep everybody else waiting
-local MOST = 1e6  -- of anything in a header: anybody may write one, and JSON knows no infinity
+-- Step affinity: which message of a list a claim takes next. Defines functions for claim.lua; reads no KEYS
+-- or ARGV of its own.
+-- A batch runs as long as its longest job, so jobs of like step counts should share one. A list gives its
+-- head first. Then the claim looks at the next messages, WINDOW_FACTOR times as many as images are wanted,
+-- and takes the longest job that makes the batch no longer, else the shortest; of equal ones the oldest.
+-- As the head goes first, a job is passed over by at most as many batches as there are jobs before it.
+local WINDOW_FACTOR = 4
+local MAX_MESSAGES_READ = 512  -- messages that one claim reads in all: Redis serves nobody else meanwhile
+local MAX_HEADER_VALUE = 1e6  -- anybody may write a header, and JSON cannot encode infinity
 
--- A number that a message has among its headers, found without opening it.
+-- Return a number among the headers of a message, without decoding the message; nil if there is none.
 local function header(message, name)
   local _, colon = string.find(message, '"' .. name .. '":', 1, true)
   local number = colon and tonumber(string.match(message, '^ ?(%d+)', colon + 1))
-  return number and math.min(number, MOST)
+  return number and math.min(number, MAX_HEADER_VALUE)
 end
 
-local function steps_of(message, batch) return header(message, 'steps') or batch.usual end
+local function steps_of(message, batch) return header(message, 'steps') or batch.default_steps end
 
--- The next messages of a list, the shortest first, of equals the older last.
-local function look_ahead(list, batch)
-  local window = math.min(AHEAD * batch.pictures, math.ceil(READ / batch.lists))
-  local ahead = {}
-  for place, message in ipairs(redis.call('LRANGE', list, -window, -1)) do
-    ahead[place] = {message = message, place = place, steps = steps_of(message, batch)}
+-- Return the next messages of a list, the shortest job first; of equal ones the oldest last.
+local function read_window(list, batch)
+  local size = math.min(
+    WINDOW_FACTOR * batch.wanted_images, math.ceil(MAX_MESSAGES_READ / batch.list_count))
+  local window = {}
+  for position, message in ipairs(redis.call('LRANGE', list, -size, -1)) do
+    window[position] = {message = message, position = position, steps = steps_of(message, batch)}
   end
-  table.sort(ahead, function(a, b)
-    return a.steps < b.steps or (a.steps == b.steps and a.place < b.place)
+  table.sort(window, function(a, b)
+    return a.steps < b.steps or (a.steps == b.steps and a.position < b.position)
   end)
-  return ahead
+  return window
 end
 
-local function most_alike(ahead, longest)
-  local at, enough = #ahead, math.max(longest, ahead[1].steps)
-  while ahead[at].steps > enough do at = at - 1 end
-  return table.remove(ahead, at).message
+-- Remove and return the longest job within `batch_steps`, or the shortest if all are longer.
+local function remove_best_match(window, batch_steps)
+  local at, limit = #window, math.max(batch_steps, window[1].steps)
+  while window[at].steps > limit do at = at - 1 end
+  return table.remove(window, at).message
 end
 
--- `batch.ahead`: what was looked at, by list; nothing where all was alike so far. A suspect among it
--- waits until it is the head: met sooner, it would end the batch that others have a place in.
-local function draw(list, batch)
-  local ahead = batch.ahead[list]
-  if ahead and not ahead[1] and steps_of(redis.call('LINDEX', list, -1), batch) ~= batch.longest then
-    ahead = look_ahead(list, batch)
+-- Pop the next message of a list. `batch.windows` holds by list the messages that were read; a window is
+-- read once a second message differs from the batch. A suspect in a window waits until it is the head:
+-- claimed sooner, it would end the batch that others have a place in.
+local function pop_message(list, batch)
+  local window = batch.windows[list]
+  if window and not window[1]
+      and steps_of(redis.call('LINDEX', list, -1), batch) ~= batch.steps then
+    window = read_window(list, batch)
   end
-  batch.ahead[list] = ahead or {}
-  while ahead and ahead[1] do
-    local message = most_alike(ahead, batch.longest)
+  batch.windows[list] = window or {}
+  while window and window[1] do
+    local message = remove_best_match(window, batch.steps)
     if not batch.is_suspect(message) then
       redis.call('LREM', list, -1, message)
       return message
