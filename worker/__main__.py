@@ -1,4 +1,4 @@
-"""`python -m worker` is `imagefleet-worker`."""
+"""Run `imagefleet-worker` as `python -m imagefleet.worker`."""
 
 from imagefleet.worker.cli import main
 

@@ -1,7 +1,7 @@
 """The Celery application: `celery -A imagefleet.worker.app worker`, or `imagefleet-worker`.
 
-The one module that does something when imported, as Celery wants it: it reads the settings. It
-connects to nothing.
+Importing this module reads the settings, because Celery needs a module-level app. It connects to
+nothing.
 """
 
 import os
@@ -12,21 +12,21 @@ from celery import Celery
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.queues import queue_name
 from imagefleet.shared.redis_client.connection import celery_url, transport_options
-from imagefleet.worker.celery_app.bootsteps import install
+from imagefleet.worker.celery_app.bootsteps import install_steps
 from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
 from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.settings import WorkerSettings, misspelt
+from imagefleet.worker.settings import WorkerSettings, unknown_variable_warnings
 
 
 def create_app(settings: WorkerSettings) -> Celery:
-    """A Celery app whose workers serve the queues of their model, or those named with `-Q`."""
+    """Return a Celery app whose workers serve the queues of their model, or those named by `-Q`."""
     redis_url = settings.redis_url.get_secret_value()
     url, options = celery_url(redis_url), transport_options(redis_url)
     app = Celery("imagefleet", broker=url, backend=url, set_as_current=False)
     app.conf.update(
         task_default_queue=queue_name(settings.namespace, None, None, None),
-        worker_pool="threads",  # JAX must not be forked, and a solo worker's loop goes deaf
+        worker_pool="threads",  # JAX must not be forked; a solo pool blocks Celery's own loop
         worker_concurrency=settings.post_threads,
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
@@ -45,11 +45,11 @@ def create_app(settings: WorkerSettings) -> Celery:
     lifecycle = Lifecycle(settings)
     add_render_task(app, lifecycle)
     add_bulk_task(app, lifecycle)
-    install(app, lifecycle)
+    install_steps(app, lifecycle)
     return app
 
 
-for warning in misspelt(os.environ):
+for warning in unknown_variable_warnings(os.environ):
     print(f"imagefleet-worker: warning: {warning}", file=sys.stderr)
 try:
     app = create_app(WorkerSettings.load())

@@ -1,6 +1,6 @@
-"""Build the parts of a worker process and return them whole.
+"""Build the parts of a worker process and connect them.
 
-The only place where the parts learn of each other. Nothing here takes work: see `lifecycle`.
+The input is the settings, the output `WorkerParts`. Nothing here claims work: see `lifecycle`.
 """
 
 import os
@@ -41,11 +41,11 @@ from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings import WorkerSettings
-from imagefleet.worker.webhooks import start_delivery
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
+from imagefleet.worker.webhooks.start import start_delivery
 
-_ENCODERS: Final = min(4, os.cpu_count() or 1)
-"""Threads that encode the images of datasets."""
+_ENCODER_THREADS: Final = min(4, os.cpu_count() or 1)
+"""Number of threads that encode the images of datasets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +53,20 @@ class Stores:
     """The object stores of a worker."""
 
     images: ObjectStore
-    programs: ObjectStore | None
-    """Where workers share compiled executables; None: each keeps its own."""
+    executables: ObjectStore | None
+    """Executables that the workers share; None: each worker keeps its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Callbacks:
-    """What the parts call when the process as a whole has to act."""
+class ProcessHooks:
+    """Functions that the parts call when the whole process has to act."""
 
     on_lease_lost: Callable[[], None]
-    """The lease ran out: other workers have the jobs now."""
+    """Called when the lease expired: other workers have the jobs now."""
     on_hang: Callable[[], None]
-    """The devices made no step for `watchdog_s`."""
+    """Called when the devices made no step for `watchdog_s`."""
     on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot]], None]
-    """The devices failed with the first slots; the second ones only waited."""
+    """Called with the slots on which the devices failed, and the slots that only waited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,46 +90,46 @@ class WorkerParts:
 
 
 def open_stores(settings: WorkerSettings) -> Stores:
-    """Open the stores without asking them anything.
+    """Open the stores without connecting to them.
 
     Raises:
-        ConfigurationError: an address is not one of a store.
+        ConfigurationError: the address of a store is not valid.
     """
     shared = settings.programs_url
     return Stores(
         images=open_store(settings.storage_url),
-        programs=None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL"),
+        executables=None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL"),
     )
 
 
-def build(settings: WorkerSettings, stores: Stores, callbacks: Callbacks) -> WorkerParts:
+def build(settings: WorkerSettings, stores: Stores, hooks: ProcessHooks) -> WorkerParts:
     """Check Redis and storage, load and compile the model, and build all parts.
 
-    Threads start only for callbacks (webhooks): they need no model.
+    Only the threads that deliver callbacks are started: they need no model.
 
     Raises:
-        ImagefleetError: which part is wrong and what to do.
+        ImagefleetError: it says which part is wrong and what to do.
     """
-    return _Builder(settings, stores, callbacks).build()
+    return _Builder(settings, stores, hooks).build()
 
 
 class _Builder:
-    """Builds one worker's parts; holds what several of them share."""
+    """The builder makes the parts of one worker and holds what several of them share."""
 
-    def __init__(self, settings: WorkerSettings, stores: Stores, callbacks: Callbacks) -> None:
+    def __init__(self, settings: WorkerSettings, stores: Stores, hooks: ProcessHooks) -> None:
         self._settings = settings
         self._stores = stores
-        self._callbacks = callbacks
+        self._hooks = hooks
         self._name = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
 
     def build(self) -> WorkerParts:
-        self._once, self._patient = _connect(self._settings)
+        self._no_retry_client, self._retrying_client = _connect(self._settings)
         _check_storage(self._stores.images)
-        delivery = start_delivery(self._patient, self._settings)
-        self._engine = _load_engine(self._settings, self._stores.programs)
+        delivery = start_delivery(self._retrying_client, self._settings)
+        self._engine = _load_engine(self._settings, self._stores.executables)
         self._engine.warm()
-        self._records = self._records_by(self._patient)
-        self._dead = DeadLetters(self._patient, self._settings.namespace)
+        self._records = self._job_records(self._retrying_client)
+        self._dead_letters = DeadLetters(self._retrying_client, self._settings.namespace)
         self._claims = self._build_claims()
         self._in_flight = InFlight()
         self._backlog = RowBacklog(self._engine.capacity)
@@ -148,22 +148,22 @@ class _Builder:
             shards=shards,
             device_loop=device_loop,
             watchdog=Watchdog(
-                device_loop.beats, self._callbacks.on_hang, self._settings.watchdog_s
+                device_loop.progress_count, self._hooks.on_hang, self._settings.watchdog_s
             ),
             lease_keeper=self._build_lease_keeper(),
             progress=self._progress,
-            run_recovery=RunRecovery(shards.runs, self._settings.bulk_still_s),
-            offers=OfferRegistry(self._patient, self._settings.namespace),
+            run_recovery=RunRecovery(shards.runs, self._settings.bulk_stalled_s),
+            offers=OfferRegistry(self._retrying_client, self._settings.namespace),
             delivery=delivery,
         )
 
-    def _records_by(self, client: redis.Redis) -> JobRecords:
+    def _job_records(self, client: redis.Redis) -> JobRecords:
         return JobRecords(client, self._settings.namespace, self._settings.retention_s)
 
     def _build_claims(self) -> Claims:
         return Claims(
-            once=self._once,
-            patient=self._patient,
+            no_retry_client=self._no_retry_client,
+            retrying_client=self._retrying_client,
             namespace=self._settings.namespace,
             worker=self._name,
             lease_s=self._settings.lease_s,
@@ -172,13 +172,13 @@ class _Builder:
     def _build_shard_context(self) -> ShardContext:
         settings = self._settings
         return ShardContext(
-            runs=RunRecords(self._patient, settings.namespace, settings.retention_s),
+            runs=RunRecords(self._retrying_client, settings.namespace, settings.retention_s),
             claims=self._claims,
             backlog=self._backlog,
             engine=self._engine,
-            encoders=ThreadPoolExecutor(_ENCODERS, thread_name_prefix="encode"),
+            encoders=ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encode"),
             checkpoint_s=settings.bulk_checkpoint_s,
-            patience_s=settings.storage_patience_s,
+            patience_s=settings.storage_retry_s,
             max_deliveries=settings.max_deliveries,
         )
 
@@ -186,15 +186,17 @@ class _Builder:
         settings, info = self._settings, self._engine.info
         return Dispatcher(
             self._claims,
-            JobStarter(self._claims, self._records, self._dead, info, settings.max_deliveries),
+            JobStarter(
+                self._claims, self._records, self._dead_letters, info, settings.max_deliveries
+            ),
             self._engine.capacity,
             self._in_flight,
             self._backlog,
             InputImages(self._stores.images, AllowList.parse(settings.callback_allow)),
             max_deliveries=settings.max_deliveries,
-            max_in_hand=settings.post_threads,
-            usual_steps=info.default_num_inference_steps,
-            linger_s=settings.linger_s,
+            max_in_flight=settings.post_threads,
+            default_steps=info.default_num_inference_steps,
+            batch_timeout_s=settings.batch_timeout_s,
         )
 
     def _build_executor(self) -> JobExecutor:
@@ -204,39 +206,39 @@ class _Builder:
             self._records,
             self._engine,
             self._name,
-            settings.storage_patience_s,
+            settings.storage_retry_s,
         )
-        retries = RetryPolicy(self._records, self._claims, self._dead, settings.max_retries)
+        retries = RetryPolicy(self._records, self._claims, self._dead_letters, settings.max_retries)
         return JobExecutor(
             self._in_flight, self._records, self._claims, finisher, retries, self._health
         )
 
     def _build_device_loop(self) -> DeviceLoop:
-        def report(batch: Sequence[Slot], step: int) -> None:
+        def on_step(batch: Sequence[Slot], step: int) -> None:
             self._progress.report(batch, step)
-            self._dispatcher.report(batch, step)
+            self._dispatcher.prefetch_if_due(batch, step)
 
         return DeviceLoop(
             self._engine,
             self._dispatcher.next_batch,
-            report,
+            on_step,
             self._settings.poll_s,
             self._health,
-            self._callbacks.on_devices_failed,
+            self._hooks.on_devices_failed,
         )
 
     def _build_lease_keeper(self) -> LeaseKeeper:
-        impatient = self._records_by(self._once)
+        records = self._job_records(self._no_retry_client)
         lease_s = self._settings.lease_s
-        return LeaseKeeper(self._claims, impatient, lease_s, self._callbacks.on_lease_lost)
+        return LeaseKeeper(self._claims, records, lease_s, self._hooks.on_lease_lost)
 
 
 def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
-    """Return a client that tries once, checked, and one that waits until Redis is back."""
+    """Return a client that never retries, and one that retries until Redis is back."""
     url = settings.redis_url.get_secret_value()
-    once = connect(url, retries=0)
-    check_connection(once, url)
-    return once, connect(url, retries=RETRY_FOREVER)
+    no_retry_client = connect(url, retries=0)
+    check_connection(no_retry_client, url)
+    return no_retry_client, connect(url, retries=RETRY_FOREVER)
 
 
 def _check_storage(store: ObjectStore) -> None:
@@ -246,7 +248,7 @@ def _check_storage(store: ObjectStore) -> None:
         raise type(error)(f"IMAGEFLEET_STORAGE_URL: {error}") from error
 
 
-def _load_engine(settings: WorkerSettings, programs: ObjectStore | None) -> Engine:
+def _load_engine(settings: WorkerSettings, executables: ObjectStore | None) -> Engine:
     secret = settings.programs_secret
     return load_engine(
         settings.model,
@@ -256,7 +258,7 @@ def _load_engine(settings: WorkerSettings, programs: ObjectStore | None) -> Engi
         devices=settings.devices,
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
-        programs=programs,
+        programs=executables,
         programs_secret=secret.get_secret_value() if secret else "",
         max_num_inference_steps=settings.max_num_inference_steps,
         safety_checker=settings.safety_checker,

@@ -1,6 +1,6 @@
-"""`imagefleet-worker`: the Celery worker with our settings as flags.
+"""The command `imagefleet-worker`: a Celery worker with our settings as flags.
 
-Every setting of docs/settings.md is a flag; a flag wins over its environment variable. Arguments
+Every setting of docs/settings.md is a flag. A flag overrides its environment variable. Arguments
 after `--` go to Celery's own worker command.
 """
 
@@ -17,7 +17,7 @@ from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
 
 
-def _flags(command: Callable[..., None]) -> Callable[..., None]:
+def _add_flags(command: Callable[..., None]) -> Callable[..., None]:
     for name, setting in reversed(WorkerSettings.model_fields.items()):
         command = click.option(
             f"--{name.replace('_', '-')}",
@@ -29,44 +29,45 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@_flags
+@_add_flags
 @click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)
 def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
-    """Turn queued prompts into pictures with all devices of this host.
+    """Generate the images of queued jobs with the devices of this host.
 
-    Loads the model, compiles its shapes, then takes work until it is told to stop. Options of
-    Celery's own worker come after `--`: `imagefleet-worker --devices 4 -- -E` sends the events that
-    Flower reads.
+    The worker loads the model, compiles its shapes, then claims jobs until it is stopped. Options
+    of Celery's own worker command follow `--`: `imagefleet-worker --devices 4 -- -E` sends the
+    events that Flower reads.
 
-    SIGTERM or Ctrl-C: takes nothing more, hands back at once what no device has seen, and finishes
-    the rest within the drain time, or hands it back too. A second one, or the notice at the
-    preemption URL: hands everything back and ends.
+    SIGTERM or Ctrl-C drains the worker: it claims no more jobs, requeues those that are not on the
+    devices, and finishes the others within the drain time. A job that is not finished by then is
+    requeued too. A second signal, or a preemption notice, requeues all jobs at once and ends the
+    worker.
 
     \b
     Exit codes:
-    0   drained
-    69  the devices, or the store, failed for too long
-    70  internal error
-    74  the devices hung
-    75  ended before the drain was through; what it had runs elsewhere
-    78  a setting, Redis, the store or the checkpoint is wrong
+    0   success: the worker was drained
+    69  unavailable: the devices or the storage failed for longer than the quarantine
+    70  internal software error
+    74  I/O error: the devices hung
+    75  temporary failure: ended before the drain was complete; other workers get its jobs
+    78  configuration error: a setting, Redis, the storage or the checkpoint is wrong
     """
-    typed = {name: value for name, value in flags.items() if value is not None}
+    given = {name: value for name, value in flags.items() if value is not None}
     try:
-        WorkerSettings.load(**typed)  # names a wrong flag as it was typed
+        WorkerSettings.load(**given)  # its errors name the flag, not the variable
     except ConfigurationError as error:
         click.echo(f"imagefleet-worker: {error}", err=True)
         sys.exit(ExitCode.CONFIG)
-    os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in typed.items()})
-    from imagefleet.worker.app import app  # reads the settings, so it comes after the flags
+    os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in given.items()})
+    from imagefleet.worker.app import app  # the import reads the settings from the environment
 
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
     try:
         code = app.start(argv=[*options, *celery_arguments])
-    except SystemExit as ended:
-        code = ended.code
-    # Work on a hung device cannot be joined; everything worth keeping has been handed back.
+    except SystemExit as error:
+        code = error.code
+    # A thread on a hung device cannot be joined. All jobs are finished or requeued by now.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))

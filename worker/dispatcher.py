@@ -1,10 +1,13 @@
-"""Between the queue and the devices: claimed messages become Celery requests, requests attempts.
+"""Turn claimed messages into Celery requests, requests into attempts, and attempts into batches.
 
-Celery stays the owner of a request's life: it decodes, checks revoked and expired, traces,
-stores results, follows chains and acknowledges. Only two things are ours: when messages are taken
-(`next_batch`, at the moment the devices are free, or shortly before: `report`) and what happens
-between "received" and "sent to the pool" (`accept`: its pictures are put into a device batch).
+The inputs are the claims of this worker; the outputs are the slots of the next device batch. This
+module does not know how images are made.
 
+Celery still owns the life of a request: it decodes, checks revoked and expired, traces, stores
+results, follows chains and acknowledges. The dispatcher decides two things only: when messages are
+claimed (`next_batch`, when the devices are free; `prefetch_if_due`, shortly before), and what
+happens between "received" and "sent to the pool" (`accept`: the images of the job wait for a device
+batch).
 """
 
 import logging
@@ -22,7 +25,7 @@ from celery.worker.request import Request
 from imagefleet.shared.bulk.messages import unpack_shard
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
-from imagefleet.worker.devices.batching import BatchTimeout, next_batch, suspect_from
+from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_delivery, next_batch
 from imagefleet.worker.devices.prefetch import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.work import Slot, slots_of
@@ -30,135 +33,152 @@ from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.start import JobStarter
-from imagefleet.worker.queues.celery_message import open_envelope
+from imagefleet.worker.queues.celery_message import parse_envelope
 from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
 
 log = logging.getLogger(__name__)
 
-_BREATH_S: Final = 1.0
-"""Pause after Redis failed a claim."""
+_RETRY_PAUSE_S: Final = 1.0
+"""Pause after a failed claim."""
 
-PassOn = Callable[[Request], None]
+SendToPool = Callable[[Request], None]
 
 
 class Dispatcher:
-    """`next_batch` and `report` are the device thread's; the rest may be called from anywhere."""
+    """The dispatcher claims jobs and shards and gives batches to the device loop.
+
+    Only the device loop's thread calls `next_batch` and `prefetch_if_due`; any thread may call the
+    other methods.
+    """
 
     def __init__(
         self,
         claims: Claims,
-        beginner: JobStarter,
+        starter: JobStarter,
         capacity: int,
         in_flight: InFlight,
         backlog: RowBacklog,
-        originals: InputImages,
+        input_images: InputImages,
         *,
         max_deliveries: int,
-        max_in_hand: int,
-        usual_steps: int,
-        linger_s: float = 0.0,
+        max_in_flight: int,
+        default_steps: int,
+        batch_timeout_s: float = 0.0,
     ) -> None:
         """
         Args:
-            capacity: pictures in a device batch.
-            originals: fetches what jobs start from.
-            in_flight: where the outcome of every claimed job is kept.
-            backlog: rows of datasets, for places in batches that no job wants.
-            max_in_hand: jobs between claim and acknowledgement, each of which holds a thread.
-            usual_steps: the model's own, of jobs that ask for none.
-            linger_s: how long a batch that is not full waits for more of its compile key.
+            capacity: slots in a device batch.
+            in_flight: keeps the outcome of every claimed job.
+            backlog: rows of datasets, for slots that no job needs.
+            input_images: fetches the images that jobs start from.
+            max_in_flight: jobs between claim and acknowledgement; each of them holds a thread.
+            default_steps: denoising steps of jobs that name none.
+            batch_timeout_s: seconds that a batch that is not full waits for more jobs of its
+                compile key.
         """
         self._claims = claims
-        self._beginner = beginner
+        self._starter = starter
         self._in_flight = in_flight
         self._backlog = backlog
-        self._originals = originals
+        self._input_images = input_images
         self._capacity = capacity
         self._max_deliveries = max_deliveries
-        self._max_in_hand = max_in_hand
-        self._usual_steps = usual_steps
-        self._linger = BatchTimeout(linger_s, capacity)
-        self._foresight = PrefetchTimer()
-        self._ahead: Future[None] | None = None
-        self._helper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
+        self._max_in_flight = max_in_flight
+        self._default_steps = default_steps
+        self._batch_timeout = BatchTimeout(batch_timeout_s, capacity)
+        self._prefetch_timer = PrefetchTimer()
+        self._prefetch: Future[None] | None = None
+        self._prefetch_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
         self._groups: Sequence[QueueGroup] = ()
         self._bulk_groups: Sequence[QueueGroup] = ()
         self._strategies: dict[str, Any] = {}
-        self._pass_on: PassOn = lambda request: None
+        self._send_to_pool: SendToPool = lambda request: None
         self._claimed: deque[Claimed] = deque()
         self._requests: deque[Request] = deque()
         self._waiting: deque[Slot] = deque()
         self._closed = False
-        self._lock = threading.RLock()  # a signal handler may interrupt its holder and come again
+        self._lock = threading.RLock()  # a signal handler may interrupt the thread that holds it
 
     def attach(
-        self, groups: Sequence[QueueGroup], strategies: dict[str, Any], pass_on: PassOn
+        self, groups: Sequence[QueueGroup], strategies: dict[str, Any], send_to_pool: SendToPool
     ) -> None:
-        """Where to take messages from and how Celery reads them. Again after a reconnect."""
+        """Set the queues, Celery's strategies that read their messages, and Celery's pool.
+
+        Called again after each reconnect.
+        """
         self._groups = [group for group in groups if not group.bulk]
         self._bulk_groups = [group for group in groups if group.bulk]
-        self._strategies, self._pass_on = strategies, pass_on
+        self._strategies, self._send_to_pool = strategies, send_to_pool
 
     def accept(self, request: Request) -> None:
-        """Celery's `on_task_request`: received and not revoked. Wait for the next batch."""
+        """Keep a request that Celery received until the next batch (Celery's `on_task_request`)."""
         if request.name == BULK_TASK_NAME:
             unpack_shard(request.request_dict["kwargs"])
-            self._backlog.expect(request.message.claimed)
-            self._pass_on(request)
+            self._backlog.add_shard(request.message.claimed)
+            self._send_to_pool(request)
         else:
             self._requests.append(request)
 
     def next_batch(self) -> list[Slot]:
-        """What the devices do next: up to a full batch of one compile key, or nothing."""
-        looked = self._ahead is not None
-        if self._ahead is not None:
-            self._ahead.result()
-            self._ahead = None
+        """Return the slots of the next batch, all of one compile key; empty if there is no work."""
+        prefetched = self._prefetch is not None
+        if self._prefetch is not None:
+            self._prefetch.result()
+            self._prefetch = None
         with self._lock:
-            ready = looked and self._backlog.has_rows()  # jobs were looked for a moment ago
+            ready = prefetched and self._backlog.has_rows()
             if len(self._waiting) < self._capacity and not ready:
-                self._take_in()
+                self._claim_and_start()
             if self._closed or (
-                not self._backlog.has_rows() and self._linger.should_wait(self._waiting)
+                not self._backlog.has_rows() and self._batch_timeout.should_wait(self._waiting)
             ):
                 return []
             batch = next_batch(self._waiting, self._capacity, self._max_deliveries)
-            return batch if self._suspect_in_hand() else self._filled(batch)
+            return batch if self._suspect_in_flight() else self._fill_with_rows(batch)
 
-    def _filled(self, batch: list[Slot]) -> list[Slot]:
+    def _fill_with_rows(self, batch: list[Slot]) -> list[Slot]:
         shape = batch[0].work.shape if batch else None
-        return [*batch, *self._backlog.take(self._capacity - len(batch), shape)]
+        return [*batch, *self._backlog.pop_slots(self._capacity - len(batch), shape)]
 
-    def report(self, batch: Sequence[Slot], step: int) -> None:
-        """The devices have done `step` steps of `batch`. Shortly before its end the next one is
-        claimed, so that the devices need not wait for that: one batch ahead, and no more."""
-        if self._ahead is None and not self._closed and self._foresight.ends_soon(batch, step):
-            self._ahead = self._helper.submit(self._look_ahead)
+    def prefetch_if_due(self, batch: Sequence[Slot], step: int) -> None:
+        """Claim the next batch if `batch`, which has done `step` steps, ends soon.
 
-    def _look_ahead(self) -> None:
+        So the devices need not wait for it. Never more than one batch is prefetched.
+        """
+        if (
+            self._prefetch is None
+            and not self._closed
+            and self._prefetch_timer.should_prefetch(batch, step)
+        ):
+            self._prefetch = self._prefetch_thread.submit(self._prefetch_batch)
+
+    def _prefetch_batch(self) -> None:
         with self._lock:
-            self._take_in()
+            self._claim_and_start()
 
     def close(self) -> None:
-        """Take nothing more. What is being begun at this moment, `put_down` waits for."""
+        """Claim no more messages. `release_waiting` waits for jobs that are starting."""
         self._closed = True
 
-    def put_down(self) -> list[Attempt]:
-        """Forget, and return, the attempts of which no picture has reached a device."""
-        if self._ahead is not None and not self._closed:
-            self._ahead.result()
-        with self._lock:  # once closed, what looks ahead is in here or will find nothing to do
+    def release_waiting(self) -> list[Attempt]:
+        """Remove and return the attempts of which no image has reached the devices."""
+        if self._prefetch is not None and not self._closed:
+            self._prefetch.result()
+        with self._lock:  # after `close` a prefetch holds the lock already, or will claim nothing
             waiting = attempts_in(self._waiting)
             self._waiting.clear()
-            waiting += self._originals.put_down()
+            waiting += self._input_images.pop_all()
         return waiting
 
-    def _take_in(self) -> None:
-        """Claim, receive, begin. What raises stays where it is, and is looked at again."""
+    def _claim_and_start(self) -> None:
+        """Claim messages, let Celery receive them, and start their attempts.
+
+        A message or request that raises keeps its place and is tried again by the next call.
+        """
         if self._closed:
             return
-        began = time.monotonic()
-        for attempt in self._originals.arrived():
+        started = time.monotonic()
+        for attempt in self._input_images.pop_ready():
             self._waiting.extend(slots_of(attempt))
         try:
             self._claim()
@@ -167,84 +187,89 @@ class Dispatcher:
                 self._receive(self._claimed[0])
                 self._claimed.popleft()
             if self._requests:
-                self._begin(list(self._requests))
-                self._foresight.prepared(time.monotonic() - began)
+                self._start_attempts(list(self._requests))
+                self._prefetch_timer.record_preparation(time.monotonic() - started)
         except LeaseLost:
-            time.sleep(_BREATH_S)  # the keeper joins again
+            time.sleep(_RETRY_PAUSE_S)  # until the lease keeper acquires a new lease
         except redis.RedisError as error:
-            log.warning("Redis did not give work: %s", error)
-            time.sleep(_BREATH_S)
+            log.warning("claiming failed, trying again in %g s: %s", _RETRY_PAUSE_S, error)
+            time.sleep(_RETRY_PAUSE_S)
 
     def _claim(self) -> None:
-        room = self._max_in_hand - len(self._in_flight)
-        suspects = suspect_from(self._max_deliveries)
-        if self._suspect_in_hand():
-            room = 0  # it has this worker to itself
-        want = self._capacity - len(self._waiting)
-        if room > 0 and want > 0:
-            groups = self._groups_that_fit()
+        room = self._max_in_flight - len(self._in_flight)
+        suspects = first_suspect_delivery(self._max_deliveries)
+        if self._suspect_in_flight():
+            room = 0  # a suspect runs alone in its worker
+        wanted_images = self._capacity - len(self._waiting)
+        if room > 0 and wanted_images > 0:
+            groups = self._compatible_groups()
             self._claimed += self._claims.claim(
                 groups,
-                want,
-                most=room,
+                wanted_images,
+                max_messages=room,
                 suspect_from=suspects,
-                aside=self._backlog.tags(),
-                usual_steps=self._usual_steps,
-                longest=max((slot.spec.steps for slot in self._waiting), default=0),
+                ignored_tags=self._backlog.tags(),
+                default_steps=self._default_steps,
+                batch_steps=max((slot.spec.steps for slot in self._waiting), default=0),
             )
 
     def _claim_shard(self) -> None:
-        """Beside the jobs, so that there are rows when there are no jobs."""
-        if self._bulk_groups and self._backlog.wants_shard() and not self._suspect_in_hand():
-            self._claimed += self._claims.claim(self._bulk_groups, 1, most=1)
+        """Claim a shard even while jobs wait, so that rows are ready when there are no jobs."""
+        if self._bulk_groups and self._backlog.wants_shard() and not self._suspect_in_flight():
+            self._claimed += self._claims.claim(self._bulk_groups, 1, max_messages=1)
 
-    def _suspect_in_hand(self) -> bool:
-        suspects = suspect_from(self._max_deliveries)
+    def _suspect_in_flight(self) -> bool:
+        suspects = first_suspect_delivery(self._max_deliveries)
         return any(each.deliveries >= suspects for each in self._in_flight.attempts())
 
-    def _groups_that_fit(self) -> Sequence[QueueGroup]:
-        """Those that can share a batch with what waits already."""
+    def _compatible_groups(self) -> Sequence[QueueGroup]:
+        """Return the queues whose jobs can share a batch with the waiting slots."""
         shapes = {str(slot.work.shape) for slot in islice(self._waiting, 1)}
         return [each for each in self._groups if each.name in shapes] or self._groups
 
     def _receive(self, claimed: Claimed) -> None:
-        """Give a claimed message to Celery, unless it is not due or nobody can read it."""
+        """Give a claimed message to Celery; delay it if it is not due.
+
+        A message that cannot be read becomes a dead letter.
+        """
         try:
-            message = open_envelope(claimed)
+            message = parse_envelope(claimed)
             strategy = self._strategies[message.headers["task"]]
             if message.due is not None and self._claims.delay(claimed.tag, message.due):
                 return
             strategy(
                 message,
                 None,
-                lambda *_: self._beginner.acknowledge(claimed, message.headers["id"]),
+                lambda *_: self._starter.acknowledge(claimed, message.headers["id"]),
                 lambda *args: self._reject(claimed, requeue=bool(args[2:] and args[2])),
                 [],
             )
         except redis.RedisError:
             raise
         except Exception as error:  # anybody can write anything to a queue
-            self._beginner.bury(claimed, f"cannot be read: {type(error).__name__}: {error}")
+            self._starter.add_to_dead_letters(
+                claimed, f"cannot be read: {type(error).__name__}: {error}"
+            )
 
-    def _begin(self, requests: Sequence[Request]) -> None:
-        """Start the attempts or refuse them; then Celery's pool runs the tasks."""
-        for request, outcome in zip(requests, self._beginner.begin(requests), strict=True):
+    def _start_attempts(self, requests: Sequence[Request]) -> None:
+        """Start or refuse the attempts of `requests`, then send the requests to Celery's pool."""
+        for request, outcome in zip(requests, self._starter.start(requests), strict=True):
             if self._claims.holds(tag := request.message.claimed.tag):
                 if outcome is not None:
                     self._in_flight.add(tag, outcome)
                 if isinstance(outcome, Attempt):
-                    self._expect_pictures(outcome)
-                self._pass_on(request)
+                    self._queue_or_fetch(outcome)
+                self._send_to_pool(request)
             self._requests.popleft()
 
-    def _expect_pictures(self, attempt: Attempt) -> None:
+    def _queue_or_fetch(self, attempt: Attempt) -> None:
         if attempt.request.image is None:
             self._waiting.extend(slots_of(attempt))
         else:
-            self._originals.begin(attempt)
+            self._input_images.start_fetch(attempt)
 
     def _reject(self, claimed: Claimed, *, requeue: bool) -> None:
         if requeue:
             self._claims.requeue(claimed.tag)
         else:
-            self._beginner.bury(claimed, "rejected by its task")
+            self._starter.add_to_dead_letters(claimed, "rejected by its task")

@@ -1,4 +1,4 @@
-"""Settings of a worker, on top of those that both sides share. See docs/settings.md."""
+"""Settings of a worker, in addition to the shared ones. See docs/settings.md."""
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -16,160 +16,171 @@ from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.outbound.address_policy import AllowList
 
-Words = Annotated[tuple[str, ...], NoDecode]
+CommaSeparated = Annotated[tuple[str, ...], NoDecode]
 """Several values in one variable, separated by commas."""
 
 
 class WorkerSettings(Settings):
-    """What a worker process needs to know before it loads anything."""
+    """The settings of one worker process."""
 
     model: str = Field(
         default="shapes",
-        description="`shapes` (bundled), a diffusers folder, a Hub id, or `fake[:seconds=…]`.",
+        description="Model to load: `shapes` (bundled), a folder in diffusers' format, a Hugging "
+        "Face Hub id, or `fake[:seconds=…]` for tests.",
     )
-    shapes: Words = Field(
+    shapes: CommaSeparated = Field(
         default=(),
-        description="Declared picture sizes, `512x512,768x512` (height x width), the default "
-        "first. All are compiled before ready. Empty: the model's native size.",
+        description="Image sizes that this worker makes, as in `512x512,768x512` (height x width "
+        "in pixels), with the default first. All are compiled before the worker is ready. "
+        "Default: the model's native size.",
     )
     mesh: str | None = Field(
         default=None,
-        description="`data=4,model=2`: 4 copies of the weights, each shared by 2 devices, for a "
-        "model too large for one. Default: a copy on every device.",
+        description="Arrangement of the devices: `data=4,model=2` makes 4 copies of the weights "
+        "and splits each over 2 devices, for a model too large for one device. Default: one copy "
+        "on every device.",
     )
     devices: int | None = Field(
         default=None,
         ge=1,
-        description="How many local devices to use; on CPU as many virtual ones are made. "
-        "Default: all there are, 8 virtual ones on CPU.",
+        description="Number of local devices to use; on CPU this many virtual devices are made. "
+        "Default: all devices, or 8 virtual ones on CPU.",
     )
     per_device_batch: int = Field(
         default=1,
         ge=1,
         le=256,
-        description="Pictures that a device, or the devices that share a copy of the weights, "
-        "paint at a time.",
+        description="Number of images that one copy of the weights denoises at a time.",
     )
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None,
-        description="Numbers of the networks, `float32` or `bfloat16`. Default: bfloat16 on "
-        "accelerators, float32 on CPU.",
+        description="Number format of weights and activations, `float32` or `bfloat16`. Default: "
+        "bfloat16 on accelerators, float32 on CPU.",
     )
     max_num_inference_steps: int = Field(
-        default=100, ge=1, le=1000, description="Longest schedule a job may ask for."
+        default=100,
+        ge=1,
+        le=1000,
+        description="Largest number of denoising steps that a job may request.",
     )
     safety_checker: bool = Field(
         default=True,
-        description="Let the model's safety checker, if it has one, make pictures black.",
+        description="Whether the model's safety checker, if it has one, replaces the images it "
+        "flags by black ones.",
     )
     cache_dir: Path = Field(
         default=Path("~/.cache/imagefleet").expanduser(),
-        description="Compiled programs. Trusted code: keep it private.",
+        description="Folder for compiled programs. They are code: only this user may write there.",
     )
     programs_url: str | None = Field(
         default=None,
-        description="Where hosts share compiled programs, in the forms of `storage_url`: what one "
-        "has compiled the next loads. They are code: only workers may write there.",
+        description="Address, in the forms of `storage_url`, where the workers share compiled "
+        "programs, so that each is compiled once. They are code: only workers may write there.",
     )
     programs_secret: SecretStr | None = Field(
         default=None,
-        description="Seals what lies at `programs_url`, which needs it; nothing with another seal "
-        "is opened.",
+        description="Secret that signs the programs at `programs_url` and is required with it. A "
+        "program with another signature is not loaded.",
     )
     storage_url: str = Field(
         default="file://./out",
-        description="Where pictures go: file:///folder or s3://bucket/prefix[?endpoint_url=…].",
+        description="Address where images are stored: `file:///folder` or "
+        "`s3://bucket/prefix[?endpoint_url=…]`.",
     )
-    storage_patience_s: float = Field(
+    storage_retry_s: float = Field(
         default=600.0,
         ge=0,
         le=86400,
-        description="How long an upload is retried before its job fails.",
+        description="Seconds for which a failed upload is retried before its job fails.",
     )
     post_threads: int = Field(
         default=512,
         ge=2,
-        description="Celery pool threads, made when needed: jobs waiting for devices, encoding or "
-        "uploading. Three full batches should fit.",
+        description="Largest number of Celery pool threads, and so of jobs that wait for the "
+        "devices, encode or upload. Choose at least three times the jobs of a full batch.",
     )
     poll_s: float = Field(
-        default=0.02, gt=0, le=5, description="How often free devices ask for work."
+        default=0.02,
+        gt=0,
+        le=5,
+        description="Seconds between two claims while the devices are free.",
     )
-    linger_s: float = Field(
+    batch_timeout_s: float = Field(
         default=0.0,
         ge=0,
         le=60,
-        description="How long a batch that is not full waits for more jobs of its size. A full one "
-        "never waits.",
+        description="Seconds that a batch that is not full waits for more jobs of its image size. "
+        "A full batch never waits.",
     )
     lease_s: float = Field(
         default=20.0,
         ge=2,
         le=3600,
-        description="A worker silent for so long has its jobs taken over.",
+        description="Seconds without a heartbeat after which other workers take over the jobs of a "
+        "worker.",
     )
     drain_s: float = Field(
         default=25.0,
         ge=0,
         le=3600,
-        description="After SIGTERM: time for work on the devices; the rest is handed back.",
+        description="Seconds after SIGTERM in which the worker may finish the jobs on its devices; "
+        "all other jobs are requeued.",
     )
     preemption_url: str | None = Field(
         default=None,
-        description="Where the platform says TRUE once it is about to take this host away: then "
-        "all work is handed back at once. On Google Cloud "
+        description="HTTP address that answers TRUE once the platform is about to preempt this "
+        "host; the worker then requeues all jobs at once and ends. On Google Cloud: "
         "`http://metadata.google.internal/computeMetadata/v1/instance/preempted`.",
     )
     max_deliveries: int = Field(
         default=4,
         ge=1,
-        description="A job whose workers died this often fails. From its third try on it "
-        "runs alone.",
+        description="Number of workers that may die with a job before it fails. From its third "
+        "delivery on the job runs alone.",
     )
     max_retries: int = Field(
         default=3,
         ge=0,
-        description="How often a job is tried again after a failure that may pass. After a "
+        description="Number of times that a job is retried after a failure that may pass; after a "
         "`device_error` once at most.",
     )
     bulk_checkpoint_s: float = Field(
         default=30.0,
         ge=0.1,
         le=3600,
-        description="How often what is done of a dataset's shard is kept: what a preempted worker "
-        "loses of it at most.",
+        description="Seconds between two checkpoints of a shard, and so the most work on a dataset "
+        "that a preempted worker loses.",
     )
-    bulk_still_s: float = Field(
+    bulk_stalled_s: float = Field(
         default=30.0,
         ge=1,
         le=86400,
-        description="A dataset in which nothing has moved for so long is looked through, by one "
-        "worker, for shards that Redis lost; again after twice as long, and so on, every 10 "
-        "minutes at last.",
+        description="Seconds without progress after which one worker searches a dataset for shards "
+        "that Redis lost. The time doubles with each search, up to 10 minutes.",
     )
     watchdog_s: float = Field(
         default=300.0,
         ge=1,
         le=86400,
-        description="Devices that make no step for so long hang: the worker hands its jobs back "
-        "and ends. Longer than your slowest step.",
+        description="Seconds without a denoising step after which the devices count as hung; the "
+        "worker then requeues its jobs and ends. Choose more than the slowest step takes.",
     )
     quarantine_s: float = Field(
         default=600.0,
         ge=0,
         le=86400,
-        description="How long devices that fail a known picture, or a store that fails a small "
-        "object, may recover before the worker ends. Meanwhile it takes no work.",
+        description="Seconds that the devices or the storage may fail their health check before "
+        "the worker ends. Until then it claims no jobs.",
     )
     webhook_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),
-        description="Standard Webhooks secrets, `whsec_…`; each signs, so old ones can be "
-        "rotated out.",
+        description="Secrets, `whsec_…`, that sign the callbacks after Standard Webhooks. Every "
+        "callback carries one signature per secret, so that secrets can be rotated.",
     )
-    callback_allow: Words = Field(
+    callback_allow: CommaSeparated = Field(
         default=(),
-        description="Hosts or networks inside your network that callbacks may reach: "
-        "`127.0.0.1,10.0.0.0/8`.",
+        description="Hosts or private networks that callbacks and downloads of input images may "
+        "reach, as in `127.0.0.1,10.0.0.0/8`. Default: public addresses only.",
     )
 
     @field_validator("shapes", "callback_allow", mode="before")
@@ -188,33 +199,40 @@ class WorkerSettings(Settings):
 
     @field_validator("preemption_url")
     @classmethod
-    def _is_plain_http(cls, url: str | None) -> str | None:
+    def _check_plain_http(cls, url: str | None) -> str | None:
         if url is not None:
             parts = urlsplit(url)
             host = (parts.hostname or "").encode("idna").decode()
             bare = parts._replace(query="", fragment="").geturl() == url and "@" not in parts.netloc
             if parts.scheme != "http" or host != parts.hostname or parts.port == 0 or not bare:
-                raise ValueError("must be http://host/path, with nothing after the path")
+                raise ValueError("must be http://host/path, without user, query or fragment")
         return url
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
-        """As `Settings.load`, and with everything refused that neither Redis, a store, the model
-        nor a device need be asked about, or opened for."""
+        """Load as `Settings.load` does, then check all that can be checked without a connection.
+
+        Raises:
+            ConfigurationError: it names the variable or the override that is wrong.
+        """
         settings = super().load(**overrides)
         settings.declared_shapes()
-        MeshSpec.read(settings.mesh, settings.devices)
+        MeshSpec.parse(settings.mesh, settings.devices)
         check_secrets([secret.get_secret_value() for secret in settings.webhook_secrets])
         AllowList.parse(settings.callback_allow)
         return settings
 
     def declared_shapes(self) -> list[Shape] | None:
-        """`shapes`, read. None: the model's native size. Raises ConfigurationError."""
+        """Parse `shapes`. Return None for the model's native size.
+
+        Raises:
+            ConfigurationError: one of them is not an image size.
+        """
         try:
             shapes = [Shape.parse(text) for text in self.shapes]
             for text, shape in zip(self.shapes, shapes, strict=True):
                 if not shape.height or not shape.width:
-                    raise ValueError(f"{text!r} is not a picture size")
+                    raise ValueError(f"{text!r} is not an image size")
             return shapes or None
         except ValueError as error:
             raise ConfigurationError(
@@ -227,11 +245,11 @@ class WorkerSettings(Settings):
         return path.expanduser()
 
 
-def misspelt(variables: Iterable[str]) -> Iterator[str]:
-    """A sentence for each of `variables` that begins like a setting of ours and is none."""
+def unknown_variable_warnings(variables: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each of `variables` that has our prefix and names no setting."""
     for name in variables:
         own = name.upper().removeprefix(ENV_PREFIX).lower()
         if own != name.lower() and own not in WorkerSettings.model_fields:
             nearest = get_close_matches(own, WorkerSettings.model_fields, n=1)
-            hint = f"; {ENV_PREFIX}{nearest[0].upper()} is" if nearest else ""
-            yield f"{name} is no setting{hint}"
+            hint = f"; did you mean {ENV_PREFIX}{nearest[0].upper()}?" if nearest else ""
+            yield f"{name} is not a setting{hint}"

@@ -6,7 +6,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.webhooks.signature import new_secret
 from imagefleet.worker.lifecycle import Lifecycle
-from imagefleet.worker.settings import WorkerSettings, misspelt
+from imagefleet.worker.settings import WorkerSettings, unknown_variable_warnings
 from tools.settings_page import PAGE, page
 
 
@@ -123,7 +123,7 @@ def test_any_other_address_of_the_notice_is_refused(url: str) -> None:
 
 def test_a_variable_that_no_setting_has_is_named_with_the_nearest_one() -> None:
     names = ["IMAGEFLEET_STORAGE_ULR", "imagefleet_model", "IMAGEFLEET_XYZZY", "HOME"]
-    assert list(misspelt(names)) == [
-        "IMAGEFLEET_STORAGE_ULR is no setting; IMAGEFLEET_STORAGE_URL is",
-        "IMAGEFLEET_XYZZY is no setting",
+    assert list(unknown_variable_warnings(names)) == [
+        "IMAGEFLEET_STORAGE_ULR is not a setting; did you mean IMAGEFLEET_STORAGE_URL?",
+        "IMAGEFLEET_XYZZY is not a setting",
     ]

@@ -1,4 +1,4 @@
-"""Where imagefleet sits in a Celery worker's start and stop."""
+"""Celery bootsteps that start and stop imagefleet within a Celery worker."""
 
 import os
 import sys
@@ -16,23 +16,24 @@ from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.queues.subscriptions import queue_groups
 
 
-def install(app: Celery, lifecycle: Lifecycle) -> None:
-    """Make every worker of `app` own the devices and claim its own work."""
-    app.steps["worker"].add(_devices_of(lifecycle))
-    app.steps["consumer"].add(_intake_of(lifecycle))
+def install_steps(app: Celery, lifecycle: Lifecycle) -> None:
+    """Add the bootsteps to `app`, so that its workers own the devices and claim messages."""
+    app.steps["worker"].add(_devices_step(lifecycle))
+    app.steps["consumer"].add(_dispatcher_step(lifecycle))
 
     @worker_shutting_down.connect(weak=False)
-    def stop_taking(how: str, **_: Any) -> None:
+    def stop_claiming(how: str, **_: Any) -> None:
         if how == "Warm":
-            lifecycle.stop_taking()  # at the signal; Celery's loop may need a second to notice it
+            lifecycle.stop_claiming()  # now: Celery's loop may need a second to react to the signal
         else:
             lifecycle.quit()
 
 
-def _devices_of(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
+def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
     class DevicesStep(bootsteps.StartStopStep):
-        """Load and compile before Celery connects, so that nothing is taken before ready; drain
-        before its pool stops, whichever way the worker ends."""
+        """The step loads and compiles the model before Celery connects, and drains the worker
+        before Celery's pool stops. So nothing is claimed before the worker is ready, and every way
+        to stop it drains."""
 
         name = "imagefleet.devices"
         requires = (Pool,)
@@ -45,7 +46,7 @@ def _devices_of(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
             except ImagefleetError as error:
                 # Celery has put a logger in the place of sys.stderr.
                 print(f"imagefleet-worker: {error}", file=sys.__stderr__, flush=True)
-                os._exit(ExitCode.CONFIG)  # half-started device runtimes do not always let go
+                os._exit(ExitCode.CONFIG)  # a half-started device runtime may block a normal exit
 
         def stop(self, worker: Any) -> None:
             lifecycle.drain()
@@ -55,29 +56,30 @@ def _devices_of(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
     return DevicesStep
 
 
-def _intake_of(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
+def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
     class DispatcherStep(bootsteps.StartStopStep):
-        """Take the queues over from kombu between its consumer's creation and its first read."""
+        """The step takes the queues from kombu's consumer before its first read and gives them to
+        the dispatcher."""
 
-        name = "imagefleet.intake"
+        name = "imagefleet.dispatcher"
         requires = (Tasks,)
 
         def __init__(self, consumer: Any, **kwargs: Any) -> None:
             super().__init__(consumer, **kwargs)
-            self._pass_on = consumer.on_task_request
+            self._send_to_pool = consumer.on_task_request
             consumer.on_task_request = lambda request: lifecycle.parts.dispatcher.accept(request)
 
         def start(self, consumer: Any) -> None:
-            asked = [queue.name for queue in consumer.task_consumer.queues]
-            for queue in asked:
+            queues = [queue.name for queue in consumer.task_consumer.queues]
+            for queue in queues:
                 consumer.task_consumer.cancel_by_queue(queue)
-            by_default = asked == [consumer.app.conf.task_default_queue]
+            none_named = queues == [consumer.app.conf.task_default_queue]
             groups = queue_groups(
-                None if by_default else asked,
+                None if none_named else queues,
                 lifecycle.parts.engine.info,
                 lifecycle.settings.namespace,
             )
-            lifecycle.parts.dispatcher.attach(groups, consumer.strategies, self._pass_on)
+            lifecycle.parts.dispatcher.attach(groups, consumer.strategies, self._send_to_pool)
             lifecycle.take_work()
 
     return DispatcherStep

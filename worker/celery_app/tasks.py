@@ -1,4 +1,4 @@
-"""The Celery tasks, thin: what they do is `JobExecutor.perform` and `Lifecycle.make_shard`."""
+"""The Celery tasks. They call `JobExecutor.execute` and `Lifecycle.make_shard`, and no more."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ def add_bulk_task(app: Celery, lifecycle: Lifecycle) -> None:
     """Register `imagefleet.bulk_shard` on `app`."""
 
     @app.task(name=BULK_TASK_NAME, bind=True, acks_late=True, ignore_result=True)
-    def bulk_shard(self: Task, **asked: Any) -> None:
+    def bulk_shard(self: Task, **arguments: Any) -> None:
         try:
-            lifecycle.make_shard(asked, self.request.properties["delivery_tag"])
+            lifecycle.make_shard(arguments, self.request.properties["delivery_tag"])
         except LeaseLost as error:
             raise Ignore from error
 
@@ -30,12 +30,12 @@ def add_render_task(app: Celery, lifecycle: Lifecycle) -> None:
         bind=True,
         acks_late=True,
         resultrepr_maxsize=64,
-        Request=withdrawing(lifecycle),
+        Request=_end_before_ack(lifecycle),
     )
     def render(self: Task, **_: Any) -> dict[str, Any]:
         job_id, tag = self.request.id, self.request.properties["delivery_tag"]
         try:
-            return lifecycle.parts.executor.perform(job_id, tag).model_dump(mode="json")
+            return lifecycle.parts.executor.execute(job_id, tag).model_dump(mode="json")
         except JobCancelled as error:
             self.backend.mark_as_revoked(job_id, str(error), request=self.request)
             raise Ignore from error
@@ -43,14 +43,16 @@ def add_render_task(app: Celery, lifecycle: Lifecycle) -> None:
             raise Ignore from error
 
 
-def withdrawing(lifecycle: Lifecycle) -> type[Request]:
-    """Celery's request, except that a revoked or expired job's record ends before its message is
-    acknowledged. Celery does it the other way round, and a worker killed in between would leave a
-    record that nobody ends."""
+def _end_before_ack(lifecycle: Lifecycle) -> type[Request]:
+    """Return a request class that ends the record of a revoked or expired job, then acknowledges.
 
-    class WithdrawingRequest(Request):
+    Celery does nothing to the record: a worker killed after the acknowledgement would leave a
+    record that never ends.
+    """
+
+    class EndBeforeAckRequest(Request):
         def _announce_revoked(self, *how: Any) -> None:
-            lifecycle.parts.executor.withdraw(self.id, self.message.delivery_tag)
+            lifecycle.parts.executor.end_revoked(self.id, self.message.delivery_tag)
             super()._announce_revoked(*how)
 
-    return WithdrawingRequest
+    return EndBeforeAckRequest

@@ -1,5 +1,7 @@
-"""Threads that the process must not outlive: without its device loop, lease keeper or courier a
-worker would only look alive."""
+"""Threads without which the process must not go on.
+
+Without its device loop, lease keeper or delivery loop a worker would look alive and do nothing.
+"""
 
 import logging
 import os
@@ -12,14 +14,16 @@ log = logging.getLogger(__name__)
 
 
 def critical_thread(target: Callable[[], None], name: str) -> threading.Thread:
-    """A daemon thread, not started; if `target` raises, the process ends at once and its jobs run
-    elsewhere as soon as its lease is over."""
+    """Return a daemon thread that is not started. If `target` raises, the process ends at once.
+
+    Other workers reclaim its jobs when its lease expires.
+    """
 
     def run() -> None:
         try:
             target()
         except BaseException:
-            log.critical("the %s thread died; so does this worker", name, exc_info=True)
+            log.critical("the %s thread failed; this worker ends", name, exc_info=True)
             logging.shutdown()
             os._exit(ExitCode.SOFTWARE)
 

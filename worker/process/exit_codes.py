@@ -1,13 +1,13 @@
-"""How a worker process may end, for whoever starts it again. Numbers from sysexits.h."""
+"""Exit codes of a worker process, for its supervisor. The numbers are those of sysexits.h."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """0 is a drain that handed everything back or finished it."""
+    """Why a worker ended. After a complete drain the code is 0."""
 
-    UNAVAILABLE = 69  # devices or store failed for longer than `quarantine_s`
-    SOFTWARE = 70  # a vital thread died of an internal error
+    UNAVAILABLE = 69  # devices or storage failed for longer than `quarantine_s`
+    SOFTWARE = 70  # a critical thread failed with an internal error
     IOERR = 74  # the devices made no step for `watchdog_s`
-    TEMPFAIL = 75  # a second signal, a preempted host, or a drain without end; others get the work
-    CONFIG = 78  # a setting, Redis, the store or the checkpoint is wrong: nothing was taken
+    TEMPFAIL = 75  # a second signal, a preempted host or an incomplete drain; its jobs are requeued
+    CONFIG = 78  # a setting, Redis, the storage or the checkpoint is wrong; nothing was claimed

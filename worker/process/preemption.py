@@ -1,9 +1,10 @@
-"""The platform's notice that it is about to take this host away.
+"""Wait for the platform's notice that it is about to preempt this host.
 
-Goes in: the address at which it says so. Comes out: a call, when it does. Knows nothing of what is
-to be done then, and whatever else that address answers, or fails to, changes nothing.
+The input is the address of the notice, the output one call of a function. This module does not know
+what that function does. Any other answer of the address, and any failure, has no effect.
 
-The notice is Google Cloud's: a value, FALSE until the host is preempted, that can be waited for
+The notice is Google Cloud's: a metadata value that is FALSE until the host is preempted. A request
+can wait for its change
 (https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange).
 """
 
@@ -16,23 +17,26 @@ from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
-from imagefleet.worker.outbound.http_request import FAILURES, HttpResponse, send_http_request
+from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, HttpResponse, send_http_request
 
 log = logging.getLogger(__name__)
 
 _HEADERS: Final = {"metadata-flavor": "Google"}
-_SERVER_WAITS_S: Final = 10
-"""What a server that was cut off meanwhile can cost of the 30 s between notice and end."""
-_PATIENCE_S: Final = 15.0
+_SERVER_WAIT_S: Final = 10
+"""Seconds that the server may wait for a change. A connection that broke silently delays the notice
+by this much, and only 30 s lie between the notice and the end of the host."""
+_TIMEOUT_S: Final = 15.0
 _PAUSE_S: Final = 1.0
-_LONGEST_ANSWER: Final = 64
+_MAX_RESPONSE_BYTES: Final = 64
 _NO_ETAG: Final = "NONE"
-"""Equals the tag of no value, so it is answered at once."""
+"""An ETag that no value has, so that the server answers at once."""
 
 
-def watch(url: str, on_notice: Callable[[], None]) -> None:
-    """Call `on_notice`, once, in a thread of its own, when `url` says that this host is preempted.
-    The thread is not vital: without it the host just ends sooner than its worker knows."""
+def watch_for_notice(url: str, on_notice: Callable[[], None]) -> None:
+    """Call `on_notice` once, in a new thread, when `url` says that this host is preempted.
+
+    The thread is not critical: without it the host only ends before its worker knows.
+    """
 
     def run() -> None:
         await_notice(url)
@@ -41,48 +45,54 @@ def watch(url: str, on_notice: Callable[[], None]) -> None:
     threading.Thread(target=run, name="preemption", daemon=True).start()
 
 
-def await_notice(url: str, *, pause_s: float = _PAUSE_S, patience_s: float = _PATIENCE_S) -> None:
-    """Ask until the answer is TRUE. Failures are told once, until there is an answer again.
+def await_notice(url: str, *, pause_s: float = _PAUSE_S, timeout_s: float = _TIMEOUT_S) -> None:
+    """Query `url` until the value is TRUE. Log the first of several failures, and the recovery.
 
     Args:
-        pause_s: between two questions, for servers that fail or do not wait.
-        patience_s: within which an answer must be here; a server may wait for 10 s of it.
+        pause_s: seconds between two queries, for servers that fail or do not wait.
+        timeout_s: seconds for one query; the server may wait for 10 of them.
     """
     etag, answering = _NO_ETAG, True
     while True:
         try:
-            preempted, etag = _read(_ask(url, etag, patience_s))
+            preempted, etag = _parse(_query(url, etag, timeout_s))
             if preempted:
                 return
             if not answering:
-                log.warning("%s answers again", url)
+                log.warning("preemption notice: %s answers again", url)
             answering = True
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             if answering:
-                log.warning("no preemption notice can be had from %s: %r; asking on", url, error)
+                log.warning(
+                    "preemption notice: %s failed, querying it again until it answers: %r",
+                    url,
+                    error,
+                )
             etag, answering = _NO_ETAG, False
         time.sleep(pause_s)
 
 
-def _ask(url: str, etag: str, patience_s: float) -> HttpResponse:
-    """Answered as soon as the value is not the one that `etag` stands for, or when the server has
-    waited long enough: so no change can fall between two questions."""
-    question = {"wait_for_change": "true", "timeout_sec": _SERVER_WAITS_S, "last_etag": etag}
-    # Inside the network on purpose: the operator chose the address, no stranger did.
+def _query(url: str, etag: str, timeout_s: float) -> HttpResponse:
+    """Return the value once its ETag differs from `etag`, or after `_SERVER_WAIT_S`.
+
+    So a change between two queries is not missed.
+    """
+    query = {"wait_for_change": "true", "timeout_sec": _SERVER_WAIT_S, "last_etag": etag}
+    # The address may lie inside the network: the operator chose it, not a producer.
     allow = AllowList.parse([urlsplit(url).hostname or ""])
     return send_http_request(
-        resolve_allowed(f"{url}?{urlencode(question)}", allow),
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # unused: the address is plain http
+        resolve_allowed(f"{url}?{urlencode(query)}", allow),
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # required and unused: the address is plain http
         "GET",
         _HEADERS,
-        deadline=time.monotonic() + patience_s,
-        longest=_LONGEST_ANSWER,
+        deadline=time.monotonic() + timeout_s,
+        max_bytes=_MAX_RESPONSE_BYTES,
     )
 
 
-def _read(answer: HttpResponse) -> tuple[bool, str]:
-    """Whether the host is preempted, and the tag of that. Raises ValueError."""
+def _parse(answer: HttpResponse) -> tuple[bool, str]:
+    """Return whether the host is preempted, and the ETag of that value. Raises ValueError."""
     value = answer.body.strip().upper()
-    if answer.status != 200 or not answer.whole or value not in (b"TRUE", b"FALSE"):
-        raise ValueError(f"status {answer.status}, {value!r}, neither TRUE nor FALSE")
+    if answer.status != 200 or not answer.complete or value not in (b"TRUE", b"FALSE"):
+        raise ValueError(f"status {answer.status} and {value!r} instead of 200 and TRUE or FALSE")
     return value == b"TRUE", answer.headers.get("etag", _NO_ETAG)
