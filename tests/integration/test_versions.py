@@ -1,0 +1,149 @@
+"""This tree and the last release share one Redis: each does the other's work."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from imagefleet import Client, State
+from tests.support.jobs import finish
+from tests.support.processes import StartWorker, until
+from tests.support.release import install_release, release_environment
+
+SUBMIT = """
+import json, sys
+from producer import Client
+client = Client()
+jobs = client.submit_many([f"prompt {n}" for n in range(int(sys.argv[1]))], num_inference_steps=4)
+print(json.dumps([job.id for job in jobs]))
+"""
+WAIT = """
+import json, sys
+from producer import Client
+client = Client()
+jobs = [client.get(job_id) for job_id in json.load(sys.stdin)]
+for job in client.as_completed(jobs, timeout=120):
+    pass
+print(json.dumps([str(job.status().state) for job in jobs]))
+"""
+DATASET = """
+import sys
+from producer import Client
+run = Client().bulk([f"row {n}" for n in range(20)], sys.argv[1], shard_size=5)
+print(run.id)
+"""
+
+
+class Release:
+    """Processes of the last release, with the settings of one test."""
+
+    def __init__(self, site: Path, settings: dict[str, str], folder: Path) -> None:
+        self._environment = {**release_environment(site), **settings}
+        self._folder = folder
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def run(self, program: str, *arguments: str, text: str = "") -> str:
+        """Run a program of a producer; return what it prints."""
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            cwd=self._folder,
+            env=self._environment,
+            input=text,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    def start_worker(self) -> None:
+        """Start a worker of the release."""
+        with (self._folder / "release.log").open("ab") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "worker"],
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        self._workers.append(worker)
+
+    def stop(self) -> None:
+        """Kill its workers; show their log if the test failed."""
+        for worker in self._workers:
+            worker.kill()
+            worker.wait()
+        log = self._folder / "release.log"
+        print(log.read_text()[-3000:] if log.exists() else "no worker of the release was started")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_release(tmp_path_factory.mktemp("release"))
+
+
+@pytest.fixture
+def release(site: Path, settings: dict[str, str], tmp_path: Path) -> Iterator[Release]:
+    settings["IMAGEFLEET_LEASE_S"] = "600"  # nobody dies here, so nobody may be taken for dead
+    release = Release(site, settings, tmp_path)
+    yield release
+    release.stop()
+
+
+def _nothing_left(client: redis.Redis, namespace: str) -> bool:
+    return not client.keys(f"{namespace}.*") and not client.keys(f"{namespace}:claims:*")
+
+
+def test_this_worker_does_the_jobs_of_a_producer_of_the_release(
+    release: Release, start: StartWorker, client: redis.Redis, namespace: str
+) -> None:
+    ids = release.run(SUBMIT, "20")
+    start()
+    assert set(json.loads(release.run(WAIT, text=ids))) == {"succeeded"}
+    until(lambda: _nothing_left(client, namespace))
+
+
+def test_a_worker_of_the_release_does_the_jobs_of_this_producer(
+    release: Release, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    jobs = producer.submit_many([f"prompt {n}" for n in range(20)], num_inference_steps=4)
+    release.start_worker()
+    assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
+    until(lambda: _nothing_left(client, namespace))
+
+
+def test_both_workers_drain_one_queue_of_both_producers(
+    release: Release, start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    theirs = release.run(SUBMIT, "100")
+    ours = producer.submit_many([f"prompt {n}" for n in range(100)], num_inference_steps=4)
+    start()
+    release.start_worker()
+    assert finish(producer, ours, timeout=120) == {State.SUCCEEDED}
+    assert set(json.loads(release.run(WAIT, text=theirs))) == {"succeeded"}
+    everything = [producer.get(job_id) for job_id in json.loads(theirs)] + ours
+    assert {job.status().deliveries for job in everything} == {1}
+    until(lambda: _nothing_left(client, namespace))
+
+
+def test_a_dataset_that_the_release_began_is_finished_here(
+    release: Release, start: StartWorker, producer: Client, tmp_path: Path
+) -> None:
+    run_id = release.run(DATASET, str(tmp_path / "data")).strip()
+    start()
+    run = producer.find_bulk(run_id)
+    assert run.wait(120).state is State.SUCCEEDED
+    assert run.verify().clean
+
+
+def test_a_dataset_begun_here_is_finished_by_the_release(
+    release: Release, producer: Client, tmp_path: Path
+) -> None:
+    run = producer.bulk([f"row {n}" for n in range(20)], tmp_path / "data", shard_size=5)
+    release.start_worker()
+    assert run.wait(120).state is State.SUCCEEDED
+    assert run.verify().clean

@@ -1,0 +1,57 @@
+"""The last release, built from the history of this repository."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from tests.support.processes import ROOT
+
+VERSION: Final = "0.1.0"
+_LAYOUT: Final = 'packages = ["producer", "shared", "worker"]'
+"""A line of pyproject.toml that release 0.1.0 has, and no commit after it."""
+
+
+def release_commit() -> str:
+    """Return the commit of release 0.1.0: the parent of the commit that changed its layout.
+
+    Raises:
+        CalledProcessError: this is no git checkout, or its history is not complete.
+    """
+    change = _git("log", "--format=%H", "-1", f"-S{_LAYOUT}", "--", "pyproject.toml").strip()
+    return _git("rev-parse", "--verify", f"{change}^").strip()
+
+
+def install_release(folder: Path) -> Path:
+    """Build the wheel of release 0.1.0 and unpack it.
+
+    Returns:
+        The folder to put on `PYTHONPATH`: it holds `producer`, `shared` and `worker`.
+    """
+    source, dist, site = folder / "source", folder / "dist", folder / "site"
+    archive = folder / "source.tar"
+    folder.mkdir(parents=True, exist_ok=True)
+    _git("archive", "--format=tar", f"--output={archive}", release_commit())
+    with tarfile.open(archive) as opened:
+        opened.extractall(source, filter="data")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(dist)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    with zipfile.ZipFile(next(dist.glob(f"imagefleet-{VERSION}-*.whl"))) as wheel:
+        wheel.extractall(site)
+    return site
+
+
+def release_environment(site: Path) -> dict[str, str]:
+    """Return the variables with which a Python process imports the release."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
+    return {**inherited, "PYTHONPATH": str(site)}
+
+
+def _git(*arguments: str) -> str:
+    ended = subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return ended.stdout
