@@ -302,7 +302,7 @@ def test_a_host_that_cannot_open_a_destination_leaves_the_run_to_another(
     """The folder is not mounted at the first."""
     mounted = dataset.folder.rename(dataset.folder.with_name("elsewhere"))
     RunRecovery(dataset.runs, 30).recover_stalled_runs()
-    assert "cannot be looked after" in caplog.text
+    assert "cannot be recovered here" in caplog.text
     mounted.rename(dataset.folder)
     _may_search(client, namespace)
     RunRecovery(dataset.runs, 30).recover_stalled_runs()
@@ -324,11 +324,11 @@ def test_a_destination_that_hangs_keeps_no_other_run_waiting(
             _stood_still(client, namespace, 31)
             recovery.recover_stalled_runs()
         until(lambda: _states(dataset) == [State.QUEUED] * 2)
-        hanging = [each.name for each in threading.enumerate() if each.name == f"care-{RUN.id}"]
+        hanging = [each.name for each in threading.enumerate() if each.name == f"recover-{RUN.id}"]
         assert len(hanging) == 1
     finally:
         pipe.write_bytes(b"")  # lets go of it
-        until(lambda: not any(each.name == f"care-{RUN.id}" for each in threading.enumerate()))
+        until(lambda: not any(each.name == f"recover-{RUN.id}" for each in threading.enumerate()))
 
 
 def test_an_error_does_not_end_the_looking(
@@ -339,12 +339,12 @@ def test_an_error_does_not_end_the_looking(
     recovery = RunRecovery(dataset.runs, 0.1)
     recovery.start()
     try:
-        until(lambda: "nobody here looked after the runs" in caplog.text)
+        until(lambda: "the search for stalled runs failed" in caplog.text)
         _may_search(client, namespace)
         until(lambda: _states(dataset) == [State.QUEUED] * 2)
     finally:
         recovery.stop()
-        until(lambda: not any(each.name == "caretaker" for each in threading.enumerate()))
+        until(lambda: not any(each.name == "run-recovery" for each in threading.enumerate()))
 
 
 def test_no_worker_sends_a_shard_whose_files_are_being_taken_away(
@@ -393,7 +393,7 @@ def test_who_cannot_help_one_run_helps_the_next(
     assert _states(dataset) == [State.QUEUED] * 2
     assert runs.shards("gone") == runs.shards("other") == []
     assert "gone/plan/plan.json is missing" in caplog.text
-    assert "run other stands still and cannot be looked after" in caplog.text
+    assert "run other is stalled and cannot be recovered here" in caplog.text
 
 
 def _lists(client: redis.Redis, namespace: str) -> list[str]:
@@ -417,7 +417,7 @@ def test_a_lost_shard_is_made_though_nobody_waits(
     assert run.verify().clean
     with producer.connection.runs() as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [1, 1, 1]
-    assert "shards that were lost, sent again: 1" in worker.output()
+    assert "sent 1 lost shards again" in worker.output()
 
 
 def test_a_shard_in_hands_that_stand_still_is_not_sent_twice(
@@ -433,7 +433,7 @@ def test_a_shard_in_hands_that_stand_still_is_not_sent_twice(
     until(lambda: _succeeds(run))
     with producer.connection.runs() as runs:
         assert [shard.tries for shard in runs.shards(run.id)] == [1]
-    assert "sent again" not in looker.output()
+    assert "lost shards again" not in looker.output()
 
 
 @pytest.mark.parametrize("claimed", [True, False])

@@ -305,7 +305,7 @@ def test_a_host_that_cannot_make_a_shard_leaves_it_to_others(
     dataset.send()
     (tmp_path / "pyarrow.py").write_text("raise ImportError(name='pyarrow')")
     patient = {"IMAGEFLEET_LEASE_S": "600"}  # neither takes the other for dead
-    start(PYTHONPATH=str(tmp_path), **patient).await_log("goes to others")
+    start(PYTHONPATH=str(tmp_path), **patient).await_log("requeued for other workers")
     start(**patient)
     assert _await(dataset) is State.SUCCEEDED
     assert dataset.runs.get(dataset.run.id).images == len(PROMPTS)

@@ -1,11 +1,11 @@
-"""What is done of a shard so far, kept in its dataset: a worker that dies loses the rest only.
+"""Checkpoints of an unfinished shard in its dataset, from which another worker resumes.
 
 <first key>-<last key>.tar     finished samples
-<first row>.failed.jsonl       rows that cannot be made, and why
-alone.json                     the row that was tried by itself when its worker died
+<first row>.failed.jsonl       rows that cannot be generated, with the errors
+alone.json                     the suspect row that a worker generates alone
 
-They lie below `parts/00000/` and the first digits of the SHA-256 of the shard's rows. Each object
-stands for itself, so one that a late worker writes again changes nothing.
+They lie below `parts/00000/` and the first digits of the SHA-256 of the shard's rows. The objects
+are independent, so it does no harm if a late worker writes one again.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _SUSPECT_FILE: Final = "alone.json"
 
 
 class ShardCheckpoints:
-    """Progress of one shard."""
+    """The checkpoints of one shard."""
 
     def __init__(self, store: ObjectStore, shard: ShardPlan) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class ShardCheckpoints:
         self._prefix = checkpoints_prefix(shard.name, shard.sha256)
 
     def save(self, samples: Sequence[Sample], failures: Sequence[RowFailure]) -> None:
-        """Keep finished samples, and rows that failed."""
+        """Store finished samples and failed rows."""
         if samples:
             keys = sorted(sample.key for sample in samples)
             archive = io.BytesIO()
@@ -48,9 +48,12 @@ class ShardCheckpoints:
             self._store.put(name, lines, "application/jsonl")
 
     def load(self, spool: Spool, is_planned: Callable[[Sample], bool]) -> list[RowFailure]:
-        """Fill `spool`; the rows that failed. What cannot be read, is not what its document says,
-        or is not `is_planned` is made again. A whole archive is a part too: its worker died beside
-        it, or it is of another plan."""
+        """Load the stored samples into `spool`, and return the failed rows.
+
+        Skip samples that cannot be read, whose SHA-256 differs from their document's, or for which
+        `is_planned` is false. They are generated again. The shard's own archive counts as a
+        checkpoint too: its worker died before the commit marker, or it belongs to another plan.
+        """
         failures: list[RowFailure] = []
         for key in (archive_key(self._shard), *sorted(self._store.list(self._prefix))):
             with suppress(tarfile.TarError, KeyError, ValueError):
@@ -65,19 +68,19 @@ class ShardCheckpoints:
         return failures
 
     def suspect_row(self) -> tuple[int, int] | None:
-        """Which row was tried by itself, and how often."""
+        """Return the row that was last generated alone, and how often, or None."""
         try:
-            found = json.loads(self._store.get(self._prefix + _SUSPECT_FILE))
-            return int(found["row"]), int(found["times"])
+            suspect = json.loads(self._store.get(self._prefix + _SUSPECT_FILE))
+            return int(suspect["row"]), int(suspect["times"])
         except (KeyError, ValueError):
             return None
 
     def record_suspect_row(self, row: int, times: int) -> None:
-        """Note that `row` is tried by itself for the so many'th time."""
+        """Record that `row` is about to be generated alone; `times` counts this try too."""
         data = json.dumps({"row": row, "times": times}).encode()
         self._store.put(self._prefix + _SUSPECT_FILE, data, "application/json")
 
 
 def delete_checkpoints(store: ObjectStore, shard: str) -> None:
-    """The shard is complete: nobody needs its parts, nor those of another plan."""
+    """Delete all checkpoints of a finished shard, also those made for another plan."""
     store.delete_below(checkpoints_folder(shard))

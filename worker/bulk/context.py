@@ -1,4 +1,4 @@
-"""What a worker has for making shards, wired once."""
+"""The parts of a worker that make shards, created once per process."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class ShardContext:
-    """Shared by all shards in hand."""
+    """The objects and settings that all shards of a worker share."""
 
     runs: RunRecords
     claims: Claims
@@ -24,10 +24,14 @@ class ShardContext:
     engine: Engine
     encoders: ThreadPoolExecutor
     checkpoint_s: float
-    patience_s: float
-    """How long the store may fail."""
+    """Seconds between two checkpoints of a shard."""
+    storage_retry_s: float
+    """Seconds to retry while the store is unavailable."""
     max_deliveries: int
 
     def retry_while_unavailable(self, act: Callable[[], T], what: str) -> T:
-        """Do `act` until the store can. Raises StorageUnavailable."""
-        return retry_while_unavailable(act, self.patience_s, what)
+        """Call `act` until the store is available. Raise StorageUnavailable after the retry time.
+
+        `what` names the action in the log.
+        """
+        return retry_while_unavailable(act, self.storage_retry_s, what)

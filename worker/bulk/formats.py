@@ -1,11 +1,11 @@
-"""A finished shard as the files that people and libraries read.
+"""Store a finished shard in one of the dataset formats.
 
-webdataset   00000.tar                       picture, json and txt of each sample
+webdataset   00000.tar                       image, json and txt of each sample
 files        00000/<key>.png, .json, .txt
-parquet      00000.parquet                   pictures as `datasets` reads them, and columns
+parquet      00000.parquet                   images as `datasets` reads them, and columns
 
-Beside each, `00000.jsonl`: the samples' documents, a line each. In the order of the rows; the same
-samples give the same bytes. The only module of the worker that knows pyarrow.
+Every format adds `00000.jsonl`, with one line for each sample's document. Samples are in the order
+of the rows, and equal samples give equal bytes. Only this module of the worker knows pyarrow.
 """
 
 import tempfile
@@ -35,18 +35,22 @@ _COPIED_COLUMNS: Final = (
     *("row", "sha256", "model", "model_digest"),
 )
 _SCHEMA_METADATA: Final = {"huggingface": '{"info":{"features":{"image":{"_type":"Image"}}}}'}
-"""Without it `datasets` gives the bytes, not the picture."""
+"""Schema metadata without which `datasets` returns bytes and not an image."""
 _ROW_GROUP_SIZE: Final = 100
-"""Of a parquet file: as many pictures are in memory at once."""
+"""Rows per row group of a Parquet file: this many images are in memory at once."""
 
 
 def put_shard(
     spool: Spool, name: str, file_format: BulkFormat, store: ObjectStore
 ) -> list[StoredObject]:
-    """Store the shard `name` (`00000`). Raises StorageDenied, StorageUnavailable, and
-    ConfigurationError if this worker cannot write `file_format`."""
-    pack = FORMATS[file_format]
-    return [*pack(spool, name, store), _put_metadata(spool, name, store)]
+    """Store the shard `name` (`00000`) and return its files.
+
+    Raises:
+        StorageDenied, StorageUnavailable: the store does not accept a file.
+        ConfigurationError: this worker cannot write `file_format`.
+    """
+    put_images = FORMATS[file_format]
+    return [*put_images(spool, name, store), _put_metadata(spool, name, store)]
 
 
 def _put_tar(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
@@ -68,7 +72,7 @@ def _put_parquet(spool: Spool, name: str, store: ObjectStore) -> Iterator[Stored
         from pyarrow import parquet
     except ImportError as error:
         raise ConfigurationError(
-            f"format parquet needs {error.name}: install imagefleet[dataset] on the workers"
+            f"the parquet format needs {error.name}: install imagefleet[dataset] on the workers"
         ) from error
     schema = _schema()
     samples = iter(spool)
@@ -88,22 +92,25 @@ def _put_metadata(spool: Spool, name: str, store: ObjectStore) -> StoredObject:
 
 
 def _schema() -> "pyarrow.Schema":
-    """`image` as https://huggingface.co/docs/datasets/about_dataset_features wants it; names and
-    types after https://huggingface.co/datasets/poloclub/diffusiondb where it has them."""
+    """Return the schema of Parquet shards.
+
+    `image` follows https://huggingface.co/docs/datasets/about_dataset_features. Other names and
+    types follow https://huggingface.co/datasets/poloclub/diffusiondb where it has the column.
+    """
     import pyarrow
 
-    picture = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
-    kinds = {"image": picture, "seed": pyarrow.int64(), "cfg": pyarrow.float32()}
-    kinds |= dict.fromkeys(("part_id", "step", "width", "height", "row"), pyarrow.int64())
+    image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    types = {"image": image, "seed": pyarrow.int64(), "cfg": pyarrow.float32()}
+    types |= dict.fromkeys(("part_id", "step", "width", "height", "row"), pyarrow.int64())
     names = ["image", "image_name", "prompt", "part_id", "seed", "step", "cfg", "sampler"]
     names += ["width", "height", "negative_prompt", "row", "sha256", "model", "model_digest"]
     names += ["metadata"]
-    fields = [(name, kinds.get(name, pyarrow.string())) for name in names]
+    fields = [(name, types.get(name, pyarrow.string())) for name in names]
     return pyarrow.schema(fields, metadata=_SCHEMA_METADATA)
 
 
 def _columns(sample: Sample, shard: str) -> Mapping[str, Any]:
-    """`metadata` is the whole document, as JSON."""
+    """Return the Parquet columns of a sample. `metadata` is the whole document as JSON."""
     document, image_name = sample.document, f"{sample.key}.{sample.extension}"
     return {
         "image": {"bytes": sample.image, "path": image_name},
@@ -122,4 +129,4 @@ FORMATS: Final[Mapping[BulkFormat, Callable[[Spool, str, ObjectStore], Iterator[
     BulkFormat.FILES: _put_files,
     BulkFormat.PARQUET: _put_parquet,
 }
-"""How the pictures of a shard are stored."""
+"""The function that stores the images of a shard, by format."""

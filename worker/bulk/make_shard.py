@@ -1,7 +1,8 @@
 """One attempt at one shard: from its message to its files in the destination.
 
-What the files hold depends on the plan and the model alone: two workers at one shard write the same
-bytes. The commit marker is written last, so a shard that has one is whole.
+The claimed message of a shard goes in; its files, its commit marker and its record come out. The
+files depend on the plan and the model alone, so two workers write the same bytes for one shard. The
+commit marker is written last, so a shard that has one is complete.
 """
 
 import logging
@@ -37,21 +38,22 @@ from imagefleet.worker.bulk.samples import Spool
 log = logging.getLogger(__name__)
 
 _MAX_TRIES_FACTOR: Final = 3
-"""Times `max_deliveries` that a shard is tried before an error of hosts is taken for its own."""
+"""After this factor times `max_deliveries` attempts, an error of the hosts fails the shard."""
 
 T = TypeVar("T")
 
 
 def make_shard(context: ShardContext, message: ShardMessage, tag: str) -> None:
-    """See a claimed shard to its end, in this thread. How it ended is recorded, and its message
-    acknowledged: Celery, which does that too, could not hold the record against it.
+    """Make a claimed shard in this thread, record the result and acknowledge the message.
+
+    Celery acknowledges messages too, but it cannot check the shard's record while doing so.
 
     Raises:
-        LeaseLost: it went back to the queue, or is another worker's: not ours to acknowledge.
+        LeaseLost: the shard was requeued, or another worker holds it. Do not acknowledge it.
     """
     maker = _ShardMaker(context, message, tag)
     try:
-        maker.run()
+        maker.make_and_record()
     except LeaseLost:
         maker.requeue()
         raise
@@ -62,6 +64,8 @@ def make_shard(context: ShardContext, message: ShardMessage, tag: str) -> None:
 
 
 class _ShardMaker:
+    """One attempt at one shard."""
+
     def __init__(self, context: ShardContext, message: ShardMessage, tag: str) -> None:
         self.name = shard_name(message.shard)
         self._context = context
@@ -70,10 +74,14 @@ class _ShardMaker:
         self._attempt = context.claims.attempt(tag)
         self._holder = (message.run, message.shard, self._attempt, context.claims.worker)
         self._samples = 1
-        """Planned; before the plan is read, some."""
+        """Planned samples of the shard; 1 until the plan is read."""
 
-    def run(self) -> None:
-        """Raises LeaseLost: it goes back to the queue, if it is ours still."""
+    def make_and_record(self) -> None:
+        """Make the shard and record success or failure.
+
+        Raises:
+            LeaseLost: this attempt does not hold the shard, or the shard must be requeued.
+        """
         try:
             self.make()
             self._context.backlog.reset_backoff()
@@ -81,14 +89,14 @@ class _ShardMaker:
             raise
         except (PlanDamaged, TooManyDeliveries) as error:
             self.fail(error)
-        except redis.RedisError as error:  # says nothing about the shard
-            log.warning("shard %s goes back to the queue: %s", self.name, error)
-            raise LeaseLost(f"shard {self.name} goes back: {error}") from error
+        except redis.RedisError as error:  # the shard is not the cause
+            log.warning("shard %s is requeued, because Redis failed: %s", self.name, error)
+            raise LeaseLost(f"shard {self.name} is requeued: {error}") from error
         except Exception as error:
             self._handle_host_failure(error)
 
     def make(self) -> None:
-        """Raises LeaseLost, or why the shard cannot be made."""
+        """Generate and store the shard, unless it is finished. Raise LeaseLost or any failure."""
         if not self._begin():
             return
         plan = self._read_plan()
@@ -104,11 +112,11 @@ class _ShardMaker:
         return self._retry(lambda: Plan.load(self._read(PLAN)), "reading the plan")
 
     def _delete_checkpoints(self) -> None:
-        self._retry(lambda: delete_checkpoints(self._store, self.name), "clearing the parts")
+        self._retry(lambda: delete_checkpoints(self._store, self.name), "deleting its checkpoints")
 
     @cached_property
     def _store(self) -> ObjectStore:
-        """Raises ConfigurationError if this host cannot open it."""
+        """Return the store of the dataset. Raise ConfigurationError if this host cannot open it."""
         return open_store(self._message.destination)
 
     def acknowledge(self) -> None:
@@ -116,49 +124,62 @@ class _ShardMaker:
         self._context.claims.ack(self._tag, record, shard=str(self._message.shard))
 
     def requeue(self) -> None:
-        """Let another worker have it, unless its run has stopped. No row is to blame."""
-        run, claims = self._context.runs, self._context.claims
-        move = run.requeue(self._message.run, self._message.shard, self._attempt)
-        stopped = move.happened and move.run_state is not State.RUNNING
+        """Requeue the shard and its message; acknowledge the message if the run has stopped."""
+        runs, claims = self._context.runs, self._context.claims
+        transition = runs.requeue(self._message.run, self._message.shard, self._attempt)
+        stopped = transition.happened and transition.run_state is not State.RUNNING
         (claims.ack if stopped else claims.requeue)(self._tag)
 
     def _handle_host_failure(self, error: Exception) -> None:
-        """The rows are not to blame: storage is away, or this host lacks room, rights or a library.
-        Take none for a while; after many tries of anybody's the shard fails, unless it is only a
-        matter of time. Raises LeaseLost."""
-        if isinstance(error, OSError):  # its temporary folder is full
+        """Requeue the shard and let this host claim none for a while, or fail the shard.
+
+        The rows are not the cause: the store is unavailable, or this host lacks space, rights or a
+        library. After too many attempts of any host the shard fails, unless the error may pass.
+
+        Raises:
+            LeaseLost: the shard must be requeued, or this attempt does not hold it.
+        """
+        if isinstance(error, OSError):  # the temporary folder is full
             error = StorageDenied(str(error))
         elif not isinstance(error, ImagefleetError):
-            log.exception("shard %s failed in a way nobody thought of", self.name)
+            log.exception("shard %s failed with an unexpected error", self.name)
             error = WorkerError(f"{type(error).__name__}: {error}")
         tries = self._context.runs.tries(self._message.run, self._message.shard)
-        passes = error.retryable and not isinstance(error, WorkerError)
-        if not passes and tries >= _MAX_TRIES_FACTOR * self._context.max_deliveries:
+        may_pass = error.retryable and not isinstance(error, WorkerError)
+        if not may_pass and tries >= _MAX_TRIES_FACTOR * self._context.max_deliveries:
             self.fail(error)
             return
-        rest_s = self._context.backlog.back_off()
-        log.error("shard %s goes to others, none taken for %.0f s: %s", self.name, rest_s, error)
-        raise LeaseLost(f"shard {self.name} goes to others: {error}") from error
+        pause_s = self._context.backlog.back_off()
+        log.error(
+            "shard %s is requeued for other workers; this one claims none for %.0f s: %s",
+            self.name,
+            pause_s,
+            error,
+        )
+        raise LeaseLost(f"shard {self.name} is requeued for other workers: {error}") from error
 
     def fail(self, error: ImagefleetError) -> None:
-        """Record that the shard as a whole cannot be made. Raises LeaseLost."""
-        log.error("shard %s cannot be made: %s", self.name, error)
+        """Record that the whole shard failed. Raise LeaseLost if this attempt does not hold it."""
+        log.error("shard %s failed: %s", self.name, error)
         self._context.runs.fail(*self._holder, {error.code: self._samples})
 
     def _begin(self) -> bool:
-        """False if there is nothing to do: it has ended or is another's, or its run has stopped or
-        is forgotten."""
-        move = self._context.runs.begin(*self._holder, (self._context.claims.key, self._tag))
-        if move.before is State.SUCCEEDED:  # whoever finished it may not have lived to do the rest
+        """Record the start of this attempt. Return False if there is nothing to do.
+
+        This is so if the shard has ended, another worker holds it, or its run has stopped or has no
+        record.
+        """
+        transition = self._context.runs.begin(*self._holder, (self._context.claims.key, self._tag))
+        if transition.before is State.SUCCEEDED:  # the worker may have died right after that
             self._delete_checkpoints()
-            if move.run_state is State.SUCCEEDED:
+            if transition.run_state is State.SUCCEEDED:
                 plan = self._read_plan()
-                self._retry(
-                    lambda: write_missing_summary(self._store, plan), "the summary of the run"
-                )
-        if move.run_state is None:  # nothing that its message could be held against
+                self._retry(lambda: write_missing_summary(self._store, plan), "writing the summary")
+        if (
+            transition.run_state is None
+        ):  # `acknowledge` might requeue the message of a run without record
             self._context.claims.ack(self._tag)
-        return move.happened
+        return transition.happened
 
     def _read(self, key: str) -> bytes:
         try:
@@ -174,24 +195,27 @@ class _ShardMaker:
         raise PlanDamaged(f"the plan has no shard {self.name}")
 
     def _check_model(self, plan: Plan) -> None:
-        mine = self._context.engine.info.digest
-        if plan.model_digest not in (None, mine):
+        digest = self._context.engine.info.digest
+        if plan.model_digest not in (None, digest):
             raise CheckpointError(
-                f"the plan was made for model {plan.model_digest}; this worker has {mine}"
+                f"the plan was made for model {plan.model_digest}; this worker has {digest}"
             )
 
     def _record_if_finished(self, plan: Plan, shard: ShardPlan) -> bool:
-        """Whether a worker died between the commit marker and its record. Then that is made up."""
+        """Record success if the commit marker exists, and return whether it does.
+
+        A worker may have died between writing the marker and recording it.
+        """
         stats = read_marker(self._store, shard)
         if stats is not None:
             self._succeed(plan, stats)
         return stats is not None
 
     def _succeed(self, plan: Plan, stats: ShardStats) -> None:
-        """Record it; whose shard completes the run writes what is told of the whole."""
-        move = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
-        if move.run_state is State.SUCCEEDED:
-            self._retry(lambda: write_summary(self._store, plan), "the summary of the run")
+        """Record success, and write the summary if this shard completes the run."""
+        transition = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
+        if transition.run_state is State.SUCCEEDED:
+            self._retry(lambda: write_summary(self._store, plan), "writing the summary")
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         data = self._retry(lambda: self._read(plan_key(self.name)), "reading its rows")
@@ -205,14 +229,14 @@ class _ShardMaker:
 
     def _report(self, done: int, failed: int) -> None:
         if not self._context.runs.report_progress(*self._holder, done, failed):
-            raise LeaseLost(f"shard {self.name}: its run has stopped")
+            raise LeaseLost(f"the run of shard {self.name} has stopped")
 
     def _store_shard(
         self, plan: Plan, shard: ShardPlan, spool: Spool, failures: list[RowFailure]
     ) -> None:
         self._check_holder()
-        put = self._retry(
-            lambda: put_shard(spool, self.name, plan.format, self._store), "storing it"
+        stored = self._retry(
+            lambda: put_shard(spool, self.name, plan.format, self._store), "storing its files"
         )
         stats = ShardStats(
             shard=self.name,
@@ -221,18 +245,24 @@ class _ShardMaker:
             model_digest=self._context.engine.info.digest,
             samples=len(spool),
             failures=tuple(failures),
-            files=tuple(ShardFile(key=f.key, sha256=f.sha256, size=f.size) for f in put),
+            files=tuple(ShardFile(key=f.key, sha256=f.sha256, size=f.size) for f in stored),
         )
         self._check_holder()
         key = stats_key(self.name)
-        self._retry(lambda: self._store.put(key, stats.dump(), "application/json"), key)
+        self._retry(
+            lambda: self._store.put(key, stats.dump(), "application/json"), f"storing {key}"
+        )
         self._succeed(plan, stats)
         log.info("shard %s: %d samples, %d failed", self.name, stats.samples, stats.failed)
 
     def _check_holder(self) -> None:
-        """A host that stood still: on other hardware its bytes may differ from those stored."""
+        """Raise LeaseLost if this attempt does not hold the shard any more.
+
+        This happens to a host that was suspended. On other hardware its bytes may differ from those
+        that another worker has stored.
+        """
         if not self._context.runs.holds(*self._holder[:3]):
-            raise LeaseLost(f"shard {self.name} is another worker's now")
+            raise LeaseLost(f"another worker holds shard {self.name} now")
 
     def _retry(self, act: Callable[[], T], what: str) -> T:
         return self._context.retry_while_unavailable(act, f"shard {self.name}: {what}")

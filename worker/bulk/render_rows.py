@@ -1,8 +1,8 @@
-"""The rows of one shard, until there is a sample or a failure for each.
+"""Render the rows of one shard, until each has its samples or a failure.
 
-Goes in: the rows, and what other attempts left of them. Comes out: a full spool. Rows wait in the
-backlog for the devices; pictures are encoded as they arrive and wait on disk; every few seconds
-what is new is kept as a part. Knows no claims and no commit markers.
+The rows and the checkpoints of earlier attempts go in; a full spool comes out. Rows wait in the
+backlog for the devices. Images are encoded as they arrive and wait on disk. Every few seconds new
+samples are stored as a checkpoint. This module knows no commit markers.
 """
 
 import logging
@@ -20,11 +20,11 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.worker.bulk.checkpoints import ShardCheckpoints
 from imagefleet.worker.bulk.context import ShardContext
 from imagefleet.worker.bulk.rows import (
-    row_failure,
-    is_sample_of,
-    sample_keys,
     encode_samples,
+    is_sample_of,
+    row_failure,
     row_work,
+    sample_keys,
 )
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.devices.batching import first_suspect_delivery
@@ -34,21 +34,21 @@ from imagefleet.worker.jobs.attempt import offer_of
 log = logging.getLogger(__name__)
 
 _MAX_UNSAVED_BYTES: Final = 64 << 20
-"""A part that would be larger is kept before its time."""
+"""With more image bytes than this, a checkpoint is stored before it is due."""
 _CHECK_INTERVAL_S: Final = 1.0
-"""Between two looks whether the run goes on."""
+"""Seconds between two checks whether the run has stopped."""
 _MAX_SUSPECT_TRIES: Final = 3
 _SUSPECT_BATCHES: Final = 3
-"""Of rows that may have been on the devices when their worker died: see `DeviceLoop`, and one
-kept."""
+"""Batches of rows that may have been on the devices when their worker died: those that `DeviceLoop`
+has in flight, and one that was being stored."""
 _MAX_FRUITLESS_FACTOR: Final = 5
-"""Times `max_deliveries` that a shard may come back before a row of it was painted. A shard that
-only waited in the hands of a preempted worker is counted too."""
+"""A shard fails after this factor times `max_deliveries` deliveries without a finished row.
+Deliveries to preempted workers, where the shard only waited, count too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _RowResult:
-    """How a row's work ended."""
+    """The samples or the error of one row."""
 
     work: RowWork
     samples: Sequence[Sample] = ()
@@ -56,7 +56,7 @@ class _RowResult:
 
 
 class RowRenderer:
-    """Used by one thread; `failures` and the spool are what it leaves."""
+    """Renders the rows of one shard into the spool and `failures`. One thread uses it."""
 
     def __init__(
         self,
@@ -69,7 +69,13 @@ class RowRenderer:
         spool: Spool,
         report: Callable[[int, int], None],
     ) -> None:
-        """`report` is told the samples made and failed; it raises what ends the attempt."""
+        """Store the arguments.
+
+        Args:
+            tag: of the shard's claim.
+            rows: all rows of the shard.
+            report: called with the samples done and failed; it raises LeaseLost to end the attempt.
+        """
         self.failures: dict[int, RowFailure] = {}
         self._context = context
         self._tag = tag
@@ -91,14 +97,14 @@ class RowRenderer:
         self._deliveries = context.backlog.claim_of(tag).deliveries
 
     def render(self) -> None:
-        """Go on from the parts, to the last row.
+        """Load the checkpoints and render the missing rows.
 
         Raises:
-            LeaseLost: the rows were taken back; what was done is kept.
-            TooManyDeliveries: ever more workers died with this shard before a row was done.
+            LeaseLost: the shard must be requeued; finished samples are stored as checkpoints.
+            TooManyDeliveries: too many workers died with this shard before a row was finished.
         """
         self._context.retry_while_unavailable(
-            self._resume, f"shard {self._shard.name}: reading the parts"
+            self._resume, f"shard {self._shard.name}: reading its checkpoints"
         )
         try:
             rest = self._isolate_suspects(self._missing_works())
@@ -113,10 +119,10 @@ class RowRenderer:
             if failure.row in self._rows:
                 self.failures[failure.row] = failure
         if len(self._spool) or self.failures:
-            log.info("shard %s goes on from sample %d", self._shard.name, len(self._spool))
+            log.info("shard %s resumes with %d samples", self._shard.name, len(self._spool))
 
     def _is_planned(self, sample: Sample) -> bool:
-        """Whether a sample that was found is one of this shard's, as planned."""
+        """Return whether a stored sample is one that this shard's plan describes."""
         row = self._rows.get(sample.document["row"])
         with suppress(ImagefleetError):
             return row is not None and is_sample_of(
@@ -125,11 +131,11 @@ class RowRenderer:
         return False
 
     def _row_work(self, row: ShardRow) -> RowWork:
-        """Raises ImagefleetError if it cannot be painted."""
+        """Return the work for a row. Raise ImagefleetError if the model cannot generate it."""
         return row_work(self._plan, self._shard, row, self._context.engine.info, self._offers)
 
     def _missing_works(self) -> list[RowWork]:
-        """Of the rows that are missing and can be painted."""
+        """Return the work for the rows that are missing. Record rows that cannot be generated."""
         works = []
         for row in self._rows.values():
             done = all(key in self._spool for key in sample_keys(self._plan, row))
@@ -142,24 +148,28 @@ class RowRenderer:
         return works
 
     def _isolate_suspects(self, works: list[RowWork]) -> list[RowWork]:
-        """After workers have died with this shard: find the row that does it, noting each before it
-        is tried alone. Returns the works that need not be tried so."""
-        tried, most = self._checkpoints.suspect_row(), self._context.max_deliveries
-        blamed = [work for work in works if tried and work.row == tried[0]]
-        tries = tried[1] if tried and blamed else 0
+        """Generate suspect rows one at a time, after workers have died with this shard.
+
+        Each row is recorded before it is tried alone, so the next worker knows which row killed
+        this one. A row that has killed `_MAX_SUSPECT_TRIES` workers fails. Return the other rows'
+        work.
+        """
+        recorded, max_deliveries = self._checkpoints.suspect_row(), self._context.max_deliveries
+        suspects = [work for work in works if recorded and work.row == recorded[0]]
+        tries = recorded[1] if recorded and suspects else 0
         if tries >= _MAX_SUSPECT_TRIES:
-            error = TooManyDeliveries(f"{tries} workers died with this row alone")
-            self._fail(self._rows[blamed[0].row], error)
+            error = TooManyDeliveries(f"{tries} workers died while they generated only this row")
+            self._fail(self._rows[suspects[0].row], error)
             self._checkpoint()
-            return [work for work in works if work not in blamed]
-        if self._deliveries > _MAX_FRUITLESS_FACTOR * most and not blamed:
-            raise TooManyDeliveries(f"{self._deliveries - 1} workers died with this shard")
-        suspects = blamed
-        if self._deliveries >= first_suspect_delivery(most) and not blamed:
-            suspects = works[: _SUSPECT_BATCHES * self._context.engine.capacity]
+            return [work for work in works if work not in suspects]
+        if not suspects:
+            if self._deliveries > _MAX_FRUITLESS_FACTOR * max_deliveries:
+                raise TooManyDeliveries(f"{self._deliveries - 1} workers died with this shard")
+            if self._deliveries >= first_suspect_delivery(max_deliveries):
+                suspects = works[: _SUSPECT_BATCHES * self._context.engine.capacity]
         for work in suspects:
             work.alone = True
-            self._checkpoints.record_suspect_row(work.row, tries + 1 if work in blamed else 1)
+            self._checkpoints.record_suspect_row(work.row, tries + 1)
             self._generate([work])
             self._checkpoint()
         return [work for work in works if not work.alone]
@@ -169,7 +179,7 @@ class RowRenderer:
             work.add_done_callback(self._submit_encoding)
         if not self._context.backlog.add_rows(self._tag, works):
             for work in works:
-                work.abandon(LeaseLost("this worker takes no more"))
+                work.abandon(LeaseLost("this worker is draining"))
         lost: ImagefleetError | None = None
         for _ in works:
             result = self._next_result()
@@ -190,23 +200,25 @@ class RowRenderer:
     def _encode(self, work: RowWork) -> None:
         try:
             row = self._rows[work.row]
-            samples = encode_samples(work, row, work.pictures(), self._plan, self._context.engine)
+            samples = encode_samples(
+                work, row, work.wait_for_images(), self._plan, self._context.engine
+            )
             self._results.put(_RowResult(work=work, samples=samples))
         except ImagefleetError as error:
             self._results.put(_RowResult(work=work, error=error))
         except Exception as error:
-            log.exception("row %d failed in a way nobody thought of", work.row)
+            log.exception("row %d failed with an unexpected error", work.row)
             failure = WorkerError(f"{type(error).__name__}: {error}")
             self._results.put(_RowResult(work=work, error=failure))
 
     def _next_result(self) -> _RowResult:
-        """Keeps a part whenever one is due meanwhile, and looks whether the run goes on."""
+        """Wait for the next result. Meanwhile store checkpoints and check the run when due."""
         while True:
             if time.monotonic() >= self._check_due:
                 self._check_run()
-            careful = self._deliveries > 1 and len(self._unsaved) >= self._context.engine.capacity
+            batch_unsaved = len(self._unsaved) >= self._context.engine.capacity
             if (
-                careful
+                (self._deliveries > 1 and batch_unsaved)
                 or self._unsaved_bytes >= _MAX_UNSAVED_BYTES
                 or time.monotonic() >= self._checkpoint_due
             ):
@@ -224,15 +236,17 @@ class RowRenderer:
             self._unsaved_bytes += len(sample.image)
 
     def _fail(self, row: ShardRow, error: ImagefleetError) -> None:
-        log.warning("row %d cannot be painted: %s", row.row, error)
+        log.warning("row %d cannot be generated: %s", row.row, error)
         failure = row_failure(self._plan, row, error)
         self.failures[row.row] = failure
         self._unsaved_failures.append(failure)
 
     def _check_run(self) -> None:
-        """Tell how far it is, kept or not: parts are too far apart to watch a run by.
+        """Report the samples so far, stored or not: checkpoints are too rare for a progress view.
 
-        Raises LeaseLost: the run has stopped, or the shard is another's."""
+        Raises:
+            LeaseLost: the run has stopped, or another attempt holds the shard.
+        """
         self._check_due = time.monotonic() + _CHECK_INTERVAL_S
         try:
             self._report_counts()
@@ -241,7 +255,7 @@ class RowRenderer:
             raise
 
     def _checkpoint(self) -> None:
-        """Whoever has the shard next goes on from here."""
+        """Store the new samples, from which a later attempt resumes, and report the counts."""
         self._save()
         self._report_counts()
 
@@ -255,7 +269,7 @@ class RowRenderer:
             samples = [self._spool[key] for key in self._unsaved]
             self._context.retry_while_unavailable(
                 lambda: self._checkpoints.save(samples, self._unsaved_failures),
-                f"shard {self._shard.name}: a part",
+                f"shard {self._shard.name}: storing a checkpoint",
             )
             self._unsaved, self._unsaved_failures, self._unsaved_bytes = [], [], 0
             self._context.claims.reset_deliveries(self._message)

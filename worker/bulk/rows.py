@@ -1,4 +1,4 @@
-"""From a row of a plan to its work, and from its pixels to its samples. Plain functions."""
+"""Turn rows of a plan into work for the devices, and their pixels into samples. Pure functions."""
 
 import hashlib
 from typing import Final
@@ -20,11 +20,11 @@ _COMPARED_FIELDS: Final = (
     *("prompt", "negative_prompt", "seed"),
     *("num_inference_steps", "guidance_scale", "scheduler"),
 )
-"""What a sample's document tells and its row decides."""
+"""Fields of a sample's document that its row decides."""
 
 
 def sample_keys(plan: Plan, row: ShardRow) -> list[str]:
-    """Of its samples."""
+    """Return the keys of the row's samples."""
     return [sample_key(row.row, image) for image in range(plan.images_of(row))]
 
 
@@ -35,39 +35,39 @@ def row_work(
     info: ModelInfo,
     offers: dict[str, Offer],
 ) -> RowWork:
-    """Raises ImagefleetError if this model cannot paint it."""
+    """Return the work for a row. Raise ImagefleetError if this model cannot generate it."""
     request = plan.request(shard, row)
     admit(request, offers)
-    painted = plan_attempt("", request, info)
-    return RowWork(shape=painted.shape, specs=painted.specs, row=row.row)
+    attempt = plan_attempt("", request, info)
+    return RowWork(shape=attempt.shape, specs=attempt.specs, row=row.row)
 
 
 def is_sample_of(sample: Sample, work: RowWork, info: ModelInfo) -> bool:
-    """Whether `sample`, found in the destination, is what `work` would make: it may be left of
-    another plan or model."""
-    found = sample.document
+    """Return whether a stored sample is what `work` would generate.
+
+    It may belong to another plan or model.
+    """
+    document = sample.document
     return any(
         sample.key == sample_key(work.row, index)
-        and found.get("model_digest") == info.digest
-        and all(found.get(name) == getattr(spec, name) for name in _COMPARED_FIELDS)
+        and document.get("model_digest") == info.digest
+        and all(document.get(name) == getattr(spec, name) for name in _COMPARED_FIELDS)
         for index, spec in enumerate(work.specs)
     )
 
 
 def encode_samples(
-    work: RowWork, row: ShardRow, pictures: list[ImageArray], plan: Plan, engine: Engine
+    work: RowWork, row: ShardRow, images: list[ImageArray], plan: Plan, engine: Engine
 ) -> list[Sample]:
-    """Encode. `nsfw` and the like are in the documents as in those of jobs."""
-    return [
-        _sample(work, row, index, picture, plan, engine) for index, picture in enumerate(pictures)
-    ]
+    """Encode the images of a row. The documents hold the metadata of jobs' images, as `nsfw`."""
+    return [_sample(work, row, index, image, plan, engine) for index, image in enumerate(images)]
 
 
 def _sample(
-    work: RowWork, row: ShardRow, index: int, picture: ImageArray, plan: Plan, engine: Engine
+    work: RowWork, row: ShardRow, index: int, image: ImageArray, plan: Plan, engine: Engine
 ) -> Sample:
     key, spec = sample_key(row.row, index), work.specs[index]
-    described = image_metadata(
+    metadata = image_metadata(
         job_id=key,
         spec=spec,
         shape=work.shape,
@@ -75,10 +75,10 @@ def _sample(
         truncated=engine.truncated(spec.prompt),
         nsfw=index in work.flagged,
     )
-    del described["job_id"]
-    encoded = encode(picture, plan.image_format.value, described)
+    del metadata["job_id"]
+    encoded = encode(image, plan.image_format.value, metadata)
     document = {
-        **described,
+        **metadata,
         "key": key,
         "row": row.row,
         "sha256": hashlib.sha256(encoded.data).hexdigest(),

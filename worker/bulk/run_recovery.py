@@ -1,8 +1,8 @@
-"""Runs in which nothing moves, whoever waits for them: what was lost of them is sent again.
+"""Recover stalled runs: send their lost shards again, and finish them if all shards have ended.
 
-Goes in: the records of the runs, and the plans in their destinations. A Redis that failed over may
-have forgotten the message of a shard, and who started a run may not have lived to send all of them
-or to end it. Knows no devices and no claims.
+The records of the runs and the plans in their destinations go in. A shard is lost if a Redis
+failover lost its message, or if the producer died before it had sent all shards. Recovery does not
+need a waiting producer. This module knows no devices and no claims.
 """
 
 import logging
@@ -22,16 +22,21 @@ log = logging.getLogger(__name__)
 
 
 class RunRecovery:
-    """Every worker has one; Redis gives a run to one of them at a time."""
+    """The thread that recovers stalled runs. Every worker has one; Redis gives a run to only
+    one."""
 
     def __init__(self, runs: RunRecords, stalled_s: float) -> None:
-        """`stalled_s`: without a move, before a run is looked after; also how long the other runs
-        wait for a destination that does not answer."""
+        """Create the thread without starting it.
+
+        Args:
+            stalled_s: seconds without a change after which a run counts as stalled. Also the time
+                that other runs wait if one run's destination does not answer.
+        """
         self._runs = runs
         self._stalled_s = stalled_s
         self._in_progress: set[str] = set()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="caretaker", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="run-recovery", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -40,41 +45,42 @@ class RunRecovery:
         self._stopped.set()
 
     def recover_stalled_runs(self) -> None:
-        """Look after the runs that stand still. One that cannot be helped is told in the log, and
-        left to another worker."""
-        while (
-            not self._stopped.is_set()
-            and (run := self._runs.find_stalled(self._stalled_s)) is not None
-        ):
-            if run in self._in_progress:  # it hangs here, maybe not elsewhere
+        """Recover all stalled runs. Log those that fail here, and leave them to other workers."""
+        while not self._stopped.is_set():
+            run = self._runs.find_stalled(self._stalled_s)
+            if run is None:
+                return
+            if run in self._in_progress:  # its destination hangs on this host, perhaps only here
                 self._runs.release_stalled(run)
             else:
                 self._recover_with_timeout(run)
 
     def _loop(self) -> None:
+        # Jitter: without it the same worker would find every run, also one that it cannot recover.
         while not self._stopped.wait(self._stalled_s * random.uniform(0.5, 1.5)):
-            # in step, the same worker would find each run, also the one it cannot help
             try:
                 self.recover_stalled_runs()
-            except Exception:  # no reason to stop painting, and others look too
-                log.exception("nobody here looked after the runs")
+            except Exception:  # the worker can still generate, and other workers search too
+                log.exception("the search for stalled runs failed")
 
     def _recover_with_timeout(self, run: str) -> None:
-        """In a thread of its own: a network folder may hang for ever, and nothing ends that."""
+        """Recover a run in a thread of its own, because a network folder may block forever."""
         self._in_progress.add(run)
-        helper = threading.Thread(
-            target=self._recover_and_log, args=(run,), name=f"care-{run}", daemon=True
+        thread = threading.Thread(
+            target=self._recover_and_log, args=(run,), name=f"recover-{run}", daemon=True
         )
-        helper.start()
-        helper.join(self._stalled_s)
-        if helper.is_alive():
-            log.warning("run %s: its destination does not answer; the next is looked after", run)
+        thread.start()
+        thread.join(self._stalled_s)
+        if thread.is_alive():
+            log.warning(
+                "run %s: its destination does not answer; continuing with the next run", run
+            )
 
     def _recover_and_log(self, run: str) -> None:
         try:
             self._recover(run)
         except Exception as error:
-            log.warning("run %s stands still and cannot be looked after: %s", run, error)
+            log.warning("run %s is stalled and cannot be recovered here: %s", run, error)
             self._runs.release_stalled(run)
         finally:
             self._in_progress.discard(run)
@@ -82,15 +88,15 @@ class RunRecovery:
     def _recover(self, run: str) -> None:
         status = self._runs.get(run)
         store = open_store(status.destination)
-        plan = _plan_of(run, store)
+        plan = _read_plan(run, store)
         if sent := self._runs.resend_lost(status.as_new_run, map(shard_to_send, plan.shards)):
-            log.warning("run %s: shards that were lost, sent again: %d", run, sent)
+            log.warning("run %s: sent %d lost shards again", run, sent)
         if self._runs.finish_run(run) is State.SUCCEEDED:
             write_missing_summary(store, plan)
 
 
-def _plan_of(run: str, store: ObjectStore) -> Plan:
-    """Raises PlanDamaged."""
+def _read_plan(run: str, store: ObjectStore) -> Plan:
+    """Return the plan of `run`. Raise PlanDamaged if the store does not hold it."""
     try:
         plan = Plan.load(store.get(PLAN))
     except KeyError:

@@ -1,7 +1,7 @@
-"""A finished picture of a dataset and what is told of it, and where a shard keeps them meanwhile.
+"""Samples of a dataset, and the file on disk where a shard collects them.
 
-Knows no format, no store and no queue. The bytes of a sample depend on its row and the model alone:
-no worker, no time and no run is named in them, so a second attempt makes the same.
+The bytes of a sample depend on its row and the model alone. They name no worker, time or run, so a
+second attempt gives the same bytes. This module knows no dataset format, store or queue.
 """
 
 import json
@@ -15,13 +15,13 @@ from imagefleet.shared.bulk.plan import canonical_json
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One picture as a file, with its description."""
+    """One encoded image with its metadata document."""
 
     key: str
     image: bytes = field(repr=False)
     extension: str
     document: Mapping[str, Any]
-    """As `sample_document` made it."""
+    """Metadata of the image, with its key, row, SHA-256 and extra columns."""
 
     @property
     def text(self) -> bytes:
@@ -29,60 +29,58 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    at: int
-    image: int
-    document: int
+class _Position:
+    """Where the spool file holds a sample. Offset and sizes are bytes."""
+
+    offset: int
+    image_size: int
+    document_size: int
     extension: str
 
 
 class Spool:
-    """The samples of one shard, on disk: memory holds their places only. `with Spool() as spool`.
+    """The samples of one shard in a temporary file; memory holds only their positions.
 
-    A second sample of the same key changes nothing.
+    Use it as a context manager. A second sample with the same key is ignored.
     """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="imagefleet-shard-")  # noqa: SIM115
-        self._places: dict[str, _Place] = {}
+        self._positions: dict[str, _Position] = {}
         self._end = 0
 
     def add(self, sample: Sample) -> None:
-        if sample.key in self._places:
+        if sample.key in self._positions:
             return
         document = canonical_json(sample.document)
         self._file.seek(self._end)
         self._file.write(sample.image)
         self._file.write(document)
-        self._places[sample.key] = _Place(
+        self._positions[sample.key] = _Position(
             self._end, len(sample.image), len(document), sample.extension
         )
         self._end += len(sample.image) + len(document)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._places
+        return key in self._positions
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def __iter__(self) -> Iterator[Sample]:
-        """In the order of the keys, which is that of the rows."""
-        for key in sorted(self._places):
+        """Yield the samples in the order of their keys, which is the order of the rows."""
+        for key in sorted(self._positions):
             yield self[key]
 
     def __getitem__(self, key: str) -> Sample:
-        place = self._places[key]
-        self._file.seek(place.at)
+        position = self._positions[key]
+        self._file.seek(position.offset)
         return Sample(
             key=key,
-            image=self._file.read(place.image),
-            document=json.loads(self._file.read(place.document)),
-            extension=place.extension,
+            image=self._file.read(position.image_size),
+            document=json.loads(self._file.read(position.document_size)),
+            extension=position.extension,
         )
-
-    def size_of(self, key: str) -> int:
-        """Bytes of its picture and document."""
-        return self._places[key].image + self._places[key].document
 
     def __enter__(self) -> Self:
         return self

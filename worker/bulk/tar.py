@@ -1,6 +1,6 @@
-"""Samples as a tar archive in the order webdataset reads: picture, `json`, `txt`, sample by sample.
+"""Write and read samples as tar archives in the order of webdataset: image, `json`, `txt`.
 
-The same samples give the same bytes, on every host and at every time.
+Equal samples give equal bytes, on every host and at any time.
 https://github.com/webdataset/webdataset, "The WebDataset Format"
 """
 
@@ -17,7 +17,7 @@ _MODE: Final = 0o644
 
 
 def write_tar(samples: Iterable[Sample], file: IO[bytes]) -> None:
-    """Append the archive of `samples` to `file`."""
+    """Write an archive of `samples` to `file`, at its position."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for sample in samples:
             for name, data in sample_files(sample):
@@ -25,28 +25,28 @@ def write_tar(samples: Iterable[Sample], file: IO[bytes]) -> None:
 
 
 def read_tar(file: IO[bytes]) -> Iterator[Sample]:
-    """The samples of an archive that `write_tar` made, in its order.
+    """Yield the samples of an archive that `write_tar` wrote, in its order.
 
     Raises:
-        tarfile.TarError, KeyError, ValueError: it is none, or damaged.
+        tarfile.TarError, KeyError, ValueError: `file` is not such an archive, or it is damaged.
     """
-    found: dict[str, bytes] = {}
+    parts: dict[str, bytes] = {}
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             key, _, suffix = member.name.rpartition(".")
             content = archive.extractfile(member)
             if content is None:
                 raise ValueError(f"{member.name} is not a file")
-            found[suffix] = content.read()
-            if suffix == "txt":  # the last of its sample
-                yield _sample(key, found)
-                found = {}
-    if found:
+            parts[suffix] = content.read()
+            if suffix == "txt":  # the last file of each sample
+                yield _sample(key, parts)
+                parts = {}
+    if parts:
         raise ValueError("the archive ends inside a sample")
 
 
 def sample_files(sample: Sample) -> list[tuple[str, bytes]]:
-    """Name and content of the files that make up a sample."""
+    """Return name and content of the files of a sample."""
     return [
         (f"{sample.key}.{sample.extension}", sample.image),
         (f"{sample.key}.json", canonical_json(sample.document)),
@@ -60,7 +60,7 @@ def _tar_info(name: str, size: int) -> tarfile.TarInfo:
     return info
 
 
-def _sample(key: str, found: Mapping[str, bytes]) -> Sample:
-    document: dict[str, Any] = json.loads(found["json"])
-    [extension] = found.keys() - {"json", "txt"}
-    return Sample(key=key, image=found[extension], extension=extension, document=document)
+def _sample(key: str, parts: Mapping[str, bytes]) -> Sample:
+    document: dict[str, Any] = json.loads(parts["json"])
+    [extension] = parts.keys() - {"json", "txt"}
+    return Sample(key=key, image=parts[extension], extension=extension, document=document)
