@@ -1,1 +1,1 @@
-"""The producer side: the Python client, the command line, datasets and the demo."""
+"""The producer side submits work: the Python client, the command line, datasets, the demo."""

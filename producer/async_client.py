@@ -17,7 +17,7 @@ from imagefleet.shared.jobs.status import JobStatus
 
 
 class AsyncClient:
-    """`Client` with `await`: the same arguments, methods and errors, but no datasets."""
+    """`AsyncClient` is `Client` with `await`: the same methods and errors, but no datasets."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take the arguments of `Client`."""
@@ -94,7 +94,7 @@ class AsyncClient:
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncJob:
-    """`Job` with `await`."""
+    """`AsyncJob` is `Job` with `await`."""
 
     job: Job = field(repr=False)
     client: AsyncClient = field(repr=False, compare=False)

@@ -1,4 +1,4 @@
-"""`imagefleet`: the command line. Each subject has its own file in `producer.commands`."""
+"""Build the `imagefleet` command. Each subject has its own file in `producer.commands`."""
 
 import click
 

@@ -48,7 +48,7 @@ CHUNK: Final = 500
 
 
 class Client:
-    """A producer's client of the fleet. Threads may share it."""
+    """The client submits jobs to the fleet and waits for them. Threads may share it."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Connection:
-    """The connection of one producer. Threads may share it. It connects at the first command."""
+    """The connection reaches Redis at its first command. Threads may share it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings: Final = settings

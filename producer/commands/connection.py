@@ -1,4 +1,4 @@
-"""The parts that all commands share: a connected client, and errors printed in one line.
+"""Give each command a connected client, and print errors in one line.
 
 Exit codes: 1 for an ImagefleetError, 2 for a wrong command line (click's), 130 for Ctrl-C.
 """
@@ -29,7 +29,7 @@ def client_command(command: Callable[..., None]) -> click.Command:
 
     @click.command(name=command.__name__.replace("_", "-"), help=command.__doc__)
     @click.option("--redis-url", help="Address of Redis. Default: IMAGEFLEET_REDIS_URL.")
-    @click.option("--namespace", help="Prefix of all keys. Default: IMAGEFLEET_NAMESPACE.")
+    @click.option("--namespace", help="Prefix of all keys in Redis. Default: IMAGEFLEET_NAMESPACE.")
     @wraps(command)
     def run_command(redis_url: str | None, namespace: str | None, **arguments: Any) -> None:
         with exit_on_errors():

@@ -31,7 +31,11 @@ from imagefleet.producer.commands.connection import exit_on_errors
 @click.option("--negative-prompt", default="", help="What the images should not show.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of every job.")
 def demo(prompts: tuple[str, ...], out: Path, model: str, **parameters: Any) -> None:
-    """Run the whole system here: Redis, a worker on 8 virtual devices, callbacks, images."""
+    """Run the whole system on this machine.
+
+    The demo starts Redis, a worker on 8 virtual devices and a callback receiver, submits jobs, and
+    writes their images and a contact sheet.
+    """
     try:
         from imagefleet.producer.demo.run import run_demo
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`imagefleet submit`, `status`, `wait` and `cancel`.
+"""Define `imagefleet submit`, `status`, `wait` and `cancel`.
 
 Each command parses its arguments, calls the client and prints the answer.
 """
@@ -111,9 +111,9 @@ def status(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
 @click.argument("job_ids", nargs=-1, required=True)
 @click.option("--timeout", type=_SECONDS, help="Wait at most this many seconds.")
 def wait(client: Client, job_ids: tuple[str, ...], timeout: float | None) -> None:
-    """Wait until jobs end, and print the addresses of their images.
+    """Wait until jobs end and print their images.
 
-    The exit code is 1 if any job did not succeed.
+    One line per image: job id and address. The exit code is 1 if any job did not succeed.
     """
     statuses = client.statuses(job_ids)
     exit_code = _wait(client, [Job(id=each.id, client=client) for each in statuses], timeout)
@@ -124,7 +124,10 @@ def wait(client: Client, job_ids: tuple[str, ...], timeout: float | None) -> Non
 @client_command
 @click.argument("job_ids", nargs=-1, required=True)
 def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
-    """Cancel jobs: queued ones at once, running ones between two steps."""
+    """Cancel jobs.
+
+    A queued job is cancelled at once, a running one between two steps.
+    """
     unknown = []
     for job_id in job_ids:
         try:

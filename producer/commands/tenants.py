@@ -29,12 +29,14 @@ def _parse_pair(text: str) -> tuple[str, str]:
     type=_parse_pair,
     metavar="NAME=JOBS",
     multiple=True,
-    help="Limit the waiting jobs: gold=1000, '*=100000' for all tenants together, gold=none.",
+    help="Limit the waiting jobs: gold=1000, '*=100000' for all together; gold=none removes it.",
 )
 def tenants(
     client: Client, weights: tuple[tuple[str, str], ...], limits: tuple[tuple[str, str], ...]
 ) -> None:
-    """Set weights and limits, then list each tenant's waiting jobs, weight and limit.
+    """Show and set weights and limits of tenants.
+
+    First the options are applied. Then each tenant's waiting jobs, weight and limit are listed.
 
     Weights and limits apply from the next batch or submission, for every worker and producer. '*'
     stands for all tenants together, an empty name for the jobs without a tenant.

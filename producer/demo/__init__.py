@@ -1,1 +1,1 @@
-"""The demo: the whole system on one machine, for `imagefleet demo`."""
+"""The demo runs the whole system on one machine, for `imagefleet demo`."""

@@ -1,4 +1,4 @@
-"""The base of the small HTTP servers of the demo and the tests: a free port and a clean stop.
+"""Serve HTTP on a free port of this machine, for the demo and the tests.
 
 A request handler class goes in; the subclass or caller decides how requests are answered.
 """

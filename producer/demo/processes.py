@@ -1,4 +1,4 @@
-"""The demo's worker process. Settings go in through its environment; it dies with its parent."""
+"""Run the demo's worker. Settings go in through its environment; it dies with its parent."""
 
 import os
 import subprocess

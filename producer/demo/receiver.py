@@ -1,4 +1,4 @@
-"""A callback receiver: an HTTP server on this machine that accepts only signed callbacks."""
+"""Receive callbacks on this machine, and accept only those with a valid signature."""
 
 import json
 import threading
@@ -25,6 +25,7 @@ class CallbackReceiver(LocalServer):
 
     @property
     def url(self) -> str:
+        """The callback address."""
         return f"http://127.0.0.1:{self.port}/callbacks"
 
     def counts(self) -> Counter[str]:

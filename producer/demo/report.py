@@ -17,7 +17,7 @@ from imagefleet.shared.jobs.status import JobStatus
 
 
 class Progress:
-    """A live line with the waiting, running and finished jobs, and images/s."""
+    """The line shows, live, the waiting, running and finished jobs, and images/s."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._live = Live(console=console, refresh_per_second=8, transient=False)
