@@ -1,4 +1,4 @@
-"""The commands as a shell runs them: output, exit codes, one line for an error."""
+"""The commands as a shell runs them: their output, exit codes and one-line errors."""
 
 import json
 import os
@@ -26,9 +26,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def run(redis_server: LocalRedisServer, namespace: str) -> Run:
     def run(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         command, *rest = arguments
-        place = ["--redis-url", redis_server.url, "--namespace", namespace]
+        connection = ["--redis-url", redis_server.url, "--namespace", namespace]
         return subprocess.run(
-            [sys.executable, "-m", "imagefleet.producer", command, *place, *rest],
+            [sys.executable, "-m", "imagefleet.producer", command, *connection, *rest],
             input=stdin,
             capture_output=True,
             text=True,
@@ -38,7 +38,7 @@ def run(redis_server: LocalRedisServer, namespace: str) -> Run:
     return run
 
 
-def test_submitted_jobs_can_be_asked_for_and_withdrawn(run: Run) -> None:
+def test_submitted_jobs_can_be_shown_and_cancelled(run: Run) -> None:
     assert run("submit", "a red star", "--id", "cat-1", "--seed", "7").stdout == "cat-1\n"
     assert run("status", "cat-1").stdout == "cat-1  queued\n"
     assert '"seed":7' in run("status", "cat-1", "--json").stdout
@@ -47,17 +47,17 @@ def test_submitted_jobs_can_be_asked_for_and_withdrawn(run: Run) -> None:
     assert (waited.returncode, waited.stderr) == (1, "cat-1  job cat-1 was cancelled\n")
 
 
-def test_a_picture_to_start_from_goes_with_the_job(run: Run) -> None:
+def test_submit_passes_the_init_image_options_to_the_job(run: Run) -> None:
     given = ["--image", "a.png", "--mask-image", "b.png", "--strength", "0.5", "--preview"]
     run("submit", "a red star", "--id", "cat-2", *given)
-    asked = json.loads(run("status", "cat-2", "--json").stdout)["request"]
-    assert (asked["image"], asked["mask_image"], asked["strength"]) == ("a.png", "b.png", 0.5)
-    assert asked["preview"] is True
-    told = run("submit", "a red star", "--strength", "0.5")
-    assert (told.returncode, told.stderr) == (1, "imagefleet: strength=0.5: needs an image\n")
+    request = json.loads(run("status", "cat-2", "--json").stdout)["request"]
+    assert (request["image"], request["mask_image"], request["strength"]) == ("a.png", "b.png", 0.5)
+    assert request["preview"] is True
+    done = run("submit", "a red star", "--strength", "0.5")
+    assert (done.returncode, done.stderr) == (1, "imagefleet: strength=0.5: needs an image\n")
 
 
-def test_a_file_of_prompts_is_one_job_a_line(run: Run) -> None:
+def test_each_line_of_standard_input_becomes_one_job(run: Run) -> None:
     assert len(run("submit", "-", stdin="a\n\nb\nc\n").stdout.split()) == 3
 
 
@@ -68,42 +68,42 @@ def test_a_file_of_prompts_is_one_job_a_line(run: Run) -> None:
         ("\n \n", "standard input holds no prompt"),
     ],
 )
-def test_a_bad_file_is_refused_whole_and_the_line_named(
+def test_a_wrong_line_is_named_and_nothing_is_submitted(
     run: Run, redis_server: LocalRedisServer, namespace: str, stdin: str, sentence: str
 ) -> None:
-    told = run("submit", "-", stdin=stdin)
-    assert (told.returncode, told.stdout) == (1, "")
-    assert sentence in told.stderr
+    done = run("submit", "-", stdin=stdin)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert sentence in done.stderr
     assert Client(redis_server.url, namespace=namespace).tenants.statuses()[0].waiting == 0
 
 
 @pytest.mark.parametrize("command", ["status", "wait", "cancel"])
-def test_unknown_jobs_are_named_after_the_others(run: Run, command: str) -> None:
+def test_unknown_jobs_are_reported_after_the_known_ones(run: Run, command: str) -> None:
     run("submit", "a", "--id", "known")
     run("cancel", "known")
-    told = run(command, "nobody", "known")
-    assert told.returncode == 1
-    assert "known" in told.stdout + told.stderr.partition("\n")[0]
-    assert told.stderr.splitlines()[-1].startswith("imagefleet: no job 'nobody' here")
+    done = run(command, "nobody", "known")
+    assert done.returncode == 1
+    assert "known" in done.stdout + done.stderr.partition("\n")[0]
+    assert done.stderr.splitlines()[-1].startswith("imagefleet: no job 'nobody' here")
 
 
 @pytest.mark.parametrize(
     "arguments", [("submit", "a", "--timeout", "3"), ("wait", "a", "--timeout", "-1")]
 )
-def test_a_timeout_that_means_nothing_is_a_wrong_command_line(
+def test_a_timeout_without_wait_or_below_zero_is_a_usage_error(
     run: Run, arguments: tuple[str, ...]
 ) -> None:
-    told = run(*arguments)
-    assert told.returncode == 2
-    assert "--timeout" in told.stderr
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "--timeout" in done.stderr
 
 
-def test_tenants_are_weighed_limited_and_shown(run: Run) -> None:
+def test_tenants_sets_weights_and_limits_and_lists_them(run: Run) -> None:
     assert run("tenants", "--weight", "gold=3", "--limit", "free=1").returncode == 0
     run("submit", "a", "--tenant", "free")
-    told = run("submit", "b", "--tenant", "free")
-    assert (told.returncode, told.stdout) == (1, "")
-    assert "tenant 'free' has enough jobs waiting" in told.stderr
+    done = run("submit", "b", "--tenant", "free")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "tenant 'free' has enough jobs waiting" in done.stderr
     assert run("tenants").stdout.split("\n") == [
         "tenant                               waiting      weight       limit",
         "*                                          1           -           -",
@@ -117,26 +117,26 @@ def test_tenants_are_weighed_limited_and_shown(run: Run) -> None:
 
 
 @pytest.mark.parametrize("limit", ["inf", "nan", "1.9", "many"])
-def test_a_limit_that_is_no_number_of_jobs_is_a_wrong_command_line(run: Run, limit: str) -> None:
-    told = run("tenants", "--limit", f"gold={limit}")
-    assert (told.returncode, told.stdout) == (2, "")
-    assert f"{limit!r} is neither a whole number of jobs nor none" in told.stderr
+def test_a_limit_that_is_not_a_whole_number_is_a_usage_error(run: Run, limit: str) -> None:
+    done = run("tenants", "--limit", f"gold={limit}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{limit!r} is neither a whole number of jobs nor none" in done.stderr
 
 
 @pytest.mark.parametrize("wait", [(), ("--wait",)])
-def test_the_ids_of_accepted_jobs_are_printed_although_later_ones_are_refused(
+def test_ids_of_accepted_jobs_are_printed_when_later_jobs_are_refused(
     run: Run, redis_server: LocalRedisServer, namespace: str, wait: tuple[str, ...]
 ) -> None:
     client = Client(redis_server.url, namespace=namespace)
-    client.tenants.limit("*", 600)
-    told = run("submit", "-", *wait, stdin="".join(f"prompt {n}\n" for n in range(1000)))
-    assert told.returncode == 1
-    assert "the queue is full" in told.stderr
-    ids = told.stdout.split()
+    client.tenants.set_limit("*", 600)
+    done = run("submit", "-", *wait, stdin="".join(f"prompt {n}\n" for n in range(1000)))
+    assert done.returncode == 1
+    assert "the queue is full" in done.stderr
+    ids = done.stdout.split()
     assert len(ids) == len(client.statuses(ids)) == 500
 
 
-def test_waiting_prints_where_the_pictures_are(
+def test_wait_exits_with_0_for_a_job_that_succeeded(
     run: Run, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     job = Client(redis_server.url, namespace=namespace).submit("a")
@@ -147,44 +147,44 @@ def test_waiting_prints_where_the_pictures_are(
     assert run("wait", job.id).returncode == 0
 
 
-def test_ctrl_c_while_waiting_leaves_the_id_behind(
+def test_the_id_is_printed_before_ctrl_c_ends_the_wait(
     redis_server: LocalRedisServer, namespace: str
 ) -> None:
-    place = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
+    environment = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
     waiting = subprocess.Popen(
         [sys.executable, "-m", "imagefleet.producer", "submit", "a", "--wait"],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, **place},
+        env={**os.environ, **environment},
     )
     with waiting:
         assert waiting.stderr is not None
-        job_id, _, said = waiting.stderr.readline().strip().partition("  ")
+        job_id, _, note = waiting.stderr.readline().strip().partition("  ")
         assert "no worker is alive" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        assert (waiting.wait(60), said) == (130, "accepted")
+        assert (waiting.wait(60), note) == (130, "accepted")
     assert Client(redis_server.url, namespace=namespace).get(job_id).status().request.prompt == "a"
 
 
-def test_nobody_is_missed_who_is_not_needed(
+def test_wait_warns_about_missing_workers_only_if_a_job_needs_one(
     run: Run, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     client = Client(redis_server.url, namespace=namespace)
     client.submit("a", id="over").cancel()
     client.submit("a", id="waits")
     redis = connect(redis_server.url)
-    missed = "no worker is alive"
-    assert missed not in run("wait", "over").stderr
-    assert missed in run("wait", "over", "waits", "--timeout", "0").stderr
+    warning = "no worker is alive"
+    assert warning not in run("wait", "over").stderr
+    assert warning in run("wait", "over", "waits", "--timeout", "0").stderr
     redis.zadd(leases_key(namespace), {"w": time.time() + 60})
-    assert missed not in run("wait", "waits", "--timeout", "0").stderr
+    assert warning not in run("wait", "waits", "--timeout", "0").stderr
 
 
-def test_a_timeout_names_what_is_not_done(run: Run) -> None:
-    told = run("submit", "a", "--id", "slow", "--wait", "--timeout", "0.1")
-    assert (told.returncode, told.stdout) == (1, "slow  not done yet\n")
-    assert "wait again" in told.stderr
+def test_a_timeout_prints_the_unfinished_jobs(run: Run) -> None:
+    done = run("submit", "a", "--id", "slow", "--wait", "--timeout", "0.1")
+    assert (done.returncode, done.stdout) == (1, "slow  not done yet\n")
+    assert "wait again" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,11 @@ def test_a_timeout_names_what_is_not_done(run: Run) -> None:
         (("cancel", "a/b"), "id='a/b'"),
     ],
 )
-def test_what_is_wrong_is_one_line(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
-    told = run(*arguments)
-    assert told.returncode == 1
-    assert told.stderr.startswith("imagefleet: ")
-    assert told.stderr.count("\n") == 1
-    assert sentence in told.stderr
+def test_an_error_is_printed_in_one_line(
+    run: Run, arguments: tuple[str, ...], sentence: str
+) -> None:
+    done = run(*arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith("imagefleet: ")
+    assert done.stderr.count("\n") == 1
+    assert sentence in done.stderr

@@ -1,4 +1,4 @@
-"""The Python API on a real Redis, without a worker."""
+"""The Python API with a real Redis and without a worker."""
 
 import asyncio
 import time
@@ -47,14 +47,14 @@ def _succeed(records: JobRecords, job_id: str) -> None:
     records.succeed(job_id, "a", RESULT, None)
 
 
-def test_results_come_back_to_whoever_waits(producer: Client, records: JobRecords) -> None:
+def test_result_returns_the_stored_result(producer: Client, records: JobRecords) -> None:
     job = producer.submit("a", seed=7)
     _succeed(records, job.id)
     assert job.result(timeout=60) == RESULT
     assert producer.get(job.id).status().request.seed == 7
 
 
-def test_workers_are_alive_until_their_lease_ends(
+def test_workers_lists_those_whose_lease_has_not_expired(
     producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     assert producer.workers() == []
@@ -81,20 +81,20 @@ def test_as_completed_yields_each_job_as_it_ends(producer: Client, records: JobR
     assert {job.id for job in ended} == {jobs[0].id, jobs[2].id}
 
 
-def test_more_jobs_than_a_chunk_are_all_accepted(producer: Client) -> None:
+def test_submit_many_accepts_more_jobs_than_one_chunk(producer: Client) -> None:
     jobs = producer.submit_many(f"p {i}" for i in range(1201))
     states = {status.state for status in producer.statuses(job.id for job in jobs)}
     assert (len({job.id for job in jobs}), states) == (1201, {State.QUEUED})
 
 
-def test_a_timeout_says_that_the_job_goes_on(producer: Client) -> None:
+def test_a_result_timeout_leaves_the_job_queued(producer: Client) -> None:
     job = producer.submit("a")
     with pytest.raises(ResultTimeout, match=r"after 0\.05 s"):
         job.result(timeout=0.05)
     assert job.status().state is State.QUEUED
 
 
-def test_failures_are_typed_and_carry_the_stored_code(
+def test_a_failed_job_raises_job_failed_with_the_stored_code(
     producer: Client, records: JobRecords
 ) -> None:
     job = producer.submit("a")
@@ -105,7 +105,7 @@ def test_failures_are_typed_and_carry_the_stored_code(
     assert failed.value.failure_code == "device_error"
 
 
-def test_a_cancelled_job_raises_where_it_is_waited_for(producer: Client) -> None:
+def test_result_of_a_cancelled_job_raises_job_cancelled(producer: Client) -> None:
     job = producer.submit("a")
     assert job.cancel() is State.CANCELLED
     assert job.cancel() is State.CANCELLED
@@ -113,25 +113,25 @@ def test_a_cancelled_job_raises_where_it_is_waited_for(producer: Client) -> None
         job.result(timeout=60)
 
 
-def test_unknown_jobs_are_named(producer: Client) -> None:
-    for act in (producer.get, producer.cancel):
+def test_unknown_jobs_raise_an_error_with_their_id(producer: Client) -> None:
+    for method in (producer.get, producer.cancel):
         with pytest.raises(UnknownJob, match="'nobody'"):
-            act("nobody")
+            method("nobody")
 
 
-def test_one_unknown_job_does_not_hide_the_others(producer: Client) -> None:
+def test_statuses_leaves_out_unknown_jobs_only(producer: Client) -> None:
     job = producer.submit("a")
     assert [status.id for status in producer.statuses(["nobody", job.id])] == [job.id]
 
 
-def test_a_missing_prompt_is_named_as_what_it_is(producer: Client) -> None:
+def test_a_missing_prompt_and_a_none_prompt_have_their_own_errors(producer: Client) -> None:
     with pytest.raises(InvalidRequest, match="prompt=None: must be a valid string"):
         producer.submit(None)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="prompt=None: field required"):
         producer.submit_many([{"seed": 3}])
 
 
-def test_a_client_s_tenant_is_that_of_jobs_which_name_none(
+def test_the_clients_tenant_applies_to_jobs_that_name_none(
     redis_server: LocalRedisServer, namespace: str
 ) -> None:
     producer = Client(redis_server.url, namespace=namespace, tenant="gold")
@@ -141,24 +141,25 @@ def test_a_client_s_tenant_is_that_of_jobs_which_name_none(
     assert waiting == {"*": 2, "gold": 1, "free": 1}
 
 
-def test_a_full_queue_takes_nothing_more_and_says_so(producer: Client, records: JobRecords) -> None:
-    producer.tenants.limit("*", 3)
+def test_a_full_queue_accepts_none_of_the_chunk(producer: Client, records: JobRecords) -> None:
+    producer.tenants.set_limit("*", 3)
     kept = producer.submit_many(["a", "b"])
     with pytest.raises(QueueFull, match="2 wait, and 2 more would exceed the limit of 3") as full:
         producer.submit_many([{"prompt": "c", "id": "c"}, "d"])
     assert (full.value.code, full.value.retryable) == ("queue_full", True)
     assert producer.statuses(["c"]) == []
     producer.submit("c", id="c", seed=1)
-    assert not producer.submit("c", id="c", seed=1).status().done  # a resend is no new job
+    again = producer.submit("c", id="c", seed=1)  # repeating a submission adds no job
+    assert not again.status().done
     with pytest.raises(QueueFull):
         producer.submit("d")
-    producer.tenants.limit("*", None)
+    producer.tenants.set_limit("*", None)
     producer.submit("d")
     assert producer.statuses([job.id for job in kept])[0].state is State.QUEUED
 
 
-def test_a_tenant_s_limit_is_its_own(producer: Client) -> None:
-    producer.tenants.limit("free", 1)
+def test_a_tenant_limit_does_not_apply_to_other_tenants(producer: Client) -> None:
+    producer.tenants.set_limit("free", 1)
     producer.submit("a", tenant="free", height=64, width=64)
     with pytest.raises(TenantLimit, match="tenant 'free' has enough jobs waiting: 1 wait"):
         producer.submit("b", tenant="free")
@@ -166,8 +167,8 @@ def test_a_tenant_s_limit_is_its_own(producer: Client) -> None:
     producer.submit("b")
 
 
-def test_limits_hold_for_producers_that_race(producer: Client) -> None:
-    producer.tenants.limit("*", 50)
+def test_a_limit_is_never_exceeded_by_concurrent_producers(producer: Client) -> None:
+    producer.tenants.set_limit("*", 50)
     refused = []
 
     def submit(number: int) -> None:
@@ -182,20 +183,20 @@ def test_limits_hold_for_producers_that_race(producer: Client) -> None:
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), 1e9])
-def test_weights_that_are_none_are_refused(producer: Client, weight: float) -> None:
+def test_weights_outside_the_range_are_refused(producer: Client, weight: float) -> None:
     with pytest.raises(InvalidRequest, match="weight="):
         producer.tenants.set_weight("gold", weight)
 
 
-def test_what_no_worker_here_offers_is_refused_at_the_door(
+def test_submit_refuses_what_no_worker_offers(
     redis_server: LocalRedisServer, namespace: str
 ) -> None:
     OfferRegistry(connect(redis_server.url), namespace).announce(offer_of(INFO))
     producer = Client(redis_server.url, namespace=namespace)
     for wrong, limit in (
-        ({"model": "other"}, "there is tiny"),
-        ({"height": 512, "width": 512}, "there is 64x64, 64x128"),
-        ({"scheduler": "magic"}, "there is ddim"),
+        ({"model": "other"}, "the workers serve tiny"),
+        ({"height": 512, "width": 512}, "the shapes are 64x64, 64x128"),
+        ({"scheduler": "magic"}, "the schedulers are ddim"),
         ({"num_inference_steps": 51}, "at most 50"),
     ):
         with pytest.raises(InvalidRequest, match=limit):
@@ -203,18 +204,18 @@ def test_what_no_worker_here_offers_is_refused_at_the_door(
     producer.submit("a", model="tiny", height=64, width=128, num_inference_steps=50)
 
 
-def test_a_missing_redis_is_one_clear_sentence_without_its_password() -> None:
-    with pytest.raises(BrokerUnavailable, match="localhost:1/0 does not answer") as missing:
+def test_an_unreachable_redis_is_reported_without_its_password() -> None:
+    with pytest.raises(BrokerUnavailable, match="localhost:1/0 does not answer") as error:
         Client("redis://:secret@localhost:1/0").submit("a")
-    assert "secret" not in str(missing.value)
+    assert "secret" not in str(error.value)
 
 
-def test_an_address_that_is_none_is_a_configuration_error() -> None:
+def test_an_address_with_a_wrong_scheme_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="redis_url: must begin with redis://"):
         Client("http://localhost")
 
 
-def test_a_full_redis_says_that_nothing_was_taken(own_redis: LocalRedisServer) -> None:
+def test_a_full_redis_keeps_as_many_messages_as_records(own_redis: LocalRedisServer) -> None:
     admin = connect(own_redis.url)
     admin.config_set("maxmemory", "1mb")
     producer = Client(own_redis.url)
@@ -225,7 +226,7 @@ def test_a_full_redis_says_that_nothing_was_taken(own_redis: LocalRedisServer) -
     assert queued == len(list(admin.scan_iter("imagefleet:job:*")))
 
 
-def test_the_asyncio_client_does_the_same(
+def test_the_asyncio_client_behaves_like_the_client(
     redis_server: LocalRedisServer, namespace: str, records: JobRecords
 ) -> None:
     async def use() -> None:
@@ -245,7 +246,7 @@ def test_the_asyncio_client_does_the_same(
     asyncio.run(use())
 
 
-def test_offers_are_read_again_after_a_while(
+def test_offers_are_read_again_when_the_cache_expires(
     redis_server: LocalRedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue = OfferRegistry(connect(redis_server.url), namespace)

@@ -1,4 +1,4 @@
-"""`imagefleet demo` as a user runs it: pictures, a contact sheet, and nothing left behind."""
+"""`imagefleet demo` as a user runs it: images, a contact sheet, and no processes left running."""
 
 import json
 import os
@@ -22,12 +22,12 @@ DEMO = [
 
 
 def _children(pid: int) -> set[int]:
-    """Every process below `pid`, by /proc."""
+    """Return all descendants of process `pid`, read from /proc."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process ended since the listing
             continue
         parents[int(entry.parent.name)] = int(fields[1])
     found: set[int] = set()
@@ -45,20 +45,20 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_the_demo_makes_every_picture_and_shows_them(tmp_path: Path) -> None:
-    told = subprocess.run(
+def test_the_demo_makes_every_image_and_a_contact_sheet(tmp_path: Path) -> None:
+    done = subprocess.run(
         [*DEMO, "--out", str(tmp_path), "--prompt", "a red star", "--prompt", "a blue ring"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "2 job.started, 2 job.succeeded; signatures refused: 0" in told.stdout
-    assert "contact-sheet.png" in told.stdout
-    pictures = sorted((tmp_path / "jobs").glob("*/0.png"))
-    assert len(pictures) == 2
-    prompts = [json.loads(p.with_suffix(".json").read_text())["prompt"] for p in pictures]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 job.started, 2 job.succeeded; signatures refused: 0" in done.stdout
+    assert "contact-sheet.png" in done.stdout
+    images = sorted((tmp_path / "jobs").glob("*/0.png"))
+    assert len(images) == 2
+    prompts = [json.loads(p.with_suffix(".json").read_text())["prompt"] for p in images]
     assert prompts == ["a red star", "a blue ring"]
     with Image.open(tmp_path / "contact-sheet.png") as sheet:
         assert sheet.width > 400
@@ -79,7 +79,7 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
     demo.stdout.close()
 
 
-IN_A_FORK = """
+CTRL_C_DURING_A_FORK = """
 import os, signal
 from imagefleet.producer.cli import main
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -87,13 +87,13 @@ main()
 """
 
 
-def test_ctrl_c_in_the_midst_of_a_fork_counts_too(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", IN_A_FORK, *DEMO[3:], "--out", str(tmp_path)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert told.returncode == 130, told.stdout + told.stderr
+def test_ctrl_c_during_a_fork_stops_the_demo(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CTRL_C_DURING_A_FORK, *DEMO[3:], "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130, done.stdout + done.stderr
 
 
-def test_a_killed_demo_leaves_nothing_running(tmp_path: Path) -> None:
+def test_a_killed_demo_leaves_no_process_running(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         [*DEMO[:-1], "fake:seconds=5,capacity=8", "--out", str(tmp_path)],
         cwd=ROOT,
@@ -106,14 +106,14 @@ def test_a_killed_demo_leaves_nothing_running(tmp_path: Path) -> None:
     until(lambda: not any(_alive(pid) for pid in started))
 
 
-def test_a_worker_that_cannot_start_ends_the_demo_with_its_reason(tmp_path: Path) -> None:
-    told = subprocess.run(
+def test_a_worker_that_cannot_start_ends_the_demo_with_the_error(tmp_path: Path) -> None:
+    done = subprocess.run(
         [*DEMO[:-1], "/no/such/model", "--out", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert told.returncode == 1
-    assert "/no/such/model" in told.stderr
-    assert "Traceback" not in told.stderr
+    assert done.returncode == 1
+    assert "/no/such/model" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""`imagefleet dead` and `imagefleet webhooks` as a shell runs them."""
+"""`imagefleet dead-letters` and `imagefleet webhooks` as a shell runs them."""
 
 import json
 import os
@@ -28,7 +28,7 @@ REFUSED = DeliveryOutcome(
 
 @pytest.fixture
 def run(redis_server: LocalRedisServer, namespace: str) -> Run:
-    place = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
+    environment = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -36,7 +36,7 @@ def run(redis_server: LocalRedisServer, namespace: str) -> Run:
             capture_output=True,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **place},
+            env={**os.environ, **environment},
         )
 
     return run
@@ -48,8 +48,8 @@ def producer(redis_server: LocalRedisServer, namespace: str) -> Iterator[Client]
         yield client
 
 
-def _fail(client: redis.Redis, producer: Client, namespace: str, job_id: str) -> str:
-    """A job that failed in its worker's hands. The id of its letter."""
+def _add_dead_letter(client: redis.Redis, producer: Client, namespace: str, job_id: str) -> str:
+    """Submit a job, fail it and add its message to the dead letters. Return the letter's id."""
     job = producer.submit("a", id=job_id, callback_url="https://hooks.example/x")
     queue = list_key(f"{namespace}.default.native", 3)
     reason = JobError(code="device_error", message="no luck")
@@ -64,20 +64,20 @@ def _fail(client: redis.Redis, producer: Client, namespace: str, job_id: str) ->
 def test_dead_letters_are_listed_shown_redriven_and_dropped(
     run: Run, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
-    first = _fail(client, producer, namespace, "cat-1")
-    second = _fail(client, producer, namespace, "cat-2")
-    listed = run("dead", "list").stdout.splitlines()
+    first = _add_dead_letter(client, producer, namespace, "cat-1")
+    second = _add_dead_letter(client, producer, namespace, "cat-2")
+    listed = run("dead-letters", "list").stdout.splitlines()
     assert {line.split()[0] for line in listed} == {first, second}
     assert all("device_error  no luck" in line for line in listed)
-    rows = [json.loads(line) for line in run("dead", "list", "--json").stdout.splitlines()]
+    rows = [json.loads(line) for line in run("dead-letters", "list", "--json").stdout.splitlines()]
     assert {row["job_id"] for row in rows} == {"cat-1", "cat-2"}
-    shown = json.loads(run("dead", "show", first).stdout)
+    shown = json.loads(run("dead-letters", "show", first).stdout)
     assert shown["message"].startswith("{")
     assert shown["arguments"]["request"]["prompt"] == "a"
-    assert run("dead", "redrive", "cat-1").stdout == f"{first}  cat-1  queued again\n"
+    assert run("dead-letters", "redrive", "cat-1").stdout == f"{first}  cat-1  queued again\n"
     assert producer.get("cat-1").status().state is State.QUEUED
-    assert run("dead", "drop", second).stdout == f"{second}  dropped\n"
-    assert run("dead", "list").stdout == ""
+    assert run("dead-letters", "drop", second).stdout == f"{second}  dropped\n"
+    assert run("dead-letters", "list").stdout == ""
     assert producer.get("cat-2").status().state is State.FAILED
 
 
@@ -92,23 +92,23 @@ def test_dead_letters_are_listed_shown_redriven_and_dropped(
         ("not json", None),
     ],
 )
-def test_a_letter_is_shown_whatever_it_holds(
+def test_show_prints_letters_with_any_content(
     run: Run, client: redis.Redis, namespace: str, body: str, arguments: object
 ) -> None:
     message = json.dumps({"headers": {"id": "odd"}, "properties": {}, "body": body})
     DeadLetters(client, namespace).add("q", message, code="c", reason="r", deliveries=1)
-    shown = json.loads(run("dead", "show", "odd").stdout)
+    shown = json.loads(run("dead-letters", "show", "odd").stdout)
     assert (shown["message"], shown["arguments"]) == (message, arguments)
 
 
-def test_a_letter_nobody_has_is_one_line_and_exit_code_1(run: Run) -> None:
-    done = run("dead", "redrive", "nobody")
+def test_an_unknown_letter_is_an_error_with_exit_code_1(run: Run) -> None:
+    done = run("dead-letters", "redrive", "nobody")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no dead letter 'nobody'" in done.stderr
 
 
-def _owe(client: redis.Redis, producer: Client, namespace: str) -> Outbox:
-    """Job cat-1, cancelled, and its callback given up because of where it points."""
+def _give_up_callback(client: redis.Redis, producer: Client, namespace: str) -> Outbox:
+    """Cancel job cat-1 and give up its callback, whose address is refused."""
     producer.submit("a", id="cat-1", callback_url="https://hooks.example/x").cancel()
     outbox = Outbox(client, namespace)
     [message] = outbox.claim(1, 60)
@@ -116,10 +116,10 @@ def _owe(client: redis.Redis, producer: Client, namespace: str) -> Outbox:
     return outbox
 
 
-def test_a_refused_callback_is_listed_with_its_reason_and_replayed(
+def test_a_refused_callback_is_listed_with_its_reason_and_can_be_replayed(
     run: Run, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
-    outbox = _owe(client, producer, namespace)
+    outbox = _give_up_callback(client, producer, namespace)
     [line] = run("webhooks", "list", "--failed").stdout.splitlines()
     assert line.startswith("cat-1.cancelled  given up")
     assert "refused: hooks.example is 10.0.0.1: private (3 ms)" in line
@@ -127,35 +127,35 @@ def test_a_refused_callback_is_listed_with_its_reason_and_replayed(
     assert json.loads(row)["last"]["verdict"] == "refused"
     outbox.disable("https://hooks.example/x")
     assert run("webhooks", "replay", "cat-1.cancelled").stdout == "cat-1.cancelled  due now\n"
-    assert not outbox.disabled("https://hooks.example/x")
+    assert not outbox.is_disabled("https://hooks.example/x")
     assert run("webhooks", "list", "--failed").stdout == ""
     [message] = outbox.claim(1, 60)
     assert json.loads(message.body)["type"] == "job.cancelled"
 
 
-def test_a_job_s_last_callback_can_be_sent_again_although_it_was_delivered(
+def test_the_final_callback_of_a_job_can_be_replayed_after_its_delivery(
     run: Run, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     producer.submit("a", id="cat-1", callback_url="https://hooks.example/x").cancel()
     outbox = Outbox(client, namespace)
     [message] = outbox.claim(1, 60)
-    outbox.done(message, DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204))
+    outbox.mark_delivered(message, DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204))
     assert "cat-1.cancelled  delivered" in run("webhooks", "list", "--job", "cat-1").stdout
     assert run("webhooks", "replay", "--job", "cat-1").returncode == 0
     assert [each.id for each in outbox.claim(1, 60)] == ["cat-1.cancelled"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "sentence"),
     [
         (["cat-1.failed"], 1, "no given-up callback"),
         (["--job", "nobody"], 1, "no job 'nobody'"),
         ([], 2, "give the ids of callbacks"),
     ],
 )
-def test_what_cannot_be_replayed_says_why(
-    run: Run, arguments: list[str], code: int, says: str
+def test_replay_reports_why_it_cannot_send(
+    run: Run, arguments: list[str], code: int, sentence: str
 ) -> None:
     done = run("webhooks", "replay", *arguments)
     assert done.returncode == code
-    assert says in done.stderr
+    assert sentence in done.stderr

@@ -1,4 +1,4 @@
-"""Producers stay light: no JAX, numpy, boto3, Celery or torch behind `imagefleet.producer`."""
+"""Importing the producer loads no JAX, numpy, boto3, Celery, torch, Pillow or redis."""
 
 import subprocess
 import sys
@@ -11,5 +11,5 @@ def test_importing_the_producer_loads_nothing_heavy() -> None:
         "import sys, imagefleet.producer.cli; from imagefleet import Client;"
         "print(*{module.partition('.')[0] for module in sys.modules})"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not HEAVY & set(told.stdout.split())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
