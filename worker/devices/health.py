@@ -1,8 +1,9 @@
-"""Who is to blame, the job or this worker? Asked after a failure, before anything is recorded.
+"""The health check: after a failure it decides whether the job or this worker is to blame.
 
-A worker that fails every job fails the whole queue, faster than any healthy one works. So the
-devices are asked for a known picture and the store for a small object; while one of them fails,
-this worker takes no work. Knows no jobs, no Redis.
+A failing worker would fail jobs faster than healthy workers can run them, and so empty the queue.
+Therefore, before a failure is recorded, the devices generate a known image or the store keeps a
+small object. While one of these checks fails, this worker takes no work. The module knows no jobs
+and no Redis.
 """
 
 import logging
@@ -11,32 +12,35 @@ import threading
 import time
 from typing import Final
 
+from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import Engine, ImageSpec
 from imagefleet.worker.process.exit_codes import ExitCode
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
-_PROMPT: Final = "a known picture"
+_MIN_BACKOFF_S: Final = 1.0
+_MAX_BACKOFF_S: Final = 60.0
+_PROMPT: Final = "a known image"
 
 
 class HealthCheck:
-    """Of one worker. The engine is asked from the device thread alone."""
+    """Checks the devices and the store of one worker. Only the device thread checks the devices."""
 
     def __init__(self, engine: Engine, store: ObjectStore, quarantine_s: float) -> None:
         self._engine = engine
         self._store = store
         self._quarantine_s = quarantine_s
         self._lock = threading.Lock()
-        self.painting = False
-        """Whether the devices are being asked."""
-        self.doubted = False
-        """Whether the store failed: nothing should be painted that cannot be kept."""
+        self.checking_devices = False
+        """Whether the devices are being checked at this moment."""
+        self.storage_failed = False
+        """Whether the store failed its last check. Images that cannot be stored should not be
+        generated."""
 
     def devices_ok(self) -> bool:
-        """Ask the devices: one step of the program that every batch runs."""
+        """Return whether the devices generate an image of one step, with the programs that every
+        batch uses."""
         info = self._engine.info
         spec = ImageSpec(
             prompt=_PROMPT,
@@ -44,40 +48,46 @@ class HealthCheck:
             guidance_scale=info.default_guidance_scale,
             scheduler=info.default_scheduler,
         )
-        self.painting = True
+        self.checking_devices = True
         try:
-            self._engine.render([spec], info.shapes[0]).pictures()
-        except Exception as error:  # whatever a sick runtime says
-            log.error("the devices fail a known picture: %s", error)
+            self._engine.start_batch([spec], info.shapes[0]).images()
+        except Exception as error:  # a failing runtime may raise anything
+            log.error("the devices fail the health check: %s", error)
             return False
         finally:
-            self.painting = False
+            self.checking_devices = False
         return True
 
     def storage_ok(self) -> bool:
-        """Ask the store. If it fails, it is doubted until `recover`."""
+        """Return whether the store works. After a failure it is not asked again until `recover`."""
         with self._lock:
-            if not self.doubted:
+            if not self.storage_failed:
                 try:
                     self._store.check()
                 except Exception as error:
-                    log.error("the store fails: %s", error)
-                    self.doubted = True
-            return not self.doubted
+                    log.error("the store fails the health check: %s", error)
+                    self.storage_failed = True
+            return not self.storage_failed
 
     def recover(self, stopping: threading.Event) -> None:
-        """Ask again, with growing pauses, until all is well or the worker stops. After
-        `quarantine_s` the process ends: whoever starts it again may find other devices."""
-        log.critical("quarantined: no work is taken until devices and store are well")
-        began, pause_s = time.monotonic(), _FIRST_PAUSE_S
-        while time.monotonic() - began < self._quarantine_s:
+        """Check again, with backoff, until devices and store are healthy or the worker stops.
+
+        After `quarantine_s` the process ends: if it is started again, it may get other devices.
+        """
+        log.critical("quarantined: this worker takes no work until devices and store are healthy")
+        started, retries = time.monotonic(), 0
+        while time.monotonic() - started < self._quarantine_s:
+            pause_s = backoff_s(
+                retries, min_s=_MIN_BACKOFF_S, max_s=_MAX_BACKOFF_S, jitter=Jitter.NONE
+            )
             if stopping.wait(pause_s):
                 return
-            self.doubted = False
+            self.storage_failed = False
             if self.devices_ok() and self.storage_ok():
-                log.warning("well again after %.0f s: work is taken", time.monotonic() - began)
+                quarantined_s = time.monotonic() - started
+                log.warning("healthy again after %.0f s: this worker takes work", quarantined_s)
                 return
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        log.critical("not well within %g s: this worker ends", self._quarantine_s)
+            retries += 1
+        log.critical("still failing after %g s: this worker ends", self._quarantine_s)
         logging.shutdown()
         os._exit(ExitCode.UNAVAILABLE)

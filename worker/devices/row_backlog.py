@@ -1,8 +1,8 @@
-"""Rows of the shards in hand, waiting for places in device batches.
+"""The backlog: rows of the shards that this worker holds, waiting for slots in device batches.
 
-Shards put rows in, from their threads; the intake takes slots out when the devices are free and no
-job wants them. A batch may hold rows of several shards, so devices stay full across their borders.
-Knows no Redis, no store and no file format.
+Shards add rows from their threads. The dispatcher takes slots when the devices are free and no job
+needs them. A batch may hold rows of several shards, so the devices stay full when one shard ends
+and the next one starts. The backlog knows no Redis, no store and no file format.
 """
 
 import threading
@@ -12,197 +12,224 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.worker.devices.work import Slot, Work
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.queues.claims import Claimed
 
-_BATCHES_AHEAD: Final = 4
-"""Of rows. With fewer another shard is wanted."""
-_MOST_SHARDS: Final = 3
-"""In hand: one on the devices, one behind it, one on its way to the store."""
-_LONGEST_REST_S: Final = 300.0
-_BATCHES_UNSTORED: Final = 6
-"""Of pictures between the backlog and the spool: two on the devices, the others wait for encoders.
-Beyond it no row begins, and memory does not grow; a row that has begun goes on, as its pictures are
-stored together."""
+_MIN_BATCHES_AHEAD: Final = 4
+"""Batches of waiting rows. With fewer, the worker wants another shard."""
+_MAX_SHARDS: Final = 3
+"""Shards that a worker holds: one on the devices, one behind it, one on its way to the store."""
+_MIN_BACKOFF_S: Final = 1.0
+_MAX_BACKOFF_S: Final = 300.0
+_MAX_BATCHES_UNSTORED: Final = 6
+"""Batches of images between the backlog and the spool: two on the devices, the others wait for
+encoders. Beyond it no row starts, so that memory does not grow. A row that has started continues,
+because its images are stored together."""
 
 
 @dataclass(kw_only=True, eq=False)
 class RowWork(Work):
-    """The pictures of one row of a dataset."""
+    """The images of one row of a dataset."""
 
     row: int
     alone: bool = False
-    """It may have taken workers down: no mates in its batch."""
+    """Whether the row runs in a batch of its own, because it may have ended workers."""
 
-    def when_ended(self, tell: Callable[["RowWork"], None]) -> None:
-        """Call `tell` once, in whichever thread ends it."""
-        self._done.add_done_callback(lambda _: tell(self))
+    def add_done_callback(self, callback: Callable[["RowWork"], None]) -> None:
+        """Call `callback` once, in the thread that ends the work."""
+        self._done.add_done_callback(lambda _: callback(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowSlot(Slot):
+    """The place of one image of a row in a device batch."""
+
     work: RowWork
 
 
 @dataclass(kw_only=True, eq=False)
 class _ShardRows:
-    """One shard's rows."""
+    """The rows of one shard."""
 
     claimed: Claimed
-    filled: bool = False
+    complete: bool = False
+    """Whether all its rows were added."""
     waiting: deque[RowSlot] = field(default_factory=deque)
-    open: set[RowWork] = field(default_factory=set)
-    """Not ended yet."""
-    taken: dict[RowWork, int] = field(default_factory=dict)
-    """Pictures on the devices, or not in the spool yet."""
+    unfinished: set[RowWork] = field(default_factory=set)
+    unstored: dict[RowWork, int] = field(default_factory=dict)
+    """Number of images per row that are on the devices, or not in the spool yet."""
 
     def first(self) -> RowSlot | None:
+        """Return the first slot that is still wanted."""
         while self.waiting and self.waiting[0].work.ended:
             self.waiting.popleft()
         return self.waiting[0] if self.waiting else None
 
     def pop(self) -> RowSlot:
+        """Remove and return the first slot, and count its image as unstored."""
         slot = self.waiting.popleft()
-        self.taken[slot.work] = self.taken.get(slot.work, 0) + 1
+        self.unstored[slot.work] = self.unstored.get(slot.work, 0) + 1
         return slot
 
 
 class RowBacklog:
-    """Any thread may call anything."""
+    """Holds the rows of up to `_MAX_SHARDS` shards. Safe to share between threads."""
 
     def __init__(self, capacity: int) -> None:
-        """`capacity`: pictures in a device batch."""
+        """
+        Args:
+            capacity: images in a device batch.
+        """
         self._capacity = capacity
-        self._shelves: dict[str, _ShardRows] = {}
+        self._shards: dict[str, _ShardRows] = {}
         self._closed = False
-        self._rests_until = 0.0
-        self._setbacks = 0
+        self._backoff_until = 0.0
+        self._failures = 0
         self._lock = threading.Lock()
 
     def wants_shard(self) -> bool:
-        """Whether another shard is needed to keep the devices busy."""
+        """Return whether the devices need another shard to stay busy."""
         with self._lock:
-            rows = sum(len(shelf.waiting) for shelf in self._shelves.values())
+            rows = sum(len(shard.waiting) for shard in self._shards.values())
             return (
                 not self._closed
-                and time.monotonic() >= self._rests_until
-                and len(self._shelves) < _MOST_SHARDS
-                and rows < _BATCHES_AHEAD * self._capacity
-                and all(shelf.filled for shelf in self._shelves.values())
+                and time.monotonic() >= self._backoff_until
+                and len(self._shards) < _MAX_SHARDS
+                and rows < _MIN_BATCHES_AHEAD * self._capacity
+                and all(shard.complete for shard in self._shards.values())
             )
 
-    def rest(self) -> float:
-        """This host could not make a shard: take none for a while, each time longer. Seconds."""
+    def back_off(self) -> float:
+        """Want no shard for a while, because this host could not make one. Return the seconds,
+        which double with each failure in a row."""
         with self._lock:
-            pause_s = min(2.0**self._setbacks, _LONGEST_REST_S)
-            self._setbacks += 1
-            self._rests_until = time.monotonic() + pause_s
+            pause_s = backoff_s(
+                self._failures, min_s=_MIN_BACKOFF_S, max_s=_MAX_BACKOFF_S, jitter=Jitter.NONE
+            )
+            self._failures += 1
+            self._backoff_until = time.monotonic() + pause_s
         return pause_s
 
-    def went_well(self) -> None:
-        """This host makes shards."""
+    def reset_backoff(self) -> None:
+        """Note that this host made a shard."""
         with self._lock:
-            self._setbacks = 0
+            self._failures = 0
 
-    def expect(self, claimed: Claimed) -> None:
-        """A shard was claimed; its thread will `fill` it."""
+    def add_shard(self, claimed: Claimed) -> None:
+        """Add a claimed shard. Its thread adds its rows with `add_rows`."""
         with self._lock:
-            self._shelves[claimed.tag] = _ShardRows(claimed=claimed)
+            self._shards[claimed.tag] = _ShardRows(claimed=claimed)
 
-    def claimed(self, tag: str) -> Claimed:
-        """Raises KeyError for a tag that was not expected."""
-        return self._shelves[tag].claimed
+    def claim_of(self, tag: str) -> Claimed:
+        """Return the claim of shard `tag`.
 
-    def fill(self, tag: str, works: Sequence[RowWork], *, last: bool = True) -> bool:
-        """Let these rows of shard `tag` be painted. Not `last`: more will come, and no other shard
-        is wanted meanwhile. False if none is taken any more."""
+        Raises:
+            KeyError: no shard of that tag is held.
+        """
+        return self._shards[tag].claimed
+
+    def add_rows(self, tag: str, works: Sequence[RowWork], *, last: bool = True) -> bool:
+        """Let the devices generate these rows of shard `tag`.
+
+        Args:
+            last: no further rows will be added. Until then, no other shard is wanted.
+
+        Returns:
+            False if the backlog is closed and takes no rows.
+        """
         with self._lock:
             if self._closed:
                 return False
-            shelf = self._shelves[tag]
-            shelf.filled = last
+            shard = self._shards[tag]
+            shard.complete = last
             for work in works:
-                shelf.open.add(work)
-                shelf.waiting.extend(
+                shard.unfinished.add(work)
+                shard.waiting.extend(
                     RowSlot(work=work, index=index) for index in range(len(work.specs))
                 )
         for work in works:
-            work.when_ended(lambda ended: self._ended(shelf, ended))
+            work.add_done_callback(lambda ended: self._remove_ended(shard, ended))
         return True
 
-    def leave(self, tag: str) -> None:
-        """The shard is done with, one way or the other."""
+    def remove_shard(self, tag: str) -> None:
+        """Remove shard `tag`, whether it was made or not."""
         with self._lock:
-            self._shelves.pop(tag, None)
+            self._shards.pop(tag, None)
 
-    def take(self, room: int, shape: Shape | None = None) -> list[Slot]:
-        """Up to `room` slots for one batch, of `shape` if jobs are in it already. Shards come in
-        the order of their claims, so that the first one ends first; but a row that must be alone
-        comes before all others: it is noted as tried, and whoever dies while it waits blames it."""
+    def pop_slots(self, room: int, shape: Shape | None = None) -> list[Slot]:
+        """Remove and return up to `room` slots for one batch; of `shape`, if jobs are in it.
+
+        Shards come in the order of their claims, so that the first one ends first. But a row that
+        runs alone comes before all others: it is already recorded as tried, and would be blamed if
+        the worker died while it waits.
+        """
         batch: list[Slot] = []
         with self._lock:
-            unstored = sum(sum(shelf.taken.values()) for shelf in self._shelves.values())
-            begins = _BATCHES_UNSTORED * self._capacity - unstored
-            if room > 0 and shape is None and (alone := self._alone(begins > 0)):
+            unstored = sum(sum(shard.unstored.values()) for shard in self._shards.values())
+            may_start = _MAX_BATCHES_UNSTORED * self._capacity - unstored
+            if room > 0 and shape is None and (alone := self._shard_with_lone_row(may_start > 0)):
                 first = alone.pop()
-                rest = min(room, len(first.work.specs) - first.index) - 1
-                return [first, *(alone.pop() for _ in range(rest))]
-            for shelf in self._shelves.values():
-                while len(batch) < room and (slot := shelf.first()):
+                more = min(room, len(first.work.specs) - first.index) - 1
+                return [first, *(alone.pop() for _ in range(more))]
+            for shard in self._shards.values():
+                while len(batch) < room and (slot := shard.first()):
                     if slot.work.alone or slot.work.shape != (shape or slot.work.shape):
                         break
-                    if len(batch) >= begins and not slot.index:
+                    if len(batch) >= may_start and not slot.index:
                         break
                     shape = slot.work.shape
-                    batch.append(shelf.pop())
+                    batch.append(shard.pop())
         return batch
 
-    def stored(self, tag: str, work: RowWork) -> None:
-        """Its pictures are in memory no more."""
+    def release_row(self, tag: str, work: RowWork) -> None:
+        """Note that the images of a row are no longer in memory."""
         with self._lock:
-            if tag in self._shelves:
-                self._shelves[tag].taken.pop(work, None)
+            if tag in self._shards:
+                self._shards[tag].unstored.pop(work, None)
 
     def has_rows(self) -> bool:
+        """Return whether rows wait for the devices."""
         with self._lock:
-            return any(shelf.waiting for shelf in self._shelves.values())
+            return any(shard.waiting for shard in self._shards.values())
 
     def tags(self) -> list[str]:
-        """Of the shards in hand."""
+        """Return the tags of all shards that are held."""
         with self._lock:
-            return list(self._shelves)
+            return list(self._shards)
 
     def tags_in(self, batch: Iterable[Slot]) -> list[str]:
-        """Of the shards with a row in `batch`."""
+        """Return the tags of the shards with an unfinished row in `batch`."""
         works = {slot.work for slot in batch}
         with self._lock:
-            return [tag for tag, shelf in self._shelves.items() if shelf.open & works]
+            return [tag for tag, shard in self._shards.items() if shard.unfinished & works]
 
     def close(self, error: ImagefleetError) -> None:
-        """Take no more shards and rows; end those that no device has seen."""
+        """Take no more shards and rows. Abandon the rows that have images waiting for a device."""
         with self._lock:
             self._closed = True
-            waiting = {slot.work for each in self._shelves.values() for slot in each.waiting}
+            waiting = {slot.work for shard in self._shards.values() for slot in shard.waiting}
         for work in waiting:
             work.abandon(error)
 
     def abandon(self, error: ImagefleetError) -> None:
-        """End every row in hand. Its devices drop it."""
+        """Abandon every unfinished row. The devices drop it."""
         with self._lock:
-            rows = [work for shelf in self._shelves.values() for work in shelf.open]
+            rows = [work for shard in self._shards.values() for work in shard.unfinished]
         for work in rows:
             work.abandon(error)
 
-    def _alone(self, may_begin: bool) -> _ShardRows | None:
-        """The first shard whose next row must be alone, and goes on or `may_begin`."""
-        for shelf in self._shelves.values():
-            slot = shelf.first()
-            if slot is not None and slot.work.alone and (slot.index or may_begin):
-                return shelf
+    def _shard_with_lone_row(self, may_start: bool) -> _ShardRows | None:
+        """Return the first shard whose next row runs alone, if that row has started or
+        `may_start`."""
+        for shard in self._shards.values():
+            slot = shard.first()
+            if slot is not None and slot.work.alone and (slot.index or may_start):
+                return shard
         return None
 
-    def _ended(self, shelf: _ShardRows, work: RowWork) -> None:
+    def _remove_ended(self, shard: _ShardRows, work: RowWork) -> None:
         with self._lock:
-            shelf.open.discard(work)
+            shard.unfinished.discard(work)

@@ -1,13 +1,14 @@
-"""What becomes of an attempt that failed: another one, later and perhaps elsewhere, or the end.
+"""Retry a failed attempt, later and perhaps on another worker, or give it up.
 
-Knows the errors' own answer (`retryable`) and the bound. The pause is kept in Redis, not here, so
-it survives this worker.
+A failed attempt and its error come in; the job is scheduled again, or its message is added to the
+dead letters. The error says whether a retry may help (`retryable`) and how often. The pause is kept
+in Redis, so it survives this worker.
 """
 
 import logging
-from random import uniform
 from typing import Final
 
+from imagefleet.shared.backoff import backoff_s
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.records import JobRecords
@@ -16,47 +17,45 @@ from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 300.0
+_MIN_BACKOFF_S: Final = 1.0
+_MAX_BACKOFF_S: Final = 300.0
 
 
 class RetryPolicy:
-    """Safe to share between threads."""
+    """Decides whether a failed attempt is retried. Safe to share between threads."""
 
     def __init__(
-        self, records: JobRecords, claims: Claims, dead: DeadLetters, max_retries: int
+        self, records: JobRecords, claims: Claims, dead_letters: DeadLetters, max_retries: int
     ) -> None:
         self._records = records
         self._claims = claims
-        self._dead = dead
+        self._dead_letters = dead_letters
         self._max_retries = max_retries
 
     def schedule_retry(self, attempt: Attempt, error: ImagefleetError) -> bool:
-        """Whether the job is now to be tried again, or is another attempt's already. If not, its
-        message is kept among the dead letters.
+        """Schedule a retry after `error`, or add the job's message to the dead letters.
+
+        Returns:
+            True if the job is retried, or another attempt holds it already; False if it should
+            fail now.
 
         Raises:
-            JobCancelled: nobody wants it any more.
+            JobCancelled: the producer asked to cancel the job.
         """
         retries = attempt.retries
-        if error.retryable and retries < bound(error, self._max_retries):
-            pause_s = pause_after(retries)
+        if error.retryable and retries < _max_retries_after(error, self._max_retries):
+            pause_s = backoff_s(retries, min_s=_MIN_BACKOFF_S, max_s=_MAX_BACKOFF_S)
             claim = (self._claims.key, attempt.tag)
             if self._records.retry(attempt.job_id, attempt.token, claim, pause_s):
-                log.warning("job %s again in %.1f s: %s", attempt.job_id, pause_s, error)
+                log.warning("job %s is retried in %.1f s: %s", attempt.job_id, pause_s, error)
             return True
         claimed = self._claims.find(attempt.tag)
         if claimed is not None:
-            self._dead.add(*claimed, code=error.code, reason=str(error), deliveries=retries + 1)
+            self._dead_letters.add(
+                *claimed, code=error.code, reason=str(error), deliveries=retries + 1
+            )
         return False
 
 
-def bound(error: ImagefleetError, max_retries: int) -> int:
-    own = error.most_retries
-    return max_retries if own is None else min(own, max_retries)
-
-
-def pause_after(retries: int) -> float:
-    """Seconds, twice as many each time, up to half as many at random: what failed together comes
-    back spread."""
-    return float(uniform(0.5, 1.0) * min(_FIRST_PAUSE_S * 2**retries, _LONGEST_PAUSE_S))
+def _max_retries_after(error: ImagefleetError, max_retries: int) -> int:
+    return max_retries if error.max_retries is None else min(error.max_retries, max_retries)
