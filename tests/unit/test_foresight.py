@@ -1,8 +1,8 @@
-"""The next batch is claimed shortly before the running one ends, by its own pace."""
+"""The next batch is claimed shortly before the running one ends, as its step time predicts."""
 
 import pytest
 
-from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.devices.prefetch import PrefetchTimer
 from imagefleet.worker.devices.work import Slot, slots_of
 from imagefleet.worker.jobs.attempt import plan_attempt
@@ -34,39 +34,41 @@ def _batch(*steps: int) -> list[Slot]:
     ]
 
 
-def _first_step_that_asks(
-    foresight: PrefetchTimer, clock: Clock, batch: list[Slot], step_s: float
+def _first_prefetch_step(
+    timer: PrefetchTimer, clock: Clock, batch: list[Slot], step_s: float
 ) -> int:
     longest = max(slot.spec.num_inference_steps for slot in batch)
-    asked = []
+    decisions = []
     for step in range(longest + 1):
-        asked.append(foresight.ends_soon(batch, step))
+        decisions.append(timer.should_prefetch(batch, step))
         clock.now += step_s
-    return asked.index(True)
+    return decisions.index(True)
 
 
-def test_slow_steps_ask_before_the_last_one(clock: Clock) -> None:
-    foresight = PrefetchTimer()
-    assert _first_step_that_asks(foresight, clock, _batch(20, 5), step_s=1.0) == 19
+def test_with_slow_steps_the_prefetch_starts_before_the_last_one(clock: Clock) -> None:
+    timer = PrefetchTimer()
+    assert _first_prefetch_step(timer, clock, _batch(20, 5), step_s=1.0) == 19
 
 
-def test_quick_steps_ask_as_early_as_preparing_takes(clock: Clock) -> None:
-    foresight = PrefetchTimer()
-    foresight.prepared(1 / 8)
-    asked_at = _first_step_that_asks(foresight, clock, _batch(50), step_s=1 / 64)
-    assert asked_at == 50 - 16 - 1, "twice as early as it takes, and a step"
+def test_with_quick_steps_the_prefetch_starts_twice_the_preparation_time_before_the_end(
+    clock: Clock,
+) -> None:
+    timer = PrefetchTimer()
+    timer.record_preparation(1 / 8)
+    prefetched_at = _first_prefetch_step(timer, clock, _batch(50), step_s=1 / 64)
+    assert prefetched_at == 50 - 16 - 1, "twice the preparation time, and one step"
 
 
-def test_a_short_batch_asks_at_once_when_its_pace_is_known(clock: Clock) -> None:
-    foresight = PrefetchTimer()
-    foresight.prepared(0.1)
-    _first_step_that_asks(foresight, clock, _batch(4), step_s=0.01)
-    assert _first_step_that_asks(foresight, clock, _batch(4), step_s=0.01) == 0
+def test_a_short_batch_prefetches_at_its_start_once_the_step_time_is_known(clock: Clock) -> None:
+    timer = PrefetchTimer()
+    timer.record_preparation(0.1)
+    _first_prefetch_step(timer, clock, _batch(4), step_s=0.01)
+    assert _first_prefetch_step(timer, clock, _batch(4), step_s=0.01) == 0
 
 
-def test_one_slow_preparation_is_forgotten_again(clock: Clock) -> None:
-    foresight = PrefetchTimer()
-    foresight.prepared(5.0)
+def test_one_slow_preparation_is_forgotten(clock: Clock) -> None:
+    timer = PrefetchTimer()
+    timer.record_preparation(5.0)
     for _ in range(60):
-        foresight.prepared(0.01)
-    assert _first_step_that_asks(foresight, clock, _batch(50), step_s=0.1) >= 48
+        timer.record_preparation(0.01)
+    assert _first_prefetch_step(timer, clock, _batch(50), step_s=0.1) >= 48

@@ -1,4 +1,4 @@
-"""The device loop delivers pictures, and one bad prompt harms nobody else."""
+"""The device loop delivers images, and one bad prompt fails no other job."""
 
 import threading
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import pytest
 from imagefleet.shared.errors import DeviceError, InvalidRequest
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.devices.device_loop import DeviceLoop, GiveUp
+from imagefleet.worker.devices.device_loop import DeviceLoop, OnDevicesFailed
 from imagefleet.worker.devices.health import HealthCheck
 from imagefleet.worker.devices.work import Slot, slots_of
 from imagefleet.worker.engine.interface import ImageSpec
@@ -20,8 +20,8 @@ def _attempt(name: str, seed: int) -> Attempt:
     return plan_attempt(name, JobRequest.parse({"prompt": name, "seed": seed}), INFO)
 
 
-class AlwaysWell(HealthCheck):
-    """Or so it says."""
+class AlwaysHealthy(HealthCheck):
+    """The health check of the devices always succeeds."""
 
     def devices_ok(self) -> bool:
         return True
@@ -30,8 +30,8 @@ class AlwaysWell(HealthCheck):
         return
 
 
-class SickAtFirst(HealthCheck):
-    """Recovers when asked to."""
+class FailingUntilRecovered(HealthCheck):
+    """The devices fail until `recover` is called."""
 
     recovered = False
 
@@ -42,18 +42,18 @@ class SickAtFirst(HealthCheck):
         self.recovered = True
 
 
-class WellOnce(SickAtFirst):
-    """Falls sick while a failed batch is being halved."""
+class HealthyOnce(FailingUntilRecovered):
+    """The devices fail from the second health check on, while a failed batch is bisected."""
 
-    asked = 0
+    checks = 0
 
     def devices_ok(self) -> bool:
-        self.asked += 1
-        return self.asked == 1
+        self.checks += 1
+        return self.checks == 1
 
 
-class GivenUp:
-    """What a runner gave up: the batches on sick devices, and what waited at that time."""
+class FailureRecorder:
+    """Records the batches that failing devices had, and the slots that waited at that time."""
 
     def __init__(self) -> None:
         self.batches: list[Sequence[Slot]] = []
@@ -68,9 +68,9 @@ def _run(
     engine: RecordingEngine,
     batches: list[list[Slot]],
     health: HealthCheck | None = None,
-    give_up: GiveUp = lambda hurt, waiting: None,
+    on_devices_failed: OnDevicesFailed = lambda batch, waiting: None,
 ) -> list[int]:
-    """Run `batches` to their end; the steps reported."""
+    """Run `batches` to their end. Return the steps that were reported."""
     reported: list[int] = []
     queue = list(batches)
     empty = threading.Event()
@@ -81,18 +81,18 @@ def _run(
         empty.set()
         return []
 
-    runner = DeviceLoop(
+    device_loop = DeviceLoop(
         engine,
         next_batch,
         lambda _, step: reported.append(step),
         0.001,
-        health or AlwaysWell(engine, MemoryStore(), 0),
-        give_up,
+        health or AlwaysHealthy(engine, MemoryStore(), 0),
+        on_devices_failed,
     )
-    runner.start()
+    device_loop.start()
     assert empty.wait(60)
-    runner.stop()
-    assert runner.join(60)
+    device_loop.stop()
+    assert device_loop.join(60)
     return reported
 
 
@@ -100,7 +100,7 @@ def _slots(*attempts: Attempt) -> list[Slot]:
     return [slot for attempt in attempts for slot in slots_of(attempt)]
 
 
-def test_each_attempt_gets_its_own_picture() -> None:
+def test_each_attempt_gets_its_own_image() -> None:
     first, second = _attempt("a", 11), _attempt("b", 22)
     reported = _run(RecordingEngine(8, lambda _: None), [_slots(first, second)])
     assert first.wait_for_images()[0].max() == 11
@@ -108,7 +108,7 @@ def test_each_attempt_gets_its_own_picture() -> None:
     assert reported == [0, 1, 2, 3, 4]
 
 
-def test_a_failing_batch_is_halved_until_the_culprit_is_alone() -> None:
+def test_a_failing_batch_is_bisected_until_the_failing_job_is_alone() -> None:
     def fail_on_poison(specs: Sequence[ImageSpec]) -> None:
         if any(spec.prompt == "poison" for spec in specs):
             raise RuntimeError("boom")
@@ -123,7 +123,7 @@ def test_a_failing_batch_is_halved_until_the_culprit_is_alone() -> None:
     assert [len(batch) for batch in engine.batches] == [8, 4, 4, 2, 2, 1, 1]
 
 
-def test_the_loop_goes_on_after_a_batch_that_failed_whole() -> None:
+def test_the_loop_continues_after_a_batch_failed() -> None:
     def fail_first(specs: Sequence[ImageSpec]) -> None:
         if specs[0].prompt == "bad":
             raise MemoryError
@@ -135,55 +135,55 @@ def test_the_loop_goes_on_after_a_batch_that_failed_whole() -> None:
         bad.wait_for_images()
 
 
-def test_sick_devices_blame_no_prompt_and_give_the_batch_up_whole() -> None:
+def test_failing_devices_fail_no_job_and_release_the_whole_batch() -> None:
     def fail_first(specs: Sequence[ImageSpec]) -> None:
         if specs[0].prompt == "a":
             raise RuntimeError("the device is lost")
 
-    hurt, mate, later = _attempt("a", 1), _attempt("b", 2), _attempt("c", 3)
-    engine, given_up = RecordingEngine(8, fail_first), GivenUp()
-    batch = _slots(hurt, mate)
-    _run(engine, [batch, _slots(later)], SickAtFirst(engine, MemoryStore(), 0), given_up)
-    assert given_up.batches == [batch]
+    first, second, later = _attempt("a", 1), _attempt("b", 2), _attempt("c", 3)
+    engine, failures = RecordingEngine(8, fail_first), FailureRecorder()
+    batch = _slots(first, second)
+    _run(engine, [batch, _slots(later)], FailingUntilRecovered(engine, MemoryStore(), 0), failures)
+    assert failures.batches == [batch]
     assert [len(batch) for batch in engine.batches] == [2, 1]
     assert later.wait_for_images()[0].max() == 3
 
 
-def test_devices_that_fail_every_job_are_not_believed_for_ever() -> None:
+def test_devices_that_fail_every_job_count_as_failing_despite_their_health_check() -> None:
     def fail(specs: Sequence[ImageSpec]) -> None:
         raise RuntimeError("the device is lost")
 
     jobs = [_attempt(f"job {i}", i) for i in range(18)]
-    engine, given_up = RecordingEngine(8, fail), GivenUp()
-    _run(engine, [_slots(job) for job in jobs], AlwaysWell(engine, MemoryStore(), 0), given_up)
-    assert given_up.batches == [_slots(job) for job in jobs[16:]]
+    engine, failures = RecordingEngine(8, fail), FailureRecorder()
+    _run(engine, [_slots(job) for job in jobs], AlwaysHealthy(engine, MemoryStore(), 0), failures)
+    assert failures.batches == [_slots(job) for job in jobs[16:]]
 
 
-def test_the_halves_of_a_failed_batch_do_not_wait_for_sick_devices_to_recover() -> None:
+def test_the_halves_of_a_failed_batch_are_released_before_the_quarantine() -> None:
     def fail(specs: Sequence[ImageSpec]) -> None:
         raise RuntimeError("the device is lost")
 
     jobs = [_attempt(f"job {i}", i) for i in range(4)]
-    engine, given_up = RecordingEngine(8, fail), GivenUp()
-    health = WellOnce(engine, MemoryStore(), 0)
-    _run(engine, [_slots(*jobs)], health, given_up)
-    assert (given_up.batches, given_up.waiting) == ([_slots(*jobs[:2])], [_slots(*jobs[2:])])
+    engine, failures = RecordingEngine(8, fail), FailureRecorder()
+    health = HealthyOnce(engine, MemoryStore(), 0)
+    _run(engine, [_slots(*jobs)], health, failures)
+    assert (failures.batches, failures.waiting) == ([_slots(*jobs[:2])], [_slots(*jobs[2:])])
     assert all(job.ended for job in jobs)
     assert [len(batch) for batch in engine.batches] == [4, 2]
 
 
-def test_an_error_about_the_job_does_not_ask_the_devices() -> None:
+def test_an_error_of_the_job_needs_no_health_check() -> None:
     def refuse(specs: Sequence[ImageSpec]) -> None:
         raise InvalidRequest("image", "x", "cannot be read")
 
     refused = _attempt("a", 1)
     engine = RecordingEngine(8, refuse)
-    _run(engine, [_slots(refused)], SickAtFirst(engine, MemoryStore(), 0))
+    _run(engine, [_slots(refused)], FailingUntilRecovered(engine, MemoryStore(), 0))
     with pytest.raises(InvalidRequest):
         refused.wait_for_images()
 
 
-def test_the_known_picture_runs_on_the_engine_and_tells_its_failure() -> None:
+def test_the_health_check_runs_the_engine_and_reports_its_failure() -> None:
     def fail(specs: Sequence[ImageSpec]) -> None:
         raise RuntimeError("the device is lost")
 
@@ -191,7 +191,7 @@ def test_the_known_picture_runs_on_the_engine_and_tells_its_failure() -> None:
     assert not HealthCheck(RecordingEngine(8, fail), MemoryStore(), 0).devices_ok()
 
 
-def test_each_attempt_hears_which_of_its_pictures_were_flagged() -> None:
+def test_each_attempt_knows_which_of_its_images_were_flagged() -> None:
     shocking, mild = _attempt("shocking", 1), _attempt("mild", 2)
     _run(RecordingEngine(8, lambda _: None), [_slots(shocking, mild)])
     assert shocking.wait_for_images()

@@ -1,4 +1,4 @@
-"""Which waiting pictures share the next device batch, and whether it should wait for more."""
+"""Choose which waiting images share the next device batch, and whether it waits for more."""
 
 import time
 from collections import deque
@@ -7,72 +7,78 @@ from typing import Final
 
 from imagefleet.worker.devices.work import Slot
 
-_SUSPECT: Final = 3
-"""At the second delivery already, one preempted batch would turn into many single runs. Later, and
-the mates of a deadly prompt would share more of its deaths than they may have."""
+_SUSPECT_DELIVERIES: Final = 3
+"""With 2, one preempted batch would turn into many batches of one job. With more than 3, the other
+jobs of a batch with a deadly prompt would take part in more of its crashes than they may."""
 
 
-def suspect_from(max_deliveries: int) -> int:
-    """The delivery from which on a job runs alone: the third, and in its last try at any rate."""
-    return max(2, min(_SUSPECT, max_deliveries - 1))
+def first_suspect_delivery(max_deliveries: int) -> int:
+    """Return the delivery from which on a job runs alone: the third, or the last one if earlier,
+    but never the first."""
+    return max(2, min(_SUSPECT_DELIVERIES, max_deliveries - 1))
 
 
 def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list[Slot]:
-    """Remove and return up to `capacity` slots of one shape: of the job that arrived first, and of
-    those most alike to it in steps, as a batch runs as long as its longest job.
+    """Remove and return up to `capacity` slots of one shape.
 
-    A job that already took several workers down gets a batch to itself, so that it takes no mates
-    with it if it does so again.
+    The job that arrived first comes first. Slots with like step counts follow (step affinity),
+    because a batch runs as long as its longest job. A suspect job gets a batch of its own, so that
+    it takes no other job with it if it ends its worker again.
     """
     live = deque(slot for slot in waiting if not slot.work.ended)
     waiting.clear()
     if not live:
         return []
     head = live[0]
-    alone = _suspect(head, max_deliveries)
+    head_is_suspect = _is_suspect(head, max_deliveries)
 
     def fits(slot: Slot) -> bool:
-        if alone:
+        if head_is_suspect:
             return slot.work is head.work
-        return slot.work.shape == head.work.shape and not _suspect(slot, max_deliveries)
+        return slot.work.shape == head.work.shape and not _is_suspect(slot, max_deliveries)
 
-    alike = sorted(filter(fits, live), key=lambda slot: _unlike(slot.spec.steps, head.spec.steps))
-    batch = alike[:capacity]
+    by_affinity = sorted(
+        filter(fits, live), key=lambda slot: _affinity_order(slot.spec.steps, head.spec.steps)
+    )
+    batch = by_affinity[:capacity]
     taken = set(batch)
     waiting.extend(slot for slot in live if slot not in taken)
     return batch
 
 
-def _unlike(steps: int, longest: int) -> tuple[bool, int]:
-    """Least for the longest that makes a batch no longer, else for the shortest, as in alike.lua.
+def _affinity_order(steps: int, head_steps: int) -> tuple[bool, int]:
+    """Return the sort key of a slot beside a head of `head_steps`, as in step_affinity.lua.
 
-    `longest` may be the head's: the longest so far gives the same order, as of what is longer the
-    shortest comes first, and then fit only its equals, which come next.
+    Slots that make the batch no longer come first, the longest of them first. The others follow,
+    the shortest first. Beside a head of 20 steps, slots of 4, 20, 21, 50 and 19 steps join in the
+    order 20, 19, 4, 21, 50. The script compares with the longest slot chosen so far instead of the
+    head. The order is the same: after 21 was chosen, only further slots of 21 would precede 50,
+    and they come next here too.
     """
-    return steps > longest, abs(steps - longest)
+    return steps > head_steps, abs(steps - head_steps)
 
 
-def _suspect(slot: Slot, max_deliveries: int) -> bool:
-    return slot.work.deliveries >= suspect_from(max_deliveries)
+def _is_suspect(slot: Slot, max_deliveries: int) -> bool:
+    return slot.work.deliveries >= first_suspect_delivery(max_deliveries)
 
 
 class BatchTimeout:
-    """Keeps a batch that is not full back for some time. A full one never waits."""
+    """Decides how long a batch that is not full waits for more jobs. A full batch never waits."""
 
     def __init__(self, seconds: float, capacity: int) -> None:
         self._seconds = seconds
         self._capacity = capacity
-        self._until: float | None = None
+        self._deadline: float | None = None
 
     def should_wait(self, waiting: Collection[Slot]) -> bool:
-        """Whether `waiting` should stay where it is for now."""
+        """Return whether the slots in `waiting` should wait for more."""
         if not waiting or len(waiting) >= self._capacity:
-            self._until = None
+            self._deadline = None
             return False
         now = time.monotonic()
-        if self._until is None:
-            self._until = now + self._seconds
-        if now < self._until:
+        if self._deadline is None:
+            self._deadline = now + self._seconds
+        if now < self._deadline:
             return True
-        self._until = None
+        self._deadline = None
         return False

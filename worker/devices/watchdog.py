@@ -1,7 +1,7 @@
-"""End a worker whose devices hang: its lease is renewed all the same, so nobody else would know.
+"""End a worker whose devices hang. Its lease is still renewed, so no other worker would notice.
 
-Time is counted in looks of its own, not by a clock: a host that was frozen as a whole and thawed
-has not hung.
+The watchdog counts its own checks instead of reading a clock: a host that was frozen as a whole and
+then resumed has not hung.
 """
 
 import logging
@@ -13,37 +13,42 @@ from imagefleet.worker.process.critical_thread import critical_thread
 
 log = logging.getLogger(__name__)
 
-_LONGEST_LOOK_S: Final = 1.0
-_LOOKS_A_LIMIT: Final = 4
+_MAX_CHECK_INTERVAL_S: Final = 1.0
+_CHECKS_PER_LIMIT: Final = 4
 
-Beats = Callable[[], int | None]
-"""A number that changes with every sign of life; None while there is nothing to do."""
+ProgressCount = Callable[[], int | None]
+"""Returns a number that grows with every sign of progress; None while there is nothing to do."""
 
 
 class Watchdog:
-    """Calls `bite` once `beats` has stood still for `limit_s` while there was work."""
+    """Calls `on_hang` once if `progress_count` stays the same for `limit_s` while there is work."""
 
-    def __init__(self, beats: Beats, bite: Callable[[], None], limit_s: float) -> None:
-        self._beats = beats
-        self._bite = bite
+    def __init__(
+        self, progress_count: ProgressCount, on_hang: Callable[[], None], limit_s: float
+    ) -> None:
+        self._progress_count = progress_count
+        self._on_hang = on_hang
         self._limit_s = limit_s
-        self._look_s = min(_LONGEST_LOOK_S, limit_s / _LOOKS_A_LIMIT)
+        self._interval_s = min(_MAX_CHECK_INTERVAL_S, limit_s / _CHECKS_PER_LIMIT)
         self._stopped = threading.Event()
         self._thread = critical_thread(self._loop, "watchdog")
 
     def start(self) -> None:
+        """Start the thread that checks."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Stop checking."""
         self._stopped.set()
 
     def _loop(self) -> None:
-        last, still_s = None, 0.0
-        while not self._stopped.wait(self._look_s):
-            beat = self._beats()
-            still_s = still_s + self._look_s if beat is not None and beat == last else 0.0
-            last = beat
-            if still_s >= self._limit_s:
+        last, unchanged_s = None, 0.0
+        while not self._stopped.wait(self._interval_s):
+            count = self._progress_count()
+            same = count is not None and count == last
+            unchanged_s = unchanged_s + self._interval_s if same else 0.0
+            last = count
+            if unchanged_s >= self._limit_s:
                 log.critical("the devices have made no step for %g s: they hang", self._limit_s)
-                self._bite()
+                self._on_hang()
                 return
