@@ -1,49 +1,56 @@
 """One worker's attempt at one job: work for the devices that has a record and a claim.
 
-Knows the engine's words and the job's. Knows no Celery, no Redis, no JAX.
+It uses the terms of the engine and of the job and knows no Celery, no Redis and no JAX.
 """
 
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.devices.work import Slot, Work, work_in
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
 
 
 @dataclass(kw_only=True, eq=False)
 class Attempt(Work):
-    """A job in this worker's hands."""
+    """One worker's attempt at a job."""
 
     job_id: str
     request: JobRequest
     tag: str
-    """Of the claim it came with."""
+    """The tag of the claim that brought the job."""
     token: str
-    """What the record is compared with: a later attempt has another one. See `Claimed.attempt`."""
+    """Identifies the attempt. The record accepts changes only with the token of its current
+    attempt; see `Claimed.attempt`."""
     submitted_at: float = 0.0
-    """Unix seconds by the server's clock, as the record has it."""
+    """Unix seconds by the clock of the Redis server, as in the record."""
     retries: int = 0
-    """Other failures before it, as the record has them."""
+    """Number of retries before this attempt, as in the record."""
     began_at: float = field(default_factory=time.time)
     step: int = 0
-    """The latest one that was told."""
-    quarter: int = 0
-    """Quarter of its steps that was last called back."""
+    """The latest step that was reported."""
+    reported_quarter: int = 0
+    """Quarter of its steps that the latest `progress` callback reported."""
 
-    def step_of_all(self, step: int, painting: int) -> int:
-        """Where the job is as a whole, while `painting` of its pictures are at `step` and the
-        others are done or wait: the mean over its pictures. Never goes back."""
+    def advance_step(self, step: int, denoising: int) -> int:
+        """Update and return the step of the whole job: the mean over its images.
+
+        The step never decreases.
+
+        Args:
+            step: denoising steps done by the images on the devices.
+            denoising: images on the devices; the others are delivered or wait.
+        """
         steps = self.specs[0].steps
-        done = self.delivered * steps + painting * min(step, steps)
+        done = self.delivered * steps + denoising * min(step, steps)
         self.step = max(self.step, min(steps, done // len(self.specs)))
         return self.step
 
 
 def offer_of(info: ModelInfo) -> Offer:
-    """What this worker can do, in the words producers read."""
+    """Return the offer that announces this model to producers."""
     return Offer(
         model=info.name,
         digest=info.digest,
@@ -65,7 +72,7 @@ def plan_attempt(
     tag: str = "",
     token: str = "",
 ) -> Attempt:
-    """Fill in the model's defaults: from what was asked to exactly what is painted."""
+    """Return the attempt at a job, with the defaults of the model filled in."""
     steps, guidance = request.num_inference_steps, request.guidance_scale
     shape = info.shapes[0]
     if request.height is not None and request.width is not None:
@@ -90,10 +97,10 @@ def plan_attempt(
         deliveries=deliveries,
         tag=tag,
         token=token,
-        wants_sketch=request.preview,
+        wants_preview=request.preview,
     )
 
 
 def attempts_in(batch: Iterable[Slot]) -> list[Attempt]:
-    """The jobs' attempts that have a slot in `batch`, each once, in order."""
+    """Return the attempts that have a slot in `batch`, each once, in order."""
     return [work for work in work_in(batch) if isinstance(work, Attempt)]

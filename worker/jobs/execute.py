@@ -1,7 +1,8 @@
-"""A claimed job, from its attempt to its recorded end: what the Celery task does, in a pool thread.
+"""Execute a claimed job, from its attempt to its recorded end, in a thread of the Celery pool.
 
-Waits for the pictures, has them stored, and decides what a failure comes to: the end, another
-attempt, or the worker's own fault. Knows no Celery and no devices.
+A job id and the tag of its claim come in; the job's result comes out. The executor waits for the
+images, has them stored, and decides after a failure whether the job ends, is retried, or is
+requeued because this worker is to blame. It knows no Celery and no devices.
 """
 
 import logging
@@ -31,11 +32,17 @@ from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
 
-_PERHAPS_THE_STORE_S: Final = (StorageUnavailable, StorageDenied, ConfigurationError, WorkerError)
+_POSSIBLE_STORE_ERRORS: Final = (
+    StorageUnavailable,
+    StorageDenied,
+    ConfigurationError,
+    WorkerError,
+)
+"""Errors that a broken store may cause. After one of them the store is checked."""
 
 
 class JobExecutor:
-    """Safe to share between threads."""
+    """Executes claimed jobs. Safe to share between threads."""
 
     def __init__(
         self,
@@ -53,62 +60,72 @@ class JobExecutor:
         self._retries = retries
         self._health = health
 
-    def perform(self, job_id: str, tag: str) -> JobResult:
-        """See a claimed job to its end.
+    def execute(self, job_id: str, tag: str) -> JobResult:
+        """Wait for a claimed job, store its images, record its end and return its result.
 
         Raises:
-            ImagefleetError: how it ended, if not well; recorded already.
+            ImagefleetError: why the job did not succeed. It is recorded already.
         """
-        found = self._in_flight.get(tag)
+        outcome = self._in_flight.get(tag)
         try:
-            if found is None:
-                return self._ended_before(job_id)
-            if isinstance(found, ImagefleetError):
-                raise found
-            return self._finish(found)
+            if outcome is None:
+                return self._recorded_result(job_id)
+            if isinstance(outcome, ImagefleetError):
+                raise outcome
+            return self._finish(outcome)
         except ImagefleetError:
             raise
-        except Exception as error:  # Celery would drop it, and its claim would be held for ever
-            log.exception("job %s goes back to the queue", job_id)
+        except Exception as error:  # Celery would drop it, and its claim would be held forever
+            log.exception("job %s is requeued", job_id)
             self._claims.requeue(tag)
-            raise LeaseLost(f"job {job_id} was handed back") from error
+            raise LeaseLost(f"job {job_id} was requeued") from error
         finally:
             self._in_flight.remove(tag)
 
-    def withdraw(self, job_id: str, tag: str) -> None:
-        """Celery revoked the job, or it expired, before its task ran here."""
-        found = self._in_flight.remove(tag)
-        if isinstance(found, Attempt):
-            found.abandon(JobCancelled(f"job {job_id} was revoked"))
-        self._records.withdraw(job_id)
+    def end_revoked(self, job_id: str, tag: str) -> None:
+        """End a job as cancelled that Celery revoked, or that expired, before its task ran here."""
+        outcome = self._in_flight.remove(tag)
+        if isinstance(outcome, Attempt):
+            outcome.abandon(JobCancelled(f"job {job_id} was revoked"))
+        self._records.cancel_unconditionally(job_id)
 
     def requeue(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
-        """Records, messages, and then whoever waits: Celery acknowledges what was given up, and
-        must find the claim gone. The oldest last: it ends nearest the head of its queue. In two
-        round trips: one by one, hundreds take longer than a host that is taken away has. How many
-        messages went."""
-        wanted, cancel_requested = self._requeue(attempts[::-1])
-        went = self._claims.requeue(*(attempt.tag for attempt in wanted), counted=counted)
+        """Requeue the record, then the message, then wake the waiting threads. Celery acknowledges
+        on wake-up, so the claim must be released first.
+
+        The oldest attempt goes last and so ends nearest the head of its queue. Two round trips
+        serve all attempts: one by one, hundreds would take longer than a preempted host has.
+
+        Args:
+            counted: whether the delivery counts against the messages.
+
+        Returns:
+            The number of messages that were requeued.
+        """
+        wanted, cancel_requested = self._requeue_records(attempts[::-1])
+        requeued = self._claims.requeue(*(attempt.tag for attempt in wanted), counted=counted)
         for attempt in wanted:
-            attempt.abandon(LeaseLost(f"job {attempt.job_id} was handed back"))
+            attempt.abandon(LeaseLost(f"job {attempt.job_id} was requeued"))
         for attempt in cancel_requested:
             self._finisher.cancel(attempt)
             self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
             attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
-        return went
+        return requeued
 
-    def _requeue(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-        """By their records; those that are to be handed back, and those that nobody wants."""
+    def _requeue_records(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+        """Return the attempts whose messages should be requeued, and those whose jobs should be
+        cancelled instead."""
         try:
-            moves = self._records.requeue(*((each.job_id, each.token) for each in attempts))
+            transitions = self._records.requeue(*((each.job_id, each.token) for each in attempts))
         except redis.ResponseError:
-            # One record keeps nobody's message here. Whoever gets it next asks what is wanted.
-            log.exception("records of jobs that go back may still say running")
+            # One damaged record must not keep the messages here. The next worker reads the records
+            # again when it starts the jobs.
+            log.exception("records of requeued jobs may still say running")
             return list(attempts), []
         wanted: list[Attempt] = []
         cancel_requested: list[Attempt] = []
-        for attempt, move in zip(attempts, moves, strict=True):
-            (cancel_requested if move.cancel_requested else wanted).append(attempt)
+        for attempt, transition in zip(attempts, transitions, strict=True):
+            (cancel_requested if transition.cancel_requested else wanted).append(attempt)
         return wanted, cancel_requested
 
     def _finish(self, attempt: Attempt) -> JobResult:
@@ -120,31 +137,43 @@ class JobExecutor:
             self._finisher.cancel(attempt)
             raise
         except ImagefleetError as error:
-            self._fail(attempt, error)
+            self._retry_or_fail(attempt, error)
             raise
         except redis.RedisError:
-            raise  # says nothing about the job
+            raise  # it says nothing about the job
         except Exception as error:
-            log.exception("job %s failed in a way nobody thought of", attempt.job_id)
+            log.exception("job %s failed with an unexpected error", attempt.job_id)
             failure = WorkerError(f"{type(error).__name__}: {error}")
-            self._fail(attempt, failure)
+            self._retry_or_fail(attempt, failure)
             raise failure from error
 
-    def _fail(self, attempt: Attempt, error: ImagefleetError) -> None:
-        """Raises LeaseLost if the job is tried again, JobCancelled if nobody wants that."""
-        if isinstance(error, _PERHAPS_THE_STORE_S) and not self._health.storage_ok():
-            self.requeue([attempt])  # it would have failed any job, and takes none from now on
-            raise LeaseLost(f"job {attempt.job_id} was handed back") from error
+    def _retry_or_fail(self, attempt: Attempt, error: ImagefleetError) -> None:
+        """Requeue, retry or fail the job after `error`.
+
+        Raises:
+            LeaseLost: the job is requeued or retried.
+            JobCancelled: its producer asked to cancel it.
+        """
+        if isinstance(error, _POSSIBLE_STORE_ERRORS) and not self._health.storage_ok():
+            # The store would have failed any job. From now on this worker takes none.
+            self.requeue([attempt])
+            raise LeaseLost(f"job {attempt.job_id} was requeued") from error
         try:
-            again = self._retries.schedule_retry(attempt, error)
+            retried = self._retries.schedule_retry(attempt, error)
         except JobCancelled:
             self._finisher.cancel(attempt)
             raise
-        if again:
-            raise LeaseLost(f"job {attempt.job_id} is tried again later") from error
+        if retried:
+            raise LeaseLost(f"job {attempt.job_id} is retried later") from error
         self._finisher.fail(attempt, error)
 
-    def _ended_before(self, job_id: str) -> JobResult:
+    def _recorded_result(self, job_id: str) -> JobResult:
+        """Return the recorded result of a job that ended before its message was claimed.
+
+        Raises:
+            JobCancelled, JobFailed: the job ended so.
+            LeaseLost: it has not ended; another attempt holds it.
+        """
         status = self._records.get(job_id)
         if status.result is not None:
             return status.result
@@ -152,4 +181,4 @@ class JobExecutor:
             raise JobCancelled(f"job {job_id} was cancelled")
         if status.error is not None:
             raise JobFailed(status.error.message, status.error.code)
-        raise LeaseLost(f"job {job_id} is somebody else's")
+        raise LeaseLost(f"job {job_id}: another attempt holds it")

@@ -1,27 +1,27 @@
-"""From pixels to a finished job: encode, upload, record.
+"""Finish a job: encode its images, upload them, record the result.
 
-Runs in the Celery pool's threads, one job a thread, while the devices paint the next batch.
+This runs in the threads of the Celery pool, one job per thread, while the devices run the next
+batch.
 """
 
 import time
 from datetime import UTC, datetime
 
 from imagefleet.shared.errors import ImagefleetError, LeaseLost
-from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, ImageResult, JobError, JobResult
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.job_keys import image_key, metadata_key
 from imagefleet.shared.storage.retry import retry_while_unavailable
-from imagefleet.worker.devices.work import ImageArray
-from imagefleet.worker.engine.interface import Engine
+from imagefleet.worker.engine.interface import Engine, ImageArray
 from imagefleet.worker.images.encode import encode
-from imagefleet.worker.images.metadata import picture_metadata, sidecar
+from imagefleet.worker.images.metadata import image_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
 
 
 class JobFinisher:
-    """Ends attempts, well or badly. Safe to share between threads."""
+    """Records the end of attempts. Safe to share between threads."""
 
     def __init__(
         self,
@@ -29,35 +29,34 @@ class JobFinisher:
         records: JobRecords,
         engine: Engine,
         worker: str,
-        patience_s: float,
+        retry_time_s: float,
     ) -> None:
         self._store = store
         self._records = records
         self._engine = engine
         self._info = engine.info
         self._worker = worker
-        self._patience_s = patience_s
+        self._retry_time_s = retry_time_s
 
     def finish(self, attempt: Attempt) -> JobResult:
-        """Wait for the attempt's pictures, store them and record the job as succeeded.
+        """Wait for the images of the attempt, store them and record the job as succeeded.
 
         Raises:
-            LeaseLost: another attempt has the job; nothing was recorded.
+            LeaseLost: another attempt holds the job; nothing was recorded.
             ImagefleetError: why the job cannot succeed; the caller records it.
         """
-        pictures = attempt.pictures()
+        images = attempt.wait_for_images()
         timings = {
             "waited": round(max(0.0, attempt.began_at - attempt.submitted_at), 4),
             "denoise": round(attempt.device_s, 4),
             "encode": 0.0,
             "upload": 0.0,
         }
-        images = tuple(
-            self._store_image(attempt, index, picture, timings)
-            for index, picture in enumerate(pictures)
+        stored_images = tuple(
+            self._store_image(attempt, index, image, timings) for index, image in enumerate(images)
         )
         result = JobResult(
-            images=images,
+            images=stored_images,
             model=self._info.name,
             model_digest=self._info.digest,
             worker=self._worker,
@@ -67,21 +66,22 @@ class JobFinisher:
         return result
 
     def fail(self, attempt: Attempt, error: ImagefleetError) -> None:
-        """Record the job as failed, unless another attempt has it."""
+        """Record the job as failed, unless another attempt holds it."""
         reason = JobError(code=error.code, message=str(error))
-        event = callback(CallbackEvent.FAILED, attempt.job_id, attempt.request, error=reason)
+        event = build_callback(CallbackEvent.FAILED, attempt.job_id, attempt.request, error=reason)
         self._records.fail(attempt.job_id, attempt.token, reason, event)
 
     def cancel(self, attempt: Attempt) -> None:
-        event = callback(CallbackEvent.CANCELLED, attempt.job_id, attempt.request)
+        """Record the job as cancelled, unless another attempt holds it."""
+        event = build_callback(CallbackEvent.CANCELLED, attempt.job_id, attempt.request)
         self._records.cancel(attempt.job_id, attempt.token, event)
 
     def _store_image(
-        self, attempt: Attempt, index: int, picture: ImageArray, timings: dict[str, float]
+        self, attempt: Attempt, index: int, image: ImageArray, timings: dict[str, float]
     ) -> ImageResult:
         spec, file_format = attempt.specs[index], attempt.request.format
         started = time.monotonic()
-        described = picture_metadata(
+        metadata = image_metadata(
             job_id=attempt.job_id,
             spec=spec,
             shape=attempt.shape,
@@ -89,14 +89,14 @@ class JobFinisher:
             truncated=self._engine.truncated(spec.prompt),
             nsfw=index in attempt.flagged,
         )
-        encoded = encode(picture, file_format.value, described)
+        encoded = encode(image, file_format.value, metadata)
         timings["encode"] += time.monotonic() - started
         started = time.monotonic()
         key = image_key(attempt.job_id, index, encoded.extension)
         stored = self._put(attempt, key, encoded.data, encoded.content_type)
         timings["upload"] += time.monotonic() - started
         document = sidecar(
-            described,
+            metadata,
             image=stored,
             attempt=attempt.deliveries,
             worker=self._worker,
@@ -119,16 +119,21 @@ class JobFinisher:
 
     def _put(self, attempt: Attempt, key: str, data: bytes, content_type: str) -> StoredObject:
         def put() -> StoredObject:
-            if not self._records.holds(attempt.job_id, attempt.token):
-                # A host that stood still: on other hardware its bytes may differ from those stored.
+            if not self._records.is_current(attempt.job_id, attempt.token):
+                # This host may have been frozen. On other hardware its bytes may differ from those
+                # that the current attempt has stored.
                 raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
             return self._store.put(key, data, content_type)
 
-        return retry_while_unavailable(put, self._patience_s, f"upload of {key}")
+        return retry_while_unavailable(put, self._retry_time_s, f"upload of {key}")
 
     def _record(self, attempt: Attempt, result: JobResult) -> None:
-        event = callback(CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result)
+        event = build_callback(
+            CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result
+        )
         steps = attempt.specs[0].steps
-        move = self._records.succeed(attempt.job_id, attempt.token, result, event, steps=steps)
-        if not move.happened and move.attempt != attempt.token:
+        transition = self._records.succeed(
+            attempt.job_id, attempt.token, result, event, steps=steps
+        )
+        if not transition.happened and transition.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")

@@ -1,13 +1,13 @@
-"""The jobs in this worker's hands: what each claimed message came to, by the tag of its claim.
+"""The jobs in flight: the outcome of each claimed message, by the tag of its claim.
 
-Known by the tag and never by the job's id: the same job may be here twice.
+The key is the tag, not the id of the job, because a worker may hold two messages of one job.
 """
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.worker.jobs.attempt import Attempt
 
 Outcome = Attempt | ImagefleetError
-"""An attempt that has begun, or the reason why the job was refused."""
+"""An attempt that has started, or the reason why the job was refused."""
 
 
 class InFlight:
@@ -20,7 +20,7 @@ class InFlight:
         return len(self._outcomes)
 
     def add(self, tag: str, outcome: Outcome) -> None:
-        """Record what the message of claim `tag` came to."""
+        """Record the outcome of claim `tag`."""
         self._outcomes[tag] = outcome
 
     def get(self, tag: str) -> Outcome | None:
@@ -32,6 +32,6 @@ class InFlight:
         return self._outcomes.pop(tag, None)
 
     def attempts(self) -> list[Attempt]:
-        """Return the attempts that have begun and are not removed yet."""
-        outcomes = list(self._outcomes.values())  # pool threads remove some of them meanwhile
+        """Return the attempts that have started and are not removed yet."""
+        outcomes = list(self._outcomes.values())  # pool threads remove some meanwhile
         return [each for each in outcomes if isinstance(each, Attempt)]

@@ -1,8 +1,8 @@
-"""The pictures that jobs start from: fetched, checked and brought to the size of the job.
+"""Input images: the images that jobs start from, fetched, checked and resized to the job's shape.
 
-Goes in: attempts whose request names an `image`, and perhaps a `mask_image`. Comes out: the same
-attempts with the pixels in their specs, or abandoned with the reason. Works in threads of its own:
-the devices never wait for somebody's web server.
+Attempts whose request names an `image`, and perhaps a `mask_image`, go in. The same attempts come
+out with the pixels in their specs, or abandoned with the reason. Fetching has threads of its own,
+so that the devices never wait for a web server.
 """
 
 import hashlib
@@ -26,126 +26,137 @@ from imagefleet.shared.errors import (
     InvalidInput,
     InvalidRequest,
 )
-from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import InitImage, Shape
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
-from imagefleet.worker.outbound.http_request import FAILURES, send_http_request
+from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, send_http_request
 
 log = logging.getLogger(__name__)
 
-LARGEST_BYTES: Final = 20_000_000
-LARGEST_PIXELS: Final = 40_000_000
+MAX_BYTES: Final = 20_000_000
+MAX_PIXELS: Final = 40_000_000
 _FORMATS: Final = ("PNG", "JPEG", "WEBP")
-_NAMES: Final = ", ".join(_FORMATS)
-_TOTAL_S: Final = 30.0
-"""For one picture, from the name server to the last byte."""
+_FORMAT_NAMES: Final = ", ".join(_FORMATS)
+_TIMEOUT_S: Final = 30.0
+"""Limit for one image, from the name server to the last byte."""
 _THREADS: Final = 8
-_DECODING: Final = 2
-"""Pictures in memory as pixels: one of the largest takes 305 MB on its way."""
-_DEEP_GREYS: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+_MAX_DECODING: Final = 2
+"""Images in memory as pixels. Decoding one of the largest takes 305 MB."""
+_GREY_16_BIT_MODES: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 """Pillow's modes for grey of 16 bits."""
-_BUSY: Final = (408, 425, 429)
-"""Beside 5xx: answers that may be others in a while."""
+_TRANSIENT_STATUSES: Final = (408, 425, 429)
+"""HTTP statuses beside 5xx that may change in a while."""
+_DECODE_ERRORS: Final = (
+    OSError,
+    SyntaxError,  # Pillow raises it for a broken PNG
+    ValueError,
+    EOFError,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
 
 
 class InputImages:
-    """`begin` and `arrived` belong to the intake; `fetch` may be called from anywhere."""
+    """Fetches input images. Only the dispatcher calls `start_fetch`, `pop_ready` and `pop_all`;
+    any thread may call `fetch`."""
 
-    def __init__(self, store: ObjectStore, allow: AllowList, *, total_s: float = _TOTAL_S) -> None:
+    def __init__(
+        self, store: ObjectStore, allow: AllowList, *, timeout_s: float = _TIMEOUT_S
+    ) -> None:
         self._store = store
         self._allow = allow
-        self._total_s = total_s
+        self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
-        self._decoding = threading.Semaphore(_DECODING)
-        self._resolving = ThreadPoolExecutor(_THREADS, thread_name_prefix="resolving")
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="originals")
+        self._decoding = threading.Semaphore(_MAX_DECODING)
+        self._resolvers = ThreadPoolExecutor(_THREADS, thread_name_prefix="resolve")
+        self._fetchers = ThreadPoolExecutor(_THREADS, thread_name_prefix="input-images")
         self._lock = threading.Lock()
-        self._expected: set[Attempt] = set()
-        self._arrived: list[Attempt] = []
+        self._pending: set[Attempt] = set()
+        self._ready: list[Attempt] = []
 
-    def begin(self, attempt: Attempt) -> None:
-        """Fetch what `attempt` starts from; it is among `arrived` later."""
+    def start_fetch(self, attempt: Attempt) -> None:
+        """Start to fetch the input images of `attempt`. `pop_ready` returns it later."""
         with self._lock:
-            self._expected.add(attempt)
-        self._threads.submit(self._bring, attempt)
+            self._pending.add(attempt)
+        self._fetchers.submit(self._fetch_into, attempt)
 
-    def arrived(self) -> list[Attempt]:
-        """Attempts that can be painted now; each is told once."""
+    def pop_ready(self) -> list[Attempt]:
+        """Remove and return the attempts whose input images are there."""
         with self._lock:
-            arrived, self._arrived = self._arrived, []
-        return arrived
+            ready, self._ready = self._ready, []
+        return ready
 
-    def put_down(self) -> list[Attempt]:
-        """Forget, and return, the attempts that were not told as arrived."""
+    def pop_all(self) -> list[Attempt]:
+        """Remove and return all attempts that `pop_ready` has not returned."""
         with self._lock:
-            left = [*self._arrived, *self._expected]
-            self._arrived.clear()
-            self._expected.clear()
+            left = [*self._ready, *self._pending]
+            self._ready.clear()
+            self._pending.clear()
         return left
 
     def fetch(self, request: JobRequest, shape: Shape) -> InitImage | None:
-        """What `request` starts from, in the size of `shape`; None if from noise alone.
+        """Return the init image of `request`, resized to `shape`; None if it names no image.
 
         Raises:
-            InputUnavailable: it could not be had now.
-            InvalidInput: it is not there, may not be fetched, or is no picture we read.
-            StorageUnavailable, StorageDenied: our own store failed.
+            InputUnavailable: it cannot be fetched now.
+            InvalidInput: it does not exist, may not be fetched, or cannot be read as an image.
+            StorageUnavailable, StorageDenied: this worker's store failed.
         """
         if request.image is None:
             return None
-        pixels = np.asarray(self._picture("image", request.image, shape))
-        repaint = None
+        pixels = np.asarray(self._read_image("image", request.image, shape))
+        inpaint_mask = None
         if request.mask_image is not None:
-            mask = self._picture("mask_image", request.mask_image, shape)
-            repaint = np.asarray(mask.convert("L")) >= 128
+            mask = self._read_image("mask_image", request.mask_image, shape)
+            inpaint_mask = np.asarray(mask.convert("L")) >= 128
         digest = hashlib.sha256(pixels.tobytes())
-        digest.update(b"" if repaint is None else repaint.tobytes())
+        digest.update(b"" if inpaint_mask is None else inpaint_mask.tobytes())
         return InitImage(
             pixels=pixels,
-            repaint=repaint,
-            strength=request.share_painted,
+            inpaint_mask=inpaint_mask,
+            strength=request.denoised_share,
             digest=f"sha256:{digest.hexdigest()}",
         )
 
-    def _bring(self, attempt: Attempt) -> None:
+    def _fetch_into(self, attempt: Attempt) -> None:
         try:
-            original = self.fetch(attempt.request, attempt.shape)
+            init_image = self.fetch(attempt.request, attempt.shape)
         except ImagefleetError as error:
             log.warning("job %s: %s", attempt.job_id, error)
             attempt.abandon(error)
-        except Exception as error:  # nobody looks at this thread's future
+        except Exception as error:  # nothing reads the future of this thread
             log.exception("job %s", attempt.job_id)
             attempt.abandon(InvalidInput(f"image: {type(error).__name__}: {error}"))
         else:
-            attempt.specs = tuple(replace(spec, original=original) for spec in attempt.specs)
+            attempt.specs = tuple(replace(spec, init_image=init_image) for spec in attempt.specs)
         with self._lock:
-            if attempt in self._expected:
-                self._expected.remove(attempt)
+            if attempt in self._pending:
+                self._pending.remove(attempt)
                 if not attempt.ended:
-                    self._arrived.append(attempt)
+                    self._ready.append(attempt)
 
-    def _picture(self, field: str, address: str, shape: Shape) -> Image.Image:
-        """As diffusers' `load_image` reads and `VaeImageProcessor` resizes it."""
-        data = self._bytes(field, address)
-        if len(data) > LARGEST_BYTES:
-            raise InvalidInput(f"{field}: must be at most {LARGEST_BYTES:,} bytes")
+    def _read_image(self, field: str, address: str, shape: Shape) -> Image.Image:
+        """Read an image as diffusers' `load_image` does; resize it as `VaeImageProcessor` does."""
+        data = self._read_bytes(field, address)
+        if len(data) > MAX_BYTES:
+            raise InvalidInput(f"{field}: must be at most {MAX_BYTES:,} bytes")
         try:
             with self._decoding, Image.open(BytesIO(data), formats=_FORMATS) as opened:
-                if opened.width * opened.height > LARGEST_PIXELS:
+                if opened.width * opened.height > MAX_PIXELS:
                     raise InvalidInput(
                         f"{field}: {opened.width}x{opened.height}; must be at most "
-                        f"{LARGEST_PIXELS:,} pixels"
+                        f"{MAX_PIXELS:,} pixels"
                     )
-                upright = _in_colours(ImageOps.exif_transpose(opened))
+                upright = _to_rgb(ImageOps.exif_transpose(opened))
                 return upright.resize((shape.width, shape.height), Image.Resampling.LANCZOS)
-        except UnidentifiedImageError as error:  # whose words name an object of Python
-            raise InvalidInput(f"{field}: cannot be read as {_NAMES}") from error
-        except _UNREADABLE as error:
-            raise InvalidInput(f"{field}: cannot be read as {_NAMES}: {error}") from error
+        except UnidentifiedImageError as error:  # its text shows the repr of a Python object
+            raise InvalidInput(f"{field}: cannot be read as {_FORMAT_NAMES}") from error
+        except _DECODE_ERRORS as error:
+            raise InvalidInput(f"{field}: cannot be read as {_FORMAT_NAMES}: {error}") from error
 
-    def _bytes(self, field: str, address: str) -> bytes:
+    def _read_bytes(self, field: str, address: str) -> bytes:
         if address.startswith(("http://", "https://")):
             return self._download(field, address)
         key = address.removeprefix(self._store.url)
@@ -161,46 +172,36 @@ class InputImages:
             raise InvalidInput(f"{field}: {error.limit}") from None
 
     def _download(self, field: str, url: str) -> bytes:
-        deadline = time.monotonic() + self._total_s
-        # A name server may take longer than we wait, and nothing stops getaddrinfo.
-        vetted = self._resolving.submit(resolve_allowed, url, self._allow)
+        deadline = time.monotonic() + self._timeout_s
+        # A name server may take longer than the limit, and getaddrinfo cannot be interrupted.
+        endpoint = self._resolvers.submit(resolve_allowed, url, self._allow)
         headers = {"user-agent": f"imagefleet/{version('imagefleet')}"}
         try:
-            answer = send_http_request(
-                vetted.result(self._total_s),
+            response = send_http_request(
+                endpoint.result(self._timeout_s),
                 self._tls,
                 "GET",
                 headers,
                 deadline=deadline,
-                longest=LARGEST_BYTES + 1,
+                max_bytes=MAX_BYTES + 1,
             )
         except CallbackRefused as error:
             raise InvalidInput(f"{field}: {error}") from None
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             late = time.monotonic() >= deadline
-            why = f"not there within {self._total_s:g} s" if late else f"{error}"
+            why = f"not fetched within {self._timeout_s:g} s" if late else f"{error}"
             raise InputUnavailable(f"{field}: {why or type(error).__name__}") from error
-        if answer.status >= 500 or answer.status in _BUSY:
-            raise InputUnavailable(f"{field}: its server answers {answer.status}")
-        if answer.status != 200:
-            note = "; redirects are not followed" if 300 <= answer.status < 400 else ""
-            raise InvalidInput(f"{field}: its server answers {answer.status}{note}")
-        if not answer.whole and len(answer.body) <= LARGEST_BYTES:
+        if response.status >= 500 or response.status in _TRANSIENT_STATUSES:
+            raise InputUnavailable(f"{field}: its server answers {response.status}")
+        if response.status != 200:
+            note = "; redirects are not followed" if 300 <= response.status < 400 else ""
+            raise InvalidInput(f"{field}: its server answers {response.status}{note}")
+        if not response.complete and len(response.body) <= MAX_BYTES:
             raise InputUnavailable(f"{field}: its server stopped in the middle")
-        return answer.body
+        return response.body
 
 
-def _in_colours(picture: Image.Image) -> Image.Image:
-    if picture.mode in _DEEP_GREYS:  # of which Pillow makes white what is above 255
-        picture = Image.fromarray((np.asarray(picture) // 257).astype(np.uint8))
-    return picture.convert("RGB")
-
-
-_UNREADABLE: Final = (
-    OSError,
-    SyntaxError,  # Pillow's word for a broken PNG
-    ValueError,
-    EOFError,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
-)
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in _GREY_16_BIT_MODES:  # Pillow's own conversion makes all above 255 white
+        image = Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
+    return image.convert("RGB")

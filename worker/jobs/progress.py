@@ -1,7 +1,7 @@
-"""Tell the records how far a batch is, without ever holding the devices up.
+"""Report the progress of batches to the job records without delaying the devices.
 
-One thread writes; while it is busy, newer steps replace older ones. On its way back it learns which
-jobs were cancelled or taken over.
+One thread writes. While it is busy, a newer step replaces an older one. The answers say which jobs
+were cancelled or are held by another attempt; their attempts are abandoned.
 """
 
 import logging
@@ -11,22 +11,22 @@ from collections.abc import Sequence
 from typing import Final
 
 from imagefleet.shared.errors import JobCancelled, LeaseLost
-from imagefleet.shared.jobs.events import callback
+from imagefleet.shared.jobs.events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.devices.work import Slot
-from imagefleet.worker.images.thumbnail import preview_url
+from imagefleet.worker.images.preview_image import preview_url
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 
 log = logging.getLogger(__name__)
 
-_SHORTEST_INTERVAL_S: Final = 0.2
+_MIN_INTERVAL_S: Final = 0.2
 _QUARTERS: Final = 4
-"""`progress` callbacks a job gets at most, one a quarter of its steps."""
+"""A job gets a `progress` callback after each quarter of its steps but the last."""
 
 
 class ProgressReporter:
-    """`report` returns at once; call it from the device thread at every step."""
+    """Writes progress in a thread of its own. Call `report` at every step; it returns at once."""
 
     def __init__(self, records: JobRecords) -> None:
         self._records = records
@@ -37,13 +37,16 @@ class ProgressReporter:
         self._thread = threading.Thread(target=self._loop, name="progress", daemon=True)
 
     def start(self) -> None:
+        """Start the thread that writes."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Stop writing."""
         self._stopped.set()
         self._wake.set()
 
     def report(self, batch: Sequence[Slot], step: int) -> None:
+        """Note that `batch` has done `step` steps."""
         with self._lock:
             self._latest = (batch, step)
         self._wake.set()
@@ -56,33 +59,33 @@ class ProgressReporter:
                 latest, self._latest = self._latest, None
             if latest is not None:
                 try:
-                    self._note_batch(*latest)
-                except Exception:  # progress is a courtesy: no reason to stop painting
-                    log.exception("progress was not noted")
-                time.sleep(_SHORTEST_INTERVAL_S)
+                    self._record_batch(*latest)
+                except Exception:  # jobs succeed without their progress
+                    log.exception("progress was not recorded")
+                time.sleep(_MIN_INTERVAL_S)
 
-    def _note_batch(self, batch: Sequence[Slot], step: int) -> None:
+    def _record_batch(self, batch: Sequence[Slot], step: int) -> None:
         for attempt in attempts_in(batch):
             if not attempt.ended:
-                painting = sum(slot.work is attempt for slot in batch)
-                self._note(attempt, attempt.step_of_all(step, painting))
+                denoising = sum(slot.work is attempt for slot in batch)
+                self._record(attempt, attempt.advance_step(step, denoising))
 
-    def _note(self, attempt: Attempt, step: int) -> None:
+    def _record(self, attempt: Attempt, step: int) -> None:
         steps = attempt.specs[0].steps
         quarter = step * _QUARTERS // steps
         event = None
-        if attempt.quarter < quarter < _QUARTERS:
-            attempt.quarter = quarter
+        if attempt.reported_quarter < quarter < _QUARTERS:
+            attempt.reported_quarter = quarter
             kind = CallbackEvent.PROGRESS
-            event = callback(kind, attempt.job_id, attempt.request, step=step, steps=steps)
-        sketch, attempt.sketch = attempt.sketch, None
-        preview = "" if sketch is None else preview_url(sketch())
+            event = build_callback(kind, attempt.job_id, attempt.request, step=step, steps=steps)
+        fetch_preview, attempt.fetch_preview = attempt.fetch_preview, None
+        preview = "" if fetch_preview is None else preview_url(fetch_preview())
         try:
-            goes_on = self._records.progress(
+            wanted = self._records.progress(
                 attempt.job_id, attempt.token, step, steps, event, preview
             )
         except LeaseLost as error:
             attempt.abandon(error)
         else:
-            if not goes_on:
+            if not wanted:
                 attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))

@@ -1,8 +1,8 @@
-"""From a request that Celery received to an attempt that has begun, or to the reason why not.
+"""Start the jobs of requests that Celery received: an attempt comes out, or why there is none.
 
-Whatever a message comes to, it takes the record of its job first, by the same compare-and-set: so a
-refusal ends a job that nobody works on any more, and never one that ended before. Knows no batches,
-no devices and no pool.
+Acquire the job record (compare-and-set) before deciding the outcome. So a refusal ends only a job
+that no other attempt holds, and never one that has ended. The starter knows no batches, no devices
+and no pool.
 """
 
 import logging
@@ -17,10 +17,12 @@ from imagefleet.shared.errors import ImagefleetError, MessageRejected, TooManyDe
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.celery_message import RECORDED
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
-from imagefleet.shared.jobs.events import callback
-from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, JobError, JobRequest, unpack
+from imagefleet.shared.jobs.events import build_callback
+from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, JobError
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
-from imagefleet.shared.jobs.records import JobRecords, StartRequest, TransitionResult
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.request import JobRequest, unpack
+from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.worker.engine.interface import ModelInfo
 from imagefleet.worker.jobs.attempt import Attempt, offer_of, plan_attempt
 from imagefleet.worker.queues.claims import Claimed, Claims
@@ -29,105 +31,110 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """What a message comes to if it may have its job."""
+class _PlannedStart:
+    """The outcome of a message, if its attempt acquires the job record."""
 
     job_id: str
     claimed: Claimed
-    comes_to: Attempt | ImagefleetError
-    asked: JobRequest | None = None
-    """None if nobody can read it."""
+    outcome: Attempt | ImagefleetError
+    request: JobRequest | None = None
+    """None if it cannot be read."""
     recorded: bool = True
-    """Whether its record was made together with the message: if it is missing, it has expired."""
+    """Whether the record was created together with the message. If such a record is missing, it has
+    expired."""
 
 
 class JobStarter:
-    """Of one worker."""
+    """Starts the jobs that one worker claimed."""
 
     def __init__(
         self,
         claims: Claims,
         records: JobRecords,
-        dead: DeadLetters,
+        dead_letters: DeadLetters,
         info: ModelInfo,
         max_deliveries: int,
     ) -> None:
         self._claims = claims
         self._records = records
-        self._dead = dead
+        self._dead_letters = dead_letters
         self._info = info
         offer = offer_of(info)
         self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
         self._max_deliveries = max_deliveries
 
-    def begin(self, requests: Sequence[Request]) -> list[Attempt | ImagefleetError | None]:
-        """For each request its attempt, why there can be none, or None if its job had ended before.
+    def start(self, requests: Sequence[Request]) -> list[Attempt | ImagefleetError | None]:
+        """Start the job of each request. Return its attempt, the reason why it was refused, or None
+        if there is nothing to do for it.
 
-        Some need nothing more: their claim is let go already (`Claims.holds`).
+        The claim of a request may be released already (`Claims.holds`); it needs nothing more.
         """
-        plans = [self._plan(request) for request in requests]
-        beginnings = [self._beginning(plan) for plan in plans if plan is not None]
-        moves = iter(self._records.begin(*beginnings))
-        return [None if plan is None else self._settle(plan, next(moves)) for plan in plans]
+        plans = [self._plan_start(request) for request in requests]
+        starts = [self._start_request(plan) for plan in plans if plan is not None]
+        transitions = iter(self._records.start(*starts))
+        return [
+            None if plan is None else self._apply_transition(plan, next(transitions))
+            for plan in plans
+        ]
 
     def acknowledge(self, claimed: Claimed, job_id: str) -> None:
-        """Celery is done with a request: its message goes, if its job's record has ended."""
+        """Acknowledge a request that Celery has finished with, if the record of its job has
+        ended."""
         self._claims.ack(claimed.tag, self._records.key(job_id))
 
-    def bury(self, claimed: Claimed, reason: str) -> None:
-        """Keep a message that nobody can read among the dead letters, and end its job if it has
-        one."""
-        log.error("message on %r goes to the dead letters: %s", claimed.list_key, reason)
+    def add_to_dead_letters(self, claimed: Claimed, reason: str) -> None:
+        """Add a message that cannot be read to the dead letters, and fail its job if it has one."""
+        log.error("a message on %r goes to the dead letters: %s", claimed.list_key, reason)
         error = MessageRejected(reason)
-        letter = self._keep(claimed, error)
+        letter = self._add_dead_letter(claimed, error)
         if letter.job_id is not None:
-            plan = _Plan(job_id=letter.job_id, claimed=claimed, comes_to=error)
-            [move] = self._records.begin(self._beginning(plan))
-            self._settle(plan, move)
+            plan = _PlannedStart(job_id=letter.job_id, claimed=claimed, outcome=error)
+            [transition] = self._records.start(self._start_request(plan))
+            self._apply_transition(plan, transition)
             self.acknowledge(claimed, letter.job_id)
         else:
             self._claims.ack(claimed.tag)
 
-    def _plan(self, request: Request) -> _Plan | None:
-        """None if it was revoked, or cannot be read."""
+    def _plan_start(self, request: Request) -> _PlannedStart | None:
+        """Return None if the request was revoked or cannot be read."""
         claimed: Claimed = request.message.claimed
         recorded = RECORDED in request.message.headers
-        plan = partial(_Plan, job_id=request.id, claimed=claimed, recorded=recorded)
-        asked = None
+        plan = partial(_PlannedStart, job_id=request.id, claimed=claimed, recorded=recorded)
+        job_request = None
         try:
             if request.revoked():
                 return None
-            asked = unpack(request.request_dict["kwargs"], request.id)
-            attempt = self._attempt(request.id, asked, claimed)
-            return plan(asked=asked, comes_to=attempt)
+            job_request = unpack(request.request_dict["kwargs"], request.id)
+            attempt = self._plan_attempt(request.id, job_request, claimed)
+            return plan(request=job_request, outcome=attempt)
         except redis.RedisError:
             raise
         except ImagefleetError as error:
-            return plan(asked=asked, comes_to=error)
-        except Exception as error:  # anybody can write anything to a queue
+            return plan(request=job_request, outcome=error)
+        except Exception as error:  # any client can write anything to a queue
             log.error("job %s", request.id, exc_info=error)
-            self.bury(claimed, f"cannot be begun: {type(error).__name__}: {error}")
+            self.add_to_dead_letters(claimed, f"cannot be started: {type(error).__name__}: {error}")
             return None
 
-    def _attempt(self, job_id: str, asked: JobRequest, claimed: Claimed) -> Attempt:
-        admit(asked, self._offers)
+    def _plan_attempt(self, job_id: str, request: JobRequest, claimed: Claimed) -> Attempt:
+        admit(request, self._offers)
         if claimed.deliveries > self._max_deliveries:
             raise TooManyDeliveries(
                 f"{self._max_deliveries} workers died with this job; it is not tried again"
             )
         return plan_attempt(
             job_id,
-            asked,
+            request,
             self._info,
             deliveries=claimed.deliveries,
             tag=claimed.tag,
             token=claimed.attempt,
         )
 
-    def _beginning(self, plan: _Plan) -> StartRequest:
+    def _start_request(self, plan: _PlannedStart) -> StartRequest:
         started = None
-        if isinstance(plan.comes_to, Attempt):
-            started = callback(CallbackEvent.STARTED, plan.job_id, plan.comes_to.request)
+        if isinstance(plan.outcome, Attempt):
+            started = build_callback(CallbackEvent.STARTED, plan.job_id, plan.outcome.request)
         return StartRequest(
             job_id=plan.job_id,
             attempt=plan.claimed.attempt,
@@ -136,37 +143,40 @@ class JobStarter:
             claim=(self._claims.key, plan.claimed.tag),
         )
 
-    def _settle(self, plan: _Plan, move: TransitionResult) -> Attempt | ImagefleetError | None:
-        if move.state is None and plan.asked is not None and not plan.recorded:
-            self._records.adopt(plan.job_id, plan.asked)
-            [move] = self._records.begin(self._beginning(plan))
-        if move.cancel_requested:
-            self._records.withdraw(plan.job_id)
+    def _apply_transition(
+        self, plan: _PlannedStart, transition: TransitionResult
+    ) -> Attempt | ImagefleetError | None:
+        """Return the outcome of the message, given the answer of its job record."""
+        if transition.state is None and plan.request is not None and not plan.recorded:
+            self._records.create_if_missing(plan.job_id, plan.request)
+            [transition] = self._records.start(self._start_request(plan))
+        if transition.cancel_requested:
+            self._records.cancel_unconditionally(plan.job_id)
             return None
-        if move.state in TERMINAL or (move.state is None and plan.recorded):
+        if transition.state in TERMINAL or (transition.state is None and plan.recorded):
             return None
-        if move.state is not None and not move.happened:
-            self._claims.requeue(plan.claimed.tag)  # its message is somebody else's by now
+        if transition.state is not None and not transition.happened:
+            self._claims.requeue(plan.claimed.tag)  # by now another worker holds the message
             return None
-        if isinstance(plan.comes_to, ImagefleetError):
-            self._refuse(plan, plan.comes_to)
+        if isinstance(plan.outcome, ImagefleetError):
+            self._refuse(plan, plan.outcome)
         else:
-            plan.comes_to.submitted_at = move.submitted_at
-            plan.comes_to.retries = move.retries
-        return plan.comes_to
+            plan.outcome.submitted_at = transition.submitted_at
+            plan.outcome.retries = transition.retries
+        return plan.outcome
 
-    def _refuse(self, plan: _Plan, error: ImagefleetError) -> None:
-        log.warning("job %s refused: %s", plan.job_id, error.code)
+    def _refuse(self, plan: _PlannedStart, error: ImagefleetError) -> None:
+        log.warning("job %s is refused: %s", plan.job_id, error.code)
         if isinstance(error, TooManyDeliveries):
-            self._keep(plan.claimed, error)
+            self._add_dead_letter(plan.claimed, error)
         [status] = self._records.read([plan.job_id])
         if status is not None:
             reason = JobError(code=error.code, message=str(error))
-            event = callback(CallbackEvent.FAILED, plan.job_id, status.request, error=reason)
+            event = build_callback(CallbackEvent.FAILED, plan.job_id, status.request, error=reason)
             self._records.fail(plan.job_id, plan.claimed.attempt, reason, event)
 
-    def _keep(self, claimed: Claimed, error: ImagefleetError) -> DeadLetter:
-        return self._dead.add(
+    def _add_dead_letter(self, claimed: Claimed, error: ImagefleetError) -> DeadLetter:
+        return self._dead_letters.add(
             claimed.list_key,
             claimed.message,
             code=error.code,
