@@ -1,4 +1,4 @@
-"""Picture files: the pixels survive, and so does what viewers want to know of them."""
+"""Image files keep their pixels, and the metadata that viewers read."""
 
 import json
 from collections.abc import Mapping
@@ -10,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from imagefleet.shared.jobs.model import MAX_PROMPT_CHARACTERS, ImageFormat
+from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.images.encode import FORMATS, encode
-from imagefleet.worker.images.metadata import infotext, picture_metadata
+from imagefleet.worker.images.metadata import image_metadata, infotext
 
 USER_COMMENT, EXIF_IFD, IMAGE_DESCRIPTION = 0x9286, 0x8769, 0x010E
 INFO = ModelInfo(
@@ -28,7 +29,7 @@ INFO = ModelInfo(
 )
 
 
-def _described(prompt: str = "a red circle", negative_prompt: str = "") -> dict[str, Any]:
+def _metadata(prompt: str = "a red circle", negative_prompt: str = "") -> dict[str, Any]:
     spec = ImageSpec(
         prompt=prompt,
         negative_prompt=negative_prompt,
@@ -36,7 +37,7 @@ def _described(prompt: str = "a red circle", negative_prompt: str = "") -> dict[
         num_inference_steps=20,
         guidance_scale=3.0,
     )
-    return picture_metadata(job_id="cat-1", spec=spec, shape=INFO.shapes[0], info=INFO)
+    return image_metadata(job_id="cat-1", spec=spec, shape=INFO.shapes[0], info=INFO)
 
 
 def _pixels() -> NDArray[np.uint8]:
@@ -57,55 +58,55 @@ def _user_comment(image: Image.Image) -> str:
 
 
 def test_png_keeps_every_pixel() -> None:
-    encoded = encode(_pixels(), "png", _described())
+    encoded = encode(_pixels(), "png", _metadata())
     assert (encoded.content_type, encoded.extension) == ("image/png", "png")
     assert np.array_equal(np.asarray(_open(encoded.data)), _pixels())
 
 
 @pytest.mark.parametrize("file_format", ["webp", "jpeg"])
-def test_the_lossy_formats_stay_near(file_format: str) -> None:
-    encoded = encode(_pixels(), file_format, _described())
+def test_the_lossy_formats_stay_close_to_the_pixels(file_format: str) -> None:
+    encoded = encode(_pixels(), file_format, _metadata())
     image = _open(encoded.data)
     assert image.format == file_format.upper()
     difference = np.abs(np.asarray(image).astype(int) - _pixels())
     assert difference.mean() < 6
 
 
-def test_every_format_a_job_may_ask_for_can_be_written() -> None:
+def test_every_format_of_a_request_can_be_written() -> None:
     assert set(FORMATS) == {file_format.value for file_format in ImageFormat}
 
 
-def test_the_same_picture_is_the_same_bytes() -> None:
+def test_the_same_image_gives_the_same_bytes() -> None:
     for file_format in FORMATS:
-        assert encode(_pixels(), file_format, _described()) == encode(
-            _pixels(), file_format, _described()
+        assert encode(_pixels(), file_format, _metadata()) == encode(
+            _pixels(), file_format, _metadata()
         )
 
 
 @pytest.mark.parametrize("prompt", ["a red circle", "ein Bär, ein Kreis: rot", "赤い丸 🔴\nzwei"])
-def test_png_carries_its_parameters_where_viewers_look(prompt: str) -> None:
-    described = _described(prompt, "blurry")
-    text = _open(encode(_pixels(), "png", described).data).info
-    assert text["parameters"] == infotext(described)
-    assert json.loads(text["imagefleet"]) == described
+def test_png_carries_its_parameters_where_viewers_read_them(prompt: str) -> None:
+    metadata = _metadata(prompt, "blurry")
+    text = _open(encode(_pixels(), "png", metadata).data).info
+    assert text["parameters"] == infotext(metadata)
+    assert json.loads(text["imagefleet"]) == metadata
 
 
 @pytest.mark.parametrize("prompt", ["a red circle", "ein Bär, ein Kreis: rot", "赤い丸 🔴\nzwei"])
-def test_webp_and_jpeg_carry_the_same(prompt: str) -> None:
-    described = _described(prompt, "blurry")
-    webp = _open(encode(_pixels(), "webp", described).data)
-    jpeg = _open(encode(_pixels(), "jpeg", described).data)
-    assert _user_comment(webp) == _user_comment(jpeg) == infotext(described)
-    assert json.loads(webp.getexif()[IMAGE_DESCRIPTION]) == described
-    assert json.loads(jpeg.info["comment"]) == described
+def test_webp_and_jpeg_carry_the_same_metadata(prompt: str) -> None:
+    metadata = _metadata(prompt, "blurry")
+    webp = _open(encode(_pixels(), "webp", metadata).data)
+    jpeg = _open(encode(_pixels(), "jpeg", metadata).data)
+    assert _user_comment(webp) == _user_comment(jpeg) == infotext(metadata)
+    assert json.loads(webp.getexif()[IMAGE_DESCRIPTION]) == metadata
+    assert json.loads(jpeg.info["comment"]) == metadata
 
 
 @pytest.mark.parametrize("character", ["a", "ä", "\n", '"', "🔴"])
 def test_the_longest_prompts_fit_every_format(character: str) -> None:
     longest = character * MAX_PROMPT_CHARACTERS
-    described = _described(longest, longest)
+    metadata = _metadata(longest, longest)
     for file_format in FORMATS:
-        assert _open(encode(_pixels(), file_format, described).data).size == (48, 64)
+        assert _open(encode(_pixels(), file_format, metadata).data).size == (48, 64)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +118,12 @@ def test_the_longest_prompts_fit_every_format(character: str) -> None:
         np.zeros((8, 8, 3), np.float32),
     ],
 )
-def test_what_is_no_picture_is_refused(pixels: NDArray[Any]) -> None:
+def test_an_array_that_is_no_image_is_refused(pixels: NDArray[Any]) -> None:
     with pytest.raises(ValueError, match="not uint8"):
-        encode(pixels, "png", _described())
+        encode(pixels, "png", _metadata())
 
 
 def test_an_unknown_format_is_refused() -> None:
-    described: Mapping[str, Any] = _described()
+    metadata: Mapping[str, Any] = _metadata()
     with pytest.raises(ValueError, match="none of png, webp, jpeg"):
-        encode(_pixels(), "gif", described)
+        encode(_pixels(), "gif", metadata)

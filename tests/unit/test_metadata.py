@@ -1,4 +1,4 @@
-"""What is told of a picture: inside it only what it depends on, beside it all."""
+"""The file of an image holds only what the image depends on; the document beside it holds all."""
 
 import json
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ import pytest
 
 from imagefleet.shared.storage import StoredObject
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
-from imagefleet.worker.images.metadata import infotext, picture_metadata, sidecar
+from imagefleet.worker.images.metadata import image_metadata, infotext, sidecar
 
 INFO = ModelInfo(
     name="shapes",
@@ -27,13 +27,13 @@ SPEC = ImageSpec(
 )
 
 
-def _described(**changes: Any) -> dict[str, Any]:
-    described = picture_metadata(job_id="cat-1", spec=SPEC, shape=INFO.shapes[0], info=INFO)
-    return described | changes
+def _metadata(**changes: Any) -> dict[str, Any]:
+    metadata = image_metadata(job_id="cat-1", spec=SPEC, shape=INFO.shapes[0], info=INFO)
+    return metadata | changes
 
 
-def test_inside_stands_everything_the_picture_depends_on() -> None:
-    assert _described() == {
+def test_the_metadata_holds_everything_the_image_depends_on() -> None:
+    assert _metadata() == {
         "job_id": "cat-1",
         "image_index": 2,
         "prompt": "a red circle",
@@ -52,8 +52,8 @@ def test_inside_stands_everything_the_picture_depends_on() -> None:
     }
 
 
-def test_the_text_is_in_the_form_viewers_read() -> None:
-    assert infotext(_described(negative_prompt="blurry")) == (
+def test_the_text_has_the_format_that_viewers_read() -> None:
+    assert infotext(_metadata(negative_prompt="blurry")) == (
         "a red circle\n"
         "Negative prompt: blurry\n"
         "Steps: 20, Sampler: DDIM, CFG scale: 3, Seed: 7, Size: 48x64, Model: shapes, "
@@ -61,8 +61,8 @@ def test_the_text_is_in_the_form_viewers_read() -> None:
     )
 
 
-def test_without_a_negative_prompt_there_is_no_line_for_it() -> None:
-    assert infotext(_described()).splitlines()[1].startswith("Steps: 20")
+def test_an_empty_negative_prompt_gets_no_line() -> None:
+    assert infotext(_metadata()).splitlines()[1].startswith("Steps: 20")
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_without_a_negative_prompt_there_is_no_line_for_it() -> None:
     ],
 )
 def test_values_are_written_as_viewers_expect(key: str, value: object, written: str) -> None:
-    assert written in infotext(_described(**{key: value}))
+    assert written in infotext(_metadata(**{key: value}))
 
 
-def test_the_document_beside_it_adds_who_when_and_how_fast() -> None:
+def test_the_sidecar_adds_the_worker_the_time_and_the_timings() -> None:
     image = StoredObject(key="jobs/cat-1/2.png", url="memory://x", sha256="00", size=3)
     document = json.loads(
         sidecar(
-            _described(prompt="ein Bär"),
+            _metadata(prompt="ein Bär"),
             image=image,
             attempt=2,
             worker="host:1",
@@ -91,7 +91,7 @@ def test_the_document_beside_it_adds_who_when_and_how_fast() -> None:
             created_at=datetime(2026, 1, 2, tzinfo=UTC),
         )
     )
-    assert document == _described(prompt="ein Bär") | {
+    assert document == _metadata(prompt="ein Bär") | {
         "image": {"key": "jobs/cat-1/2.png", "url": "memory://x", "sha256": "00", "size": 3},
         "attempt": 2,
         "worker": "host:1",

@@ -1,7 +1,7 @@
-"""From pixels to the bytes of a picture file that carries its own parameters.
+"""Encode an image as a file that carries its own parameters.
 
-Goes in: uint8 RGB and what `worker.images.metadata` says of it. Comes out: PNG, WebP or JPEG. The
-same input gives the same bytes. The only module that knows Pillow.
+uint8 RGB and the metadata of `worker.images.metadata` go in; a PNG, WebP or JPEG file comes out.
+The same input gives the same bytes.
 """
 
 import json
@@ -17,10 +17,10 @@ from PIL import Image, PngImagePlugin
 from imagefleet.worker.images.metadata import infotext
 
 _PNG_COMPRESSION: Final = 3
-"""zlib level. At 512² 52 images/s a core where Pillow's default makes 16, at the same size."""
+"""zlib level. At 512² it encodes 52 images/s per core, Pillow's default 16, at the same size."""
 _WEBP_QUALITY: Final = 80
 _WEBP_METHOD: Final = 0
-"""210 images/s a core at 512²."""
+"""It encodes 210 images/s per core at 512²."""
 _JPEG_QUALITY: Final = 90
 
 _EXIF_IFD: Final = 0x8769
@@ -30,7 +30,7 @@ _USER_COMMENT: Final = 0x9286
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedImage:
-    """One picture as a file."""
+    """One image as a file."""
 
     data: bytes
     content_type: str
@@ -38,12 +38,17 @@ class EncodedImage:
 
 
 def encode(
-    pixels: NDArray[np.uint8], file_format: str, described: Mapping[str, Any]
+    pixels: NDArray[np.uint8], file_format: str, metadata: Mapping[str, Any]
 ) -> EncodedImage:
-    """`pixels` is [height, width, 3], RGB; `described` comes from `picture_metadata`.
+    """Encode one image.
+
+    Args:
+        pixels: [height, width, 3], RGB.
+        file_format: a key of `FORMATS`.
+        metadata: as `image_metadata` returns it.
 
     Raises:
-        ValueError: another shape or type of array, or a format that is not in `FORMATS`.
+        ValueError: `pixels` has another shape or type, or the format is not in `FORMATS`.
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
         raise ValueError(f"pixels are {pixels.dtype}{list(pixels.shape)}, not uint8[h, w, 3]")
@@ -51,41 +56,42 @@ def encode(
         raise ValueError(f"format {file_format!r} is none of {', '.join(FORMATS)}")
     content_type, extension, save = FORMATS[file_format]
     buffer = BytesIO()
-    save(Image.fromarray(pixels), buffer, described)
+    save(Image.fromarray(pixels), buffer, metadata)
     return EncodedImage(data=buffer.getvalue(), content_type=content_type, extension=extension)
 
 
-def _save_png(image: Image.Image, buffer: BytesIO, described: Mapping[str, Any]) -> None:
-    """Text chunks `parameters`, where viewers look, and `imagefleet`, which loses nothing."""
+def _save_png(image: Image.Image, buffer: BytesIO, metadata: Mapping[str, Any]) -> None:
+    """Write the text chunks `parameters`, which viewers read, and `imagefleet`, the whole JSON."""
     chunks = PngImagePlugin.PngInfo()
-    chunks.add_text("parameters", infotext(described))  # tEXt, or iTXt beyond Latin-1
-    chunks.add_itxt("imagefleet", _json(described))
+    chunks.add_text("parameters", infotext(metadata))  # tEXt, or iTXt beyond Latin-1
+    chunks.add_itxt("imagefleet", _json(metadata))
     image.save(buffer, "PNG", compress_level=_PNG_COMPRESSION, pnginfo=chunks)
 
 
-def _save_webp(image: Image.Image, buffer: BytesIO, described: Mapping[str, Any]) -> None:
-    exif = _exif(described)
-    exif[_IMAGE_DESCRIPTION] = json.dumps(described)  # ASCII, as Exif 2.3 wants it
+def _save_webp(image: Image.Image, buffer: BytesIO, metadata: Mapping[str, Any]) -> None:
+    exif = _exif(metadata)
+    exif[_IMAGE_DESCRIPTION] = json.dumps(metadata)  # Exif 2.3 requires ASCII
     image.save(buffer, "WEBP", quality=_WEBP_QUALITY, method=_WEBP_METHOD, exif=exif)
 
 
-def _save_jpeg(image: Image.Image, buffer: BytesIO, described: Mapping[str, Any]) -> None:
-    """The JSON goes into the comment: with it two of the longest prompts would burst the 64 KiB
-    that Exif has in a JPEG."""
-    comment = _json(described).encode()
-    image.save(buffer, "JPEG", quality=_JPEG_QUALITY, exif=_exif(described), comment=comment)
+def _save_jpeg(image: Image.Image, buffer: BytesIO, metadata: Mapping[str, Any]) -> None:
+    """Write the JSON into the comment. In Exif, with two prompts of the maximum length, it would
+    exceed the 64 KiB that a JPEG has for it."""
+    comment = _json(metadata).encode()
+    image.save(buffer, "JPEG", quality=_JPEG_QUALITY, exif=_exif(metadata), comment=comment)
 
 
-def _exif(described: Mapping[str, Any]) -> Image.Exif:
-    """UserComment as the web UI writes it: UTF-16, big-endian, behind its code's name."""
+def _exif(metadata: Mapping[str, Any]) -> Image.Exif:
+    """Return Exif with UserComment as AUTOMATIC1111's web UI writes it: UTF-16, big-endian, after
+    the name of the encoding."""
     exif = Image.Exif()
-    comment = b"UNICODE\0" + infotext(described).encode("utf-16-be")
+    comment = b"UNICODE\0" + infotext(metadata).encode("utf-16-be")
     exif.get_ifd(_EXIF_IFD)[_USER_COMMENT] = comment
     return exif
 
 
-def _json(described: Mapping[str, Any]) -> str:
-    return json.dumps(described, ensure_ascii=False)
+def _json(metadata: Mapping[str, Any]) -> str:
+    return json.dumps(metadata, ensure_ascii=False)
 
 
 FORMATS: Final[Mapping[str, tuple[str, str, Callable[..., None]]]] = {
@@ -93,4 +99,4 @@ FORMATS: Final[Mapping[str, tuple[str, str, Callable[..., None]]]] = {
     "webp": ("image/webp", "webp", _save_webp),
     "jpeg": ("image/jpeg", "jpg", _save_jpeg),
 }
-"""Content type, extension and how to write it."""
+"""Content type, file extension and writer of each format."""

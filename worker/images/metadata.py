@@ -1,7 +1,8 @@
-"""How a picture came to be, as the JSON document beside it and as the text inside it.
+"""Describe how an image was generated: as a JSON document beside it and as text inside it.
 
-Plain functions of plain values. What is inside the picture depends on the job and the model alone,
-so a second attempt makes the same bytes; who made it, when and how fast is only in the document.
+The functions are pure. The metadata inside an image depends on the job and the model alone, so a
+second attempt makes the same bytes. Only the document beside it says which worker made it, when
+and how fast.
 """
 
 import json
@@ -26,13 +27,13 @@ SAMPLER_NAMES: Final = MappingProxyType(
         "lcm": "LCM",
     }
 )
-"""Our schedulers under the names that viewers of generated images know."""
+"""The names of the schedulers that viewers of generated images know."""
 
-_SHORT_HASH: Final = 10
-"""Digits of a model's digest that viewers show and compare."""
+_SHORT_HASH_DIGITS: Final = 10
+"""Hexadecimal digits of the model digest that viewers show and compare."""
 
 
-def picture_metadata(
+def image_metadata(
     *,
     job_id: str,
     spec: ImageSpec,
@@ -41,14 +42,17 @@ def picture_metadata(
     truncated: bool = False,
     nsfw: bool = False,
 ) -> dict[str, Any]:
-    """What the picture depends on, and nothing else. Keys:
+    """Return everything the image depends on, and nothing else. The keys are:
 
-    job_id, image_index; prompt, prompt_truncated (whether the model read only its first 77 tokens),
-    negative_prompt, height, width, num_inference_steps,
-    guidance_scale, scheduler, seed: as used; strength and original (`sha256:…` of the picture it
-    started from, with its mask) if there was one; nsfw (whether the safety checker made it black);
-    model, model_digest (`sha256:…`);
-    versions (name to version of imagefleet and the engine's libraries).
+    - job_id, image_index
+    - prompt, negative_prompt, height, width, num_inference_steps, guidance_scale, scheduler, seed:
+      the values used
+    - prompt_truncated: whether the model read only the first 77 tokens of the prompt
+    - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
+      mask
+    - nsfw: whether the safety checker blacked the image out
+    - model, model_digest (`sha256:…`)
+    - versions: versions of imagefleet and the libraries of the engine, by name
     """
     return {
         "job_id": job_id,
@@ -62,16 +66,16 @@ def picture_metadata(
         "guidance_scale": spec.guidance_scale,
         "scheduler": spec.scheduler,
         "seed": spec.seed,
-        **_original(spec),
+        **_init_image_metadata(spec),
         "nsfw": nsfw,
         "model": info.name,
         "model_digest": info.digest,
-        "versions": {"imagefleet": _own_version(), **info.versions},
+        "versions": {"imagefleet": _imagefleet_version(), **info.versions},
     }
 
 
 def sidecar(
-    described: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     *,
     image: StoredObject,
     attempt: int,
@@ -79,13 +83,16 @@ def sidecar(
     timings: Mapping[str, float],
     created_at: datetime,
 ) -> bytes:
-    """The document beside the picture: `described` and, on top of it,
+    """Return the JSON document beside the image. It holds `metadata` and these keys:
 
-    image (key, url, sha256, size in bytes); attempt (1 is the first); worker; timings (seconds a
-    stage); created_at (ISO 8601).
+    - image: key, url, sha256, size in bytes
+    - attempt: 1 is the first
+    - worker
+    - timings: seconds per stage
+    - created_at: ISO 8601
     """
     document = {
-        **described,
+        **metadata,
         "image": {
             "key": image.key,
             "url": image.url,
@@ -100,40 +107,43 @@ def sidecar(
     return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-def infotext(described: Mapping[str, Any]) -> str:
-    """The parameters in the form of AUTOMATIC1111's web UI, which most viewers read.
+def infotext(metadata: Mapping[str, Any]) -> str:
+    """Return the parameters in the format of AUTOMATIC1111's web UI, which most viewers read.
 
+    Source:
     https://github.com/AUTOMATIC1111/stable-diffusion-webui, modules/infotext_utils.py
     """
     settings = {
-        "Steps": described["num_inference_steps"],
-        "DiffusionPrograms": SAMPLER_NAMES.get(described["scheduler"], described["scheduler"]),
-        "CFG scale": f"{described['guidance_scale']:g}",
-        "Seed": described["seed"],
-        "Size": f"{described['width']}x{described['height']}",
-        "Model": described["model"],
-        "Model hash": described["model_digest"].removeprefix("sha256:")[:_SHORT_HASH],
-        "Version": f"imagefleet {described['versions']['imagefleet']}",
+        "Steps": metadata["num_inference_steps"],
+        "Sampler": SAMPLER_NAMES.get(metadata["scheduler"], metadata["scheduler"]),
+        "CFG scale": f"{metadata['guidance_scale']:g}",
+        "Seed": metadata["seed"],
+        "Size": f"{metadata['width']}x{metadata['height']}",
+        "Model": metadata["model"],
+        "Model hash": metadata["model_digest"].removeprefix("sha256:")[:_SHORT_HASH_DIGITS],
+        "Version": f"imagefleet {metadata['versions']['imagefleet']}",
     }
-    lines = [described["prompt"]]
-    if described["negative_prompt"]:
-        lines.append(f"Negative prompt: {described['negative_prompt']}")
-    lines.append(", ".join(f"{name}: {_quoted(value)}" for name, value in settings.items()))
+    lines = [metadata["prompt"]]
+    if metadata["negative_prompt"]:
+        lines.append(f"Negative prompt: {metadata['negative_prompt']}")
+    lines.append(
+        ", ".join(f"{name}: {_quote_if_needed(value)}" for name, value in settings.items())
+    )
     return "\n".join(lines)
 
 
-def _original(spec: ImageSpec) -> dict[str, Any]:
-    if spec.original is None:
+def _init_image_metadata(spec: ImageSpec) -> dict[str, Any]:
+    if spec.init_image is None:
         return {}
-    return {"strength": spec.original.strength, "original": spec.original.digest}
+    return {"strength": spec.init_image.strength, "original": spec.init_image.digest}
 
 
 @cache
-def _own_version() -> str:
+def _imagefleet_version() -> str:
     return version("imagefleet")
 
 
-def _quoted(value: object) -> str:
-    """Quoted like the web UI does when the value holds one of the format's own separators."""
+def _quote_if_needed(value: object) -> str:
+    """Quote a value that contains a separator of the format, as the web UI does."""
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if any(mark in text for mark in ",:\n") else text
