@@ -1,4 +1,4 @@
-"""Where callbacks go, and above all where they do not."""
+"""Callbacks go to public addresses only, unless the operator allows more."""
 
 import socket
 from ipaddress import ip_address
@@ -8,12 +8,12 @@ import pytest
 from imagefleet.shared.errors import CallbackRefused, ConfigurationError
 from imagefleet.worker.outbound.address_policy import AllowList, refusal_reason, resolve_allowed
 
-NOBODY = AllowList()
+ALLOW_NONE = AllowList()
 PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:2800:220:1:248:1893:25c8:1946", "2a00:1450::1"]
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_public_addresses_are_fine(address: str) -> None:
+def test_public_addresses_are_accepted(address: str) -> None:
     assert refusal_reason(ip_address(address)) is None
 
 
@@ -55,13 +55,13 @@ def test_public_addresses_are_fine(address: str) -> None:
         ("2002:a9fe:a9fe::1", "6to4"),
         ("2001::1", "Teredo"),
         ("2001:db8::1", "documentation"),
-        ("::7f00:1", "not given out"),
-        ("4000::1", "not given out"),
-        ("100::1", "not given out"),
-        ("fec0::1", "not given out"),
+        ("::7f00:1", "not allocated"),
+        ("4000::1", "not allocated"),
+        ("100::1", "not allocated"),
+        ("fec0::1", "not allocated"),
     ],
 )
-def test_addresses_that_lead_inside_are_refused_with_their_kind(address: str, why: str) -> None:
+def test_addresses_that_are_not_public_are_refused_with_the_reason(address: str, why: str) -> None:
     assert why in (refusal_reason(ip_address(address)) or "fine")
 
 
@@ -81,13 +81,13 @@ def test_addresses_that_lead_inside_are_refused_with_their_kind(address: str, wh
         "https://169.254.169.254/latest/meta-data/",
     ],
 )
-def test_every_spelling_of_an_inside_address_is_refused(url: str) -> None:
+def test_every_spelling_of_an_internal_address_is_refused(url: str) -> None:
     with pytest.raises(CallbackRefused, match="IMAGEFLEET_CALLBACK_ALLOW"):
-        resolve_allowed(url, NOBODY)
+        resolve_allowed(url, ALLOW_NONE)
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "message"),
     [
         ("ftp://93.184.216.34/", "http"),
         ("file:///etc/passwd", "http"),
@@ -95,16 +95,16 @@ def test_every_spelling_of_an_inside_address_is_refused(url: str) -> None:
         ("http://", "http"),
         ("http://user:secret@93.184.216.34/", "user"),
         ("http://user@93.184.216.34/", "user"),
-        ("http://93.184.216.34:99999/", "not an address"),
-        ("http://93.184.216.34:http/", "not an address"),
-        ("http://[::1/", "not an address"),
-        (f"http://{'a' * 64}.example/", "not an address"),
-        ("http://a..example/", "not an address"),
+        ("http://93.184.216.34:99999/", "not a valid address"),
+        ("http://93.184.216.34:http/", "not a valid address"),
+        ("http://[::1/", "not a valid address"),
+        (f"http://{'a' * 64}.example/", "not a valid address"),
+        ("http://a..example/", "not a valid address"),
     ],
 )
-def test_what_is_no_plain_web_address_is_refused(url: str, says: str) -> None:
-    with pytest.raises(CallbackRefused, match=says) as refused:
-        resolve_allowed(url, NOBODY)
+def test_urls_that_are_not_plain_http_are_refused(url: str, message: str) -> None:
+    with pytest.raises(CallbackRefused, match=message) as refused:
+        resolve_allowed(url, ALLOW_NONE)
     assert "secret" not in str(refused.value)
 
 
@@ -115,23 +115,23 @@ def _resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
-def test_one_inside_address_among_public_ones_refuses_the_name(
+def test_one_internal_address_among_public_ones_refuses_the_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _resolve_to(monkeypatch, *PUBLIC, "10.0.0.1")
     with pytest.raises(CallbackRefused, match=r"rebind\.example is 10\.0\.0\.1: private"):
-        resolve_allowed("https://rebind.example/", NOBODY)
+        resolve_allowed("https://rebind.example/", ALLOW_NONE)
 
 
-def test_an_address_that_names_itself_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_an_ip_address_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _resolve_to(monkeypatch, "10.0.0.1")
     with pytest.raises(CallbackRefused, match=r"^10\.0\.0\.1: private; IMAGEFLEET_CALLBACK_ALLOW"):
-        resolve_allowed("http://10.0.0.1/", NOBODY)
+        resolve_allowed("http://10.0.0.1/", ALLOW_NONE)
 
 
 def test_all_public_addresses_are_kept_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     _resolve_to(monkeypatch, *PUBLIC, PUBLIC[0])
-    assert resolve_allowed("https://hooks.example/", NOBODY).addresses == tuple(PUBLIC)
+    assert resolve_allowed("https://hooks.example/", ALLOW_NONE).addresses == tuple(PUBLIC)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_all_public_addresses_are_kept_in_their_order(monkeypatch: pytest.Monkey
         ("http://[2606:2800::1]:8080/", "[2606:2800::1]:8080", "/", False),
     ],
 )
-def test_the_endpoint_says_what_the_url_said(
+def test_the_endpoint_keeps_the_parts_of_the_url(
     monkeypatch: pytest.MonkeyPatch, url: str, authority: str, target: str, secure: bool
 ) -> None:
     _resolve_to(monkeypatch, PUBLIC[0])
-    endpoint = resolve_allowed(url, NOBODY)
+    endpoint = resolve_allowed(url, ALLOW_NONE)
     assert (endpoint.authority, endpoint.target, endpoint.secure) == (authority, target, secure)
 
 
@@ -167,15 +167,17 @@ def test_allowing_one_network_allows_no_other() -> None:
 
 
 @pytest.mark.parametrize("entry", ["10.0.0.0/33", "10.0.0/x", "http://hooks.internal", "::zz"])
-def test_an_allow_list_that_cannot_be_read_stops_the_start(entry: str) -> None:
+def test_an_invalid_allow_list_is_a_configuration_error(entry: str) -> None:
     with pytest.raises(ConfigurationError, match="IMAGEFLEET_CALLBACK_ALLOW"):
         AllowList.parse([entry])
 
 
-def test_a_name_that_does_not_resolve_may_resolve_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_does_not_resolve_now_raises_an_error_that_may_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def getaddrinfo(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_AGAIN, "try again")
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(OSError, match="try again"):
-        resolve_allowed("https://hooks.example/", NOBODY)
+        resolve_allowed("https://hooks.example/", ALLOW_NONE)

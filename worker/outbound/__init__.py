@@ -1,1 +1,1 @@
-"""Connections to addresses that strangers gave us: vetted, bounded, without redirects."""
+"""HTTP requests to addresses that users name: checked, bounded, without redirects."""

@@ -1,7 +1,7 @@
-"""Where we may connect to: the vetting of addresses that strangers gave us.
+"""Decide which addresses that users name may be connected to.
 
-Goes in: a URL. Comes out: the endpoint with its vetted IP addresses, to which a connection is made
-without asking the resolver again. Sends nothing.
+A URL goes in. The endpoint with its checked IP addresses comes out. A connection to it does not ask
+the resolver again, whose answer could have changed (DNS rebinding). The module sends nothing.
 """
 
 import socket
@@ -25,7 +25,7 @@ Network = IPv4Network | IPv6Network
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
-REFUSED: Final = (
+REFUSED_NETWORKS: Final = (
     (ip_network("0.0.0.0/8"), "unspecified"),
     (ip_network("10.0.0.0/8"), "private"),
     (ip_network("100.64.0.0/10"), "carrier-grade NAT"),
@@ -55,29 +55,30 @@ REFUSED: Final = (
     (ip_network("fe80::/10"), "link-local"),
     (ip_network("ff00::/8"), "multicast"),
 )
-"""Of the IANA special-purpose registries. Written out because `ipaddress.is_global` passes NAT64
-and 6to4, and answers differently from one Python to the next."""
+"""Networks of the IANA special-purpose address registries, with the reason. They are listed here
+because `ipaddress.is_global` accepts NAT64 and 6to4, and differs between versions of Python."""
 
 _IPV6_UNICAST: Final = IPv6Network("2000::/3")
-"""All of IPv6 that is given out to anybody."""
+"""The part of IPv6 that IANA has allocated for global unicast."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where to connect, and what to say there."""
+    """A checked destination of an HTTP request."""
 
     secure: bool
+    """Whether to use TLS."""
     host: str
-    """As in the URL, in ASCII: for the Host header and the certificate."""
+    """The host of the URL in ASCII (IDNA), for the Host header and the certificate."""
     port: int
     target: str
-    """Path and query, quoted."""
+    """Path and query, percent-encoded (the request target of RFC 9112)."""
     addresses: tuple[str, ...]
-    """All vetted. To be tried in this order."""
+    """Checked IP addresses, to be tried in this order."""
 
     @property
     def authority(self) -> str:
-        """The Host header."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         default = _DEFAULT_PORTS["https" if self.secure else "http"]
         return host if self.port == default else f"{host}:{self.port}"
@@ -85,14 +86,18 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class AllowList:
-    """Exceptions an operator makes: hosts by name, networks by address."""
+    """Hosts and networks that the operator allows although they are not public."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> Self:
-        """`["127.0.0.1", "10.0.0.0/8", "hooks.internal"]`. Raises ConfigurationError."""
+        """Parse entries such as `["127.0.0.1", "10.0.0.0/8", "hooks.internal"]`.
+
+        Raises:
+            ConfigurationError: an entry is neither a host nor a network.
+        """
         hosts: set[str] = set()
         networks: list[Network] = []
         for entry in entries:
@@ -106,27 +111,29 @@ class AllowList:
                 hosts.add(entry.lower().rstrip("."))
         return cls(hosts=frozenset(hosts), networks=tuple(networks))
 
-    def names(self, host: str) -> bool:
+    def allows_host(self, host: str) -> bool:
+        """Return whether `host` is allowed by its name, whatever it resolves to."""
         return host.lower().rstrip(".") in self.hosts
 
-    def holds(self, address: Address) -> bool:
+    def allows_address(self, address: Address) -> bool:
+        """Return whether `address` lies in an allowed network."""
         return any(address in network for network in self.networks)
 
 
 def resolve_allowed(url: str, allow: AllowList) -> Endpoint:
-    """Resolve `url` and look at every address it has: one bad one refuses it.
+    """Resolve `url` and check every address it has. One refused address refuses the URL.
 
     Raises:
-        CallbackRefused: we do not send there, now or later.
+        CallbackRefused: the URL is invalid or leads to a refused address; a retry will not help.
         OSError: the name does not resolve now.
     """
-    scheme, host, port, target = _parts(url)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
-    if not allow.names(host):
+    scheme, host, port, target = _split_url(url)
+    resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in resolved))
+    if not allow.allows_host(host):
         for text in addresses:
             address = ip_address(text)
-            if (why := refusal_reason(address)) and not allow.holds(address):
+            if (why := refusal_reason(address)) and not allow.allows_address(address):
                 which = host if host == text else f"{host} is {address}"
                 raise CallbackRefused(f"{which}: {why}; IMAGEFLEET_CALLBACK_ALLOW would permit it")
     return Endpoint(
@@ -135,22 +142,22 @@ def resolve_allowed(url: str, allow: AllowList) -> Endpoint:
 
 
 def refusal_reason(address: Address) -> str | None:
-    """What kind of address this is that we do not send to; None for a public one."""
-    for network, why in REFUSED:
+    """Return why requests to `address` are refused; None for a public address."""
+    for network, why in REFUSED_NETWORKS:
         if address in network:
             return why
     if address.version == 6 and address not in _IPV6_UNICAST:
-        return "not given out to anybody"
+        return "not allocated for global unicast"
     return None if address.is_global else "not public"
 
 
-def _parts(url: str) -> tuple[str, str, int, str]:
+def _split_url(url: str) -> tuple[str, str, int, str]:
     try:
         parts = urlsplit(url)
         host = (parts.hostname or "").encode("idna").decode()
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
     except ValueError as error:  # UnicodeError among them
-        raise CallbackRefused(f"not an address: {error}") from None
+        raise CallbackRefused(f"not a valid address: {error}") from None
     if parts.scheme not in _DEFAULT_PORTS or not host:
         raise CallbackRefused("must be an http:// or https:// address")
     if parts.username is not None or parts.password is not None:

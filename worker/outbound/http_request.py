@@ -1,8 +1,9 @@
-"""One HTTP request to a vetted endpoint, and its answer.
+"""Send one HTTP request to a checked endpoint and read the response.
 
-Follows no redirect, reads no proxy settings, connects only to addresses that were vetted, and is
-through within its time however slowly the other side dribbles. Standard library only: the address,
-the name on the certificate and the clock are each set in one visible line.
+The request follows no redirect, reads no proxy settings, connects only to checked addresses, and
+ends by its deadline however slowly the server sends. The module uses the standard library only, so
+that the IP address, the host name of the certificate and the deadline are each set in one visible
+line.
 """
 
 import http.client
@@ -19,22 +20,22 @@ from imagefleet.worker.outbound.address_policy import Endpoint
 
 _CONNECT_S: Final = 5.0
 
-FAILURES: Final = (OSError, http.client.HTTPException, ValueError)
-"""What an exchange raises. ValueError: what http.client and ssl say of a connection cut under their
-hands."""
+REQUEST_ERRORS: Final = (OSError, http.client.HTTPException, ValueError)
+"""What `send_http_request` may raise. http.client and ssl raise ValueError when the connection is
+shut down while they use it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpResponse:
-    """What the other side said."""
+    """The response of the server."""
 
     status: int
     reason: str
     headers: Mapping[str, str]
-    """By lower-case name."""
+    """Values by lower-case name."""
     body: bytes
-    whole: bool
-    """False if the body was cut short, by us or by them."""
+    complete: bool
+    """False if the body was cut short, by the limit, the deadline or the server."""
 
 
 def send_http_request(
@@ -45,36 +46,43 @@ def send_http_request(
     body: bytes | None = None,
     *,
     deadline: float,
-    longest: int,
+    max_bytes: int,
 ) -> HttpResponse:
-    """Send a request; read at most `longest` bytes of what comes back, until `deadline`
-    (monotonic). Raises one of `FAILURES`."""
+    """Send a request and return its response.
+
+    Args:
+        deadline: when to stop, on the clock of `time.monotonic`.
+        max_bytes: read at most this much of the body.
+
+    Raises:
+        OSError, HTTPException, ValueError: no response was received (`REQUEST_ERRORS`).
+    """
     sent = {"host": endpoint.authority, "connection": "close", **headers}
-    with _connected(endpoint, deadline) as raw, _cut_at(raw, deadline):
+    with _connect(endpoint, deadline) as raw, _shut_down_at(raw, deadline):
         connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
         connection.sock = (
             tls.wrap_socket(raw, server_hostname=endpoint.host) if endpoint.secure else raw
         )
         try:
             connection.request(method, endpoint.target, body, sent)
-            with connection.getresponse() as answer:
-                if time.monotonic() >= deadline:  # cut headers read like complete ones
+            with connection.getresponse() as response:
+                if time.monotonic() >= deadline:  # headers that were cut off look complete
                     raise TimeoutError
-                found = answer.read(longest)
+                content = response.read(max_bytes)
                 return HttpResponse(
-                    status=answer.status,
-                    reason=answer.reason,
-                    headers={name.lower(): value for name, value in answer.getheaders()},
-                    body=found,
-                    whole=time.monotonic() < deadline and not answer.length,
+                    status=response.status,
+                    reason=response.reason,
+                    headers={name.lower(): value for name, value in response.getheaders()},
+                    body=content,
+                    complete=time.monotonic() < deadline and not response.length,
                 )
         finally:
             connection.close()
 
 
 @contextmanager
-def _connected(endpoint: Endpoint, deadline: float) -> Iterator[socket.socket]:
-    """The first of the vetted addresses that takes a connection."""
+def _connect(endpoint: Endpoint, deadline: float) -> Iterator[socket.socket]:
+    """Connect to the first of the checked addresses that accepts a connection."""
     failure = OSError("the name has no address")
     for address in endpoint.addresses:
         left = deadline - time.monotonic()
@@ -92,12 +100,12 @@ def _connected(endpoint: Endpoint, deadline: float) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _cut_at(raw: socket.socket, deadline: float) -> Iterator[None]:
-    """Shut the connection at `deadline`. A socket's own timeout starts anew with every byte."""
+def _shut_down_at(raw: socket.socket, deadline: float) -> Iterator[None]:
+    """Shut the connection down at `deadline`. The timeout of a socket restarts with every byte."""
     left = max(0.0, deadline - time.monotonic())
     raw.settimeout(max(left, 0.001))
-    with raw.dup() as line:  # TLS takes `raw` over; its double stays ours
-        timer = threading.Timer(left, _shut, [line])
+    with raw.dup() as duplicate:  # TLS takes over `raw`
+        timer = threading.Timer(left, _shut_down, [duplicate])
         timer.daemon = True
         timer.start()
         try:
@@ -107,8 +115,8 @@ def _cut_at(raw: socket.socket, deadline: float) -> Iterator[None]:
             timer.join()
 
 
-def _shut(line: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     try:
-        line.shutdown(socket.SHUT_RDWR)
-    except OSError:  # the other side was faster
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the server has closed it already
         return

@@ -1,6 +1,6 @@
-"""The loop that empties the outbox: claim what is due, send it, settle what came of it.
+"""The delivery loop: claim the messages of the outbox that are due, send them, record the outcomes.
 
-Several workers run it on one outbox. What one of them held when it died comes due again.
+Several workers run it on one outbox. If one dies, the messages that it held come due again.
 """
 
 import logging
@@ -17,123 +17,131 @@ import redis
 from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.process.critical_thread import critical_thread
-from imagefleet.worker.webhooks.backoff import PAUSES, pause_after
+from imagefleet.worker.webhooks.retry_schedule import RETRY_DELAYS_S, retry_delay_s
 
 log = logging.getLogger(__name__)
 
-SENDERS: Final = 16
-"""Callbacks on their way at a time, a worker. Half of them at most to one receiver."""
+MAX_SENDERS: Final = 16
+"""Callbacks that one worker sends at the same time, at most half of them to one receiver."""
 
-_LEFT_ALONE: Final = DeliveryOutcome(
-    verdict=DeliveryVerdict.GONE, reason="left alone since it answered 410"
+_RECEIVER_GONE: Final = DeliveryOutcome(
+    verdict=DeliveryVerdict.GONE, reason="nothing is sent to this address since it answered 410"
 )
 _POLL_S: Final = 0.25
 _LEASE_S: Final = 60.0
-"""Longer than a try can last, with a slow resolver."""
+"""Longer than a try can last with a slow resolver."""
 _SLOW_S: Final = 600.0
-"""How long a receiver that did not answer has one place only, unless it answers."""
-_REDIS_PAUSE_S: Final = 2.0
+"""A receiver that did not answer gets one sender only for this long, or until it answers."""
+_REDIS_RETRY_S: Final = 2.0
 
 
-class Sends(Protocol):
-    """What a courier needs of a sender."""
+class MessageSender(Protocol):
+    """Sends one message."""
 
-    def send(self, message: OutboxMessage) -> DeliveryOutcome: ...
+    def send(self, message: OutboxMessage) -> DeliveryOutcome:
+        """Send `message` once. Raise nothing for what the receiver does."""
+        ...
 
 
 class DeliveryLoop:
-    """Delivers until told to stop."""
+    """Delivers callbacks in threads of its own, from `start` to `stop`."""
 
-    def __init__(self, outbox: Outbox, sender: Sends, pauses: Sequence[float] = PAUSES) -> None:
+    def __init__(
+        self, outbox: Outbox, sender: MessageSender, delays_s: Sequence[float] = RETRY_DELAYS_S
+    ) -> None:
         self._outbox = outbox
         self._sender = sender
-        self._pauses = pauses
+        self._delays_s = delays_s
         self._stopped = threading.Event()
-        self._freed = threading.Event()
+        self._sender_free = threading.Event()
         self._busy: Counter[str] = Counter()
         self._slow: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._thread = critical_thread(self._loop, "courier")
+        self._thread = critical_thread(self._loop, "webhooks")
 
     def start(self) -> None:
+        """Start the threads."""
         self._thread.start()
 
-    def stop(self, patience_s: float = 2.0) -> None:
-        """Claim no more. What is on its way and takes longer is sent again by another worker."""
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Claim no more, and wait up to `timeout_s` for the messages being sent.
+
+        Another worker sends the remaining ones again once they come due.
+        """
         self._stopped.set()
-        self._freed.set()
+        self._sender_free.set()
         if self._thread.ident is not None:
-            self._thread.join(patience_s)
+            self._thread.join(timeout_s)
 
     def deliver(self, message: OutboxMessage) -> None:
-        """One message, from its claim to the outbox again or out of it."""
-        if self._outbox.disabled(message.url):
-            self._outbox.give_up(message, _LEFT_ALONE)
+        """Send one claimed message. Remove it from the outbox, or schedule its retry."""
+        if self._outbox.is_disabled(message.url):
+            self._outbox.give_up(message, _RECEIVER_GONE)
             return
         outcome = self._sender.send(message)
-        self._remember(message.receiver, outcome)
-        self._settle(replace(message, attempts=message.attempts + 1), outcome)
+        self._update_slow(message.receiver, outcome)
+        self._record(replace(message, attempts=message.attempts + 1), outcome)
 
-    def _settle(self, tried: OutboxMessage, outcome: DeliveryOutcome) -> None:
+    def _record(self, tried: OutboxMessage, outcome: DeliveryOutcome) -> None:
         if outcome.verdict is DeliveryVerdict.DELIVERED:
-            self._outbox.done(tried, outcome)
+            self._outbox.mark_delivered(tried, outcome)
             return
         if outcome.verdict is DeliveryVerdict.GONE:
             self._outbox.disable(tried.url)
-        pause_s = pause_after(tried.attempts, self._pauses, asked_s=outcome.retry_after_s)
-        if outcome.verdict is DeliveryVerdict.RETRY and pause_s is not None:
-            self._outbox.retry(tried, pause_s, outcome)
-            log.info("callback %s: %s; again in %.0f s", tried.id, outcome.said, pause_s)
+        delay_s = retry_delay_s(tried.attempts, self._delays_s, retry_after_s=outcome.retry_after_s)
+        if outcome.verdict is DeliveryVerdict.RETRY and delay_s is not None:
+            self._outbox.retry(tried, delay_s, outcome)
+            log.info("callback %s: %s; retry in %.0f s", tried.id, outcome.description, delay_s)
         else:
             self._outbox.give_up(tried, outcome)
-            log.warning("callback %s given up: %s", tried.id, outcome.said)
+            log.warning("callback %s is given up: %s", tried.id, outcome.description)
 
     def _loop(self) -> None:
-        with ThreadPoolExecutor(SENDERS, thread_name_prefix="callback") as pool:
+        with ThreadPoolExecutor(MAX_SENDERS, thread_name_prefix="callback") as pool:
             while not self._stopped.is_set():
                 try:
-                    claimed = self._hand_out(pool)
+                    claimed = self._claim_and_submit(pool)
                 except redis.RedisError as error:
-                    log.warning("Redis does not answer the courier: %s", error)
-                    self._stopped.wait(_REDIS_PAUSE_S)
+                    log.warning("Redis does not answer the delivery of callbacks: %s", error)
+                    self._stopped.wait(_REDIS_RETRY_S)
                     continue
                 if not claimed:
-                    self._freed.wait(_POLL_S)
-                    self._freed.clear()
+                    self._sender_free.wait(_POLL_S)
+                    self._sender_free.clear()
 
-    def _hand_out(self, pool: ThreadPoolExecutor) -> int:
-        """Claim what the free senders can take. Returns how much that was."""
+    def _claim_and_submit(self, pool: ThreadPoolExecutor) -> int:
+        """Claim as many messages as senders are free. Return how many there were."""
         now = time.monotonic()
         with self._lock:
             busy = dict(self._busy)
-            self._slow = {who: at for who, at in self._slow.items() if now < at + _SLOW_S}
+            self._slow = {receiver: at for receiver, at in self._slow.items() if now < at + _SLOW_S}
             slow = set(self._slow)
-        free = SENDERS - sum(busy.values())
+        free = MAX_SENDERS - sum(busy.values())
         if not free:
             return 0
         messages = self._outbox.claim(free, _LEASE_S, busy=busy, slow=slow)
         for message in messages:
             with self._lock:
                 self._busy[message.receiver] += 1
-            pool.submit(self._carry, message)
+            pool.submit(self._deliver_or_log, message)
         return len(messages)
 
-    def _carry(self, message: OutboxMessage) -> None:
+    def _deliver_or_log(self, message: OutboxMessage) -> None:
         try:
             self.deliver(message)
         except redis.RedisError as error:
-            log.warning("callback %s comes due again: %s", message.id, error)
+            log.warning("callback %s will come due again: %s", message.id, error)
         except Exception:
-            log.exception("callback %s comes due again", message.id)
+            log.exception("callback %s will come due again", message.id)
         finally:
             with self._lock:
                 self._busy -= Counter([message.receiver])
-            self._freed.set()
+            self._sender_free.set()
 
-    def _remember(self, receiver: str, outcome: DeliveryOutcome) -> None:
-        silent = outcome.verdict is DeliveryVerdict.RETRY and outcome.status is None
+    def _update_slow(self, receiver: str, outcome: DeliveryOutcome) -> None:
+        no_answer = outcome.verdict is DeliveryVerdict.RETRY and outcome.status is None
         with self._lock:
-            if silent:
+            if no_answer:
                 self._slow[receiver] = time.monotonic()
             else:
                 self._slow.pop(receiver, None)
