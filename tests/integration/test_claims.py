@@ -1,4 +1,4 @@
-"""Claims on a real Redis: popped and noted in one call, fenced by owner, given back by others."""
+"""Claims on a real Redis: claimed in one call, fenced by their worker, requeued by others."""
 
 import json
 import random
@@ -24,7 +24,7 @@ from tests.integration.conftest import MakeClaims
 from tests.support.processes import until
 from tests.support.redis import TcpServer
 
-ONE = [QueueGroup(name="64x64", queues=("q",))]
+GROUPS = [QueueGroup(name="64x64", queues=("q",))]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def _texts(claimed: list) -> list[str]:
     return [message.message for message in claimed]
 
 
-def test_messages_are_taken_in_order_and_no_more_than_wanted(
+def test_messages_are_claimed_in_order_and_no_more_than_wanted(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], *"abcd")
@@ -51,7 +51,7 @@ def test_messages_are_taken_in_order_and_no_more_than_wanted(
     assert claims.claim(group, 3) == []
 
 
-def test_higher_priorities_come_first(
+def test_higher_priorities_are_claimed_first(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], "low", priority=9)
@@ -73,12 +73,12 @@ def test_one_claim_takes_one_compile_key_from_all_its_queues_in_turn(
     assert sorted(batches, key=len) == [[], ["w1", "w2"], ["a1", "b1", "a2", "b2"]]
 
 
-def test_a_queue_that_the_first_message_emptied_is_not_asked_again(
+def test_a_queue_that_the_first_message_emptied_is_not_read_again(
     make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y")]
     for queue, tenant in (("x", "a"), ("x", "b"), ("y", "c")):
-        client.lpush(_queue_of_tenant(client, namespace, queue, tenant), tenant)
+        client.lpush(_add_tenant_queue(client, namespace, queue, tenant), tenant)
     claims = make_claims("w")
     assert [_texts(claims.claim(groups, 8)) for _ in range(3)] == [["a", "b"], ["c"], []]
 
@@ -94,101 +94,103 @@ def test_compile_keys_take_turns_inside_a_level(
     assert sorted(_texts(claims.claim(groups, 1))[0] for _ in range(8)) == list("xxxxyyyy")
 
 
-def _queue_of_tenant(client: redis.Redis, namespace: str, queue: str, tenant: str) -> str:
+def _add_tenant_queue(client: redis.Redis, namespace: str, queue: str, tenant: str) -> str:
     name = f"{namespace}.{queue}@{tenant}"
     client.sadd(known_queues_key(namespace), name)
     return name
 
 
-def _served(claims: Claims, group: list[QueueGroup], batches: int, want: int) -> Counter[str]:
-    """Messages by their text, claimed and acknowledged batch after batch."""
+def _claim_and_ack(
+    claims: Claims, groups: list[QueueGroup], batches: int, wanted_images: int
+) -> Counter[str]:
+    """Claim and acknowledge `batches` batches, and count their messages by text."""
     served: Counter[str] = Counter()
     for _ in range(batches):
-        for message in claims.claim(group, want):
+        for message in claims.claim(groups, wanted_images):
             served[message.message] += 1
             claims.ack(message.tag)
     return served
 
 
 @pytest.mark.parametrize("want", [1, 3, 8])
-def test_tenants_get_one_each_whatever_the_size_of_a_batch(
+def test_tenants_get_equal_shares_for_any_batch_size(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str, want: int
 ) -> None:
     for tenant in "abc":
-        client.lpush(_queue_of_tenant(client, namespace, "q", tenant), *[tenant] * 100)
-    assert set(_served(make_claims("w"), group, 24, want).values()) == {8 * want}
+        client.lpush(_add_tenant_queue(client, namespace, "q", tenant), *[tenant] * 100)
+    assert set(_claim_and_ack(make_claims("w"), group, 24, want).values()) == {8 * want}
 
 
-def test_a_flood_does_not_keep_another_tenant_waiting(
+def test_a_flood_of_one_tenant_does_not_delay_another(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
-    client.lpush(_queue_of_tenant(client, namespace, "q", "flood"), *["flood"] * 10_000)
+    client.lpush(_add_tenant_queue(client, namespace, "q", "flood"), *["flood"] * 10_000)
     claims = make_claims("w")
-    assert _served(claims, group, 20, 8) == {"flood": 160}
-    client.lpush(_queue_of_tenant(client, namespace, "q", "small"), *["small"] * 10)
-    assert _served(claims, group, 3, 8)["small"] == 10
+    assert _claim_and_ack(claims, group, 20, 8) == {"flood": 160}
+    client.lpush(_add_tenant_queue(client, namespace, "q", "small"), *["small"] * 10)
+    assert _claim_and_ack(claims, group, 3, 8)["small"] == 10
 
 
-def test_jobs_of_nobody_are_a_tenant_too(
+def test_jobs_without_a_tenant_count_as_one_tenant(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], *["plain"] * 40)
-    client.lpush(_queue_of_tenant(client, namespace, "q", "gold"), *["gold"] * 40)
-    assert _served(make_claims("w"), group, 5, 8) == {"plain": 20, "gold": 20}
+    client.lpush(_add_tenant_queue(client, namespace, "q", "gold"), *["gold"] * 40)
+    assert _claim_and_ack(make_claims("w"), group, 5, 8) == {"plain": 20, "gold": 20}
 
 
-def test_a_tenant_gets_pictures_by_its_weight(
+def test_a_tenant_gets_images_by_its_weight(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     Tenants(client, namespace).set_weight("gold", 3)
     for tenant in ("gold", "free"):
-        client.lpush(_queue_of_tenant(client, namespace, "q", tenant), *[tenant] * 400)
-    assert _served(make_claims("w"), group, 50, 8) == {"gold": 300, "free": 100}
+        client.lpush(_add_tenant_queue(client, namespace, "q", tenant), *[tenant] * 400)
+    assert _claim_and_ack(make_claims("w"), group, 50, 8) == {"gold": 300, "free": 100}
 
 
-def test_a_tenant_gains_nothing_by_many_queues(
+def test_a_tenant_gains_nothing_by_using_many_queues(
     make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y", "z")]
     for queue in ("x", "y", "z"):
-        client.lpush(_queue_of_tenant(client, namespace, queue, "many"), *["many"] * 100)
-    client.lpush(_queue_of_tenant(client, namespace, "x", "one"), *["one"] * 100)
-    served = _served(make_claims("w"), groups, 60, 1)
+        client.lpush(_add_tenant_queue(client, namespace, queue, "many"), *["many"] * 100)
+    client.lpush(_add_tenant_queue(client, namespace, "x", "one"), *["one"] * 100)
+    served = _claim_and_ack(make_claims("w"), groups, 60, 1)
     assert served == {"many": 30, "one": 30}
 
 
 def test_turns_inside_a_level_are_kept_while_higher_levels_are_served(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
-    urgent = list_key(_queue_of_tenant(client, namespace, "q", "urgent"), 0)
+    urgent = list_key(_add_tenant_queue(client, namespace, "q", "urgent"), 0)
     for tenant in "ab":
-        queue = list_key(_queue_of_tenant(client, namespace, "q", tenant), 3)
+        queue = list_key(_add_tenant_queue(client, namespace, "q", tenant), 3)
         client.lpush(queue, *[tenant] * 20)
     claims = make_claims("w")
     served: Counter[str] = Counter()
     for _ in range(10):
         client.lpush(urgent, "urgent")
-        served += _served(claims, group, 2, 1)
+        served += _claim_and_ack(claims, group, 2, 1)
     assert served == {"urgent": 10, "a": 5, "b": 5}
 
 
-def test_who_comes_back_from_a_pause_has_saved_nothing(
+def test_a_tenant_back_from_a_pause_has_no_credit(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
-    busy, idle = (_queue_of_tenant(client, namespace, "q", name) for name in ("busy", "idle"))
+    busy, idle = (_add_tenant_queue(client, namespace, "q", name) for name in ("busy", "idle"))
     client.lpush(busy, *["busy"] * 200)
     client.lpush(idle, "idle")
     claims = make_claims("w")
-    _served(claims, group, 10, 8)
-    _queue_of_tenant(client, namespace, "q", "idle")
+    _claim_and_ack(claims, group, 10, 8)
+    _add_tenant_queue(client, namespace, "q", "idle")
     client.lpush(idle, *["idle"] * 100)
-    assert _served(claims, group, 5, 8) == {"busy": 20, "idle": 20}
+    assert _claim_and_ack(claims, group, 5, 8) == {"busy": 20, "idle": 20}
 
 
-def test_an_empty_queue_of_a_tenant_is_forgotten_until_something_is_put_back(
+def test_an_empty_queue_of_a_tenant_is_unknown_until_a_message_is_requeued(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
-    queue = _queue_of_tenant(client, namespace, "q", "gold")
+    queue = _add_tenant_queue(client, namespace, "q", "gold")
     client.lpush(list_key(queue, 6), "a")
     claims, other = make_claims("w"), make_claims("other")
     [message] = claims.claim(group, 8)
@@ -201,7 +203,7 @@ def test_an_empty_queue_of_a_tenant_is_forgotten_until_something_is_put_back(
     assert _texts(claims.claim(group, 8)) == ["a"]
 
 
-def test_a_claim_counts_pictures_and_takes_its_last_message_whole(
+def test_a_claim_counts_images_and_does_not_split_its_last_message(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     three, five = '{"headers": {"images": 3}}', '{"headers":{"images":5}}'
@@ -211,17 +213,17 @@ def test_a_claim_counts_pictures_and_takes_its_last_message_whole(
     assert _texts(claims.claim(group, 8, max_messages=1)) == ["one"]
 
 
-def test_who_asks_for_many_pictures_a_job_waits_accordingly(
+def test_a_tenant_is_charged_by_image_and_not_by_job(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     large, small = '{"images":4}', '{"images":1}'
-    client.lpush(_queue_of_tenant(client, namespace, "q", "large"), *[large] * 50)
-    client.lpush(_queue_of_tenant(client, namespace, "q", "small"), *[small] * 50)
-    assert _served(make_claims("w"), group, 10, 4) == {large: 5, small: 20}
+    client.lpush(_add_tenant_queue(client, namespace, "q", "large"), *[large] * 50)
+    client.lpush(_add_tenant_queue(client, namespace, "q", "small"), *[small] * 50)
+    assert _claim_and_ack(make_claims("w"), group, 10, 4) == {large: 5, small: 20}
 
 
-def _of_steps(*steps: int) -> list[str]:
-    """Messages as plain Celery writes them, in order of arrival."""
+def _with_steps(*steps: int) -> list[str]:
+    """Return messages as plain Celery writes them, in order of arrival."""
     return [f'{{"id": {at}, "headers": {{"steps": {each}}}}}' for at, each in enumerate(steps)]
 
 
@@ -229,41 +231,41 @@ def _steps(claimed: list) -> list[int]:
     return [json.loads(each.message)["headers"]["steps"] for each in claimed]
 
 
-def test_a_batch_takes_the_head_and_then_what_is_like_it_in_steps(
+def test_a_batch_takes_the_head_and_then_jobs_of_like_step_counts(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
-    _push(client, group[0], *_of_steps(20, 50, 20, 4, 20, 50, 20, 4))
+    _push(client, group[0], *_with_steps(20, 50, 20, 4, 20, 50, 20, 4))
     claims = make_claims("w")
     assert [_steps(claims.claim(group, 4)) for _ in range(3)] == [[20] * 4, [50, 50, 4, 4], []]
 
 
-def test_what_makes_the_batch_no_longer_comes_before_what_does(
+def test_jobs_that_do_not_lengthen_the_batch_come_first(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
-    _push(client, group[0], *_of_steps(20, 21, 4, 19, 30))
+    _push(client, group[0], *_with_steps(20, 21, 4, 19, 30))
     assert _steps(make_claims("w").claim(group, 4)) == [20, 19, 4, 21]
 
 
-def test_the_unlike_keep_their_order_and_each_batch_takes_the_first_of_them(
+def test_passed_over_jobs_keep_their_order_and_each_batch_takes_the_first(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     unlike = [50 + at for at in range(6)]
-    _push(client, group[0], *_of_steps(4, *unlike), *_of_steps(*[4] * 100))
+    _push(client, group[0], *_with_steps(4, *unlike), *_with_steps(*[4] * 100))
     claims = make_claims("w")
     batches = [_steps(claims.claim(group, 4)) for _ in range(7)]
     assert batches[0] == [4, 4, 4, 4]
     assert [batch[0] for batch in batches[1:]] == unlike
 
 
-def test_nobody_looks_further_than_four_times_what_is_wanted(
+def test_a_claim_reads_four_times_as_many_messages_as_wanted(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
-    _push(client, group[0], *_of_steps(4, *[50] * 8, 4))
+    _push(client, group[0], *_with_steps(4, *[50] * 8, 4))
     assert _steps(make_claims("w").claim(group, 2)) == [4, 50]
 
 
 @pytest.mark.parametrize(("tenants", "found"), [(64, {4: 128}), (74, {4: 74, 50: 74})])
-def test_however_many_wait_a_claim_looks_at_no_more_than_512_messages(
+def test_a_claim_reads_at_most_512_messages(
     make_claims: MakeClaims,
     client: redis.Redis,
     group: list[QueueGroup],
@@ -271,61 +273,61 @@ def test_however_many_wait_a_claim_looks_at_no_more_than_512_messages(
     tenants: int,
     found: dict[int, int],
 ) -> None:
-    eighth_is_alike = _of_steps(*[50] * 7, 4, *[50] * 40)
+    eighth_is_alike = _with_steps(*[50] * 7, 4, *[50] * 40)
     for tenant in range(tenants):
-        queue = _queue_of_tenant(client, namespace, "q", f"{tenant}")
-        client.lpush(queue, *_of_steps(4), *eighth_is_alike)
+        queue = _add_tenant_queue(client, namespace, "q", f"{tenant}")
+        client.lpush(queue, *_with_steps(4), *eighth_is_alike)
     taken = make_claims("w").claim(group, 2 * tenants)
     assert Counter(_steps(taken)) == found
 
 
-def test_the_longest_so_far_decides_whichever_tenant_brought_it(
+def test_the_longest_job_of_any_tenant_decides_what_joins_the_batch(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
-    client.lpush(_queue_of_tenant(client, namespace, "q", "a"), *_of_steps(20, 19, 18, 26, 27))
-    client.lpush(_queue_of_tenant(client, namespace, "q", "b"), *_of_steps(20, 26, 30))
+    client.lpush(_add_tenant_queue(client, namespace, "q", "a"), *_with_steps(20, 19, 18, 26, 27))
+    client.lpush(_add_tenant_queue(client, namespace, "q", "b"), *_with_steps(20, 26, 30))
     taken = _steps(make_claims("w").claim(group, 6))
     assert taken == [20, 20, 19, 26, 26, 30]
 
 
-def test_what_is_like_the_batch_overtakes_no_higher_priority(
+def test_step_affinity_overtakes_no_higher_priority(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
-    _push(client, group[0], *_of_steps(4, 50, 50), priority=0)
-    _push(client, group[0], *_of_steps(50, 4, 4), priority=9)
+    _push(client, group[0], *_with_steps(4, 50, 50), priority=0)
+    _push(client, group[0], *_with_steps(50, 4, 4), priority=9)
     claims = make_claims("w")
     assert _steps(claims.claim(group, 2)) == [4, 50]
     assert _steps(claims.claim(group, 3)) == [50, 50, 4], "the head of each level goes first"
 
 
-def test_likeness_changes_nobody_s_turn(
+def test_step_affinity_does_not_change_the_turns_of_tenants(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
-    short, long = _of_steps(*[4] * 40), _of_steps(*[50] * 40)
-    client.lpush(_queue_of_tenant(client, namespace, "q", "short"), *short)
-    client.lpush(_queue_of_tenant(client, namespace, "q", "long"), *long)
+    short, long = _with_steps(*[4] * 40), _with_steps(*[50] * 40)
+    client.lpush(_add_tenant_queue(client, namespace, "q", "short"), *short)
+    client.lpush(_add_tenant_queue(client, namespace, "q", "long"), *long)
     claims = make_claims("w")
     assert [Counter(_steps(claims.claim(group, 8))) for _ in range(10)] == [{4: 4, 50: 4}] * 10
 
 
-def test_a_message_that_says_no_steps_has_the_usual_ones(
+def test_a_message_without_steps_counts_with_the_default_steps(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
-    fifty, twenty = _of_steps(50, 20)
+    fifty, twenty = _with_steps(50, 20)
     _push(client, group[0], "plain", fifty, twenty, "plain too")
     taken = _texts(make_claims("w").claim(group, 3, default_steps=20))
     assert taken == ["plain", twenty, "plain too"]
 
 
-def test_what_waits_for_the_batch_already_says_what_is_like_it(
+def test_the_steps_of_waiting_jobs_decide_what_joins_them(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
-    _push(client, group[0], *_of_steps(4, 4, 50, 50))
+    _push(client, group[0], *_with_steps(4, 4, 50, 50))
     assert _steps(make_claims("w").claim(group, 3, batch_steps=50)) == [4, 50, 50]
 
 
 @pytest.mark.parametrize("separators", [None, (",", ":")])
-def test_a_value_that_is_called_as_a_header_does_not_hide_it(
+def test_a_value_equal_to_a_header_name_does_not_hide_the_header(
     make_claims: MakeClaims,
     client: redis.Redis,
     group: list[QueueGroup],
@@ -344,11 +346,11 @@ def test_a_value_that_is_called_as_a_header_does_not_hide_it(
     assert _texts(claims.claim(group, 7)) == [second, fourth]
 
 
-def test_nothing_is_lost_or_doubled_by_looking_ahead(
+def test_step_affinity_neither_loses_nor_duplicates_messages(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     rng = random.Random(1)
-    messages = _of_steps(*(rng.choice([4, 20, 50]) for _ in range(300)))
+    messages = _with_steps(*(rng.choice([4, 20, 50]) for _ in range(300)))
     _push(client, group[0], *messages, *["the same twice"] * 2)
     claims, taken = make_claims("w"), []
     while claimed := claims.claim(group, rng.choice([1, 3, 8])):
@@ -359,7 +361,7 @@ def test_nothing_is_lost_or_doubled_by_looking_ahead(
     assert Counter(taken) == Counter([*messages, "the same twice", "the same twice"])
 
 
-def test_absurd_numbers_in_headers_spoil_no_claim(
+def test_absurd_numbers_in_headers_do_not_break_a_claim(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     absurd = [f'{{"id": {at}, "steps": {10**400}, "images": {10**400}}}' for at in range(3)]
@@ -372,31 +374,31 @@ def test_absurd_numbers_in_headers_spoil_no_claim(
 
 
 def _make_suspect(client: redis.Redis, claims: Claims, group: QueueGroup, message: str) -> None:
-    """Leave a message that two workers died with in an otherwise empty queue."""
+    """Push a message, and count two deaths of workers for it. The queue must be empty."""
     _push(client, group, message)
     for _ in range(2):
         claims.requeue(claims.claim([group], 1)[0].tag, counted=True)
 
 
-def test_a_suspect_among_the_next_is_taken_alone_afterwards(
+def test_a_suspect_within_the_window_is_claimed_alone_later(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
-    ordinary, unlike, suspect = _of_steps(4, 50, 4)
+    ordinary, unlike, suspect = _with_steps(4, 50, 4)
     claims = make_claims("w")
     _make_suspect(client, claims, group[0], suspect)
-    client.rpush(group[0].queues[0], unlike, ordinary)  # in front of it
+    client.rpush(group[0].queues[0], unlike, ordinary)  # before the suspect
     taken = claims.claim(group, 8, suspect_from=3)
     assert _texts(taken) == [ordinary, unlike]
-    assert claims.claim(group, 8, suspect_from=3) == [], "something else is in hand"
+    assert claims.claim(group, 8, suspect_from=3) == [], "the worker holds other messages"
     for each in taken:
         claims.ack(each.tag)
     assert _texts(claims.claim(group, 8, suspect_from=3)) == [suspect]
 
 
-def test_a_suspect_like_the_batch_neither_ends_it_nor_overtakes_anybody(
+def test_a_suspect_with_like_steps_neither_ends_the_batch_nor_overtakes_jobs(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
-    suspect, *others = _of_steps(4, 4, 50, 50, 4, 4, 50)
+    suspect, *others = _with_steps(4, 4, 50, 50, 4, 4, 50)
     claims = make_claims("w")
     _make_suspect(client, claims, group[0], suspect)
     client.delete(group[0].queues[0])
@@ -411,26 +413,26 @@ def test_a_suspect_like_the_batch_neither_ends_it_nor_overtakes_anybody(
     assert batches == [[first, fourth, fifth], [second, third, last], [suspect]]
 
 
-def test_a_tenant_s_compile_keys_take_turns_however_long_the_others_are_served_between(
+def test_a_tenants_compile_keys_take_turns_while_other_tenants_are_served(
     make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
     groups = [QueueGroup(name=name, queues=(f"{namespace}.{name}",)) for name in ("x", "y")]
     for name in ("x", "y"):
-        client.lpush(_queue_of_tenant(client, namespace, name, "gold"), *[name] * 10)
-    client.lpush(_queue_of_tenant(client, namespace, "x", "free"), *["free"] * 20)
+        client.lpush(_add_tenant_queue(client, namespace, name, "gold"), *[name] * 10)
+    client.lpush(_add_tenant_queue(client, namespace, "x", "free"), *["free"] * 20)
     claims = make_claims("w")
     turns = [_texts(claims.claim(groups, 1))[0] for _ in range(40)]
     assert [turn for turn in turns if turn != "free"] == ["x", "y"] * 10
 
 
-def test_accounts_of_tenants_who_went_away_are_forgotten(
+def test_accounts_of_absent_tenants_are_forgotten(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     claims = make_claims("w")
 
     def serve(*tenants: str) -> None:
         for tenant in tenants:
-            client.lpush(_queue_of_tenant(client, namespace, "q", tenant), tenant)
+            client.lpush(_add_tenant_queue(client, namespace, "q", tenant), tenant)
             for message in claims.claim(group, 8):
                 claims.ack(message.tag)
         claims.claim(group, 8)
@@ -438,10 +440,10 @@ def test_accounts_of_tenants_who_went_away_are_forgotten(
     serve("a")
     few = len(claims._accounts)
     serve(*(f"tenant-{number}" for number in range(50)), "a")
-    assert len(claims._accounts) <= few + 10  # digits
+    assert len(claims._accounts) <= few + 10  # its numbers may have more digits
 
 
-def test_an_acknowledged_message_is_gone_for_good(
+def test_an_acknowledged_message_never_returns(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], "a")
@@ -457,14 +459,14 @@ def test_an_acknowledged_message_is_gone_for_good(
 @pytest.mark.parametrize(
     ("state", "attempt", "goes_back"),
     [
-        ("queued", "", True),  # the server has not even heard that the attempt began
+        ("queued", "", True),  # the server lost the start of the attempt too
         ("running", "this one's", True),
-        ("running", "another's", False),  # which has a message of its own
+        ("running", "another's", False),  # that attempt has its own message
         ("succeeded", "this one's", False),
-        (None, "", False),  # expired
+        (None, "", False),  # the record expired
     ],
 )
-def test_what_the_server_calls_open_is_not_acknowledged(
+def test_a_message_with_an_open_record_is_requeued_instead_of_acknowledged(
     make_claims: MakeClaims,
     client: redis.Redis,
     group: list[QueueGroup],
@@ -487,7 +489,7 @@ def test_what_the_server_calls_open_is_not_acknowledged(
     assert _texts(claims.claim(group, 1)) == (["a"] if goes_back else [])
 
 
-def test_a_dead_worker_s_messages_return_to_the_head_in_order_and_counted(
+def test_messages_of_a_dead_worker_return_to_the_head_in_order_and_counted(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], *"abc")
@@ -505,7 +507,7 @@ def test_a_dead_worker_s_messages_return_to_the_head_in_order_and_counted(
     ]
 
 
-def test_a_worker_that_lost_its_lease_can_neither_ack_nor_claim(
+def test_a_worker_without_a_lease_can_neither_acknowledge_nor_claim(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], "a", "b")
@@ -520,7 +522,7 @@ def test_a_worker_that_lost_its_lease_can_neither_ack_nor_claim(
     assert _texts(other.claim(group, 8)) == ["a", "b"]
 
 
-def test_a_living_worker_is_never_swept(
+def test_messages_of_a_living_worker_are_never_reclaimed(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], "a")
@@ -530,7 +532,7 @@ def test_a_living_worker_is_never_swept(
     assert alive.renew_lease()
 
 
-def test_leaving_hands_everything_back_uncounted(
+def test_release_all_requeues_every_message_uncounted(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], *"ab")
@@ -541,7 +543,7 @@ def test_leaving_hands_everything_back_uncounted(
     assert [(message.message, message.deliveries) for message in again] == [("a", 1), ("b", 1)]
 
 
-def test_a_claim_whose_answer_got_lost_is_handed_back(
+def test_a_claim_whose_answer_got_lost_is_requeued(
     make_claims: MakeClaims,
     client: redis.Redis,
     group: list[QueueGroup],
@@ -565,7 +567,7 @@ def test_a_claim_whose_answer_got_lost_is_handed_back(
     assert claims.requeue_orphans() == 0
 
 
-def test_a_claim_that_came_back_after_its_ack_is_handed_back(
+def test_a_claim_that_a_failover_restored_after_its_ack_is_requeued(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup]
 ) -> None:
     _push(client, group[0], "a")
@@ -573,12 +575,12 @@ def test_a_claim_that_came_back_after_its_ack_is_handed_back(
     [message] = claims.claim(group, 1)
     kept = client.hgetall(claims.key)
     claims.ack(message.tag)
-    client.hset(claims.key, mapping=kept)  # by a failover, or a restart without the last second
+    client.hset(claims.key, mapping=kept)  # as a failover, or a restart that lost a second, does
     assert claims.requeue_orphans() == 1
     assert _texts(claims.claim(group, 1)) == ["a"]
 
 
-def test_a_claim_that_a_failover_undid_cannot_acknowledge_the_next_one(
+def test_a_claim_that_a_failover_lost_cannot_acknowledge_a_later_one(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], "a")
@@ -594,7 +596,7 @@ def test_a_claim_that_a_failover_undid_cannot_acknowledge_the_next_one(
     assert claims.find(second.tag) == (second.list_key, "a")
 
 
-def test_what_is_not_due_is_in_nobody_s_hands_and_comes_back_uncounted(
+def test_a_delayed_message_is_held_by_no_worker_and_returns_uncounted(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], "later", "now")
@@ -610,7 +612,7 @@ def test_what_is_not_due_is_in_nobody_s_hands_and_comes_back_uncounted(
     assert (again.message, again.deliveries) == ("later", 1)
 
 
-def test_a_queue_that_gets_something_back_is_known_again(
+def test_a_queue_is_known_again_after_a_requeue(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     _push(client, group[0], "a")
@@ -621,25 +623,23 @@ def test_a_queue_that_gets_something_back_is_known_again(
     assert client.smembers(known_queues_key(namespace)) == set(group[0].queues)
 
 
-def test_a_tenant_s_queue_that_was_asked_for_by_name_is_one_place(
+def test_a_tenants_queue_that_a_worker_names_is_counted_once(
     make_claims: MakeClaims, client: redis.Redis, namespace: str
 ) -> None:
-    gold = _queue_of_tenant(client, namespace, "q", "gold")
+    gold = _add_tenant_queue(client, namespace, "q", "gold")
     client.lpush(gold, "a", "b")
     groups = [QueueGroup(name="64x64", queues=(f"{namespace}.q", gold))]
     assert _texts(make_claims("w").claim(groups, 8)) == ["a", "b"]
 
 
-def test_what_was_claimed_survives_a_killed_redis(
-    own_redis: LocalRedisServer, namespace: str
-) -> None:
+def test_claims_survive_a_killed_redis(own_redis: LocalRedisServer, namespace: str) -> None:
     client = connect(own_redis.url)
     client.lpush("q", "a")
     claims = Claims(
         no_retry_client=client, retrying_client=client, namespace=namespace, worker="w", lease_s=60
     )
     claims.acquire_lease()
-    claims.claim(ONE, 1)
+    claims.claim(GROUPS, 1)
     own_redis.kill()
     own_redis.start()
     assert claims.renew_lease()
@@ -647,7 +647,7 @@ def test_what_was_claimed_survives_a_killed_redis(
     assert client.lrange("q", 0, -1) == ["a"]
 
 
-def test_what_a_busy_redis_refuses_to_let_go_of_is_handed_back_later(tmp_path: Path) -> None:
+def test_a_claim_that_a_busy_redis_did_not_release_is_requeued_later(tmp_path: Path) -> None:
     group = [QueueGroup(name="64x64", queues=("q",))]
     with TcpServer(tmp_path, "--busy-reply-threshold", "10") as server:
         client = server.client()
@@ -659,8 +659,8 @@ def test_what_a_busy_redis_refuses_to_let_go_of_is_handed_back_later(tmp_path: P
         [claimed] = claims.claim(group, 1)
         loop = threading.Thread(target=_loop_until_killed, args=(server,))
         loop.start()
-        until(lambda: _says_busy(server.client().ping))
-        assert _says_busy(lambda: claims.ack(claimed.tag))
+        until(lambda: _is_refused_as_busy(server.client().ping))
+        assert _is_refused_as_busy(lambda: claims.ack(claimed.tag))
         server.client().script_kill()
         loop.join()
         assert claims.requeue_orphans() == 1
@@ -671,7 +671,7 @@ def test_a_worker_waits_for_a_busy_redis(tmp_path: Path) -> None:
     with TcpServer(tmp_path, "--busy-reply-threshold", "10") as server:
         loop = threading.Thread(target=_loop_until_killed, args=(server,))
         loop.start()
-        until(lambda: _says_busy(server.client().ping))
+        until(lambda: _is_refused_as_busy(server.client().ping))
         answered = threading.Thread(
             target=connect(f"redis://127.0.0.1:{server.port}", retries=RETRY_FOREVER).ping
         )
@@ -689,7 +689,7 @@ def _loop_until_killed(server: TcpServer) -> None:
         server.client().eval("while true do end", 0)
 
 
-def _says_busy(act: Callable[[], object]) -> bool:
+def _is_refused_as_busy(act: Callable[[], object]) -> bool:
     try:
         act()
     except redis.ResponseError as error:

@@ -1,4 +1,4 @@
-"""A real worker on a host that its platform takes away, or whose platform says nothing of use."""
+"""A real worker on a host that is preempted, or whose platform gives no usable answer."""
 
 import socket
 import threading
@@ -11,13 +11,13 @@ from imagefleet import Client
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.worker.process.exit_codes import ExitCode
-from tests.support.gallery import endless, status
+from tests.support.image_server import stalled, status
 from tests.support.jobs import finish
-from tests.support.metadata_server import Manner, MetadataServer
+from tests.support.metadata_server import MetadataServer, Respond
 from tests.support.processes import StartWorker, until
 
 ENDLESS = "fake:seconds=60,capacity=2"
-"""Devices that no test sees the end of a step of."""
+"""A model whose steps take longer than any test."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def platform() -> Iterator[MetadataServer]:
         yield server
 
 
-def test_the_jobs_of_a_preempted_host_go_back_at_once_and_run_elsewhere(
+def test_jobs_of_a_preempted_host_are_requeued_at_once_and_run_elsewhere(
     start: StartWorker,
     producer: Client,
     platform: MetadataServer,
@@ -46,7 +46,7 @@ def test_the_jobs_of_a_preempted_host_go_back_at_once_and_run_elsewhere(
     assert {job.status().deliveries for job in jobs} == {1}
 
 
-def test_a_batch_of_many_goes_back_before_the_worker_s_time_is_over(
+def test_a_large_batch_is_requeued_before_the_quit_timeout(
     start: StartWorker,
     producer: Client,
     platform: MetadataServer,
@@ -65,11 +65,11 @@ def test_a_batch_of_many_goes_back_before_the_worker_s_time_is_over(
     assert client.llen(list_key(f"{namespace}.default.native", 3)) == 64
 
 
-def test_a_worker_with_nothing_to_do_leaves_a_preempted_host_too(
+def test_an_idle_worker_leaves_a_preempted_host_too(
     start: StartWorker, producer: Client, platform: MetadataServer
 ) -> None:
     first = start(IMAGEFLEET_PREEMPTION_URL=platform.url)
-    until(lambda: len(platform.asked) >= 2)
+    until(lambda: len(platform.requests) >= 2)
     platform.preempt()
     assert first.wait() == ExitCode.TEMPFAIL
     job = producer.submit("for somebody else")
@@ -77,7 +77,7 @@ def test_a_worker_with_nothing_to_do_leaves_a_preempted_host_too(
     assert finish(producer, [job], timeout=120) == {State.SUCCEEDED}
 
 
-def test_the_notice_ends_a_drain(
+def test_the_preemption_notice_cuts_a_drain_short(
     start: StartWorker, producer: Client, platform: MetadataServer
 ) -> None:
     first = start(
@@ -86,7 +86,7 @@ def test_the_notice_ends_a_drain(
         IMAGEFLEET_PREEMPTION_URL=platform.url,
     )
     jobs = producer.submit_many(["a", "b"], num_inference_steps=100)
-    until(lambda: any(job.status().step for job in jobs))  # begun is not yet on the devices
+    until(lambda: any(job.status().step for job in jobs))  # a running job may not be on the devices
     first.process.terminate()
     first.await_log("Warm shutdown")
     assert {job.status().state for job in jobs} == {State.RUNNING}
@@ -97,24 +97,24 @@ def test_the_notice_ends_a_drain(
 
 
 @pytest.mark.parametrize("flawed", ["away", "failing", "hanging"])
-def test_a_platform_that_says_nothing_of_use_disturbs_no_work(
-    start: StartWorker, producer: Client, platform: MetadataServer, flawed: str
+def test_a_platform_without_a_usable_answer_disturbs_no_work(
+    start: StartWorker, producer: Client, platform: MetadataServer, fault: str
 ) -> None:
     released = threading.Event()
-    manners: dict[str, Manner] = {"failing": status(500), "hanging": endless(b"TRUE", released)}
+    responses: dict[str, Respond] = {"failing": status(500), "hanging": stalled(b"TRUE", released)}
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        nobody.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/preempted"
-        platform.manner = manners.get(flawed)
-        worker = start(IMAGEFLEET_PREEMPTION_URL=url if flawed == "away" else platform.url)
+        platform.respond = responses.get(fault)
+        worker = start(IMAGEFLEET_PREEMPTION_URL=url if fault == "away" else platform.url)
         jobs = producer.submit_many([f"prompt {i}" for i in range(16)])
         assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
-        if flawed == "away":
+        if fault == "away":
             worker.await_log("no preemption notice can be had")
         else:
-            until(lambda: len(platform.asked) >= (3 if flawed == "failing" else 1))
+            until(lambda: len(platform.requests) >= (3 if fault == "failing" else 1))
         assert worker.terminate() == 0
     released.set()
     assert "drained" in worker.output()
-    if flawed != "hanging":  # which is waited for longer than this test takes
-        assert worker.output().count("no preemption notice can be had") == 1
+    if fault != "hanging":  # its timeout is longer than this test
+        assert worker.output().count("failed, querying it again") == 1

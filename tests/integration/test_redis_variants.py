@@ -1,4 +1,4 @@
-"""The fleet on Redis as operators run it: TLS, users with few rights, Sentinel, a full memory."""
+"""The fleet on Redis as operators run it: TLS, restricted users, Sentinel, full memory."""
 
 import ssl
 import threading
@@ -24,7 +24,7 @@ from tests.support.jobs import finish
 from tests.support.processes import ROOT, StartWorker, until
 from tests.support.redis import TcpServer, TlsDoor, WatchedPair
 
-_RIGHTS = "docs/redis.md"
+_ACL_PAGE = "docs/redis.md"
 
 
 def _all_succeed(producer: Client, jobs: list[Job], timeout: float = 60) -> bool:
@@ -32,13 +32,13 @@ def _all_succeed(producer: Client, jobs: list[Job], timeout: float = 60) -> bool
 
 
 @pytest.fixture
-def certified(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
+def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
     return make_certificate(tmp_path, "localhost")
 
 
 @pytest.fixture
-def tls_url(own_redis: LocalRedisServer, certified: tuple[ssl.SSLContext, Path]) -> Iterator[str]:
-    context, trusted = certified
+def tls_url(own_redis: LocalRedisServer, certificate: tuple[ssl.SSLContext, Path]) -> Iterator[str]:
+    context, trusted = certificate
     door = TlsDoor(context, own_redis.url.removeprefix("unix://"))
     yield f"rediss://localhost:{door.port}/0?ssl_ca_certs={trusted}"
     door.close()
@@ -50,15 +50,15 @@ def test_the_fleet_runs_over_tls(start: StartWorker, tls_url: str, namespace: st
     assert _all_succeed(producer, producer.submit_many(["a", "b"], tenant="gold"))
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(tls_url: str) -> None:
+def test_an_untrusted_certificate_is_refused(tls_url: str) -> None:
     with pytest.raises(BrokerUnavailable, match="certificate verify failed"):
         Client(tls_url.partition("?")[0]).submit("a")
 
 
 @pytest.fixture
-def guarded(tmp_path: Path, namespace: str) -> Iterator[str]:
-    """The address of a Redis for a user with the rights that the page grants, and no others."""
-    page = (ROOT / _RIGHTS).read_text()
+def restricted_url(tmp_path: Path, namespace: str) -> Iterator[str]:
+    """The address of a Redis for a user with exactly the rights that docs/redis.md grants."""
+    page = (ROOT / _ACL_PAGE).read_text()
     [rights] = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
     words = rights.replace("imagefleet:", f"{namespace}:").replace("imagefleet.", f"{namespace}.")
     with TcpServer(tmp_path / "guarded", "--requirepass", "admin's") as server:
@@ -67,50 +67,50 @@ def guarded(tmp_path: Path, namespace: str) -> Iterator[str]:
 
 
 def test_a_user_with_the_documented_rights_suffices(
-    start: StartWorker, guarded: str, namespace: str
+    start: StartWorker, restricted_url: str, namespace: str
 ) -> None:
-    worker = start(IMAGEFLEET_REDIS_URL=guarded)
-    producer = Client(guarded, namespace=namespace)
+    worker = start(IMAGEFLEET_REDIS_URL=restricted_url)
+    producer = Client(restricted_url, namespace=namespace)
     producer.tenants.set_weight("gold", 2)
     jobs = producer.submit_many(["a", "b"], tenant="gold")
     assert _all_succeed(producer, jobs)
-    with Celery(backend=celery_url(guarded), set_as_current=False) as app:
+    with Celery(backend=celery_url(restricted_url), set_as_current=False) as app:
         assert AsyncResult(jobs[0].id, app=app).get(timeout=60)["images"]
     assert worker.terminate() == 0
     assert "permission" not in worker.output().lower()
 
 
-def test_that_user_reaches_nobody_else_s_keys(guarded: str) -> None:
+def test_that_user_cannot_access_other_keys(restricted_url: str) -> None:
     with pytest.raises(redis.exceptions.NoPermissionError):
-        connect(guarded).set("other", "1")
+        connect(restricted_url).set("other", "1")
 
 
-def test_a_wrong_password_is_one_clear_sentence(guarded: str) -> None:
-    wrong = guarded.replace("a-long-password", "guess")
+def test_a_wrong_password_is_one_clear_sentence(restricted_url: str) -> None:
+    wrong = restricted_url.replace("a-long-password", "guess")
     with pytest.raises(BrokerUnavailable, match="refuses the credentials") as refused:
         Client(wrong).submit("a")
     assert "guess" not in str(refused.value)
 
 
-def test_a_failover_by_sentinel_stops_nobody(
+def test_a_sentinel_failover_loses_no_job(
     start: StartWorker, namespace: str, tmp_path: Path
 ) -> None:
     with WatchedPair(tmp_path) as pair:
         worker = start(IMAGEFLEET_REDIS_URL=pair.url, IMAGEFLEET_MODEL="fake:seconds=0.1")
         producer = Client(pair.url, namespace=namespace)
         before = producer.submit_many([f"before {n}" for n in range(320)])
-        done = _how_many_are_done(producer, before)
-        assert pair.master.client().wait(1, 60_000)  # what was accepted has reached the replica
+        done = _make_done_counter(producer, before)
+        assert pair.master.client().wait(1, 60_000)  # until the replica has all accepted jobs
         pair.part()
         known = done()
-        until(lambda: done() >= known + 8)  # confirmed, and about to be lost
+        until(lambda: done() >= known + 8)  # the failover will lose these ends
         pair.fail_over()
         after = producer.submit_many([f"after {n}" for n in range(8)])
         assert _all_succeed(producer, [*before, *after], timeout=120)
         assert worker.process.poll() is None
 
 
-def test_scripts_that_the_server_forgot_are_sent_again(
+def test_scripts_are_sent_again_after_the_server_lost_them(
     start: StartWorker, producer: Client, client: redis.Redis
 ) -> None:
     start()
@@ -119,7 +119,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(
     assert _all_succeed(producer, producer.submit_many(["b", "c"]))
 
 
-def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
+def test_a_full_redis_refuses_jobs_and_loses_none(
     start: StartWorker, own_redis: LocalRedisServer, namespace: str
 ) -> None:
     admin = connect(own_redis.url)
@@ -127,10 +127,10 @@ def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
     producer = Client(own_redis.url, namespace=namespace)
     assert _all_succeed(producer, [producer.submit("warm")])
     jobs = producer.submit_many([f"prompt {n}" for n in range(64)])
-    admin.config_set("maxmemory", "1mb")  # less than it holds already
+    admin.config_set("maxmemory", "1mb")  # less than Redis holds already
     with pytest.raises(BrokerUnavailable, match="full and took nothing"):
         producer.submit("one too many", id="too-many")
-    submitting = threading.Thread(target=lambda: _until_taken(producer))
+    submitting = threading.Thread(target=lambda: _submit_until_accepted(producer))
     submitting.start()
     worker.await_log("does not answer the lease keeper: command not allowed")
     admin.config_set("maxmemory", "0")
@@ -140,19 +140,19 @@ def test_a_redis_that_fills_up_refuses_jobs_and_loses_none(
     until(lambda: not admin.exists(list_key(f"{namespace}.default.native", 3)))
 
 
-def test_a_tenant_s_job_from_plain_celery_is_found_once_its_queue_is_told_of(
+def test_a_tenants_job_from_plain_celery_is_found_once_its_queue_is_known(
     start: StartWorker, producer: Client, client: redis.Redis, settings: dict[str, str]
 ) -> None:
     worker, namespace = start(), settings["IMAGEFLEET_NAMESPACE"]
     worker.await_log("ready after")
     queue, known = f"{namespace}.default.native@gold", known_queues_key(namespace)
     client.sadd(known, queue)
-    until(lambda: not client.sismember(known, queue))  # empty, so struck out
+    until(lambda: not client.sismember(known, queue))  # a worker removes it: the queue is empty
     url = celery_url(settings["IMAGEFLEET_REDIS_URL"])
     with Celery(broker=url, set_as_current=False) as app:
         request = pack(JobRequest(prompt="a"))
         app.send_task(TASK_NAME, task_id="late", kwargs=request, queue=queue)
-        client.sadd(known, queue)  # as docs/redis.md says
+        client.sadd(known, queue)  # after the push, as docs/redis.md requires
         until(lambda: producer.statuses(["late"]))
         assert producer.get("late").result(timeout=120).images
 
@@ -166,7 +166,7 @@ def test_a_job_for_a_model_whose_workers_start_later_waits_for_them(
     assert early.status().state is State.QUEUED
 
 
-def _how_many_are_done(producer: Client, jobs: list[Job]) -> Callable[[], int]:
+def _make_done_counter(producer: Client, jobs: list[Job]) -> Callable[[], int]:
     def done() -> int:
         return sum(each.done for each in producer.statuses(job.id for job in jobs))
 
@@ -174,13 +174,13 @@ def _how_many_are_done(producer: Client, jobs: list[Job]) -> Callable[[], int]:
     return done
 
 
-def _until_taken(producer: Client) -> None:
-    """What a producer does: the same call with the same id, until it is accepted."""
+def _submit_until_accepted(producer: Client) -> None:
+    """Repeat the same call with the same id until it is accepted, as a producer does."""
 
-    def taken() -> bool:
+    def accepted() -> bool:
         try:
             return bool(producer.submit("one too many", id="too-many", seed=1))
         except BrokerUnavailable:
             return False
 
-    until(taken, 60)
+    until(accepted, 60)

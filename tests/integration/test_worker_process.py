@@ -1,4 +1,4 @@
-"""A real Celery worker process on a real Redis, with the fake engine: what delivery promises."""
+"""A real Celery worker process on a real Redis, with the fake engine: no job is lost."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 
 ENDLESS = "fake:seconds=60,capacity=8"
-"""Devices with a batch that no test sees the end of: what is to happen meanwhile may take long."""
+"""A model whose batches take longer than any test."""
 
 
 def _nothing_left(client: redis.Redis, namespace: str) -> bool:
@@ -34,7 +34,7 @@ def _nothing_left(client: redis.Redis, namespace: str) -> bool:
     return not queues and not client.keys(f"{namespace}:claims:*")
 
 
-def _pictures(folder: Path) -> list[Path]:
+def _image_files(folder: Path) -> list[Path]:
     return [path for path in files_below(folder / "store") if path.suffix == ".png"]
 
 
@@ -42,7 +42,7 @@ def _push(client: redis.Redis, namespace: str, message: str | bytes) -> None:
     client.lpush(list_key(f"{namespace}.default.native", 3), message)
 
 
-def test_every_submitted_job_becomes_exactly_its_pictures(
+def test_every_submitted_job_makes_exactly_its_images(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
     start()
@@ -54,11 +54,11 @@ def test_every_submitted_job_becomes_exactly_its_pictures(
         assert all(
             (tmp_path / "store" / image.key).stat().st_size == image.size for image in images
         )
-    assert len(_pictures(tmp_path)) == 60
+    assert len(_image_files(tmp_path)) == 60
     until(lambda: _nothing_left(client, namespace))
 
 
-def test_a_killed_worker_s_jobs_are_finished_by_the_next(
+def test_jobs_of_a_killed_worker_are_finished_by_the_next(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     first = start(IMAGEFLEET_MODEL=ENDLESS)
@@ -72,7 +72,7 @@ def test_a_killed_worker_s_jobs_are_finished_by_the_next(
     until(lambda: _nothing_left(client, namespace))
 
 
-def test_a_frozen_worker_s_jobs_are_taken_over_and_its_late_result_changes_nothing(
+def test_jobs_of_a_frozen_worker_are_reclaimed_and_its_late_result_changes_nothing(
     start: StartWorker, producer: Client
 ) -> None:
     frozen = start(IMAGEFLEET_MODEL="fake:seconds=1,capacity=2")
@@ -89,12 +89,12 @@ def test_a_frozen_worker_s_jobs_are_taken_over_and_its_late_result_changes_nothi
     assert [job.result() for job in jobs] == results
 
 
-def test_sigterm_hands_back_what_has_not_begun_and_loses_nothing(
+def test_sigterm_requeues_jobs_that_have_not_started_and_loses_none(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     first = start(IMAGEFLEET_MODEL="fake:seconds=0.5,capacity=4")
     jobs = producer.submit_many([f"prompt {i}" for i in range(16)], num_inference_steps=10)
-    until(lambda: any(job.status().step for job in jobs))  # begun is not yet on the devices
+    until(lambda: any(job.status().step for job in jobs))  # a running job may not be on the devices
     assert first.terminate() == 0
     assert not client.keys(f"{namespace}:claims:*")
     states = [job.status().state for job in jobs]
@@ -105,12 +105,12 @@ def test_sigterm_hands_back_what_has_not_begun_and_loses_nothing(
     assert {job.status().deliveries for job in jobs} == {1}
 
 
-def test_sigterm_hands_back_claimed_jobs_that_no_device_has_seen(
+def test_sigterm_requeues_claimed_jobs_that_are_not_on_the_devices(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     first = start(IMAGEFLEET_MODEL="fake:seconds=8,capacity=4")
     jobs = producer.submit_many(["a", "b"], num_images_per_prompt=4, num_inference_steps=2)
-    # The second is claimed ahead, while the devices paint the last step of the first.
+    # The second job is prefetched while the devices run the last step of the first.
     until(lambda: all(job.status().state is State.RUNNING for job in jobs))
     assert first.terminate() == 0
     states = [job.status().state for job in jobs]
@@ -120,7 +120,7 @@ def test_sigterm_hands_back_claimed_jobs_that_no_device_has_seen(
     assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
 
 
-def test_work_that_outlasts_the_drain_time_is_handed_back(
+def test_jobs_that_outlast_the_drain_time_are_requeued(
     start: StartWorker, producer: Client
 ) -> None:
     first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_DRAIN_S="0.5")
@@ -143,7 +143,7 @@ def test_a_poison_prompt_fails_alone(start: StartWorker, producer: Client) -> No
     assert failed.value.failure_code == "device_error"
 
 
-def test_a_prompt_that_kills_its_worker_is_given_up_after_a_set_number_of_deliveries(
+def test_a_prompt_that_kills_its_worker_fails_after_max_deliveries(
     start: StartWorker, producer: Client
 ) -> None:
     job = producer.submit("this one [die]s")
@@ -155,15 +155,15 @@ def test_a_prompt_that_kills_its_worker_is_given_up_after_a_set_number_of_delive
     assert failed.value.failure_code == "too_many_deliveries"
 
 
-def test_a_prompt_that_kills_its_workers_takes_no_mate_with_it(
+def test_a_prompt_that_kills_its_workers_fails_no_other_job_of_its_batch(
     start: StartWorker, producer: Client
 ) -> None:
     poison = producer.submit("this one [die]s")
-    mates = producer.submit_many([f"good {i}" for i in range(7)])
+    others = producer.submit_many([f"good {i}" for i in range(7)])
     for _ in range(4):
         assert start(IMAGEFLEET_LEASE_S="2").wait() != 0
     start()
-    assert finish(producer, mates, timeout=120) == {State.SUCCEEDED}
+    assert finish(producer, others, timeout=120) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="4 workers died"):
         poison.result(timeout=60)
 
@@ -218,17 +218,17 @@ def test_a_delayed_job_survives_a_lost_connection(
         assert sent.get(timeout=60)["model"] == "fake"
 
 
-def test_a_shape_nobody_declared_is_refused_even_when_submitted_before_any_worker(
+def test_an_undeclared_shape_is_refused_even_if_submitted_before_any_worker(
     start: StartWorker, producer: Client
 ) -> None:
     job = producer.submit("a", height=512, width=512)
     elsewhere = producer.submit("a", model="no-such-model")
     start()
     assert finish(producer, [job], timeout=120) == {State.FAILED}
-    assert elsewhere.status().state is State.QUEUED  # it waits for a worker of that model
+    assert elsewhere.status().state is State.QUEUED  # a job waits for a worker of its model
 
 
-def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_nothing(
+def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_no_job(
     own_redis: LocalRedisServer, start: StartWorker, namespace: str
 ) -> None:
     more = {"IMAGEFLEET_REDIS_URL": own_redis.url, "IMAGEFLEET_DRAIN_S": "1"}
@@ -244,38 +244,38 @@ def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_nothing(
     assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
 
 
-def test_celery_s_control_command_hands_back_too(
+def test_the_shutdown_command_of_celery_requeues_jobs_too(
     start: StartWorker, producer: Client, redis_server: LocalRedisServer
 ) -> None:
     first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_DRAIN_S="1")
     jobs = producer.submit_many(["a", "b", "c"])
     until(lambda: {job.status().state for job in jobs} == {State.RUNNING})
     with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
-        until(lambda: app.control.ping(timeout=1))  # what nobody listens to yet is lost
+        until(lambda: app.control.ping(timeout=1))  # a command before the worker listens is lost
         app.control.shutdown()
     assert first.wait() == 0
-    _are_back_and_run_elsewhere(jobs, start, producer)
+    _check_requeued_and_rerun(jobs, start, producer)
 
 
-def test_a_second_signal_hands_back_at_once(start: StartWorker, producer: Client) -> None:
+def test_a_second_signal_requeues_at_once(start: StartWorker, producer: Client) -> None:
     first = start(IMAGEFLEET_MODEL="fake:seconds=1,capacity=8", IMAGEFLEET_DRAIN_S="600")
     jobs = producer.submit_many(["a", "b", "c"], num_inference_steps=100)
-    until(lambda: any(job.status().step for job in jobs))  # begun is not yet on the devices
+    until(lambda: any(job.status().step for job in jobs))  # a running job may not be on the devices
     first.process.terminate()
     first.await_log("Warm shutdown")
     first.process.terminate()
     assert first.wait() == ExitCode.TEMPFAIL
-    _are_back_and_run_elsewhere(jobs, start, producer)
+    _check_requeued_and_rerun(jobs, start, producer)
 
 
-def _are_back_and_run_elsewhere(jobs: list[Job], start: StartWorker, producer: Client) -> None:
+def _check_requeued_and_rerun(jobs: list[Job], start: StartWorker, producer: Client) -> None:
     assert {job.status().state for job in jobs} == {State.QUEUED}
     start()
     assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
 
 
-def test_cancelled_jobs_leave_no_picture(
+def test_cancelled_jobs_leave_no_image(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
     queued = producer.submit("withdrawn before a worker saw it")
@@ -287,11 +287,11 @@ def test_cancelled_jobs_leave_no_picture(
     for job in (queued, running):
         with pytest.raises(JobCancelled):
             job.result(timeout=60)
-    assert not _pictures(tmp_path)
+    assert not _image_files(tmp_path)
 
 
 def _envelope(**changes: object) -> str:
-    """A message like ours, with parts that are not."""
+    """Return a valid message with some parts replaced."""
     whole = json.loads(job_message("nobody", JobRequest(prompt="a"), "q"))
     return json.dumps({**whole, **changes})
 
@@ -300,7 +300,7 @@ def _body(value: object) -> str:
     return base64.b64encode(json.dumps(value).encode()).decode()
 
 
-RUBBISH = [
+UNREADABLE = [
     "[" * 100_000,
     _envelope(properties=[]),
     _envelope(headers={"task": TASK_NAME, "id": 5}),
@@ -322,32 +322,32 @@ RUBBISH = [
 ]
 
 
-def test_rubbish_on_the_queue_is_kept_with_a_reason_and_the_worker_goes_on(
+def test_unreadable_messages_become_dead_letters_and_the_worker_goes_on(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
-    for message in RUBBISH:
+    for message in UNREADABLE:
         _push(client, namespace, message)
     _push(client, namespace, b"\xff\xfe broken utf-8")
     job = producer.submit("a good one behind them")
     start()
     assert finish(producer, [job], timeout=120) == {State.SUCCEEDED}
     letters = DeadLetters(client, namespace).read()
-    assert len(letters) == len(RUBBISH) + 1
+    assert len(letters) == len(UNREADABLE) + 1
     assert all(letter.reason for letter in letters)
     until(lambda: _nothing_left(client, namespace))
 
 
-def _refused(request: dict[str, Any], version: int = 1) -> dict[str, Any]:
+def _task_arguments(request: dict[str, Any], version: int = 1) -> dict[str, Any]:
     return {"version": version, "request": request}
 
 
 REFUSED = [
-    (_refused({"prompt": "a"}, version=0), "message_rejected"),
-    (_refused({"prompt": ""}), "invalid_request"),
-    (_refused({"prompt": "a", "height": 512, "width": 512}), "invalid_request"),
-    (_refused({"prompt": "a", "model": "unknown"}), "invalid_request"),
-    (_refused({"prompt": "a", "scheduler": "unknown"}), "invalid_request"),
-    (_refused({"prompt": "a", "num_inference_steps": 1000}), "invalid_request"),
+    (_task_arguments({"prompt": "a"}, version=0), "message_rejected"),
+    (_task_arguments({"prompt": ""}), "invalid_request"),
+    (_task_arguments({"prompt": "a", "height": 512, "width": 512}), "invalid_request"),
+    (_task_arguments({"prompt": "a", "model": "unknown"}), "invalid_request"),
+    (_task_arguments({"prompt": "a", "scheduler": "unknown"}), "invalid_request"),
+    (_task_arguments({"prompt": "a", "num_inference_steps": 1000}), "invalid_request"),
     ({}, "message_rejected"),
     ([], "message_rejected"),
     (None, "message_rejected"),
@@ -386,7 +386,7 @@ def test_plain_celery_can_send_jobs_and_read_results(
         assert AsyncResult(job.id, app=app).get(timeout=60)["model"] == "fake"
 
 
-def test_a_redis_that_was_killed_and_came_back_costs_nothing(
+def test_a_restart_of_redis_loses_no_job_and_counts_no_delivery(
     own_redis: LocalRedisServer, settings: dict[str, str], start: StartWorker, namespace: str
 ) -> None:
     start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=0.4,capacity=8")

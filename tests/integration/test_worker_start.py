@@ -1,4 +1,4 @@
-"""What is wrong is said in one sentence at start, with a non-zero exit, before any job is taken."""
+"""A worker that cannot start says why in one sentence, ends with a code and claims no job."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,8 +37,8 @@ def start(redis_server: LocalRedisServer, namespace: str, tmp_path: Path) -> Ite
         worker.kill()
 
 
-def _damaged(folder: Path) -> str:
-    """A checkpoint folder whose weights were cut off."""
+def _make_damaged_checkpoint(folder: Path) -> str:
+    """Make a checkpoint folder whose weights are truncated, and return its path."""
     (folder / "unet").mkdir(parents=True)
     (folder / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
     (folder / "unet" / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
@@ -61,11 +61,11 @@ def _damaged(folder: Path) -> str:
         ({"webhook_secrets": "not-a-secret"}, "IMAGEFLEET_WEBHOOK_SECRETS"),
     ],
 )
-def test_a_wrong_start_is_one_sentence_and_a_non_zero_exit(
+def test_a_wrong_setting_ends_the_start_with_one_sentence_and_a_non_zero_code(
     start: StartWorker, tmp_path: Path, settings: dict[str, str], sentence: str
 ) -> None:
     if settings.get("model") == "DAMAGED":
-        settings = {"model": _damaged(tmp_path / "damaged")}
+        settings = {"model": _make_damaged_checkpoint(tmp_path / "damaged")}
     worker = start(**settings)
     assert worker.wait() == ExitCode.CONFIG
     lines = [line for line in worker.output().splitlines() if line.startswith("imagefleet-worker:")]
@@ -85,7 +85,7 @@ def test_a_wrong_start_is_one_sentence_and_a_non_zero_exit(
         {"preemption_url": "https://example.org"},
     ],
 )
-def test_what_needs_nobody_to_answer_is_said_before_celery_says_anything(
+def test_settings_that_need_no_connection_are_refused_before_celery_starts(
     start: StartWorker, settings: dict[str, str]
 ) -> None:
     worker = start(**settings)
@@ -94,14 +94,16 @@ def test_what_needs_nobody_to_answer_is_said_before_celery_says_anything(
     assert line.startswith("imagefleet-worker: IMAGEFLEET_")
 
 
-def test_a_misspelt_variable_is_warned_of(start: StartWorker) -> None:
+def test_a_misspelled_variable_causes_a_warning(start: StartWorker) -> None:
     worker = start(storage_ulr="file:///elsewhere", redis_url="redis://localhost:1/0")
     assert worker.wait() == ExitCode.CONFIG
-    warning = "warning: IMAGEFLEET_STORAGE_ULR is no setting; IMAGEFLEET_STORAGE_URL is"
+    warning = (
+        "warning: IMAGEFLEET_STORAGE_ULR is not a setting; did you mean IMAGEFLEET_STORAGE_URL?"
+    )
     assert f"imagefleet-worker: {warning}" in worker.output().splitlines()
 
 
-def test_a_worker_that_cannot_start_takes_no_job(
+def test_a_worker_that_cannot_start_claims_no_job(
     start: StartWorker, redis_server: LocalRedisServer, namespace: str
 ) -> None:
     job = Client(redis_server.url, namespace=namespace).submit("a")

@@ -1,4 +1,4 @@
-"""docker-compose.yml speaks of things that exist. Its form is checked by `make lint`."""
+"""docker-compose.yml and the Dockerfile name existing things. `make lint` checks their form."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
 
 
-def test_every_setting_it_makes_is_one_of_ours() -> None:
+def test_every_variable_is_a_setting() -> None:
     known = {ENV_PREFIX + name.upper() for name in WorkerSettings.model_fields}
     for service in SERVICES.values():
         ours = {name for name in service.get("environment", {}) if name.startswith(ENV_PREFIX)}
@@ -26,18 +26,18 @@ def test_every_foreign_image_is_pinned() -> None:
     assert all(re.search(r":\d+\.\d+", image) for image in images)
 
 
-def test_redis_keeps_what_it_acknowledged() -> None:
+def test_redis_persists_every_acknowledged_write() -> None:
     command = SERVICES["redis"]["command"]
     assert "--appendfsync always" in command
     assert "--maxmemory-policy noeviction" in command
 
 
-def test_the_worker_gets_longer_to_stop_than_it_takes_to_drain() -> None:
+def test_the_grace_period_is_longer_than_the_drain_time() -> None:
     grace_s = int(SERVICES["worker"]["stop_grace_period"].removesuffix("s"))
     assert grace_s > WorkerSettings.model_fields["drain_s"].default
 
 
-def test_what_the_image_copies_exists() -> None:
+def test_every_path_that_the_image_copies_exists() -> None:
     text = (ROOT / "deploy/Dockerfile").read_text()
     for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
         assert all((ROOT / source).exists() for source in line.split()[:-1])

@@ -1,4 +1,4 @@
-"""docs/redis.md names every key that we write."""
+"""docs/redis.md lists every Redis key that the code uses."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ _ROOT = Path(__file__).parents[2]
 _KEY = re.compile(r'f"\{(?:self\._)?namespace\}:([a-z:-]*)')
 
 
-def test_every_key_of_the_code_stands_in_the_table() -> None:
+def test_the_table_lists_every_key_of_the_code() -> None:
     sources = [path for side in ("shared", "worker") for path in (_ROOT / side).rglob("*.py")]
     found = {key for path in sources for key in _KEY.findall(path.read_text())}
     table = (_ROOT / "docs/redis.md").read_text()

@@ -1,4 +1,4 @@
-"""The platform's notice is heard at once, and nothing but the notice is taken for it."""
+"""The preemption notice takes effect at once, and no other answer is mistaken for it."""
 
 import logging
 import socket
@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from imagefleet.worker.process.preemption import await_notice, watch_for_notice
-from tests.support.gallery import Shown, broken_off, endless, status
-from tests.support.metadata_server import Manner, MetadataServer
+from tests.support.image_server import Response, cut_short, stalled, status
+from tests.support.metadata_server import MetadataServer, Respond
 from tests.support.processes import until
 
 
@@ -20,48 +20,48 @@ def platform() -> Iterator[MetadataServer]:
         yield server
 
 
-def _body(body: bytes) -> Shown:
-    def answer(door: BaseHTTPRequestHandler) -> None:
-        door.send_response(200)
-        door.end_headers()
-        door.wfile.write(body)
+def _body(body: bytes) -> Response:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(body)
 
     return answer
 
 
-def _listen(platform: MetadataServer) -> tuple[threading.Thread, list[str]]:
-    """Somebody who waits for the notice, and hears it at last."""
-    heard: list[str] = []
+def _wait_for_notice(platform: MetadataServer) -> tuple[threading.Thread, list[str]]:
+    """Wait for the notice in a thread. Return the thread, and a list that gets the notice."""
+    notices: list[str] = []
 
     def listen() -> None:
         await_notice(platform.url, pause_s=0.01, timeout_s=0.3)
-        heard.append("notice")
+        notices.append("notice")
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
-    return thread, heard
+    return thread, notices
 
 
-def test_the_notice_is_heard_and_told_once(platform: MetadataServer) -> None:
-    heard: list[str] = []
-    watch_for_notice(platform.url, lambda: heard.append("notice"))
-    until(lambda: len(platform.asked) >= 2)  # it knows the value now, and waits for another
-    assert not heard
+def test_the_notice_calls_the_function_once(platform: MetadataServer) -> None:
+    notices: list[str] = []
+    watch_for_notice(platform.url, lambda: notices.append("notice"))
+    until(lambda: len(platform.requests) >= 2)  # the second query waits for a change of the value
+    assert not notices
     platform.preempt()
     until(lambda: "preemption" not in {thread.name for thread in threading.enumerate()})
-    assert heard == ["notice"]
-    assert {query["flavor"] for query in platform.asked} == {"Google"}
-    assert {query["wait_for_change"] for query in platform.asked} == {"true"}
-    known = [query["last_etag"] for query in platform.asked]
+    assert notices == ["notice"]
+    assert {query["flavor"] for query in platform.requests} == {"Google"}
+    assert {query["wait_for_change"] for query in platform.requests} == {"true"}
+    known = [query["last_etag"] for query in platform.requests]
     assert (known[0], set(known[1:])) == ("NONE", {"decaf"})
 
 
-def test_a_host_that_was_preempted_before_anybody_asked_hears_it_at_once(
+def test_an_earlier_preemption_is_noticed_at_once(
     platform: MetadataServer,
 ) -> None:
     platform.preempt()
     await_notice(platform.url)
-    assert len(platform.asked) == 1
+    assert len(platform.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -74,51 +74,51 @@ def test_a_host_that_was_preempted_before_anybody_asked_hears_it_at_once(
         pytest.param(_body(b"<html>TRUE</html>"), id="says something else"),
         pytest.param(_body(b"TRUE" * 10_000_000), id="says too much"),
         pytest.param(_body(b"\xff\xfe\x00"), id="babbles"),
-        pytest.param(broken_off(b"TRUE"), id="is cut off"),
-        pytest.param(lambda door: door.connection.shutdown(socket.SHUT_RDWR), id="hangs up"),
+        pytest.param(cut_short(b"TRUE"), id="is cut off"),
+        pytest.param(lambda handler: handler.connection.shutdown(socket.SHUT_RDWR), id="hangs up"),
     ],
 )
-def test_what_is_not_the_notice_is_told_once_and_asked_again(
-    platform: MetadataServer, misbehave: Manner, caplog: pytest.LogCaptureFixture
+def test_any_other_answer_is_logged_once_and_queried_again(
+    platform: MetadataServer, misbehave: Respond, caplog: pytest.LogCaptureFixture
 ) -> None:
-    platform.manner = misbehave
+    platform.respond = misbehave
     with caplog.at_level(logging.INFO):
-        thread, heard = _listen(platform)
-        until(lambda: len(platform.asked) >= 3)
-        assert not heard
+        thread, notices = _wait_for_notice(platform)
+        until(lambda: len(platform.requests) >= 3)
+        assert not notices
         platform.preempt()
-        platform.manner = None
+        platform.respond = None
         thread.join(60)
-    assert heard
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 1
-    assert "failed, querying it again" in said[0]
+    assert notices
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1
+    assert "failed, querying it again" in messages[0]
 
 
-def test_a_server_that_hangs_or_dribbles_is_left_and_asked_again(platform: MetadataServer) -> None:
+def test_a_server_that_hangs_or_sends_slowly_is_queried_again(platform: MetadataServer) -> None:
     released = threading.Event()
-    platform.manner = endless(b"TRUE", released)
-    thread, heard = _listen(platform)
-    until(lambda: len(platform.asked) >= 3)
-    assert not heard
+    platform.respond = stalled(b"TRUE", released)
+    thread, notices = _wait_for_notice(platform)
+    until(lambda: len(platform.requests) >= 3)
+    assert not notices
     released.set()
     platform.preempt()
-    platform.manner = None
+    platform.respond = None
     thread.join(60)
-    assert heard
+    assert notices
 
 
-def test_that_there_is_an_answer_again_is_told_too(
+def test_the_recovery_is_logged_too(
     platform: MetadataServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    platform.manner = status(503)
+    platform.respond = status(503)
     with caplog.at_level(logging.INFO):
-        thread, heard = _listen(platform)
+        thread, notices = _wait_for_notice(platform)
         until(lambda: caplog.records)
-        platform.manner = None
+        platform.respond = None
         until(lambda: len(caplog.records) > 1)
         assert "answers again" in caplog.records[1].getMessage()
-        assert not heard
+        assert not notices
         platform.preempt()
         thread.join(60)
-    assert heard
+    assert notices

@@ -1,4 +1,4 @@
-"""Settings come from the environment, are refused by name, hide secrets, and are all documented."""
+"""Settings: environment and arguments, errors with the name, hidden secrets, the page."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
     assert all(f"IMAGEFLEET_{name.upper()}`" in page() for name in WorkerSettings.model_fields)
 
 
-def test_the_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMAGEFLEET_NAMESPACE", "from-env")
     monkeypatch.setenv("IMAGEFLEET_SHAPES", "512x512, 768x512")
     assert WorkerSettings.load().shapes == ("512x512", "768x512")
@@ -28,7 +28,7 @@ def test_the_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPat
     ("name", "value"),
     [("LEASE_S", "soon"), ("PER_DEVICE_BATCH", "0"), ("DTYPE", "int8"), ("NAMESPACE", "a b")],
 )
-def test_a_wrong_value_is_refused_by_its_name(
+def test_an_error_names_the_variable_or_argument_with_the_wrong_value(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"IMAGEFLEET_{name}", value)
@@ -39,7 +39,7 @@ def test_a_wrong_value_is_refused_by_its_name(
         WorkerSettings.load(**{name.lower(): value})
 
 
-def test_secrets_do_not_show() -> None:
+def test_secrets_appear_in_no_repr_and_no_error() -> None:
     secret = new_secret()
     settings = WorkerSettings.load(redis_url="redis://:hunter2@localhost", webhook_secrets=secret)
     assert "hunter2" not in repr(settings)
@@ -54,7 +54,7 @@ def test_secrets_do_not_show() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("overrides", "sentence"),
     [
         ({"mesh": "model=2"}, "IMAGEFLEET_MESH='model=2': write data=8"),
         ({"mesh": "data=4", "devices": "3"}, "takes 4 devices, but IMAGEFLEET_DEVICES=3"),
@@ -64,15 +64,15 @@ def test_secrets_do_not_show() -> None:
         ({"callback_allow": "10.0.0.0/99"}, "IMAGEFLEET_CALLBACK_ALLOW: '10.0.0.0/99'"),
     ],
 )
-def test_what_needs_nobody_to_answer_is_refused_at_once(
-    wrong: dict[str, str], sentence: str
+def test_values_that_need_no_connection_are_checked_at_load(
+    overrides: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        WorkerSettings.load(**wrong)
+        WorkerSettings.load(**overrides)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("overrides", "sentence"),
     [
         ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL='ftp://example.org'"),
         ({"storage_url": "s3://bucket?speed=9"}, "IMAGEFLEET_STORAGE_URL: no option speed"),
@@ -80,10 +80,10 @@ def test_what_needs_nobody_to_answer_is_refused_at_once(
         ({"programs_url": ""}, "IMAGEFLEET_PROGRAMS_URL=''"),
     ],
 )
-def test_the_address_of_no_store_is_refused_before_anything_starts(
-    wrong: dict[str, str], sentence: str
+def test_an_invalid_store_address_is_refused_before_the_worker_starts(
+    overrides: dict[str, str], sentence: str
 ) -> None:
-    settings = WorkerSettings.load(**wrong)
+    settings = WorkerSettings.load(**overrides)
     with pytest.raises(ConfigurationError, match=sentence):
         Lifecycle(settings)
 
@@ -96,7 +96,7 @@ def test_the_address_of_no_store_is_refused_before_anything_starts(
         "http://localhost:8080",
     ],
 )
-def test_the_platform_s_notice_has_a_plain_address(url: str) -> None:
+def test_plain_http_addresses_are_accepted_for_the_preemption_notice(url: str) -> None:
     assert WorkerSettings.load(preemption_url=url).preemption_url == url
 
 
@@ -116,12 +116,12 @@ def test_the_platform_s_notice_has_a_plain_address(url: str) -> None:
         "http://two..dots/preempted",
     ],
 )
-def test_any_other_address_of_the_notice_is_refused(url: str) -> None:
+def test_other_addresses_are_refused_for_the_preemption_notice(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^preemption_url='"):
         WorkerSettings.load(preemption_url=url)
 
 
-def test_a_variable_that_no_setting_has_is_named_with_the_nearest_one() -> None:
+def test_a_warning_about_an_unknown_variable_names_the_nearest_setting() -> None:
     names = ["IMAGEFLEET_STORAGE_ULR", "imagefleet_model", "IMAGEFLEET_XYZZY", "HOME"]
     assert list(unknown_variable_warnings(names)) == [
         "IMAGEFLEET_STORAGE_ULR is not a setting; did you mean IMAGEFLEET_STORAGE_URL?",

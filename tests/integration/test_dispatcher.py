@@ -1,4 +1,4 @@
-"""Who is served when, through a real worker: tenants, claims ahead, batches that linger."""
+"""The order of jobs in a real worker: turns of tenants, prefetch, step affinity, batch timeout."""
 
 import redis
 
@@ -8,10 +8,10 @@ from imagefleet.shared.jobs.status import JobStatus
 from tests.support.processes import StartWorker, until
 
 FAKE_STEPS = 4
-"""Of a fake model, where a job asks for none."""
+"""Default steps of the fake model."""
 
 
-def _start(status: JobStatus) -> float:
+def _started_at(status: JobStatus) -> float:
     assert status.started_at is not None
     return status.started_at
 
@@ -23,14 +23,15 @@ def test_a_flood_of_one_tenant_hardly_delays_another(start: StartWorker, produce
     small = producer.submit_many([f"small {n}" for n in range(10)], tenant="small")
     for _ in producer.as_completed(small, timeout=60):
         pass
-    found = producer.statuses(job.id for job in small)
-    asked, served = found[0].submitted_at, max(_start(status) for status in found)
-    begun = [each for each in producer.statuses(job.id for job in flood) if each.started_at]
-    between = sum(asked < _start(status) <= served for status in begun)
-    assert between <= 3 * 8, "one batch claimed ahead, then every second picture"
+    statuses = producer.statuses(job.id for job in small)
+    submitted_at = statuses[0].submitted_at
+    last_start = max(_started_at(status) for status in statuses)
+    started = [each for each in producer.statuses(job.id for job in flood) if each.started_at]
+    between = sum(submitted_at < _started_at(status) <= last_start for status in started)
+    assert between <= 3 * 8, "one prefetched batch, then every second image"
 
 
-def test_no_more_than_one_batch_is_claimed_ahead_and_that_late(
+def test_at_most_one_batch_is_prefetched_and_only_late(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     start(IMAGEFLEET_MODEL="fake:seconds=0.8,capacity=2")
@@ -45,7 +46,7 @@ def test_no_more_than_one_batch_is_claimed_ahead_and_that_late(
     until(lambda: all(job.status().done for job in jobs[:2]))
     assert held() <= 4
     first, ahead = producer.statuses(job.id for job in (jobs[0], jobs[2]))
-    assert _start(ahead) < (first.finished_at or 0.0)
+    assert _started_at(ahead) < (first.finished_at or 0.0)
 
 
 def test_a_worker_fills_its_batches_with_jobs_of_like_step_counts(
@@ -56,12 +57,12 @@ def test_a_worker_fills_its_batches_with_jobs_of_like_step_counts(
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
     for _ in producer.as_completed(jobs, timeout=60):
         pass
-    served = sorted(producer.statuses(job.id for job in jobs), key=_start)
-    steps = [status.request.num_inference_steps for status in served]
+    last_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
+    steps = [status.request.num_inference_steps for status in last_start]
     assert steps == 2 * [*[2] * 4, *[12] * 4]
 
 
-def test_a_job_that_leaves_its_steps_to_the_model_shares_a_batch_with_those_that_ask_for_as_many(
+def test_a_job_without_steps_shares_a_batch_with_jobs_of_the_default_steps(
     start: StartWorker, producer: Client
 ) -> None:
     counts = 2 * [None, 2, FAKE_STEPS, 2]
@@ -72,12 +73,12 @@ def test_a_job_that_leaves_its_steps_to_the_model_shares_a_batch_with_those_that
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
     for _ in producer.as_completed(jobs, timeout=60):
         pass
-    served = sorted(producer.statuses(job.id for job in jobs), key=_start)
-    steps = [status.request.num_inference_steps for status in served]
+    last_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
+    steps = [status.request.num_inference_steps for status in last_start]
     assert steps == [None, FAKE_STEPS] * 2 + [2] * 4
 
 
-def test_pictures_left_over_by_a_batch_say_what_joins_them(
+def test_images_left_over_from_a_batch_decide_what_joins_them(
     start: StartWorker, producer: Client
 ) -> None:
     three, few, many = {"num_images_per_prompt": 3}, 2, 12
@@ -89,12 +90,12 @@ def test_pictures_left_over_by_a_batch_say_what_joins_them(
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
     for _ in producer.as_completed(jobs, timeout=60):
         pass
-    served = sorted(producer.statuses(job.id for job in jobs), key=_start)
-    steps = [status.request.num_inference_steps for status in served]
-    assert sorted(steps[2:4]) == [few, many], "two places beside the many: the head, and the like"
+    last_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
+    steps = [status.request.num_inference_steps for status in last_start]
+    assert sorted(steps[2:4]) == [few, many], "two free slots: one for the head, one for like steps"
 
 
-def test_a_short_batch_waits_for_more_and_a_full_one_does_not(
+def test_a_batch_that_is_not_full_waits_and_a_full_one_does_not(
     start: StartWorker, producer: Client
 ) -> None:
     start(IMAGEFLEET_MODEL="fake:capacity=4", IMAGEFLEET_BATCH_TIMEOUT_S="60")

@@ -1,4 +1,4 @@
-"""The lease keeper on a real Redis: what it puts back, and what it leaves alone."""
+"""The lease keeper on a real Redis: which claims it requeues, and which not."""
 
 import time
 
@@ -37,7 +37,7 @@ def test_a_worker_that_starts_after_an_outage_gives_the_others_time_to_renew(
     assert client.zscore(f"{namespace}:leases", "could not renew")
 
 
-def test_a_claim_that_a_restart_brought_back_unnoticed_returns_to_its_queue(
+def test_an_orphaned_claim_that_a_restart_restored_is_requeued(
     keeper: LeaseKeeper, claims: Claims, client: redis.Redis, namespace: str
 ) -> None:
     queue = f"{namespace}.q"
