@@ -1,10 +1,10 @@
-"""Attention behind one function, because each platform has its own fastest one.
+"""Compute attention with the fastest implementation of the platform.
 
 Goes in: queries, keys and values as the networks project them. Comes out: the attended values in
-the same layout. Knows no network, and the networks do not know which backend ran.
+the same layout. It knows no network, and the networks do not know which backend ran.
 
-Run so far on CPU only: what is chosen for GPU and TPU follows the limits that their kernels
-document. The TPU kernel is held to the formula in Pallas' interpreter.
+So far it ran on CPU only. The choices for GPU and TPU follow the documented limits of their
+kernels. A test compares the TPU kernel with the formula in Pallas' interpreter.
 """
 
 from collections.abc import Callable
@@ -21,33 +21,34 @@ from jax.typing import DTypeLike
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
 SCORE_LIMIT: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
-"""Bytes of float32 scores that one sequence may take at once, over all its heads. In its finest
-layers Stable Diffusion 1 takes 537 MB at 512x512, and 8.6 GB at 1024x1024. A CPU wants them in its
-caches: the former took 0.60 s of CPU in chunks of 16 MiB against 0.98 s at once, and 412 MiB
-against 1,374; elsewhere the limit is there for memory alone."""
+"""Bytes of float32 scores that one sequence may take at once, over all its heads. The finest layers
+of Stable Diffusion 1 take 537 MB at 512x512 and 8.6 GB at 1024x1024. On CPU the scores should fit
+the caches: at 512x512, chunks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, all scores at
+once 0.98 s and 1,374 MiB. On other platforms the limit only saves memory."""
 _TPU_BLOCK: Final = 128
-"""Rows and columns of a TPU's matrix unit, and of a block of its kernel."""
+"""Rows and columns of a TPU's matrix unit, and of a block of the TPU kernel."""
 _CUDNN_HEAD_DIM: Final = 128
-"""Widest head of cuDNN's kernel on every GPU that has one; 256 on Hopper and later."""
+"""The widest head that cuDNN's kernel supports on all GPUs; on Hopper and later it is 256."""
 
 
 class Backend(StrEnum):
-    """How attention is computed."""
+    """The implementations of attention."""
 
     FOLDED = "folded"
-    """Heads folded into the batch, plain batched matmuls. On CPU a whole step of a small UNet takes
-    0.6 to 0.8 of the time it takes with `jax.nn.dot_product_attention`."""
+    """Plain batched matmuls with the heads folded into the batch. On CPU a step of a small UNet
+    takes 0.6 to 0.8 of the time that it takes with `jax.nn.dot_product_attention`."""
     CHUNKED = "chunked"
-    """The same for some queries after the other: never more than `SCORE_LIMIT` of scores."""
+    """`FOLDED` for one chunk of queries after another, so that scores stay within
+    `SCORE_LIMIT`."""
     CUDNN = "cudnn"
-    """`jax.nn.dot_product_attention` through cuDNN's fused kernel; it keeps no scores."""
+    """`jax.nn.dot_product_attention` with cuDNN's fused kernel, which stores no scores."""
     FLASH = "flash"
-    """Pallas' kernel for TPU (Dao et al. 2022); it keeps no scores."""
+    """Pallas' flash attention for TPU (Dao et al. 2022), which stores no scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """What the choice of a backend depends on."""
+class AttentionSpec:
+    """The sizes and the dtype of one attention call; they determine its backend."""
 
     queries: int
     keys: int
@@ -58,28 +59,31 @@ class Task:
 
     @property
     def score_bytes(self) -> int:
-        """Of one sequence, in float32."""
+        """Bytes of the scores of one sequence in float32."""
         return 4 * self.heads * self.queries * self.keys
 
 
-def choose(platform: str, task: Task) -> Backend:
-    """The backend for a platform (`cpu`, `gpu` or `tpu`)."""
-    if platform == "gpu" and _fits_cudnn(task):
+def choose_backend(platform: str, spec: AttentionSpec) -> Backend:
+    """Choose the backend for a platform (`cpu`, `gpu` or `tpu`)."""
+    if platform == "gpu" and _fits_cudnn(spec):
         return Backend.CUDNN
-    if platform == "tpu" and _fits_tpu_kernel(task):
+    if platform == "tpu" and _fits_tpu_kernel(spec):
         return Backend.FLASH
-    return Backend.FOLDED if task.score_bytes <= SCORE_LIMIT[platform] else Backend.CHUNKED
+    return Backend.FOLDED if spec.score_bytes <= SCORE_LIMIT[platform] else Backend.CHUNKED
 
 
-def _fits_cudnn(task: Task) -> bool:
-    half = task.dtype in (jnp.bfloat16, jnp.float16)
-    return half and task.head_dim % 8 == 0 and task.head_dim <= _CUDNN_HEAD_DIM
+def _fits_cudnn(spec: AttentionSpec) -> bool:
+    half_precision = spec.dtype in (jnp.bfloat16, jnp.float16)
+    return half_precision and spec.head_dim % 8 == 0 and spec.head_dim <= _CUDNN_HEAD_DIM
 
 
-def _fits_tpu_kernel(task: Task) -> bool:
-    """The text's 77 keys do not; padding them would cost more than their few scores."""
-    whole = task.queries % _TPU_BLOCK == 0 and task.keys % _TPU_BLOCK == 0
-    return whole and task.dtype in (jnp.bfloat16, jnp.float32)
+def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
+    """Return whether queries and keys are whole blocks.
+
+    The 77 keys of a text are not. Padding them would cost more than their few scores.
+    """
+    whole_blocks = spec.queries % _TPU_BLOCK == 0 and spec.keys % _TPU_BLOCK == 0
+    return whole_blocks and spec.dtype in (jnp.bfloat16, jnp.float32)
 
 
 def attention(
@@ -91,7 +95,9 @@ def attention(
     causal: bool = False,
     backend: Backend | None = None,
 ) -> jax.Array:
-    """softmax(q kᵀ / √d) v, per head (Vaswani et al. 2017, equation 1); softmax in float32.
+    """Compute softmax(q kᵀ / √d) v per head (Vaswani et al. 2017, equation 1).
+
+    The softmax is in float32.
 
     Args:
         query: `[batch, n, heads * d]`.
@@ -99,12 +105,12 @@ def attention(
         value: `[batch, m, heads * d]`.
         heads: Number of heads; must divide the last axis.
         causal: Whether position i sees only positions <= i.
-        backend: Default: `choose` for the devices JAX runs on.
+        backend: None: `choose_backend` for JAX's default backend.
 
     Returns:
         `[batch, n, heads * d]`.
     """
-    task = Task(
+    spec = AttentionSpec(
         queries=query.shape[1],
         keys=key.shape[1],
         heads=heads,
@@ -112,97 +118,105 @@ def attention(
         dtype=query.dtype,
         causal=causal,
     )
-    return _COMPUTE[backend or choose(jax.default_backend(), task)](query, key, value, task)
+    return _COMPUTE[backend or choose_backend(jax.default_backend(), spec)](query, key, value, spec)
 
 
 def _split(x: jax.Array, heads: int) -> jax.Array:
-    """`[b, n, heads * d]` to `[b, n, heads, d]`."""
+    """Reshape `[b, n, heads * d]` to `[b, n, heads, d]`."""
     return x.reshape(*x.shape[:2], heads, -1)
 
 
 def _fold(x: jax.Array, heads: int) -> jax.Array:
-    """`[b, n, heads * d]` to `[b * heads, n, d]`."""
+    """Reshape `[b, n, heads * d]` to `[b * heads, n, d]`."""
     batch, length, channels = x.shape
     return _split(x, heads).swapaxes(1, 2).reshape(batch * heads, length, channels // heads)
 
 
 def _unfold(x: jax.Array, heads: int) -> jax.Array:
+    """Reshape `[b * heads, n, d]` to `[b, n, heads * d]`."""
     folded, length, head_dim = x.shape
     split = x.reshape(folded // heads, heads, length, head_dim).swapaxes(1, 2)
     return split.reshape(folded // heads, length, heads * head_dim)
 
 
-_WIDE: Final = {"preferred_element_type": jnp.float32}
+_FLOAT32_SUMS: Final = {"preferred_element_type": jnp.float32}
 
 
 def _attend(
     q: jax.Array, k: jax.Array, v: jax.Array, *, first: jax.Array | int, causal: bool
 ) -> jax.Array:
-    """Folded queries, the first of which is at position `first`."""
-    scores = jnp.einsum("bnd,bmd->bnm", q * q.shape[-1] ** -0.5, k, **_WIDE)
+    """Attend with folded queries, the first of which is at position `first`."""
+    scores = jnp.einsum("bnd,bmd->bnm", q * q.shape[-1] ** -0.5, k, **_FLOAT32_SUMS)
     if causal:
         positions = first + jnp.arange(q.shape[1])
         scores = jnp.where(positions[:, None] >= jnp.arange(k.shape[1]), scores, -jnp.inf)
-    # Divided by its sum only after it met the values: a pass less over all scores, which is a sixth
-    # of a step of a small UNet on CPU.
+    # The softmax is divided by its sum after the product with the values. This saves a pass over
+    # all scores, which is a sixth of a step of a small UNet on CPU.
     weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
-    attended = jnp.einsum("bnm,bmd->bnd", weights.astype(v.dtype), v, **_WIDE)
+    attended = jnp.einsum("bnm,bmd->bnd", weights.astype(v.dtype), v, **_FLOAT32_SUMS)
     return (attended / weights.sum(axis=-1, keepdims=True)).astype(v.dtype)
 
 
-def _folded(q: jax.Array, k: jax.Array, v: jax.Array, task: Task) -> jax.Array:
-    folded = (_fold(x, task.heads) for x in (q, k, v))
-    return _unfold(_attend(*folded, first=0, causal=task.causal), task.heads)
+def _folded(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
+    folded = (_fold(x, spec.heads) for x in (q, k, v))
+    return _unfold(_attend(*folded, first=0, causal=spec.causal), spec.heads)
 
 
-def chunks(task: Task, limit: int) -> int:
-    """Parts of the queries, the fewest equal ones whose scores are within `limit`; at worst one
-    query a part."""
-    least = -(-task.score_bytes // limit)
+def chunk_count(spec: AttentionSpec, limit: int) -> int:
+    """Return the smallest number of equal chunks of queries whose scores fit `limit` bytes.
+
+    If no chunk fits, each query is a chunk.
+    """
+    minimum = -(-spec.score_bytes // limit)
     return next(
-        n for n in range(min(least, task.queries), task.queries + 1) if not task.queries % n
+        n for n in range(min(minimum, spec.queries), spec.queries + 1) if not spec.queries % n
     )
 
 
 def _chunked(
-    q: jax.Array, k: jax.Array, v: jax.Array, task: Task, limit: int | None = None
+    q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, limit: int | None = None
 ) -> jax.Array:
-    parts = chunks(task, limit or SCORE_LIMIT[jax.default_backend()])
-    length = task.queries // parts
-    q, k, v = (_fold(x, task.heads) for x in (q, k, v))
-    in_parts = q.reshape(q.shape[0], parts, length, -1).swapaxes(0, 1)  # [parts, b * heads, n, d]
+    count = chunk_count(spec, limit or SCORE_LIMIT[jax.default_backend()])
+    length = spec.queries // count
+    q, k, v = (_fold(x, spec.heads) for x in (q, k, v))
+    chunks = q.reshape(q.shape[0], count, length, -1).swapaxes(0, 1)  # [count, b * heads, n, d]
 
-    def attend(part: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return _attend(part[0], k, v, first=part[1], causal=task.causal)
+    def attend(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return _attend(chunk[0], k, v, first=chunk[1], causal=spec.causal)
 
-    out = jax.lax.map(attend, (in_parts, length * jnp.arange(parts)))
-    return _unfold(out.swapaxes(0, 1).reshape(q.shape), task.heads)
+    out = jax.lax.map(attend, (chunks, length * jnp.arange(count)))
+    return _unfold(out.swapaxes(0, 1).reshape(q.shape), spec.heads)
 
 
-def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, task: Task) -> jax.Array:
-    split = (_split(x, task.heads) for x in (q, k, v))
-    out = jax.nn.dot_product_attention(*split, is_causal=task.causal, implementation="cudnn")
+def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
+    split = (_split(x, spec.heads) for x in (q, k, v))
+    out = jax.nn.dot_product_attention(*split, is_causal=spec.causal, implementation="cudnn")
     return out.reshape(q.shape)
 
 
-def _flash(q: jax.Array, k: jax.Array, v: jax.Array, task: Task) -> jax.Array:
-    return _each_device(partial(_flash_here, task=task), q, k, v, heads=task.heads)
+def _flash(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
+    flash = partial(_flash_on_one_device, spec=spec)
+    return _map_over_devices(flash, q, k, v, heads=spec.heads)
 
 
-def _flash_here(q: jax.Array, k: jax.Array, v: jax.Array, *, task: Task) -> jax.Array:
-    """One device's rows and heads: `[b, n, heads, d]`."""
+def _flash_on_one_device(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, spec: AttentionSpec
+) -> jax.Array:
+    """Run the kernel on one device's rows and heads, `[b, n, heads, d]`."""
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 
     by_head = (x.swapaxes(1, 2) for x in (q, k, v))
-    out: jax.Array = flash_attention(*by_head, causal=task.causal, sm_scale=task.head_dim**-0.5)
+    out: jax.Array = flash_attention(*by_head, causal=spec.causal, sm_scale=spec.head_dim**-0.5)
     return out.swapaxes(1, 2)
 
 
-def _each_device(
+def _map_over_devices(
     compute: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, *, heads: int
 ) -> jax.Array:
-    """XLA cannot divide a kernel it does not know between devices, so it is told how: rows along
-    `data`, heads along `model` where they divide. Without a mesh there is one device."""
+    """Run `compute` on each device: rows split along `data`, heads along `model` if they divide.
+
+    XLA cannot split a kernel that it does not know. Without a mesh there is one device.
+    """
     split = [_split(x, heads) for x in (q, k, v)]
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty:

@@ -1,7 +1,7 @@
-"""From a checkpoint folder to an engine on devices.
+"""Build an engine from a checkpoint folder.
 
-Goes in: a folder in diffusers' layout. Comes out: a `DiffusionEngine` with the weights placed, not
-yet compiled. Everything that can be wrong with a checkpoint is said here.
+Goes in: a folder in diffusers' layout. Comes out: a `DiffusionEngine` whose weights are on the
+devices and whose programs are not compiled yet. Every fault of a checkpoint is reported here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,14 @@ from imagefleet.worker.engine.checkpoint.files import TensorFiles, digest, read_
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
 from imagefleet.worker.engine.interface import ModelInfo, Shape
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.clip_text import ClipText
 from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
-from imagefleet.worker.engine.prompts import PromptEncoder
-from imagefleet.worker.engine.sampling import DiffusionPrograms, Weights
+from imagefleet.worker.engine.prompt_encoder import PromptEncoder
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 
@@ -47,33 +47,35 @@ def load_stable_diffusion(
     dtype: str | None,
     max_num_inference_steps: int,
     safety_checker: bool,
-    shelf: ExecutableCache,
+    executable_cache: ExecutableCache,
 ) -> DiffusionEngine:
-    """
+    """Load the model in `folder` and place it on the devices of `placement`.
+
     Raises:
         CheckpointError: the checkpoint cannot be used.
-        ConfigurationError: a shape or dtype this model cannot have, or too little memory.
+        ConfigurationError: the model does not support a shape or dtype, or there is too little
+            memory.
     """
     configs = Configs.read(folder, safety_checker=safety_checker)
-    shapes = tuple(shapes) or (configs.native,)
+    shapes = tuple(shapes) or (configs.native_shape,)
     _require_divisible(shapes, configs)
-    number, platform = _dtype(dtype, placement.platform), placement.platform
+    numpy_dtype, platform = _dtype(dtype, placement.platform), placement.platform
     workspace = max(
-        memory_check.workspace(
-            configs, shape, per_device_batch=per_device_batch, dtype=number, platform=platform
+        memory_check.workspace_bytes(
+            configs, shape, per_device_batch=per_device_batch, dtype=numpy_dtype, platform=platform
         )
         for shape in shapes
     )
-    sampler, weights = load_networks(folder, configs, placement, number, workspace)
+    programs, weights = load_networks(folder, configs, placement, numpy_dtype, workspace)
     return DiffusionEngine(
         info=_info(folder, name, shapes, configs, max_num_inference_steps),
-        sampler=sampler,
+        programs=programs,
         weights=weights,
         tokenizer=load_tokenizer(folder, configs),
         noise=configs.noise,
         placement=placement,
         per_device_batch=per_device_batch,
-        shelf=shelf,
+        executable_cache=executable_cache,
     )
 
 
@@ -84,26 +86,34 @@ def load_networks(
     dtype: np.dtype[Any],
     workspace: int = 0,
 ) -> tuple[DiffusionPrograms, Weights]:
-    """The networks' structure, and their weights on the devices.
+    """Load the networks: their structure as programs, and their weights on the devices.
+
+    Args:
+        folder: In diffusers' layout.
+        configs: Read from it.
+        placement: The devices.
+        dtype: To which the weights are cast.
+        workspace: Bytes that each device needs beside the weights.
 
     Raises:
-        CheckpointError: weights that do not fit, all of them at once.
-        TooLittleMemory: no room for them beside a `workspace` of so many bytes a device.
+        CheckpointError: weights are missing, unused or misshapen; it lists all of them.
+        TooLittleMemory: the weights and the workspace do not fit.
     """
     networks = _networks(configs)
-    plans = {
+    mappings = {
         name: WeightMapping(name, network, TensorFiles(folder / name))
         for name, network in networks.items()
     }
-    require_complete(plans.values())
-    held = sum(plan.bytes_on_a_device(dtype, placement) for plan in plans.values())
-    memory_check.require_room(held, workspace, placement)
+    require_complete(mappings.values())
+    weight_bytes = sum(mapping.bytes_per_device(dtype, placement) for mapping in mappings.values())
+    memory_check.require_memory(weight_bytes, workspace, placement)
     graphs: dict[str, Any] = {name: nnx.graphdef(network) for name, network in networks.items()}
-    states = {name: plan.load(dtype, placement) for name, plan in plans.items()}
-    texts = configs.family.text_encoders
-    sampler = DiffusionPrograms(
-        prompts=PromptEncoder(
-            networks=tuple(graphs[name] for name in texts), empty_is_zero=configs.empty_is_zero
+    states = {name: mapping.load(dtype, placement) for name, mapping in mappings.items()}
+    text_encoders = configs.family.text_encoders
+    programs = DiffusionPrograms(
+        prompt_encoder=PromptEncoder(
+            networks=tuple(graphs[name] for name in text_encoders),
+            force_zeros_for_empty_prompt=configs.force_zeros_for_empty_prompt,
         ),
         unet=graphs["unet"],
         vae=graphs["vae"],
@@ -113,8 +123,8 @@ def load_networks(
         pixels_per_latent=configs.vae.downsampling,
         dtype=dtype,
     )
-    return sampler, Weights(
-        text=tuple(states[name] for name in texts),
+    return programs, Weights(
+        text=tuple(states[name] for name in text_encoders),
         unet=states["unet"],
         vae=states["vae"],
         safety=states.get("safety_checker"),
@@ -122,32 +132,36 @@ def load_networks(
 
 
 def _networks(configs: Configs) -> dict[str, nnx.Module]:
-    """By folder; without weights."""
+    """Return the networks without weights, keyed by their folders."""
     networks = {
-        name: abstract(ClipText, config)
-        for name, config in zip(configs.family.text_encoders, configs.texts, strict=True)
+        name: abstract_network(ClipText, config)
+        for name, config in zip(configs.family.text_encoders, configs.text_encoders, strict=True)
     }
-    networks |= {"unet": abstract(UNet, configs.unet), "vae": abstract(Vae, configs.vae)}
+    networks |= {
+        "unet": abstract_network(UNet, configs.unet),
+        "vae": abstract_network(Vae, configs.vae),
+    }
     if configs.safety is not None:
-        networks["safety_checker"] = abstract(SafetyChecker, configs.safety)
+        networks["safety_checker"] = abstract_network(SafetyChecker, configs.safety)
     return networks
 
 
 def load_tokenizer(folder: Path, configs: Configs) -> PromptTokenizer:
-    """
+    """Load the tokenizers of all text encoders.
+
     Raises:
-        CheckpointError: files that are missing, or of another kind of tokenizer.
+        CheckpointError: files are missing, or are of another kind of tokenizer.
     """
     return PromptTokenizer(
         [
             ClipTokenizer(folder / name, config.max_position_embeddings)
-            for name, config in zip(configs.family.tokenizers, configs.texts, strict=True)
+            for name, config in zip(configs.family.tokenizers, configs.text_encoders, strict=True)
         ]
     )
 
 
-def abstract(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
-    """The network with shapes for weights: nothing is initialised only to be thrown away."""
+def abstract_network(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
+    """Return the network with shapes instead of weights, so that no weight is initialised."""
     return nnx.eval_shape(lambda: network(config))
 
 
@@ -169,27 +183,30 @@ def _info(
     )
 
 
-def _defaults(folder: Path, usual_guidance: float) -> tuple[int, float]:
-    """Steps and guidance from the checkpoint's `imagefleet.json`, else diffusers' own."""
-    ours = folder / "imagefleet.json"
-    given: Mapping[str, Any] = read_json(ours) if ours.is_file() else {}
-    steps, guidance = (
-        given.get("num_inference_steps", 50),
-        given.get("guidance_scale", usual_guidance),
-    )
+def _defaults(folder: Path, family_guidance: float) -> tuple[int, float]:
+    """Return steps and guidance from the checkpoint's `imagefleet.json`, or diffusers' defaults."""
+    path = folder / "imagefleet.json"
+    fields: Mapping[str, Any] = read_json(path) if path.is_file() else {}
+    steps = fields.get("num_inference_steps", 50)
+    guidance = fields.get("guidance_scale", family_guidance)
     if not isinstance(steps, int) or steps < 1:
-        raise CheckpointError(f"imagefleet.json: num_inference_steps={steps!r} is not a count")
+        raise CheckpointError(
+            f"imagefleet.json: num_inference_steps={steps!r} is not a whole number above 0"
+        )
     if not isinstance(guidance, int | float) or guidance < 0:
-        raise CheckpointError(f"imagefleet.json: guidance_scale={guidance!r} is not a scale")
+        raise CheckpointError(
+            f"imagefleet.json: guidance_scale={guidance!r} is not a number of 0 or more"
+        )
     return steps, float(guidance)
 
 
 def _require_divisible(shapes: Sequence[Shape], configs: Configs) -> None:
-    unit = configs.granularity
+    multiple = configs.shape_multiple
     for shape in shapes:
-        if shape.height % unit or shape.width % unit or min(shape.height, shape.width) < unit:
+        sides = (shape.height, shape.width)
+        if any(side % multiple or side < multiple for side in sides):
             raise ConfigurationError(
-                f"shape {shape}: height and width must be multiples of {unit} "
+                f"shape {shape}: height and width must be multiples of {multiple} "
                 f"(autoencoder {configs.vae.downsampling} x UNet {configs.unet.downsampling})"
             )
 
@@ -197,5 +214,5 @@ def _require_divisible(shapes: Sequence[Shape], configs: Configs) -> None:
 def _dtype(name: str | None, platform: str) -> np.dtype[Any]:
     name = name or ("float32" if platform == "cpu" else "bfloat16")
     if name not in _DTYPES:
-        raise ConfigurationError(f"dtype={name!r}: there are {', '.join(_DTYPES)}")
+        raise ConfigurationError(f"dtype={name!r} is unknown; choose {' or '.join(_DTYPES)}")
     return _DTYPES[name]

@@ -1,7 +1,7 @@
-"""The engine: batches of prompts through compiled programs on a mesh of devices.
+"""The diffusion engine: it runs batches of image specs on a mesh of devices.
 
-Goes in: `ImageSpec`s. Comes out: pictures. Knows nothing of jobs, and nothing of how a checkpoint
-is found and read: it gets a sampler and weights.
+Goes in: `ImageSpec`s. Comes out: images. It knows no jobs, and not how a checkpoint is found and
+read: it is given programs and weights.
 """
 
 import logging
@@ -12,15 +12,15 @@ from dataclasses import replace
 import numpy as np
 
 from imagefleet.worker.engine import memory_check
-from imagefleet.worker.engine.batch import Batch, Programs, device_errors
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.jax_cache import CompileCounter
-from imagefleet.worker.engine.compile.programs import ProgramMaker
-from imagefleet.worker.engine.interface import ImageSpec, InitImage, ModelInfo, Rendering, Shape
-from imagefleet.worker.engine.latent_preview import colour_card, fit_colours
+from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
+from imagefleet.worker.engine.device_batch import DeviceBatch, ShapeExecutables, device_errors
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, InitLatents, Weights
+from imagefleet.worker.engine.interface import ImageSpec, InitImage, ModelInfo, RunningBatch, Shape
+from imagefleet.worker.engine.latent_preview import colour_chart, fit_rgb_factors
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.sampling import DiffusionPrograms, Given, Weights
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
 
@@ -28,111 +28,121 @@ log = logging.getLogger(__name__)
 
 
 class DiffusionEngine:
-    """See `worker.engine.interface.Engine`."""
+    """An engine on JAX devices. See `worker.engine.interface.Engine`."""
 
     def __init__(
         self,
         *,
         info: ModelInfo,
-        sampler: DiffusionPrograms,
+        programs: DiffusionPrograms,
         weights: Weights,
         tokenizer: PromptTokenizer,
         noise: NoiseSchedule,
         placement: Placement,
         per_device_batch: int,
-        shelf: ExecutableCache,
+        executable_cache: ExecutableCache,
     ) -> None:
         self.info = info
         self.capacity = placement.data * per_device_batch
-        self._sampler = sampler
         self._weights = weights
         self._tokenizer = tokenizer
-        self._requests = BatchInputBuilder(self.capacity, info, sampler, tokenizer, noise)
+        self._input_builder = BatchInputBuilder(self.capacity, info, programs, tokenizer, noise)
         self._placement = placement
-        self._shelf = shelf
-        self._maker = ProgramMaker(sampler, weights, self._requests, placement, shelf)
-        self._programs: Mapping[Shape, Programs] = {}
-        self._nothing: Mapping[Shape, Given] = {}
-        """What is given in a batch without originals, by shape; on the devices."""
-        self._colours = placement.copy(np.zeros((sampler.latent_channels + 1, 3), np.float32))
+        self._executable_cache = executable_cache
+        self._compiler = ProgramCompiler(
+            programs, weights, self._input_builder, placement, executable_cache
+        )
+        self._executables: Mapping[Shape, ShapeExecutables] = {}
+        self._empty_init_latents: Mapping[Shape, InitLatents] = {}
+        """The init latents of a batch without init images, by shape; on the devices."""
+        self._rgb_factors = placement.replicate(
+            np.zeros((programs.latent_channels + 1, 3), np.float32)
+        )
         self._compiled = CompileCounter()
         self._compiled_before_ready = 0
 
     def warm(self) -> None:
-        """Compile every declared shape and run it once.
+        """Compile the programs of every declared shape and run each once.
 
         Raises:
-            TooLittleMemory: the devices have no room for it.
+            TooLittleMemory: the devices have too little memory.
         """
-        with memory_check.said_clearly():
+        with memory_check.memory_errors():
             self._warm()
 
     def _warm(self) -> None:
         started = time.monotonic()
-        self._requests.make_every_table()
-        self._programs = {shape: self._maker.of(shape, self._colours) for shape in self.info.shapes}
-        self._nothing = {
-            shape: self._placement.split(self._requests.nothing_given(shape))
-            for shape in self._programs
+        self._input_builder.make_longest_tables()
+        self._executables = {
+            shape: self._compiler.compile(shape, self._rgb_factors) for shape in self.info.shapes
+        }
+        self._empty_init_latents = {
+            shape: self._placement.split(self._input_builder.empty_init_latents(shape))
+            for shape in self._executables
         }
         for shape in self.info.shapes:
             self._run_each_program(shape)
         self._compiled_before_ready = int(self._compiled)
         log.info(
-            "warm after %.1f s: shapes: %d, programs compiled: %d, reloaded: %d",
+            "the engine is warm after %.1f s: %d shapes, %d programs compiled, %d loaded",
             time.monotonic() - started,
-            len(self._programs),
-            self._shelf.compiled,
-            self._shelf.reloaded,
+            len(self._executables),
+            self._executable_cache.compiled,
+            self._executable_cache.reloaded,
         )
 
-    def render(self, specs: Sequence[ImageSpec], shape: Shape) -> Rendering:
+    def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> RunningBatch:
         """Start a batch.
 
         Raises:
-            ValueError: no specs, too many, an undeclared shape or scheduler, too many steps.
-            DeviceError: the accelerator failed.
+            ValueError: no specs, too many specs, too many steps, an undeclared shape or scheduler,
+                or an init image of another shape.
+            DeviceError: the devices failed.
         """
-        if shape not in self._programs:
-            declared = ", ".join(map(str, self._programs)) or "none: the engine is not warm"
-            raise ValueError(f"shape {shape} is not declared (there are: {declared})")
+        if shape not in self._executables:
+            declared = ", ".join(map(str, self._executables)) or "none: the engine is not warm"
+            raise ValueError(f"shape {shape} is not declared (declared: {declared})")
         if not 1 <= len(specs) <= self.capacity:
-            raise ValueError(f"{len(specs)} pictures; a batch takes 1 to {self.capacity}")
-        request = self._requests.of(specs)
-        originals = self._requests.originals(specs, shape)
-        programs, given = self._programs[shape], self._nothing[shape]
+            raise ValueError(f"{len(specs)} images; a batch takes 1 to {self.capacity}")
+        inputs = self._input_builder.inputs(specs)
+        init_images = self._input_builder.init_images(specs, shape)
+        executables, init_latents = self._executables[shape], self._empty_init_latents[shape]
         with device_errors():
-            if originals is not None:
-                given = programs.encode(self._weights, self._placement.split(originals))
-            return Batch(
-                programs,
+            if init_images is not None:
+                split_images = self._placement.split(init_images)
+                init_latents = executables.encode(self._weights, split_images)
+            return DeviceBatch(
+                executables,
                 self._weights,
-                self._placement.split(request),
-                given,
+                self._placement.split(inputs),
+                init_latents,
                 specs=specs,
-                calls=[int(count) for count in request.calls[: len(specs)]],
-                colours=self._colours,
+                calls=[int(count) for count in inputs.calls[: len(specs)]],
+                rgb_factors=self._rgb_factors,
             )
 
     def truncated(self, prompt: str) -> bool:
-        """Whether the tokenizer cuts this prompt."""
+        """Return whether the tokenizer cuts this prompt."""
         return self._tokenizer.truncated(prompt)
 
     @property
     def recompiles(self) -> int:
-        """Programs compiled since `warm` returned."""
+        """The number of programs compiled since `warm` returned."""
         return int(self._compiled) - self._compiled_before_ready
 
     def _run_each_program(self, shape: Shape) -> None:
-        """Once, so that no job waits for a first run. The autoencoder shows its colours by it."""
-        card = colour_card(shape)
-        original = InitImage(pixels=card, strength=1.0, digest="")
-        guided = ImageSpec(prompt="", num_inference_steps=1, guidance_scale=2.0, original=original)
-        given = self._programs[shape].encode(
-            self._weights, self._placement.split(self._requests.originals([guided], shape))
+        """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
+        chart = colour_chart(shape)
+        init_image = InitImage(pixels=chart, strength=1.0, digest="")
+        guided = ImageSpec(
+            prompt="", num_inference_steps=1, guidance_scale=2.0, init_image=init_image
         )
-        self._colours = self._placement.copy(fit_colours(card, np.asarray(given.latents)[0]))
+        init_latents = self._executables[shape].encode(
+            self._weights, self._placement.split(self._input_builder.init_images([guided], shape))
+        )
+        factors = fit_rgb_factors(chart, np.asarray(init_latents.latents)[0])
+        self._rgb_factors = self._placement.replicate(factors)
         for spec in (guided, replace(guided, guidance_scale=1.0)):
-            rendering = self.render([spec], shape)
-            rendering.previews()()
-            rendering.pictures()
+            running_batch = self.start_batch([spec], shape)
+            running_batch.previews()()
+            running_batch.images()

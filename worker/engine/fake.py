@@ -1,7 +1,7 @@
-"""An engine without a model, for tests of everything around it. Numpy only.
+"""A fake engine without a model, for tests of everything around an engine. It needs only numpy.
 
-Goes in: the same as for a real engine. Comes out: pictures that are a pure function of their spec,
-after as long as it was told to take.
+Goes in: the same specs as for a real engine, and how long a step takes. Comes out: images that are
+a pure function of their specs.
 """
 
 import hashlib
@@ -16,21 +16,28 @@ from typing import Final
 import numpy as np
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
-from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Pictures, Rendering, Shape
+from imagefleet.worker.engine.interface import (
+    ImageArray,
+    ImageArrays,
+    ImageSpec,
+    ModelInfo,
+    RunningBatch,
+    Shape,
+)
 
 FAIL: Final = "[fail]"
-"""A prompt with this in it breaks its batch."""
+"""A prompt that contains this fails its batch."""
 DIE: Final = "[die]"
-"""A prompt with this in it takes its process down, as a crashing device runtime does."""
+"""A prompt that contains this kills the process, like a device runtime that crashes."""
 HANG: Final = "[hang]"
-"""A prompt with this in it never ends, until `FakeEngine.release`."""
+"""A prompt that contains this hangs its batch until `FakeEngine.release`."""
 
-_FORM: Final = "write fake:seconds=0.05,capacity=8 (seconds >= 0, capacity >= 1)"
-_WORDS: Final = 77
+_USAGE: Final = "write fake:seconds=0.05,capacity=8 (seconds >= 0, capacity >= 1)"
+_MAX_TOKENS: Final = 77
 
 
 class FakeEngine:
-    """See `worker.engine.interface.Engine`."""
+    """An engine without a model. See `worker.engine.interface.Engine`."""
 
     def __init__(
         self,
@@ -39,15 +46,15 @@ class FakeEngine:
         capacity: int = 8,
         shapes: Sequence[Shape] | None = None,
         max_num_inference_steps: int = 100,
-        sick: Path | None = None,
+        failure_file: Path | None = None,
     ) -> None:
         """
         Args:
-            seconds: Per denoising step of a batch.
-            capacity: Pictures per batch.
-            shapes: Declared ones; 64x64 by default.
-            max_num_inference_steps: As announced.
-            sick: While this file is there, every batch breaks, as on a dying device.
+            seconds: Duration of one denoising step of a batch.
+            capacity: Images per batch.
+            shapes: Declared shapes; by default 64x64.
+            max_num_inference_steps: The announced limit.
+            failure_file: Every batch fails while this file exists, as on a failing device.
         """
         self.capacity = capacity
         self.info = ModelInfo(
@@ -62,67 +69,69 @@ class FakeEngine:
         )
         self._seconds = seconds
         self._released = threading.Event()
-        self._sick = sick
+        self._failure_file = failure_file
 
     @classmethod
     def parse(
         cls, model: str, *, shapes: Sequence[Shape] | None, max_num_inference_steps: int
     ) -> "FakeEngine":
-        """From `fake` or `fake:seconds=0.05,capacity=8`.
+        """Make an engine from `fake` or `fake:seconds=0.05,capacity=8`.
+
+        The option `sick` is the path of the failure file.
 
         Raises:
-            ConfigurationError: another word, or not a number.
+            ConfigurationError: an option is unknown or not a number.
         """
-        _, _, words = model.partition(":")
-        given = dict(word.partition("=")[::2] for word in words.split(",") if word)
+        _, _, text = model.partition(":")
+        options = dict(option.partition("=")[::2] for option in text.split(",") if option)
         try:
-            seconds, capacity = float(given.pop("seconds", 0)), int(given.pop("capacity", 8))
+            seconds, capacity = float(options.pop("seconds", 0)), int(options.pop("capacity", 8))
         except ValueError:
-            raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_FORM}") from None
-        sick = given.pop("sick", None)
-        if given or seconds < 0 or capacity < 1:
-            raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_FORM}")
+            raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}") from None
+        failure_file = options.pop("sick", None)
+        if options or seconds < 0 or capacity < 1:
+            raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}")
         return cls(
             seconds=seconds,
             capacity=capacity,
             shapes=shapes,
             max_num_inference_steps=max_num_inference_steps,
-            sick=None if sick is None else Path(sick),
+            failure_file=None if failure_file is None else Path(failure_file),
         )
 
     def warm(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is nothing to compile."""
 
-    def render(self, specs: Sequence[ImageSpec], shape: Shape) -> Rendering:
+    def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> RunningBatch:
         """Start a batch.
 
         Raises:
-            ValueError: no specs, too many, or an undeclared shape.
-            DeviceError: sick.
+            ValueError: no specs, too many specs, or an undeclared shape.
+            DeviceError: the failure file exists.
         """
-        if self._sick is not None and self._sick.exists():
-            raise DeviceError("told to be sick")
+        if self._failure_file is not None and self._failure_file.exists():
+            raise DeviceError(f"the fake engine was told to fail by the file {self._failure_file}")
         if shape not in self.info.shapes:
             raise ValueError(f"shape {shape} is not declared")
         if not 1 <= len(specs) <= self.capacity:
-            raise ValueError(f"{len(specs)} pictures; a batch takes 1 to {self.capacity}")
+            raise ValueError(f"{len(specs)} images; a batch takes 1 to {self.capacity}")
         return _FakeBatch(specs, shape, self._seconds, self._released)
 
     def truncated(self, prompt: str) -> bool:
-        """A word is a token here."""
-        return len(prompt.split()) > _WORDS - 2
+        """Return whether the prompt has too many words; each word is one token here."""
+        return len(prompt.split()) > _MAX_TOKENS - 2
 
     @property
     def recompiles(self) -> int:
         return 0
 
     def release(self) -> None:
-        """Let hanging batches go on."""
+        """Let batches that hang continue."""
         self._released.set()
 
 
 class _FakeBatch:
-    """See `worker.engine.interface.Rendering`."""
+    """A batch of the fake engine. See `worker.engine.interface.RunningBatch`."""
 
     def __init__(
         self, specs: Sequence[ImageSpec], shape: Shape, seconds: float, released: threading.Event
@@ -138,41 +147,41 @@ class _FakeBatch:
     def __iter__(self) -> Iterator[int]:
         for spec in self._specs:
             if FAIL in spec.prompt:
-                raise DeviceError(f"told to fail by prompt {spec.prompt[:60]!r}")
+                raise DeviceError(f"the fake engine was told to fail by {spec.prompt[:60]!r}")
             if DIE in spec.prompt:
                 os.kill(os.getpid(), signal.SIGKILL)
             if HANG in spec.prompt:
                 self._released.wait()
         step = 0
-        while step < self._steps_wanted():
+        while step < self._required_steps():
             time.sleep(self._seconds)
             step += 1
             yield step
         self._finished = True
 
-    def previews(self) -> Callable[[], Pictures]:
-        small = self._drawn()[:, ::8, ::8]
+    def previews(self) -> Callable[[], ImageArrays]:
+        small = self._images()[:, ::8, ::8]
         return lambda: small
 
-    def pictures(self) -> Pictures:
+    def images(self) -> ImageArrays:
         if not self._finished:
             for _ in self:
                 pass
-        return self._drawn()
+        return self._images()
 
-    def _drawn(self) -> Pictures:
-        return np.stack([_picture(spec, self._shape) for spec in self._specs])
+    def _images(self) -> ImageArrays:
+        return np.stack([_image(spec, self._shape) for spec in self._specs])
 
     def flagged(self) -> tuple[bool, ...]:
         return (False,) * len(self._specs)
 
-    def _steps_wanted(self) -> int:
-        live = (spec for at, spec in enumerate(self._specs) if at not in self._dropped)
+    def _required_steps(self) -> int:
+        live = (spec for slot, spec in enumerate(self._specs) if slot not in self._dropped)
         return max((spec.steps for spec in live), default=0)
 
 
-def _picture(spec: ImageSpec, shape: Shape) -> Pictures:
-    """A plain colour over a gradient, both from the spec's hash."""
+def _image(spec: ImageSpec, shape: Shape) -> ImageArray:
+    """Return an image whose colour comes from the spec's hash, with a vertical gradient."""
     colour = np.frombuffer(hashlib.sha256(repr(spec).encode()).digest()[:3], np.uint8)
-    rise = np.linspace(0, 60, shape.height).astype(np.uint8)[:, None, None]
-    return np.broadcast_to(colour // 2 + rise, (shape.height, shape.width, 3)).copy()
+    gradient = np.linspace(0, 60, shape.height).astype(np.uint8)[:, None, None]
+    return np.broadcast_to(colour // 2 + gradient, (shape.height, shape.width, 3)).copy()

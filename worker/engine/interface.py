@@ -1,7 +1,7 @@
-"""What the rest of the worker knows of an engine: a few verbs, numpy in between, no JAX.
+"""The interface between an engine and the rest of the worker: a few methods, numpy arrays, no JAX.
 
-Goes in: `ImageSpec`s, at most `capacity` of them, all of one `Shape`. Comes out: uint8 pictures.
-An engine does not know of jobs, queues, records or storage.
+Goes in: at most `capacity` `ImageSpec`s of one `Shape`. Comes out: uint8 images.
+An engine does not know jobs, queues, records or storage.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +11,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Pictures = NDArray[np.uint8]
+ImageArray = NDArray[np.uint8]
+"""One RGB image, uint8 `[height, width, 3]`."""
+ImageArrays = NDArray[np.uint8]
+"""A batch of RGB images, uint8 `[n, height, width, 3]`."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Shape:
-    """Picture size in pixels. One compiled program per shape."""
+    """An image size in pixels. Every shape has its own executables."""
 
     height: int
     width: int
@@ -26,30 +29,30 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """`"512x768"` (height x width). Raises ValueError on anything else."""
+        """Parse `"512x768"` (height x width). Raises ValueError on anything else."""
         height, _, width = text.strip().lower().partition("x")
         if not (height.isdecimal() and width.isdecimal()):
-            raise ValueError(f"{text!r} is not a picture size")
+            raise ValueError(f"{text!r} is not an image size; write height x width, like 512x768")
         return cls(height=int(height), width=int(width))
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitImage:
-    """A picture to start from, in the size of the one to make."""
+    """An image that image-to-image starts from. It has the size of the image to generate."""
 
-    pixels: Pictures = field(repr=False, compare=False)
-    """`[height, width, 3]`, RGB."""
-    repaint: NDArray[np.bool_] | None = field(default=None, repr=False, compare=False)
-    """`[height, width]`: where to paint; elsewhere the picture is kept. None: everywhere."""
+    pixels: ImageArray = field(repr=False, compare=False)
+    inpaint_mask: NDArray[np.bool_] | None = field(default=None, repr=False, compare=False)
+    """bool `[height, width]`: True where the image is generated. The init image is kept elsewhere.
+    None: True everywhere."""
     strength: float
-    """How much of the way to paint anew, above 0 to 1: diffusers' word."""
+    """The share of the steps that run, above 0 and up to 1 (diffusers)."""
     digest: str
-    """`sha256:…` of the pixels and the mask, which stands for them where specs are compared."""
+    """`sha256:…` of the pixels and the mask. It represents them where specs are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """One picture to make, in diffusers' words. Everything it depends on and nothing else."""
+    """One image to generate, in diffusers' names. The image depends on nothing else."""
 
     prompt: str
     negative_prompt: str = ""
@@ -58,19 +61,20 @@ class ImageSpec:
     num_inference_steps: int
     guidance_scale: float
     scheduler: str = "ddim"
-    original: InitImage | None = None
+    init_image: InitImage | None = None
 
     @property
     def steps(self) -> int:
-        """Denoising steps it takes: from a picture, `strength` of `num_inference_steps`."""
-        if self.original is None:
+        """Denoising steps that run. With an init image: `strength` x `num_inference_steps`."""
+        if self.init_image is None:
             return self.num_inference_steps
-        return min(int(self.num_inference_steps * self.original.strength), self.num_inference_steps)
+        strength = self.init_image.strength
+        return min(int(self.num_inference_steps * strength), self.num_inference_steps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """The loaded checkpoint, as announced to producers and written beside each picture."""
+    """The loaded checkpoint, as it is announced to producers and stored beside each image."""
 
     name: str
     digest: str
@@ -83,53 +87,67 @@ class ModelInfo:
     default_guidance_scale: float
     max_num_inference_steps: int
     versions: dict[str, str] = field(default_factory=dict)
-    """Library versions a picture depends on (jax, jaxlib, flax)."""
+    """Versions of the libraries that an image depends on (jax, jaxlib, flax)."""
 
 
-class Rendering(Protocol):
-    """One batch on its way through the devices."""
+class RunningBatch(Protocol):
+    """A batch that the devices are denoising. One thread iterates over it."""
 
     def __iter__(self) -> Iterator[int]:
-        """Advance the batch, yielding the number of denoising steps done, until all are."""
+        """Advance the batch to its end and yield the number of steps done after each step."""
 
     def drop(self, slots: Sequence[int]) -> None:
-        """Paint these positions no further; between steps, from the thread that iterates. The
-        others go on as if nothing had happened; when none is left the iteration ends at once. What
-        `pictures` holds in a dropped position means nothing."""
+        """Stop waiting for these slots; the other slots are not affected.
 
-    def previews(self) -> Callable[[], Pictures]:
-        """Between steps, from the thread that iterates: start to draw what there is by now, small
-        and rough, uint8 `[n, h, w, 3]`. What is returned waits for it, in any thread."""
+        Call it between two steps, from the thread that iterates. The iteration ends at once when no
+        slot is left. The content of `images` is undefined in a dropped slot.
+        """
 
-    def pictures(self) -> Pictures:
-        """Wait for the devices; uint8 `[n, height, width, 3]`, RGB, in the order of the specs."""
+    def previews(self) -> Callable[[], ImageArrays]:
+        """Start to compute small, rough images of the current state, uint8 `[n, h, w, 3]`.
+
+        Call it between two steps, from the thread that iterates. The function that it returns waits
+        for the result and may be called in any thread.
+        """
+
+    def images(self) -> ImageArrays:
+        """Wait for the devices and return the images in the order of the specs.
+
+        Raises:
+            DeviceError: the devices failed.
+        """
 
     def flagged(self) -> tuple[bool, ...]:
-        """Wait for the devices; which pictures the model's safety checker made black. None, if it
-        has no checker."""
+        """Wait for the devices and return which images the model's safety checker made black.
+
+        Without a safety checker all are False.
+        """
 
 
 class Engine(Protocol):
-    """A model on this host's devices."""
+    """A model on the devices of this host."""
 
     info: ModelInfo
     capacity: int
-    """Pictures per batch: devices x per-device batch."""
+    """Images per batch: copies of the weights x `per_device_batch`."""
 
     def warm(self) -> None:
-        """Compile every declared shape and run it once. After this nothing compiles."""
+        """Compile the programs of every declared shape and run each once.
 
-    def render(self, specs: Sequence[ImageSpec], shape: Shape) -> Rendering:
-        """Start a batch of 1..capacity pictures; short ones are padded inside.
+        Nothing is compiled after this.
+        """
+
+    def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> RunningBatch:
+        """Start a batch of 1 to `capacity` images. The engine pads a batch that is not full.
 
         Raises:
-            ValueError: no specs, too many, or an undeclared shape.
-            DeviceError: the accelerator failed.
+            ValueError: no specs, too many specs, or an undeclared shape.
+            DeviceError: the devices failed.
         """
 
     def truncated(self, prompt: str) -> bool:
-        """Whether the tokenizer cuts this prompt at the model's length (77 tokens for SD)."""
+        """Return whether the tokenizer cuts this prompt (at 77 tokens for Stable Diffusion)."""
 
     @property
     def recompiles(self) -> int:
-        """Programs compiled since `warm` returned. Stays 0."""
+        """The number of programs compiled since `warm` returned. It should stay 0."""

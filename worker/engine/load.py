@@ -1,6 +1,10 @@
-"""The engine's only door. Importing it brings no JAX; asking it for a real model does."""
+"""Load an engine. This is the entry point of the package.
+
+Importing this module does not import JAX; loading a real model does.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +20,16 @@ if TYPE_CHECKING:
     from imagefleet.worker.engine.mesh import Placement
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedExecutables:
+    """The store in which hosts share executables, and the secret that signs them."""
+
+    store: ObjectStore | None = None
+    """None: executables stay in `cache_dir`."""
+    secret: str = field(default="", repr=False)
+    """The key of the signature, in `cache_dir` also. A store needs one."""
+
+
 def load_engine(
     model: str,
     *,
@@ -25,32 +39,30 @@ def load_engine(
     devices: int | None = None,
     dtype: str | None = None,
     cache_dir: Path,
-    programs: ObjectStore | None = None,
-    programs_secret: str = "",
+    shared_executables: SharedExecutables | None = None,
     max_num_inference_steps: int = 100,
     safety_checker: bool = True,
 ) -> Engine:
-    """Load a model and place it on this host's devices. Call `warm` before `render`.
+    """Load a model and place it on this host's devices. Call `warm` before `start_batch`.
 
     Args:
         model: `shapes` (bundled), a folder in diffusers' layout, a Hub id, or
             `fake[:seconds=0.05,capacity=8]`.
-        shapes: Picture sizes to compile, the default first. None: the model's native size.
-        per_device_batch: Pictures a device paints at a time.
-        mesh: `data=4,model=2`: so many copies of the weights, each on so many devices. None: a copy
-            on every device.
-        devices: How many local devices to use; on CPU so many virtual ones are made. None: all,
-            8 virtual ones on CPU.
+        shapes: Image sizes to compile, the default first. None: the model's native size.
+        per_device_batch: Images that one copy of the weights denoises at a time.
+        mesh: `data=4,model=2`: 4 copies of the weights, each shared by 2 devices. None: one copy on
+            every device.
+        devices: The number of local devices to use; on CPU as many virtual devices are made. None:
+            all devices, on CPU 8 virtual devices.
         dtype: `float32` or `bfloat16`. None: bfloat16 on accelerators, float32 on CPU.
-        cache_dir: Folder for compiled programs, private to this user.
-        programs: Where hosts share them; each takes what another has compiled.
-        programs_secret: Seals what lies there, which is code.
-        max_num_inference_steps: Longest schedule a batch has room for.
-        safety_checker: Whether to run the model's, if it has one.
+        cache_dir: The folder for compiled programs. It is made private to this user.
+        shared_executables: Where hosts share executables. None: nowhere.
+        max_num_inference_steps: The number of steps of the longest schedule.
+        safety_checker: Whether to run the model's safety checker, if it has one.
 
     Raises:
         CheckpointError: the model cannot be found, read or run.
-        ConfigurationError: a setting that this host or this model cannot have.
+        ConfigurationError: this host or this model does not support a setting.
     """
     if model == "fake" or model.startswith("fake:"):
         return FakeEngine.parse(
@@ -61,12 +73,13 @@ def load_engine(
     from imagefleet.worker.engine.compile.jax_cache import use_cache
     from imagefleet.worker.engine.mesh import Placement, start_backend
 
-    _require_secret(programs, programs_secret)
-    layout = MeshSpec.read(mesh, devices)
+    shared = shared_executables or SharedExecutables()
+    _require_secret(shared)
+    mesh_spec = MeshSpec.parse(mesh, devices)
     folder = find_checkpoint(model)
-    start_backend(layout.devices)
+    start_backend(mesh_spec.devices)
     use_cache(cache_dir)
-    placement = Placement.of(layout.devices, layout.model)
+    placement = Placement.of(mesh_spec.devices, mesh_spec.model)
     return load_stable_diffusion(
         folder,
         name=announced_name(model, folder),
@@ -76,27 +89,27 @@ def load_engine(
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,
         safety_checker=safety_checker,
-        shelf=_shelf(folder, placement, cache_dir, programs, programs_secret),
+        executable_cache=_executable_cache(folder, placement, cache_dir, shared),
     )
 
 
-def _require_secret(programs: ObjectStore | None, secret: str) -> None:
-    if programs is not None and not secret:
+def _require_secret(shared: SharedExecutables) -> None:
+    if shared.store is not None and not shared.secret:
         raise ConfigurationError(
             "IMAGEFLEET_PROGRAMS_URL needs IMAGEFLEET_PROGRAMS_SECRET, any long random text that "
-            "all workers share: what lies there is code"
+            "all workers share: the files there are code, and the secret signs them"
         )
 
 
-def _shelf(
-    model: Path, placement: "Placement", cache_dir: Path, programs: ObjectStore | None, secret: str
+def _executable_cache(
+    model: Path, placement: "Placement", cache_dir: Path, shared: SharedExecutables
 ) -> "ExecutableCache":
     from imagefleet.worker.engine.checkpoint.files import config_digest
-    from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, surroundings
+    from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
 
     return ExecutableCache(
-        [store for store in (FolderStore(cache_dir / "executables"), programs) if store],
-        {**surroundings(placement), "model": config_digest(model)},
+        [store for store in (FolderStore(cache_dir / "executables"), shared.store) if store],
+        {**environment(placement), "model": config_digest(model)},
         placement.mesh.devices.flatten().tolist(),
-        secret.encode(),
+        shared.secret.encode(),
     )

@@ -1,7 +1,8 @@
-"""Whether a model fits, asked before a weight is read, and the answer when it did not after all.
+"""Check whether a model fits the devices, before its weights are read.
 
-Goes in: configs, the size of a batch, what there is. Comes out: nothing, or one sentence that says
-what is needed, what there is and which settings to change.
+Goes in: configs, the size of a batch, the free memory. Comes out: nothing, or an error that says
+how much memory is needed, how much is free and which settings to change. The same error replaces
+the runtime's own when the estimate was too low.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 
 from imagefleet.shared.errors import TooLittleMemory
-from imagefleet.worker.engine.attention import SCORE_LIMIT, Backend, Task, choose
+from imagefleet.worker.engine.attention import SCORE_LIMIT, AttentionSpec, Backend, choose_backend
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
@@ -23,73 +24,84 @@ _GIB: Final = 2**30
 _EXHAUSTED: Final = "RESOURCE_EXHAUSTED"
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _MEMINFO: Final = Path("/proc/meminfo")
-_WAYS_OUT: Final = (
+_ADVICE: Final = (
     "a smaller per_device_batch, smaller shapes, dtype=bfloat16, "
     "or more devices a copy (mesh=data=4,model=2)"
 )
 _DECODER_MAPS: Final = 6
-"""Full-size maps alive at once in the decoder, as wide as its first level: XLA's own account of
-Stable Diffusion 1.4 at 512x512, 768 MiB."""
+"""Full-size maps, as wide as the decoder's first level, that the decoder holds at once. Measured
+with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB."""
 _UNET_MAPS: Final = 27
-"""The same of the UNet beside its scores, skips and all: 268 MiB for a prompt and its negative."""
+"""Maps that the UNet holds at once besides its scores, skips included. Measured in the same way:
+268 MiB for a prompt and its negative prompt."""
 
 
-def workspace(
+def workspace_bytes(
     configs: Configs, shape: Shape, *, per_device_batch: int, dtype: np.dtype[Any], platform: str
 ) -> int:
-    """Bytes that a device takes to paint, beside the weights; an estimate."""
+    """Estimate the bytes that a device needs for a batch, besides the weights."""
     pixels = shape.height * shape.width
     decoder = _DECODER_MAPS * pixels * configs.vae.block_out_channels[0] * dtype.itemsize
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
-    step = 2 * (maps + max(_scores(configs.unet, latents, dtype, platform), default=0))
+    step = 2 * (maps + max(_score_bytes(configs.unet, latents, dtype, platform), default=0))
     return per_device_batch * max(decoder, step)
 
 
-def _scores(unet: UNetConfig, latents: int, dtype: np.dtype[Any], platform: str) -> Iterator[int]:
-    """Bytes of attention's scores at every level that attends."""
-    for level, attends in enumerate(unet.down_attends):
+def _score_bytes(
+    unet: UNetConfig, latents: int, dtype: np.dtype[Any], platform: str
+) -> Iterator[int]:
+    """Yield the bytes of the attention scores of each level that has attention."""
+    for level, attends in enumerate(unet.down_has_attention):
         heads, width = unet.heads[level], unet.block_out_channels[level]
         length = latents >> 2 * level
-        task = Task(queries=length, keys=length, heads=heads, head_dim=width // heads, dtype=dtype)
-        if attends and choose(platform, task) in (Backend.FOLDED, Backend.CHUNKED):
-            yield min(task.score_bytes, SCORE_LIMIT[platform])
+        spec = AttentionSpec(
+            queries=length, keys=length, heads=heads, head_dim=width // heads, dtype=dtype
+        )
+        if attends and choose_backend(platform, spec) in (Backend.FOLDED, Backend.CHUNKED):
+            yield min(spec.score_bytes, SCORE_LIMIT[platform])
 
 
-def require_room(weights: int, workspace: int, placement: Placement) -> None:
-    """
+def require_memory(weights: int, workspace: int, placement: Placement) -> None:
+    """Require that the model fits. Passes if the runtime does not report its memory.
+
     Args:
-        weights: Bytes of all the weights that one device holds.
-        workspace: Bytes that a device needs beside them while it paints.
+        weights: Bytes of all weights that one device holds.
+        workspace: Bytes that a device needs besides them for a batch.
+        placement: The devices.
 
     Raises:
-        TooLittleMemory: the devices have less. Says nothing where the runtime does not.
+        TooLittleMemory: the model does not fit.
     """
     device = placement.mesh.devices.flat[0]
     if placement.platform == "cpu":
-        # Virtual devices share the host's memory, and each keeps what it holds to itself.
-        check((weights + workspace) * placement.mesh.size, host_memory(), "host")
+        # Virtual devices share the host's memory, but each has its own copy of all arrays.
+        check_available((weights + workspace) * placement.mesh.size, host_memory(), "host")
     else:
         stats = device.memory_stats() or {}
         limit = stats.get("bytes_limit")
         free = None if limit is None else limit - stats.get("bytes_in_use", 0)
-        check(weights + workspace, free, device.device_kind)
+        check_available(weights + workspace, free, device.device_kind)
 
 
-def check(needed: int, available: int | None, where: str) -> None:
-    """
+def check_available(needed: int, available: int | None, where: str) -> None:
+    """Compare bytes; `available` is None if unknown.
+
     Raises:
-        TooLittleMemory: `needed` bytes are more than are `available`.
+        TooLittleMemory: more bytes are needed than are available.
     """
     if available is not None and needed > available:
         raise TooLittleMemory(
             f"the model needs about {needed / _GIB:.1f} GiB and the {where} has "
-            f"{available / _GIB:.1f} GiB free; try {_WAYS_OUT}"
+            f"{available / _GIB:.1f} GiB free; try {_ADVICE}"
         )
 
 
 def host_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
-    """Bytes this process may still take: what the host has, or the container's limit leaves."""
+    """Return the bytes that this process can still allocate; None if unknown.
+
+    This is the smaller of the host's free memory and the rest of the container's limit (cgroup v2).
+    """
     free = []
     if meminfo.exists():
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
@@ -101,11 +113,10 @@ def host_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
 
 
 @contextmanager
-def said_clearly() -> Iterator[None]:
-    """Turn the runtime's answer, when memory ends while a program is made or first run, into ours.
+def memory_errors() -> Iterator[None]:
+    """Convert the runtime's `RESOURCE_EXHAUSTED` to `TooLittleMemory`.
 
-    Raises:
-        TooLittleMemory: in its stead.
+    Use it around the compilation and the first run of programs.
     """
     try:
         yield
@@ -115,6 +126,5 @@ def said_clearly() -> Iterator[None]:
             raise
         reason = str(cause).strip().splitlines()[0]
         raise TooLittleMemory(
-            f"the devices have too little memory for this model and batch ({reason}); "
-            f"try {_WAYS_OUT}"
+            f"the devices have too little memory for this model and batch ({reason}); try {_ADVICE}"
         ) from error

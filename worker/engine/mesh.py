@@ -1,7 +1,7 @@
-"""Which devices, and what lies where on them.
+"""Arrange the devices in a mesh and place arrays on them.
 
-Goes in: how many devices to use, and how many of them hold one copy of the weights. Comes out: a
-mesh and where everything lies on it: slots split along `data`, weights along `model`.
+Goes in: how many devices to use, and how many of them share one copy of the weights. Comes out: a
+mesh and the sharding of arrays: slots are split along `data`, weights along `model`.
 """
 
 import os
@@ -27,13 +27,13 @@ VIRTUAL_CPU_DEVICES: Final = 8
 
 
 def start_backend(devices: int | None) -> None:
-    """Start JAX on this host; a CPU then has `devices` virtual ones, 8 by default.
+    """Start JAX on this host. A CPU then has `devices` virtual devices, 8 by default.
 
-    Other platforms keep the devices they have. Once the backend runs, this does nothing, and
-    `Placement.of` says if there are too few. XLA_FLAGS that name a number win.
+    Other platforms keep the devices that they have. If the backend already runs, this does nothing,
+    and `Placement.of` raises if there are too few devices. A number in XLA_FLAGS takes precedence.
     """
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        with suppress(RuntimeError):  # it runs already
+        with suppress(RuntimeError):  # the backend already runs
             jax.config.update(  # type: ignore[no-untyped-call]
                 "jax_num_cpu_devices", devices or VIRTUAL_CPU_DEVICES
             )
@@ -42,26 +42,30 @@ def start_backend(devices: int | None) -> None:
 
 @dataclass(frozen=True)
 class Placement:
-    """A mesh and how arrays lie on it."""
+    """The placement holds a mesh and shards arrays over it."""
 
     mesh: Mesh
 
     @classmethod
     def of(cls, devices: int | None, model: int = 1) -> "Placement":
-        """The first `devices` local ones, all of them by default; neighbours share the weights.
+        """Make a mesh of the first `devices` local devices, by default of all.
+
+        Each `model` neighbouring devices share one copy of the weights.
 
         Raises:
-            ConfigurationError: there are fewer.
+            ConfigurationError: the host has fewer devices, or `model` does not divide their number.
         """
-        there = jax.local_devices()
-        wanted = len(there) if devices is None else devices
-        if not 1 <= wanted <= len(there):
+        available = jax.local_devices()
+        count = len(available) if devices is None else devices
+        if not 1 <= count <= len(available):
             raise ConfigurationError(
-                f"devices={wanted}: this host has {len(there)} {there[0].platform} devices"
+                f"devices={count}: this host has {len(available)} {available[0].platform} devices"
             )
-        if wanted % model:
-            raise ConfigurationError(f"{wanted} devices cannot share weights by {model}")
-        return cls(Mesh(np.array(there[:wanted]).reshape(-1, model), (DATA, MODEL)))
+        if count % model:
+            raise ConfigurationError(
+                f"{count} devices cannot be divided into groups of model={model}"
+            )
+        return cls(Mesh(np.array(available[:count]).reshape(-1, model), (DATA, MODEL)))
 
     @property
     def platform(self) -> str:
@@ -70,57 +74,58 @@ class Placement:
 
     @property
     def data(self) -> int:
-        """Parts that a batch is split into."""
+        """The number of parts that a batch is split into."""
         return int(self.mesh.shape[DATA])
 
     @property
     def model(self) -> int:
-        """Parts that the weights are split into."""
+        """The number of parts that the weights are split into."""
         return int(self.mesh.shape[MODEL])
 
     @cached_property
-    def everywhere(self) -> NamedSharding:
-        """The whole array on every device."""
+    def replicated(self) -> NamedSharding:
+        """The sharding that puts the whole array on every device."""
         return self._sharding()
 
     @cached_property
     def by_slot(self) -> NamedSharding:
-        """The leading axis split along `data`."""
+        """The sharding that splits the leading axis, the slots, along `data`."""
         return self._sharding(DATA)
 
-    def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Where a weight lies: matrices and kernels split along `model` by output, the last axis,
-        else by input; vectors, a thousandth of a network, and what does not divide everywhere.
+    def weight_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+        """Return the sharding of a weight.
 
-        Split by output, every number is still the sum that one device would make.
+        Matrices and kernels are split along `model` by output (the last axis) if it divides, else
+        by input. Split by output, each number is the same sum as on one device. Vectors (a
+        thousandth of a network) and all other weights are replicated.
         """
         if self.model > 1 and len(shape) > 1:
             if shape[-1] % self.model == 0:
                 return self._sharding(*[None] * (len(shape) - 1), MODEL)
             if shape[-2] % self.model == 0:
                 return self._sharding(*[None] * (len(shape) - 2), MODEL)
-        return self.everywhere
+        return self.replicated
 
     def place_weight(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Index], NDArray[Any]]
     ) -> jax.Array:
-        """Read, cast and place a weight in its parts, each of them once."""
+        """Place a weight on the devices. Each part is read and cast once."""
         parts: dict[str, NDArray[Any]] = {}
 
-        def part(index: Index | None) -> NDArray[Any]:
+        def read_part(index: Index | None) -> NDArray[Any]:
             if (name := str(index)) not in parts:
                 parts[name] = read(index or ()).astype(dtype, copy=False)
             return parts[name]
 
-        return jax.make_array_from_callback(shape, self.of_weight(shape), part)
+        return jax.make_array_from_callback(shape, self.weight_sharding(shape), read_part)
 
-    def copy(self, array: ArrayLike) -> jax.Array:
-        """Place on every device."""
-        placed: jax.Array = jax.device_put(array, self.everywhere)
+    def replicate(self, array: ArrayLike) -> jax.Array:
+        """Place the whole array on every device."""
+        placed: jax.Array = jax.device_put(array, self.replicated)
         return placed
 
     def split(self, tree: T) -> T:
-        """Place slots, in order, on the devices: of one array, or of every array in a tree."""
+        """Split an array, or every array of a tree, by slot over the devices, in order."""
         placed: T = jax.device_put(tree, self.by_slot)
         return placed
 

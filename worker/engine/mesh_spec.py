@@ -1,6 +1,6 @@
-"""How many devices a worker asks for, and how they share the weights: read, not yet there.
+"""Parse the setting that says how many devices a worker uses and how they share the weights.
 
-Without JAX, so that a wrong mesh is refused before anything is loaded.
+It needs no JAX, so that a wrong mesh is rejected before anything is loaded.
 """
 
 import re
@@ -10,36 +10,36 @@ from typing import Final, Self
 from imagefleet.shared.errors import ConfigurationError
 
 DATA: Final = "data"
-"""Axis of slots: along it a batch is split and the weights are repeated."""
+"""The axis of slots: a batch is split along it, the weights are replicated."""
 MODEL: Final = "model"
-"""Axis of weights: along it they are split and a batch is repeated."""
+"""The axis of weights: they are split along it, a batch is replicated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshSpec:
-    """How many devices, and how they are arranged. What is not known yet is left to the host."""
+    """The requested arrangement of devices."""
 
     devices: int | None
-    """None: all there are."""
+    """None: all devices of the host."""
     model: int = 1
-    """Devices that share one copy of the weights."""
+    """The number of devices that share one copy of the weights."""
 
     @classmethod
-    def read(cls, mesh: str | None, devices: int | None) -> Self:
-        """`"data=4,model=2"`, or a number of devices with a copy each.
+    def parse(cls, mesh: str | None, devices: int | None) -> Self:
+        """Parse `"data=4,model=2"`. Without a mesh, each device has its own copy of the weights.
 
         Raises:
-            ConfigurationError: not a mesh, or one that needs another number of devices.
+            ConfigurationError: `mesh` is malformed or contradicts `devices`.
         """
         if mesh is None:
             return cls(devices=devices)
-        found = re.fullmatch(rf"{DATA}=([1-9]\d*)(?:,{MODEL}=([1-9]\d*))?", mesh.replace(" ", ""))
-        if found is None:
+        match = re.fullmatch(rf"{DATA}=([1-9]\d*)(?:,{MODEL}=([1-9]\d*))?", mesh.replace(" ", ""))
+        if match is None:
             raise ConfigurationError(f"IMAGEFLEET_MESH={mesh!r}: write data=8, or data=4,model=2")
-        data, model = int(found[1]), int(found[2] or 1)
+        data, model = int(match[1]), int(match[2] or 1)
         if devices not in (None, data * model):
             raise ConfigurationError(
                 f"IMAGEFLEET_MESH={mesh!r} takes {data * model} devices, "
-                f"but IMAGEFLEET_DEVICES={devices}"
+                f"but IMAGEFLEET_DEVICES={devices}; unset one of them"
             )
         return cls(devices=data * model, model=model)

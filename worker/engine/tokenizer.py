@@ -1,7 +1,7 @@
-"""Prompts to token ids, as CLIP's tokenizer makes them.
+"""Tokenize prompts as transformers' CLIPTokenizer does.
 
-Goes in: text. Comes out: int32 ids of the model's fixed length. Uses the `tokenizers` library
-itself, the one that transformers' CLIPTokenizer wraps: importing transformers costs two seconds.
+Goes in: text. Comes out: int32 ids of the model's fixed length. It uses the `tokenizers` library
+directly. CLIPTokenizer wraps the same library, but importing transformers takes two seconds.
 """
 
 from collections.abc import Sequence
@@ -17,37 +17,42 @@ from imagefleet.worker.engine.checkpoint.files import read_json
 
 _START: Final = "<|startoftext|>"
 _END: Final = "<|endoftext|>"
-_WORDS: Final = (
+_WORD_PATTERN: Final = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
+"""The pattern of CLIP's `SimpleTokenizer` (Radford et al. 2021)."""
 
 
 class PromptTokenizer:
-    """A prompt for every text encoder of a model, each by its own tokenizer."""
+    """The prompt tokenizer runs the tokenizer of every text encoder of a model."""
 
     def __init__(self, tokenizers: Sequence["ClipTokenizer"]) -> None:
-        """All of one length."""
+        """Take tokenizers of one length."""
         self._tokenizers = tokenizers
         self.shape = (len(tokenizers), tokenizers[0].length)
-        """Encoders, tokens of a prompt."""
+        """The number of encoders, and of tokens per prompt."""
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
-        """`[len(prompts), *shape]`."""
+        """Return the ids, `[len(prompts), *shape]`."""
         return np.stack([tokenizer(prompts) for tokenizer in self._tokenizers], axis=1)
 
     def truncated(self, prompt: str) -> bool:
-        """Whether the end of this prompt is cut off."""
+        """Return whether any tokenizer cuts off the end of this prompt."""
         return any(tokenizer.truncated(prompt) for tokenizer in self._tokenizers)
 
 
 class ClipTokenizer:
-    """Start, words, end, padding; cut at `length` with the end kept."""
+    """The tokenizer of one text encoder.
+
+    A sequence is the start token, the words, the end token, and padding. Words beyond `length` are
+    cut off; the end token is kept.
+    """
 
     def __init__(self, folder: Path, length: int) -> None:
         """
         Args:
-            folder: With `vocab.json` and `merges.txt`, or with `tokenizer.json`.
-            length: Tokens per prompt, start and end included.
+            folder: It holds `vocab.json` and `merges.txt`, or `tokenizer.json`.
+            length: Tokens per prompt, including start and end.
 
         Raises:
             CheckpointError: the files are missing or broken.
@@ -58,7 +63,7 @@ class ClipTokenizer:
         self._start, self._end, self._pad = self._id(_START), self._id(_END), self._id(pad)
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
-        """`[len(prompts), length]`."""
+        """Return the ids, `[len(prompts), length]`."""
         ids = np.full((len(prompts), self.length), self._pad, np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
             words = self._words(prompt)[: self.length - 2]
@@ -67,7 +72,7 @@ class ClipTokenizer:
         return ids
 
     def truncated(self, prompt: str) -> bool:
-        """Whether the end of this prompt is cut off."""
+        """Return whether the end of this prompt is cut off."""
         return len(self._words(prompt)) > self.length - 2
 
     def _words(self, prompt: str) -> list[int]:
@@ -77,7 +82,9 @@ class ClipTokenizer:
     def _id(self, token: str) -> int:
         number: int | None = self._tokenizer.token_to_id(token)
         if number is None:
-            raise CheckpointError(f"the tokenizer of this checkpoint has no token {token!r}")
+            raise CheckpointError(
+                f"the vocabulary of this checkpoint's tokenizer has no token {token!r}"
+            )
         return number
 
 
@@ -96,15 +103,15 @@ def _read(folder: Path, special: set[str]) -> Tokenizer:
             unk_token=_END,
         )
     )
-    # A special token stands for itself wherever it is written. Stable Diffusion 2 and SDXL pad with
-    # "!", and so read a prompt's own exclamation marks as padding: as in transformers.
+    # A special token matches anywhere in a prompt. Stable Diffusion 2 and SDXL pad with "!", and
+    # read a prompt's own exclamation marks as padding, as in transformers.
     tokenizer.add_special_tokens(sorted(special))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_WORDS), behavior="removed", invert=True),
+            pre_tokenizers.Split(Regex(_WORD_PATTERN), behavior="removed", invert=True),
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
@@ -121,12 +128,16 @@ def _from_fast_file(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def _pad_token(folder: Path) -> str:
-    """As transformers finds it: the older special_tokens_map.json wins over a config of its age."""
-    config, older = (
+    """Return the padding token that transformers would use.
+
+    The older special_tokens_map.json takes precedence over a config without `added_tokens_decoder`,
+    which is as old.
+    """
+    config, token_map = (
         read_json(path) if (path := folder / name).is_file() else {}
         for name in ("tokenizer_config.json", "special_tokens_map.json")
     )
     token = config.get("pad_token", _END)
     if "added_tokens_decoder" not in config:
-        token = older.get("pad_token", token)
+        token = token_map.get("pad_token", token)
     return str(token["content"] if isinstance(token, dict) else token)

@@ -1,4 +1,4 @@
-"""Checkpoints and engines that several tests share."""
+"""Fixtures for tests of the engine: checkpoints and warm engines."""
 
 import shutil
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from tests.unit.engine.parity import FOLDER, Oracle
 
 @pytest.fixture(scope="session", params=["older", "newer", "xl"])
 def oracle(request: pytest.FixtureRequest) -> Oracle:
-    """Stable Diffusion 1 in files as of 2022, 2 in files as of today, and SDXL."""
+    """Stable Diffusion 1 in files of 2022, Stable Diffusion 2 in files of today, and SDXL."""
     return Oracle.read(request.param)
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A checkpoint this test may break."""
+    """A copy of a checkpoint that the test may change."""
     return Path(shutil.copytree(FOLDER / "older", tmp_path / "broken"))
 
 
@@ -30,11 +30,11 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def warm_engine(cache_dir: Path) -> Callable[[int, int], Engine]:
-    """A warm engine of so many devices and pictures per device; each made once."""
-    made: dict[tuple[int, int], Engine] = {}
+    """Return a function from devices and images per device to a warm engine; it caches engines."""
+    engines: dict[tuple[int, int], Engine] = {}
 
     def engine(devices: int, per_device_batch: int) -> Engine:
-        if (devices, per_device_batch) not in made:
+        if (devices, per_device_batch) not in engines:
             loaded = load_engine(
                 str(FOLDER / "older"),
                 devices=devices,
@@ -43,7 +43,7 @@ def warm_engine(cache_dir: Path) -> Callable[[int, int], Engine]:
                 max_num_inference_steps=20,
             )
             loaded.warm()
-            made[devices, per_device_batch] = loaded
-        return made[devices, per_device_batch]
+            engines[devices, per_device_batch] = loaded
+        return engines[devices, per_device_batch]
 
     return engine

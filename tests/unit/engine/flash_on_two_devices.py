@@ -1,5 +1,8 @@
-"""`python flash_on_two_devices.py MODEL`: Pallas' TPU kernel, interpreted on two devices that share
-rows (MODEL 1) or heads (MODEL 2), against plain matmuls. Ends with an error if they differ."""
+"""Compare Pallas' TPU kernel on two devices with plain matmuls: `flash_on_two_devices.py MODEL`.
+
+The kernel runs in the interpreter, split by rows (MODEL 1) or by heads (MODEL 2). The exit code is
+not 0 if the results differ.
+"""
 
 import sys
 from functools import partial

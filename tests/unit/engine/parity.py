@@ -1,6 +1,6 @@
-"""What PyTorch diffusers made of the checkpoints in tests/fixtures/parity.
+"""Load the checkpoints in tests/fixtures/parity with the results of PyTorch diffusers.
 
-See tools/make_parity_fixtures.py, which wrote them.
+`tools/make_parity_fixtures.py` wrote them.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load_file
 
 from imagefleet.worker.engine.build import Configs, load_networks
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.sampling import DiffusionPrograms, Weights
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "parity"
 PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
@@ -21,11 +21,11 @@ PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
 
 @dataclass(frozen=True)
 class Oracle:
-    """A checkpoint in our hands, and torch's answers."""
+    """A checkpoint loaded by our engine, and PyTorch's results for it."""
 
     folder: Path
     configs: Configs
-    sampler: DiffusionPrograms
+    programs: DiffusionPrograms
     weights: Weights
     answers: dict[str, NDArray[Any]]
 
@@ -33,16 +33,16 @@ class Oracle:
     def read(cls, name: str) -> "Oracle":
         folder = FOLDER / name
         configs = Configs.read(folder)
-        sampler, weights = load_networks(folder, configs, Placement.of(1), np.dtype(np.float32))
-        return cls(folder, configs, sampler, weights, load_file(folder / "expected.safetensors"))
+        programs, weights = load_networks(folder, configs, Placement.of(1), np.dtype(np.float32))
+        return cls(folder, configs, programs, weights, load_file(folder / "expected.safetensors"))
 
     def image(self, key: str) -> NDArray[Any]:
-        """An answer of torch's layout `[…, c, h, w]`, channels last."""
+        """Return a result of PyTorch's layout `[…, c, h, w]` with channels last."""
         return np.moveaxis(self.answers[key], -3, -1)
 
 
 def worst(ours: ArrayLike, theirs: NDArray[Any]) -> float:
-    """Largest difference, relative to the largest value."""
+    """Return the largest difference relative to the largest value."""
     mine = np.asarray(ours, np.float64)
     assert mine.shape == theirs.shape
     return float(np.abs(mine - theirs).max() / np.abs(theirs).max())

@@ -1,4 +1,4 @@
-"""Every backend computes the same attention, and each platform gets the one it can run."""
+"""All backends compute the same attention, and each platform gets one that it can run."""
 
 import itertools
 import os
@@ -13,28 +13,37 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.attention import Backend, Task, _chunked, attention, choose, chunks
+from imagefleet.worker.engine.attention import (
+    AttentionSpec,
+    Backend,
+    _chunked,
+    attention,
+    choose_backend,
+    chunk_count,
+)
 
 Arrays = tuple[NDArray[np.float32], ...]
 
-SELF = Task(queries=4096, keys=4096, heads=8, head_dim=40, dtype=jnp.bfloat16)
-"""Stable Diffusion 1's finest layer at 512x512."""
+SELF = AttentionSpec(queries=4096, keys=4096, heads=8, head_dim=40, dtype=jnp.bfloat16)
+"""The finest layer of Stable Diffusion 1 at 512x512."""
 TEXT = replace(SELF, keys=77)
 SMALL = replace(SELF, queries=64, keys=64)
 
 
-def _drawn(*shapes: tuple[int, ...]) -> Arrays:
+def _random_arrays(*shapes: tuple[int, ...]) -> Arrays:
     draw = np.random.default_rng(0).standard_normal
     return tuple(draw(shape).astype(np.float32) for shape in shapes)
 
 
-def _task(queries: int, keys: int, heads: int, head_dim: int, causal: bool = False) -> Task:
-    return Task(
+def _spec(
+    queries: int, keys: int, heads: int, head_dim: int, causal: bool = False
+) -> AttentionSpec:
+    return AttentionSpec(
         queries=queries, keys=keys, heads=heads, head_dim=head_dim, dtype=np.float32, causal=causal
     )
 
 
-def _by_the_formula(arrays: Arrays, heads: int, causal: bool) -> NDArray[np.float32]:
+def _reference(arrays: Arrays, heads: int, causal: bool) -> NDArray[np.float32]:
     q, k, v = arrays
     expected, width = np.empty_like(q), q.shape[2] // heads
     for batch, head in itertools.product(range(q.shape[0]), range(heads)):
@@ -49,30 +58,30 @@ def _by_the_formula(arrays: Arrays, heads: int, causal: bool) -> NDArray[np.floa
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_folded_attention_is_the_formula(causal: bool) -> None:
-    arrays = _drawn(*[(2, 6, 12)] * 3)
+    arrays = _random_arrays(*[(2, 6, 12)] * 3)
     found = attention(*map(jnp.asarray, arrays), heads=3, causal=causal, backend=Backend.FOLDED)
-    np.testing.assert_allclose(found, _by_the_formula(arrays, 3, causal), atol=2e-6)
+    np.testing.assert_allclose(found, _reference(arrays, 3, causal), atol=2e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("limit", [1, 4 * 3 * 6 * 2, 4 * 3 * 6 * 4])
-def test_chunks_of_any_size_give_the_whole(limit: int, causal: bool) -> None:
-    arrays = _drawn(*[(2, 6, 12)] * 3)
-    found = _chunked(*map(jnp.asarray, arrays), _task(6, 6, 3, 4, causal), limit)
-    np.testing.assert_allclose(found, _by_the_formula(arrays, 3, causal), atol=1e-6)
+def test_chunks_of_any_size_give_the_same_result(limit: int, causal: bool) -> None:
+    arrays = _random_arrays(*[(2, 6, 12)] * 3)
+    found = _chunked(*map(jnp.asarray, arrays), _spec(6, 6, 3, 4, causal), limit)
+    np.testing.assert_allclose(found, _reference(arrays, 3, causal), atol=1e-6)
 
 
 def test_chunks_are_equal_and_their_scores_within_the_limit() -> None:
     for queries, limit in itertools.product((1, 7, 96, 4096), (1, 1000, 10**6, 10**9)):
-        task = _task(queries, 77, 2, 8)
-        parts = chunks(task, limit)
-        assert queries % parts == 0
-        assert task.score_bytes // parts <= limit or parts == queries
+        spec = _spec(queries, 77, 2, 8)
+        count = chunk_count(spec, limit)
+        assert queries % count == 0
+        assert spec.score_bytes // count <= limit or count == queries
 
 
 @pytest.mark.parametrize("head_dim", [40, 128])
-def test_the_tpu_kernel_agrees_in_the_interpreter(head_dim: int) -> None:
-    arrays = tuple(map(jnp.asarray, _drawn(*[(1, 256, 2 * head_dim)] * 3)))
+def test_the_tpu_kernel_agrees_with_matmuls_in_the_interpreter(head_dim: int) -> None:
+    arrays = tuple(map(jnp.asarray, _random_arrays(*[(1, 256, 2 * head_dim)] * 3)))
     expected = attention(*arrays, heads=2, backend=Backend.FOLDED)
     with pltpu.force_tpu_interpret_mode():
         found = attention(*arrays, heads=2, backend=Backend.FLASH)
@@ -80,8 +89,8 @@ def test_the_tpu_kernel_agrees_in_the_interpreter(head_dim: int) -> None:
 
 
 @pytest.mark.parametrize("model", [1, 2])
-def test_the_tpu_kernel_is_divided_by_rows_or_by_heads(model: int) -> None:
-    # In a process of its own: the interpreter needs as many free threads as there are devices.
+def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) -> None:
+    # It runs in its own process: the interpreter needs as many free threads as there are devices.
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PYTHONPATH": os.getcwd()}
     subprocess.run(
         [sys.executable, Path(__file__).with_name("flash_on_two_devices.py"), str(model)],
@@ -99,16 +108,18 @@ def test_the_tpu_kernel_is_divided_by_rows_or_by_heads(model: int) -> None:
         ("gpu", SELF, Backend.CUDNN),
         ("tpu", SELF, Backend.FLASH),
         ("gpu", TEXT, Backend.CUDNN),
-        ("tpu", TEXT, Backend.FOLDED),  # 77 keys are no multiple of 128
+        ("tpu", TEXT, Backend.FOLDED),  # 77 keys are not a multiple of 128
         ("gpu", replace(SMALL, dtype=np.float32), Backend.FOLDED),
         ("gpu", replace(SMALL, dtype=np.dtype("float16")), Backend.CUDNN),
         ("gpu", replace(SMALL, head_dim=160), Backend.FOLDED),
         ("gpu", replace(SMALL, head_dim=12), Backend.FOLDED),
         ("tpu", SMALL, Backend.FOLDED),
         # float32 at 1024x1024: 8.6 GB of scores.
-        ("gpu", _task(16384, 16384, 8, 40), Backend.CHUNKED),
-        ("gpu", _task(16384, 16384, 1, 512), Backend.CHUNKED),
+        ("gpu", _spec(16384, 16384, 8, 40), Backend.CHUNKED),
+        ("gpu", _spec(16384, 16384, 1, 512), Backend.CHUNKED),
     ],
 )
-def test_each_platform_gets_what_it_can_run(platform: str, task: Task, expected: Backend) -> None:
-    assert choose(platform, task) is expected
+def test_each_platform_gets_a_backend_that_it_can_run(
+    platform: str, spec: AttentionSpec, expected: Backend
+) -> None:
+    assert choose_backend(platform, spec) is expected

@@ -1,4 +1,4 @@
-"""The engine without a model keeps the engine's promises."""
+"""The fake engine behaves as the interface of engines promises."""
 
 import threading
 from dataclasses import replace
@@ -14,7 +14,7 @@ SPEC = ImageSpec(prompt="a cat", num_inference_steps=3, guidance_scale=7.5)
 NATIVE = Shape(height=64, width=64)
 
 
-def test_a_picture_is_a_function_of_its_spec_alone() -> None:
+def test_an_image_depends_on_its_spec_only() -> None:
     engine = FakeEngine()
     alone = engine.start_batch([SPEC], NATIVE).images()
     other = replace(SPEC, seed=1)
@@ -24,11 +24,11 @@ def test_a_picture_is_a_function_of_its_spec_alone() -> None:
     assert not np.array_equal(together[0], alone[0])
 
 
-def test_steps_are_reported() -> None:
+def test_steps_are_reported_one_by_one() -> None:
     assert list(FakeEngine().start_batch([SPEC], NATIVE)) == [1, 2, 3]
 
 
-def test_a_batch_ends_with_its_longest_slot_that_is_left() -> None:
+def test_a_batch_ends_with_the_longest_slot_that_is_not_dropped() -> None:
     running_batch, seen = (
         FakeEngine().start_batch([SPEC, replace(SPEC, num_inference_steps=9)], NATIVE),
         [],
@@ -39,7 +39,7 @@ def test_a_batch_ends_with_its_longest_slot_that_is_left() -> None:
     assert seen == [1, 2, 3]
 
 
-def test_an_original_shortens_the_way_and_changes_the_picture() -> None:
+def test_an_init_image_reduces_the_steps_and_changes_the_image() -> None:
     pixels = np.zeros((64, 64, 3), np.uint8)
     spec = replace(SPEC, init_image=InitImage(pixels=pixels, strength=0.7, digest="sha256:1"))
     running_batch = FakeEngine().start_batch([spec], NATIVE)
@@ -54,12 +54,12 @@ def test_previews_are_small() -> None:
     assert running_batch.previews()().shape == (2, 8, 8, 3)
 
 
-def test_it_fails_when_told_to() -> None:
+def test_a_batch_with_the_fail_mark_fails() -> None:
     with pytest.raises(DeviceError, match="told to fail"):
         FakeEngine().start_batch([replace(SPEC, prompt=f"a cat {FAIL}")], NATIVE).images()
 
 
-def test_it_hangs_when_told_to() -> None:
+def test_a_batch_with_the_hang_mark_hangs_until_released() -> None:
     engine = FakeEngine()
     running_batch = engine.start_batch([replace(SPEC, prompt=HANG)], NATIVE)
     thread = threading.Thread(target=running_batch.images, daemon=True)
@@ -72,7 +72,7 @@ def test_it_hangs_when_told_to() -> None:
 
 
 @pytest.mark.parametrize("model", ["fake:seconds=soon", "fake:speed=2", "fake:capacity=0"])
-def test_a_word_it_does_not_know_is_refused(model: str) -> None:
+def test_an_unknown_or_wrong_option_is_rejected(model: str) -> None:
     with pytest.raises(
         ConfigurationError, match=r"^IMAGEFLEET_MODEL='fake:.*: write fake:seconds="
     ):

@@ -1,4 +1,4 @@
-"""The door: what it announces, and what it refuses before anything is compiled."""
+"""What a loaded engine announces, and what loading rejects before anything is compiled."""
 
 import json
 import stat
@@ -17,7 +17,7 @@ def _load(model: Path, cache_dir: Path, **settings: object) -> Engine:
     return load_engine(str(model), cache_dir=cache_dir, **settings)  # type: ignore[arg-type]
 
 
-def test_a_model_announces_its_own_size_and_diffusers_defaults(cache_dir: Path) -> None:
+def test_a_model_announces_its_native_shape_and_diffusers_defaults(cache_dir: Path) -> None:
     engine = _load(FOLDER / "older", cache_dir, per_device_batch=2)
     assert engine.capacity == 16
     assert engine.info.name == "older"
@@ -28,20 +28,20 @@ def test_a_model_announces_its_own_size_and_diffusers_defaults(cache_dir: Path) 
     assert engine.info.versions.keys() == {"jax", "jaxlib", "flax"}
 
 
-def test_a_checkpoint_may_bring_its_own_defaults(checkpoint: Path, cache_dir: Path) -> None:
-    ours = {"num_inference_steps": 20, "guidance_scale": 3.0}
-    (checkpoint / "imagefleet.json").write_text(json.dumps(ours))
+def test_a_checkpoint_may_define_its_own_defaults(checkpoint: Path, cache_dir: Path) -> None:
+    defaults = {"num_inference_steps": 20, "guidance_scale": 3.0}
+    (checkpoint / "imagefleet.json").write_text(json.dumps(defaults))
     info = _load(checkpoint, cache_dir).info
     assert (info.default_num_inference_steps, info.default_guidance_scale) == (20, 3.0)
 
 
-def test_wrong_defaults_are_refused(checkpoint: Path, cache_dir: Path) -> None:
+def test_wrong_defaults_are_rejected(checkpoint: Path, cache_dir: Path) -> None:
     (checkpoint / "imagefleet.json").write_text('{"num_inference_steps": "many"}')
     with pytest.raises(CheckpointError, match=r"imagefleet\.json: num_inference_steps='many'"):
         _load(checkpoint, cache_dir)
 
 
-def test_a_shape_that_does_not_divide_is_refused_with_the_numbers(cache_dir: Path) -> None:
+def test_the_error_of_an_indivisible_shape_names_the_multiple(cache_dir: Path) -> None:
     with pytest.raises(
         ConfigurationError, match=r"shape 32x36: .* multiples of 16 \(autoencoder 4 x UNet 4\)"
     ):
@@ -49,14 +49,14 @@ def test_a_shape_that_does_not_divide_is_refused_with_the_numbers(cache_dir: Pat
 
 
 @pytest.mark.parametrize(("setting", "value"), [("devices", 99), ("dtype", "float8")])
-def test_a_setting_this_host_cannot_have_is_refused(
+def test_a_setting_that_this_host_does_not_support_is_rejected(
     cache_dir: Path, setting: str, value: object
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"{setting}={value!r}"):
         _load(FOLDER / "older", cache_dir, **{setting: value})
 
 
-def test_the_cache_of_programs_is_private(tmp_path: Path) -> None:
+def test_the_cache_folder_is_made_private(tmp_path: Path) -> None:
     from imagefleet.worker.engine.compile.jax_cache import use_cache
 
     (tmp_path / "cache").mkdir(mode=0o755)
@@ -64,7 +64,7 @@ def test_the_cache_of_programs_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
 
 
-def test_a_cache_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     from imagefleet.worker.engine.compile.jax_cache import use_cache
 
     (tmp_path / "file").write_text("")
@@ -72,7 +72,7 @@ def test_a_cache_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         use_cache(tmp_path / "file" / "cache")
 
 
-def test_fake_is_a_model_too(tmp_path: Path) -> None:
+def test_fake_is_a_model_name(tmp_path: Path) -> None:
     engine = load_engine("fake:seconds=0.01,capacity=3", cache_dir=tmp_path)
     assert isinstance(engine, FakeEngine)
     assert engine.capacity == 3

@@ -1,4 +1,4 @@
-"""Slots along one axis, weights along the other: the same pictures, with less on each device."""
+"""Slots are split along one axis of the mesh, weights along the other; the images stay the same."""
 
 import re
 from collections import Counter
@@ -11,32 +11,32 @@ import pytest
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec, Pictures
+from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
 from imagefleet.worker.engine.load import load_engine
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL, MeshSpec
 from tests.unit.engine.parity import FOLDER
 
 
-def test_a_mesh_is_read_as_copies_and_sharers() -> None:
-    assert MeshSpec.read("data=8", None) == MeshSpec(devices=8)
-    assert MeshSpec.read("data=4, model=2", 8) == MeshSpec(devices=8, model=2)
-    assert MeshSpec.read(None, 3) == MeshSpec(devices=3)
-    assert MeshSpec.read(None, None) == MeshSpec(devices=None)
+def test_a_mesh_is_parsed() -> None:
+    assert MeshSpec.parse("data=8", None) == MeshSpec(devices=8)
+    assert MeshSpec.parse("data=4, model=2", 8) == MeshSpec(devices=8, model=2)
+    assert MeshSpec.parse(None, 3) == MeshSpec(devices=3)
+    assert MeshSpec.parse(None, None) == MeshSpec(devices=None)
 
 
 @pytest.mark.parametrize("mesh", ["", "8", "model=2", "data=0", "data=2,model=0", "data=2;model=2"])
-def test_rubbish_is_answered_with_what_to_write(mesh: str) -> None:
+def test_the_error_of_a_malformed_mesh_shows_the_right_form(mesh: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape("write data=8, or data=4,model=2")):
-        MeshSpec.read(mesh, None)
+        MeshSpec.parse(mesh, None)
 
 
 def test_a_mesh_and_a_number_of_devices_must_agree() -> None:
     with pytest.raises(ConfigurationError, match=r"'data=4,model=2' takes 8 devices, .*_DEVICES=4"):
-        MeshSpec.read("data=4,model=2", 4)
+        MeshSpec.parse("data=4,model=2", 4)
 
 
-def test_a_mesh_larger_than_the_host_is_refused() -> None:
+def test_a_mesh_larger_than_the_host_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="devices=16: this host has 8"):
         Placement.of(16, 2)
 
@@ -46,7 +46,7 @@ def test_a_mesh_larger_than_the_host_is_refused() -> None:
     [
         ((3, 3, 6, 8), (None, None, None, MODEL)),
         ((6, 8), (None, MODEL)),
-        ((8, 3), (MODEL,)),  # by input where the output does not divide
+        ((8, 3), (MODEL,)),  # by input if the output does not divide
         ((3, 5), ()),
         ((8,), ()),
     ],
@@ -54,10 +54,10 @@ def test_a_mesh_larger_than_the_host_is_refused() -> None:
 def test_matrices_are_split_by_output_else_by_input(
     shape: tuple[int, ...], axes: tuple[str | None, ...]
 ) -> None:
-    assert tuple(Placement.of(4, 2).of_weight(shape).spec) == axes
+    assert tuple(Placement.of(4, 2).weight_sharding(shape).spec) == axes
 
 
-def test_each_part_of_a_weight_is_read_once_and_nothing_else() -> None:
+def test_each_part_of_a_weight_is_read_once() -> None:
     whole = np.arange(48, dtype=np.float64).reshape(6, 8)
     read: Counter[Any] = Counter()
 
@@ -71,7 +71,7 @@ def test_each_part_of_a_weight_is_read_once_and_nothing_else() -> None:
     assert {shard.data.shape for shard in placed.addressable_shards} == {(6, 4)}
 
 
-def _loaded(mesh: str, per_device_batch: int, cache_dir: Path) -> DiffusionEngine:
+def _load(mesh: str, per_device_batch: int, cache_dir: Path) -> DiffusionEngine:
     engine = load_engine(
         str(FOLDER / "older"),
         mesh=mesh,
@@ -84,7 +84,7 @@ def _loaded(mesh: str, per_device_batch: int, cache_dir: Path) -> DiffusionEngin
     return engine
 
 
-def _painted(engine: DiffusionEngine) -> Pictures:
+def _generate(engine: DiffusionEngine) -> ImageArrays:
     specs = [
         ImageSpec(
             prompt=f"a red circle {seed}",
@@ -94,7 +94,7 @@ def _painted(engine: DiffusionEngine) -> Pictures:
         )
         for seed in range(engine.capacity)
     ]
-    return engine.render(specs, engine.info.shapes[0]).pictures()
+    return engine.start_batch(specs, engine.info.shapes[0]).images()
 
 
 def _bytes_on(engine: DiffusionEngine, device: jax.Device) -> int:
@@ -106,13 +106,13 @@ def _bytes_on(engine: DiffusionEngine, device: jax.Device) -> int:
     )
 
 
-def test_devices_that_share_the_weights_hold_half_and_paint_the_same(cache_dir: Path) -> None:
-    alone, shared = _loaded("data=8", 1, cache_dir), _loaded("data=4,model=2", 2, cache_dir)
+def test_devices_that_share_weights_hold_half_and_generate_the_same_images(cache_dir: Path) -> None:
+    alone, shared = _load("data=8", 1, cache_dir), _load("data=4,model=2", 2, cache_dir)
     assert (alone.capacity, shared.capacity) == (8, 8)
     for device in jax.local_devices()[:8]:
         assert 0.5 <= _bytes_on(shared, device) / _bytes_on(alone, device) < 0.56
-    apart = np.abs(_painted(shared).astype(int) - _painted(alone))
+    difference = np.abs(_generate(shared).astype(int) - _generate(alone))
     # Measured on the bundled model: 2 values of 98,304 are one level off.
-    assert apart.max() <= 1
+    assert difference.max() <= 1
     assert shared.recompiles == 0
     assert shared._placement.mesh.shape == {DATA: 4, MODEL: 2}

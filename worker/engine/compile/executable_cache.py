@@ -1,12 +1,13 @@
-"""Executables kept from one start to the next, so that a new host neither traces nor compiles.
+"""Cache executables in object stores, so that a new host neither traces nor compiles.
 
-Goes in: a program's name, how to lower it, and everything that decides what a compiler makes of it.
-Comes out: the executable, off the shelf if one lies there under the same fingerprint, else compiled
-and put there. Knows no networks.
+Goes in: a program's name, its inputs, a function that lowers it, and the environment that
+determines what the compiler makes of it. Comes out: the executable, loaded from a store that has it
+under the same fingerprint, else compiled and stored. It knows no networks.
 
-An executable is code, and its file a pickle: whoever can write to the shelf runs code on the
-workers. So every file is sealed with the secret, and one whose seal is wrong is not opened. Without
-a secret the seal only shows damage; then the folder must be private.
+An executable is code and its file is a pickle: anyone who can write to a store could run code on
+the workers. So every file is signed with the secret (HMAC-SHA256), and no file with a wrong
+signature is opened. Without a secret the signature only detects damage; the folder must then be
+private.
 """
 
 import hashlib
@@ -25,83 +26,93 @@ from jax.experimental import serialize_executable
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.worker.engine.compile.jax_cache import CacheHits, past_cache
+from imagefleet.worker.engine.compile.jax_cache import CacheHits, bypass_cache
 from imagefleet.worker.engine.mesh import Placement
 
 log = logging.getLogger(__name__)
 
-_SEAL_BYTES: Final = hashlib.sha256().digest_size
+_SIGNATURE_BYTES: Final = hashlib.sha256().digest_size
 _COMPILER_VARIABLES: Final = ("JAX_", "XLA_", "LIBTPU_")
-"""Beginnings of environment variables that change what is compiled."""
-_NOT_COMPILING: Final = frozenset({"JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"})
+"""Prefixes of environment variables that change what is compiled."""
+_OTHER_VARIABLES: Final = frozenset({"JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"})
+"""Variables with such a prefix that do not change what is compiled."""
 
-_OPTIONS: Final[Mapping[str, dict[str, bool | str]]] = {
+_COMPILER_OPTIONS: Final[Mapping[str, dict[str, bool | str]]] = {
     "cpu": {"xla_backend_optimization_level": "2"}
 }
-"""By platform, what its compiler is told. On CPU level 3, the default, spends three tenths more on
-programs that are no faster and whose numbers are the same to the bit."""
+"""Compiler options by platform. On CPU the default, level 3, takes 30 % longer to compile programs
+that are no faster and whose results are bit-equal."""
 
-_ANEW: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
-"""What XLA does anyway; but JAX takes it for a program that it does not have in memory."""
+_RECOMPILE: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
+"""XLA's default; set explicitly to change JAX's cache key, so that JAX's in-memory cache misses."""
 
 
 class ExecutableCache:
-    """Where executables lie: one store or several, the nearest first."""
+    """The cache looks for executables in one or several stores, the nearest first."""
 
     def __init__(
         self,
         stores: Sequence[ObjectStore],
-        surroundings: Mapping[str, str],
+        environment: Mapping[str, str],
         devices: Sequence[jax.Device],
         secret: bytes = b"",
     ) -> None:
         """
         Args:
-            stores: Asked in this order; what one lacks is put there.
-            surroundings: What decides what a program becomes, apart from its name and inputs.
-            devices: Those it runs on, which may be fewer than there are: the runtime aborts where
-                they are not said.
-            secret: Seals the files.
+            stores: They are searched in this order. An executable found in one is copied to those
+                before it.
+            environment: All that determines an executable, apart from its name and inputs.
+            devices: The devices that run the executables. The runtime aborts without this argument
+                if they are fewer than the host's devices.
+            secret: The key that signs the files.
         """
         self._stores = stores
-        self._surroundings = [f"{name}={value}" for name, value in sorted(surroundings.items())]
+        self._environment = [f"{name}={value}" for name, value in sorted(environment.items())]
         self._devices = devices
         self._secret = secret
         self.reloaded = 0
-        """Programs that a store had."""
+        """The number of executables loaded from a store."""
         self.compiled = 0
-        """Programs that none had."""
-        self._from_cache = CacheHits()
+        """The number of executables that no store had."""
+        self._jax_cache_hits = CacheHits()
 
-    def executable(self, name: str, inputs: Any, lower: Callable[[], jax.stages.Lowered]) -> Any:
-        """The program of this name for inputs of these types and places, a tree of arrays or of
-        what stands for them; `lower` is called only if no store has it."""
-        key = f"{name}-{_digest(*self._surroundings, *_types(inputs))}"
-        lacking: list[ObjectStore] = []
+    def load_or_compile(
+        self, name: str, inputs: Any, lower: Callable[[], jax.stages.Lowered]
+    ) -> Any:
+        """Return the executable of a program.
+
+        Args:
+            name: Of the program.
+            inputs: A tree of arrays or abstract arrays; their types, shapes and shardings are part
+                of the fingerprint.
+            lower: Called only if no store has the executable.
+        """
+        key = f"{name}-{_digest(*self._environment, *_array_types(inputs))}"
+        stores_without: list[ObjectStore] = []
         for store in self._stores:
-            sealed = self._fetch(store, key)
-            found = None if sealed is None else self._open(key, sealed, store)
-            if sealed is not None and found is not None:
+            signed = self._fetch(store, key)
+            executable = None if signed is None else self._open(key, signed, store)
+            if signed is not None and executable is not None:
                 self.reloaded += 1
-                self._put(lacking, key, sealed)
-                return found
-            lacking.append(store)
-        made = self._compile(lower())
+                self._put(stores_without, key, signed)
+                return executable
+            stores_without.append(store)
+        compiled = self._compile(lower())
         self.compiled += 1
-        content = pickle.dumps(serialize_executable.serialize(made))
-        self._put(lacking, key, self._seal(key, content) + content)
-        return made
+        content = pickle.dumps(serialize_executable.serialize(compiled))
+        self._put(stores_without, key, self._sign(key, content) + content)
+        return compiled
 
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        hits = int(self._from_cache)
-        options = _OPTIONS.get(jax.default_backend(), {})
-        made = lowered.compile(options)
-        if jax.default_backend() != "cpu" or int(self._from_cache) == hits:
-            return made
-        # One out of JAX's cache has lost its functions when it is saved again, on CPU only: the
-        # runtime says "Function … not found" as it runs.
-        with past_cache():
-            return lowered.compile({**options, **_ANEW})
+        hits = int(self._jax_cache_hits)
+        options = _COMPILER_OPTIONS.get(jax.default_backend(), {})
+        compiled = lowered.compile(options)
+        if jax.default_backend() != "cpu" or int(self._jax_cache_hits) == hits:
+            return compiled
+        # On CPU an executable from JAX's cache loses its functions when it is serialized again. The
+        # runtime then fails with "Function … not found".
+        with bypass_cache():
+            return lowered.compile({**options, **_RECOMPILE})
 
     def _fetch(self, store: ObjectStore, key: str) -> bytes | None:
         try:
@@ -109,42 +120,49 @@ class ExecutableCache:
         except KeyError:
             return None
         except ImagefleetError as error:
-            log.warning("cannot look for %s, going on without it: %s", store.url + key, error)
+            log.warning("cannot read the executable %s, compiling it: %s", store.url + key, error)
             return None
 
-    def _open(self, key: str, sealed: bytes, store: ObjectStore) -> Any | None:
-        seal, content = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
-        if not hmac.compare_digest(seal, self._seal(key, content)):
-            log.warning("%s is damaged or not sealed by us: compiling anew", store.url + key)
+    def _open(self, key: str, signed: bytes, store: ObjectStore) -> Any | None:
+        signature, content = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+        if not hmac.compare_digest(signature, self._sign(key, content)):
+            log.warning(
+                "the executable %s is damaged or not signed with our secret, compiling it again",
+                store.url + key,
+            )
             return None
         try:
             program, inputs, outputs = pickle.loads(content)
             return serialize_executable.deserialize_and_load(
                 program, inputs, outputs, execution_devices=self._devices
             )
-        except Exception as error:  # the runtime's, of any kind: a driver that changed, say
-            log.warning("%s cannot be loaded, compiling anew: %s", store.url + key, error)
+        except Exception as error:  # the runtime raises any kind, for example for another driver
+            log.warning(
+                "the executable %s cannot be loaded, compiling it again: %s", store.url + key, error
+            )
             return None
 
-    def _seal(self, key: str, content: bytes) -> bytes:
-        # With the key: an executable cannot be passed off as another.
+    def _sign(self, key: str, content: bytes) -> bytes:
+        # The signature covers the key, so that one executable cannot replace another.
         return hmac.digest(self._secret, key.encode() + b"\0" + content, "sha256")
 
-    def _put(self, stores: Sequence[ObjectStore], key: str, sealed: bytes) -> None:
+    def _put(self, stores: Sequence[ObjectStore], key: str, signed: bytes) -> None:
         for store in stores:
             try:
-                store.put(key, sealed, "application/octet-stream")
+                store.put(key, signed, "application/octet-stream")
             except ImagefleetError as error:
-                log.warning("%s is not kept for the next start: %s", store.url + key, error)
+                log.warning(
+                    "cannot store the executable %s for the next start: %s", store.url + key, error
+                )
 
 
-def surroundings(placement: Placement) -> dict[str, str]:
-    """What a host, its libraries and our own source add to a fingerprint."""
+def environment(placement: Placement) -> dict[str, str]:
+    """Return what the host, its libraries and our source code add to a fingerprint."""
     device = placement.mesh.devices.flat[0]
-    settings = {
+    variables = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(_COMPILER_VARIABLES) and name not in _NOT_COMPILING
+        if name.startswith(_COMPILER_VARIABLES) and name not in _OTHER_VARIABLES
     }
     return {
         **{library: version(library) for library in ("jax", "jaxlib", "flax")},
@@ -152,31 +170,35 @@ def surroundings(placement: Placement) -> dict[str, str]:
         "device": f"{device.device_kind} of {len(jax.local_devices())}",
         "processor": _processor() if placement.platform == "cpu" else "",
         "mesh": str(dict(placement.mesh.shape)),
-        "settings": str(sorted(settings.items())),
-        "source": source_digest(Path(__file__).parents[1]),
+        "settings": str(sorted(variables.items())),
+        "source": source_digest(ENGINE_FOLDER),
     }
 
 
-def _types(inputs: Any) -> list[str]:
-    """A line for every array."""
+ENGINE_FOLDER: Final = Path(__file__).parents[1]
+"""`worker/engine`: the Python files below it determine what is computed."""
+
+
+def source_digest(folder: Path) -> str:
+    """Digest the names and contents of all Python files below `folder`."""
+    files = sorted(folder.rglob("*.py"))
+    return _digest(*(f"{path.relative_to(folder)} {_digest(path.read_bytes())}" for path in files))
+
+
+def _array_types(inputs: Any) -> list[str]:
+    """Return one line for every array: its path, dtype, shape and sharding."""
     return [
         f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape} {leaf.sharding.spec}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(inputs)
     ]
 
 
-def source_digest(folder: Path) -> str:
-    """Of the Python files below `folder`: they say what is computed."""
-    files = sorted(folder.rglob("*.py"))
-    return _digest(*(f"{path.relative_to(folder)} {_digest(path.read_bytes())}" for path in files))
-
-
 def _processor() -> str:
-    """A program for a CPU uses what this very CPU can do."""
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text().split("\n\n")[0].splitlines() if about.exists() else []
-    told = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
-    return _digest(platform.machine(), *told)
+    """Digest the CPU's features: XLA compiles for the features of this very CPU."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().split("\n\n")[0].splitlines() if cpuinfo.exists() else []
+    features = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+    return _digest(platform.machine(), *features)
 
 
 def _digest(*parts: str | bytes) -> str:

@@ -1,6 +1,6 @@
-"""Compiling ahead of time, remembering it on disk, and counting what was compiled when.
+"""Configure JAX's own compilation cache, and count compilations and cache hits.
 
-Goes in: functions and the shapes they will see. Comes out: executables that never recompile.
+Goes in: a folder for the cache. Comes out: counters. It knows no programs.
 """
 
 from collections.abc import Iterator
@@ -18,16 +18,18 @@ _CACHE_HIT: Final = "/jax/compilation_cache/cache_hits"
 
 
 def use_cache(folder: Path) -> None:
-    """Keep compiled programs in `folder`, which only this user may enter: they are code.
+    """Store compiled programs in `folder`. It is made private to this user, since they are code.
 
     Raises:
-        ConfigurationError: the folder cannot be made or written.
+        ConfigurationError: the folder cannot be created, or its mode cannot be set.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
     except OSError as error:
-        raise ConfigurationError(f"cache_dir {folder} cannot be used: {error}") from error
+        raise ConfigurationError(
+            f"cache_dir {folder} cannot be created or made private: {error}"
+        ) from error
     for option, value in (
         ("jax_compilation_cache_dir", str(folder)),
         ("jax_persistent_cache_min_compile_time_secs", 0.0),
@@ -37,10 +39,10 @@ def use_cache(folder: Path) -> None:
 
 
 @contextmanager
-def past_cache() -> Iterator[None]:
-    """What is compiled within is neither looked for in JAX's cache nor put there."""
+def bypass_cache() -> Iterator[None]:
+    """Compile inside this context without reading or writing JAX's cache."""
     jax.config.update("jax_enable_compilation_cache", False)  # type: ignore[no-untyped-call]
-    reset_cache()  # or JAX would not look at the option again
+    reset_cache()  # otherwise JAX does not read the option again
     try:
         yield
     finally:
@@ -49,28 +51,28 @@ def past_cache() -> Iterator[None]:
 
 
 class CompileCounter:
-    """Programs this process compiled, or loaded from the cache, since the counter was made."""
+    """Count the programs that were compiled, or loaded from JAX's cache, since this was created."""
 
     def __init__(self) -> None:
         self._count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._heard)
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
     def __int__(self) -> int:
         return self._count
 
-    def _heard(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+    def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         self._count += event == _COMPILED
 
 
 class CacheHits:
-    """Programs this process loaded from the cache since the counter was made."""
+    """Count the programs that were loaded from JAX's cache since this was created."""
 
     def __init__(self) -> None:
         self._count = 0
-        jax.monitoring.register_event_listener(self._heard)
+        jax.monitoring.register_event_listener(self._on_event)
 
     def __int__(self) -> int:
         return self._count
 
-    def _heard(self, event: str, **kwargs: str | int) -> None:
+    def _on_event(self, event: str, **kwargs: str | int) -> None:
         self._count += event == _CACHE_HIT

@@ -1,0 +1,213 @@
+"""The executable cache loads what it stored, and nothing that is damaged, foreign or different."""
+
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from imagefleet.shared.errors import ConfigurationError, StorageUnavailable
+from imagefleet.shared.storage import ObjectStore, StoredObject
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.engine.compile import executable_cache
+from imagefleet.worker.engine.compile.executable_cache import (
+    ENGINE_FOLDER,
+    ExecutableCache,
+    environment,
+    source_digest,
+)
+from imagefleet.worker.engine.compile.jax_cache import CacheHits, CompileCounter, use_cache
+from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.interface import ImageSpec
+from imagefleet.worker.engine.load import SharedExecutables, load_engine
+from imagefleet.worker.engine.mesh import Placement
+from tests.unit.engine.parity import FOLDER
+
+ENVIRONMENT: Mapping[str, str] = {"device": "cpu"}
+
+
+class UnreachableStore(MemoryStore):
+    """A store that cannot be reached."""
+
+    def get(self, key: str) -> bytes:
+        raise StorageUnavailable("unreachable")
+
+    def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
+        raise StorageUnavailable("unreachable")
+
+
+def _cache(
+    *stores: ObjectStore, environment: Mapping[str, str] = ENVIRONMENT, secret: bytes = b"s"
+) -> ExecutableCache:
+    return ExecutableCache(stores, environment, jax.local_devices()[:1], secret)
+
+
+def _require_double(cache: ExecutableCache, length: int = 3) -> None:
+    """Load or compile the program that doubles its input, and require the right result."""
+    sharding = Placement.of(1).replicated
+    array = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        (length,), np.float32, sharding=sharding
+    )
+    program = cache.load_or_compile(
+        "2x2/double", array, lambda: jax.jit(lambda x: 2 * x).lower(array)
+    )
+    ones = jax.device_put(np.ones(length, np.float32), sharding)
+    np.testing.assert_array_equal(program(ones), 2 * np.ones(length))
+
+
+def _compiled_and_reloaded(cache: ExecutableCache) -> tuple[int, int]:
+    return cache.compiled, cache.reloaded
+
+
+def test_the_second_start_compiles_nothing() -> None:
+    store = MemoryStore()
+    for expected in ((1, 0), (0, 1)):
+        cache = _cache(store)
+        _require_double(cache)
+        assert _compiled_and_reloaded(cache) == expected
+
+
+def test_other_inputs_or_another_environment_compile_another_program() -> None:
+    store = MemoryStore()
+    _require_double(_cache(store))
+    for cache, length in ((_cache(store, environment={"device": "tpu"}), 3), (_cache(store), 4)):
+        _require_double(cache, length)
+        assert _compiled_and_reloaded(cache) == (1, 0)
+
+
+def test_an_executable_of_a_farther_store_is_copied_to_the_nearer_one() -> None:
+    near, far = MemoryStore(), MemoryStore()
+    _require_double(_cache(far))
+    _require_double(_cache(near, far))
+    cache = _cache(near)
+    _require_double(cache)
+    assert _compiled_and_reloaded(cache) == (0, 1)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
+def test_a_damaged_or_foreign_file_is_replaced_and_not_opened(
+    damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    _require_double(_cache(store, secret=b"theirs" if damage == "foreign" else b"s"))
+    [key] = store.list()
+    whole = store.get(key)
+    broken = {
+        "cut": whole[:-1],
+        "flipped": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "empty": b"",
+        "foreign": whole,
+    }[damage]
+    store.put(key, broken, "")
+    with caplog.at_level(logging.WARNING):
+        cache = _cache(store)
+        _require_double(cache)
+    assert _compiled_and_reloaded(cache) == (1, 0)
+    assert "damaged or not signed with our secret" in caplog.text
+    second = _cache(store)
+    _require_double(second)
+    assert _compiled_and_reloaded(second) == (0, 1)
+
+
+def test_an_executable_stored_under_another_name_is_not_opened() -> None:
+    store = MemoryStore()
+    _require_double(_cache(store), 3)
+    [three] = store.list()
+    _require_double(_cache(store), 4)
+    [four] = set(store.list()) - {three}
+    store.put(four, store.get(three), "")
+    cache = _cache(store)
+    _require_double(cache, 4)
+    assert _compiled_and_reloaded(cache) == (1, 0)
+
+
+def test_an_unreachable_store_only_costs_a_compilation() -> None:
+    cache = _cache(UnreachableStore())
+    _require_double(cache)
+    assert _compiled_and_reloaded(cache) == (1, 0)
+
+
+def test_an_executable_from_jaxs_own_cache_is_stored_complete(tmp_path: Path) -> None:
+    # On CPU it has lost its functions and would fail when it runs, so it is compiled again.
+    use_cache(tmp_path)
+    _require_double(_cache(), 5)  # this fills JAX's cache
+    jax.clear_caches()
+    store, hits, compiled = MemoryStore(), CacheHits(), CompileCounter()
+    _require_double(_cache(store), 5)
+    assert (int(hits), int(compiled)) == (1, 2)
+    second = _cache(store)
+    _require_double(second, 5)
+    assert _compiled_and_reloaded(second) == (0, 1)
+    jax.clear_caches()
+    _require_double(_cache(), 5)
+    assert int(hits) == 2  # JAX's cache is used again
+
+
+def test_source_mesh_and_compiler_settings_change_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.py").write_text("x = 1")
+    before = source_digest(tmp_path)
+    (tmp_path / "one.py").write_text("x = 2")
+    assert source_digest(tmp_path) != before
+
+    expected = environment(Placement.of(8))
+    assert environment(Placement.of(8)) == expected
+    assert environment(Placement.of(8, 2)) != expected
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    assert environment(Placement.of(8)) != expected
+
+
+def test_the_fingerprint_covers_all_source_files_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(ENGINE_FOLDER, tmp_path / "engine"))
+    placement = Placement.of(1)
+    fingerprint = environment(placement)
+    monkeypatch.setattr(executable_cache, "ENGINE_FOLDER", copy)
+    assert environment(placement) == fingerprint
+    for name in ("attention.py", "models/unet.py", "schedulers/ddim.py", "checkpoint/weights.py"):
+        source = (copy / name).read_bytes()
+        (copy / name).write_bytes(source + b"\n")
+        assert environment(placement) != fingerprint, name
+        (copy / name).write_bytes(source)
+
+
+def _engine(cache_dir: Path, store: ObjectStore | None) -> DiffusionEngine:
+    engine = load_engine(
+        str(FOLDER / "older"),
+        devices=2,
+        cache_dir=cache_dir,
+        shared_executables=SharedExecutables(store=store, secret="s"),
+        max_num_inference_steps=20,
+    )
+    assert isinstance(engine, DiffusionEngine)
+    engine.warm()
+    return engine
+
+
+def test_a_new_host_loads_every_program_from_the_store_and_generates_equal_images(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+    first, second = (_engine(tmp_path / name, store) for name in ("one", "two"))
+    assert _compiled_and_reloaded(first._executable_cache) == (second._executable_cache.reloaded, 0)
+    assert second._executable_cache.compiled == 0
+    assert (first.recompiles, second.recompiles) == (0, 0)
+    spec = ImageSpec(prompt="a red circle", num_inference_steps=3, guidance_scale=3.0)
+    one, two = (
+        engine.start_batch([spec], engine.info.shapes[0]).images() for engine in (first, second)
+    )
+    np.testing.assert_array_equal(one, two)
+
+
+def test_executables_are_shared_only_with_a_secret(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="needs IMAGEFLEET_PROGRAMS_SECRET"):
+        load_engine(
+            "shapes",
+            cache_dir=tmp_path,
+            shared_executables=SharedExecutables(store=MemoryStore()),
+        )

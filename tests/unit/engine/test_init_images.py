@@ -1,0 +1,73 @@
+"""Image-to-image and inpainting give the images of diffusers."""
+
+from typing import Final
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from imagefleet.worker.engine import diffusion_programs
+from imagefleet.worker.engine.batch_inputs import initial_mix
+from imagefleet.worker.engine.build import load_tokenizer
+from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitImages
+from imagefleet.worker.engine.interface import ImageSpec, InitImage
+from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
+from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
+
+EDITS: Final = load_file(FOLDER / "edits.safetensors")
+STEPS: Final = 10
+
+
+def test_images_from_init_images_equal_those_of_diffusers(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = oracle.folder.name
+    answers = {
+        key.removeprefix(f"{name}|"): value for key, value in EDITS.items() if key.startswith(name)
+    }
+    draws = {shape: np.moveaxis(answers[shape], 1, -1) for shape in ("encoding", "noise")}
+    programs, next_draw = oracle.programs, [draws["encoding"]]
+    monkeypatch.setattr(diffusion_programs, "normal", lambda key, size: next_draw[0])
+    encode, begin, step, decode = (
+        jax.jit(each) for each in (programs.encode, programs.begin, programs.step, programs.decode)
+    )
+    tokenizer = load_tokenizer(oracle.folder, oracle.configs)
+    tokens = np.stack([tokenizer(pair) for pair in zip(["red", "blue"], PROMPTS[:2], strict=True)])
+    same_key = {"key": np.zeros((2, 2), np.uint32), "image_index": np.zeros(2, np.uint32)}
+    cases = [key for key in answers if "|" in key]
+    assert len(cases) == 16
+    for case in cases:
+        kind, scheduler, strength = case.split("|")
+        mask = answers["repaint"] if kind == "inpaint" else None
+        latent_mask = np.ones((8, 8), bool) if mask is None else mask[::4, ::4]
+        init_image = InitImage(
+            pixels=answers["pixels"][0], inpaint_mask=mask, strength=float(strength), digest=""
+        )
+        spec = ImageSpec(
+            prompt="", num_inference_steps=STEPS, guidance_scale=3, init_image=init_image
+        )
+        table = SCHEDULERS[scheduler](oracle.configs.noise, STEPS, STEPS - spec.steps)
+        inputs = BatchInputs(
+            tokens=tokens,
+            **same_key,
+            initial_mix=np.stack([np.float32(initial_mix(spec, table))] * 2),
+            guidance=np.full(2, 3, np.float32),
+            rows=np.stack([table.padded(STEPS + 1)] * 2),
+            calls=np.full(2, len(table.rows), np.int32),
+        )
+        next_draw[0] = draws["encoding"]
+        init_images = InitImages(
+            pixels=answers["pixels"],
+            inpaint_mask=np.stack([latent_mask[..., None]] * 2),
+            **same_key,
+        )
+        init_latents = encode(oracle.weights, init_images)
+        next_draw[0] = draws["noise"]
+        conditions, state = begin(oracle.weights, inputs, init_latents)
+        for _ in table.rows:
+            state, _ = step(oracle.weights.unet, conditions, state)
+        images, *_ = decode(oracle.weights, state)
+        difference = np.abs(np.asarray(images, int) - answers[case])
+        assert difference.max() <= 1, case
+        assert difference.mean() < 1e-3, case

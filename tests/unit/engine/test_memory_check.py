@@ -1,0 +1,82 @@
+"""Too little memory is reported before a weight is read, with what is needed and what to do."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from imagefleet.shared.errors import DeviceError, TooLittleMemory
+from imagefleet.worker.engine import memory_check
+from imagefleet.worker.engine.build import load_networks
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.files import TensorFiles
+from imagefleet.worker.engine.device_batch import device_errors
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.mesh import Placement
+from tests.unit.engine.parity import FOLDER
+
+GIB = 2**30
+
+
+def test_the_error_names_both_numbers_and_the_settings_to_change() -> None:
+    memory_check.check_available(2 * GIB, 2 * GIB, "host")
+    memory_check.check_available(2 * GIB, None, "device that does not report its memory")
+    with pytest.raises(TooLittleMemory) as caught:
+        memory_check.check_available(3 * GIB, 2 * GIB, "TPU v4")
+    message = str(caught.value)
+    assert "needs about 3.0 GiB and the TPU v4 has 2.0 GiB free" in message
+    assert "per_device_batch" in message
+    assert "model=2" in message
+
+
+def test_no_weight_is_read_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_check, "host_memory", lambda: 3072)
+    monkeypatch.setattr(TensorFiles, "read_slice", lambda *_: pytest.fail("a weight was read"))
+    folder = FOLDER / "older"
+    configs = Configs.read(folder, safety_checker=False)
+    with pytest.raises(TooLittleMemory):
+        load_networks(folder, configs, Placement.of(1), np.dtype(np.float32))
+
+
+def test_a_container_has_the_rest_of_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("4096\n")
+    (tmp_path / "memory.current").write_text("1024\n")
+    assert memory_check.host_memory(cgroup=tmp_path) == 3072
+
+
+def test_a_container_without_a_limit_has_the_memory_of_the_host(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 5 kB\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_check.host_memory(tmp_path / "meminfo", tmp_path) == 5 * 1024
+    assert memory_check.host_memory(tmp_path / "none", tmp_path) is None
+
+
+def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
+    configs = Configs.read(FOLDER / "older", safety_checker=False)
+
+    def workspace(side: int, batch: int, platform: str = "cpu", dtype: str = "float32") -> int:
+        return memory_check.workspace_bytes(
+            configs,
+            Shape(height=side, width=side),
+            per_device_batch=batch,
+            dtype=np.dtype(dtype),
+            platform=platform,
+        )
+
+    assert workspace(64, 2) == 2 * workspace(64, 1)
+    assert workspace(128, 1) >= 4 * workspace(64, 1)
+    assert workspace(64, 1, dtype="float16") < workspace(64, 1)
+
+
+def test_exhausted_memory_during_warming_is_the_same_error() -> None:
+    exhausted = jax.errors.JaxRuntimeError(
+        "RESOURCE_EXHAUSTED: out of memory allocating 9 bytes\nat …"
+    )
+    reason = "out of memory allocating 9 bytes"
+    with pytest.raises(TooLittleMemory, match=reason), memory_check.memory_errors():
+        raise exhausted
+    with pytest.raises(TooLittleMemory), memory_check.memory_errors(), device_errors():
+        raise exhausted
+    with pytest.raises(DeviceError), memory_check.memory_errors(), device_errors():
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")

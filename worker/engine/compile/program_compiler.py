@@ -1,0 +1,87 @@
+"""Compile the programs of a shape before the first job arrives.
+
+Goes in: the diffusion programs, the placed weights, and the arrays that a batch has. Comes out:
+executables, from the executable cache or newly compiled. It runs nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
+from imagefleet.worker.engine.device_batch import ShapeExecutables
+from imagefleet.worker.engine.diffusion_programs import (
+    Conditions,
+    DiffusionPrograms,
+    SamplerState,
+    Weights,
+)
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.mesh import Placement
+
+
+@dataclass(frozen=True)
+class ProgramCompiler:
+    """The compiler knows all that determines a program: networks, weights, inputs, devices."""
+
+    programs: DiffusionPrograms
+    weights: Weights
+    input_builder: BatchInputBuilder
+    placement: Placement
+    executable_cache: ExecutableCache
+
+    def compile(self, shape: Shape, rgb_factors: jax.Array) -> ShapeExecutables:
+        """Load or compile all programs of a shape. A cached program is not traced."""
+        programs, weights, by_slot = self.programs, self.weights, self.placement.by_slot
+        init_latents = _abstract_arrays(self.input_builder.empty_init_latents(shape), by_slot)
+        init_images = _abstract_arrays(self.input_builder.empty_init_images(shape), by_slot)
+        inputs = _abstract_arrays(self.input_builder.empty_inputs(), by_slot)
+        all_arguments = (weights, inputs, init_latents, init_images, rgb_factors)
+
+        @cache
+        def begin_outputs() -> tuple[Conditions, SamplerState]:
+            outputs = jax.eval_shape(programs.begin, weights, inputs, init_latents)
+            placed: tuple[Conditions, SamplerState] = _abstract_arrays(outputs, by_slot)
+            return placed
+
+        def executable(
+            name: str, function: Callable[..., Any], arguments: Callable[[], Any], **options: Any
+        ) -> Any:
+            def lower() -> jax.stages.Lowered:
+                jitted = jax.jit(function, out_shardings=by_slot, **options)
+                with jax.set_mesh(self.placement.mesh):  # `attention` reads the current mesh
+                    return jitted.lower(*arguments())
+
+            return self.executable_cache.load_or_compile(f"{shape}/{name}", all_arguments, lower)
+
+        def step(name: str, *, guidance: bool) -> Any:
+            function = partial(programs.step, guidance=guidance)
+            return executable(
+                name, function, lambda: (weights.unet, *begin_outputs()), donate_argnums=2
+            )
+
+        return ShapeExecutables(
+            begin=executable("begin", programs.begin, lambda: (weights, inputs, init_latents)),
+            step=step("step", guidance=True),
+            unguided_step=step("unguided-step", guidance=False),
+            encode=executable("encode", programs.encode, lambda: (weights, init_images)),
+            preview=executable(
+                "preview", programs.preview, lambda: (begin_outputs()[1], rgb_factors)
+            ),
+            decode=executable("decode", programs.decode, lambda: (weights, begin_outputs()[1])),
+        )
+
+
+def _abstract_arrays(tree: Any, sharding: NamedSharding) -> Any:
+    """Replace every array of a tree by its shape, dtype and sharding."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            x.shape, x.dtype, sharding=sharding
+        ),
+        tree,
+    )

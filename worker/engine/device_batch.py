@@ -1,0 +1,174 @@
+"""A running batch: it drives the executables of one shape step by step.
+
+Goes in: executables, weights, and the inputs of a batch on the devices. Comes out: step counts,
+then images. It does not know the tokenizer, the schedulers or the mesh.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from imagefleet.shared.errors import DeviceError
+from imagefleet.worker.engine.diffusion_programs import BatchInputs, Decoded, InitLatents, Weights
+from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
+
+_MAX_STEPS_AHEAD: Final = 2
+"""Steps dispatched to the devices beyond the last step known to be done. Two are enough that the
+devices never wait for Python, and few enough that a cancelled batch stops soon."""
+
+
+@dataclass(frozen=True)
+class ShapeExecutables:
+    """The executables of one shape. `DiffusionPrograms` documents their arguments."""
+
+    begin: Any
+    step: Any
+    unguided_step: Any
+    """It does half the work of `step`, for batches in which no slot uses guidance."""
+    encode: Any
+    preview: Any
+    decode: Any
+
+
+class DeviceBatch:
+    """A batch on JAX devices. See `worker.engine.interface.RunningBatch`."""
+
+    def __init__(
+        self,
+        executables: ShapeExecutables,
+        weights: Weights,
+        inputs: BatchInputs,
+        init_latents: InitLatents,
+        *,
+        specs: Sequence[ImageSpec],
+        calls: Sequence[int],
+        rgb_factors: jax.Array,
+    ) -> None:
+        """
+        Args:
+            executables: Of the shape of all specs.
+            weights: The model's, on the devices.
+            inputs: On the devices.
+            init_latents: On the devices.
+            specs: One for each slot that is not padding.
+            calls: The number of UNet calls of each spec.
+            rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
+        """
+        self._executables = executables
+        guided = any(spec.guidance_scale > 1 for spec in specs)
+        self._step = executables.step if guided else executables.unguided_step
+        self._weights = weights
+        self._specs = specs
+        self._calls = calls
+        self._rgb_factors = rgb_factors
+        self._live = set(range(len(specs)))
+        self._conditions, self._state = executables.begin(weights, inputs, init_latents)
+        self._decoded: Decoded | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        """Advance to the end. Decoding is dispatched before the last step is reported.
+
+        A second iteration is harmless: a slot does not move past its last row.
+        """
+        dispatched: deque[jax.Array] = deque()
+        call = 0
+        with device_errors():
+            while call < self._required_calls():
+                self._state, done = self._step(self._weights.unet, self._conditions, self._state)
+                dispatched.append(done)
+                call += 1
+                if len(dispatched) > _MAX_STEPS_AHEAD:
+                    dispatched.popleft().block_until_ready()
+                    yield self._steps_after(call - _MAX_STEPS_AHEAD)
+            if not self._live:
+                return
+            self._decode()
+            for finished in range(call - len(dispatched) + 1, call + 1):
+                dispatched.popleft().block_until_ready()
+                yield self._steps_after(finished)
+
+    def drop(self, slots: Sequence[int]) -> None:
+        """Stop waiting for these slots: the batch ends with the longest slot that is left.
+
+        A dropped slot is still computed, since nothing else could use its place, but its result is
+        not checked.
+        """
+        self._live -= set(slots)
+
+    def previews(self) -> Callable[[], ImageArrays]:
+        """Start to compute previews, and return a function that waits for them.
+
+        Raises:
+            DeviceError: the devices failed. The returned function raises it, too.
+        """
+        with device_errors():
+            small = self._executables.preview(self._state, self._rgb_factors)
+            small.copy_to_host_async()
+
+        def wait() -> ImageArrays:
+            with device_errors():
+                return np.asarray(small)[: len(self._specs)]
+
+        return wait
+
+    def images(self) -> ImageArrays:
+        """Wait for the devices and return the images.
+
+        Raises:
+            DeviceError: the devices failed, or an image contains NaN or infinity.
+        """
+        decoded = self._wait_for_decoded()
+        with device_errors():
+            images, finite = np.asarray(decoded.images), np.asarray(decoded.finite)
+        broken = [slot for slot in sorted(self._live) if not finite[slot]]
+        if broken:
+            raise DeviceError(
+                f"{len(broken)} of {len(self._specs)} images contain NaN or infinity, the first "
+                f"for prompt {self._specs[broken[0]].prompt[:60]!r}"
+            )
+        return images[: len(self._specs)]
+
+    def flagged(self) -> tuple[bool, ...]:
+        """Wait for the devices and return which images the safety checker made black.
+
+        Raises:
+            DeviceError: the devices failed.
+        """
+        decoded = self._wait_for_decoded()
+        with device_errors():
+            return tuple(np.asarray(decoded.flagged)[: len(self._specs)].tolist())
+
+    def _wait_for_decoded(self) -> Decoded:
+        if self._decoded is None:
+            for _ in self:
+                pass
+        with device_errors():
+            return self._decoded or self._decode()
+
+    def _required_calls(self) -> int:
+        return max((self._calls[slot] for slot in self._live), default=0)
+
+    def _steps_after(self, call: int) -> int:
+        """Return the steps done after so many UNet calls. PNDM makes one call more than steps."""
+        return min(call, max((self._specs[slot].steps for slot in self._live), default=call))
+
+    def _decode(self) -> Decoded:
+        self._decoded = decoded = Decoded(*self._executables.decode(self._weights, self._state))
+        for array in decoded:
+            array.copy_to_host_async()
+        return decoded
+
+
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """Convert errors of JAX's runtime to `DeviceError`."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DeviceError(f"the devices failed on a batch: {reason}") from error
