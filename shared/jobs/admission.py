@@ -1,43 +1,51 @@
-"""Refuse what no worker would take, with field, value and limit. Asked at both doors."""
+"""Admission: check a request against the offers, before it is accepted.
+
+Producers check before they submit, and workers before they start a job that came from elsewhere.
+"""
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.request import JobRequest
 
 
 def admit(request: JobRequest, offers: dict[str, Offer]) -> None:
-    """Hold a valid request against what the fleet offers. Raises InvalidRequest.
+    """Check a valid request against the offers of the fleet.
 
-    Before the first worker was ever ready there is nothing to hold it against: the job is accepted
-    and the worker checks it.
+    Without offers (no worker was ever ready) every request passes, and a worker checks it later.
+
+    Raises:
+        InvalidRequest: no worker offers this model, shape, scheduler or number of steps.
     """
     if not offers:
         return
     offer = offers.get(request.model or DEFAULT_MODEL)
     if offer is None:
         known = ", ".join(sorted(offers.keys() - {DEFAULT_MODEL}))
-        raise InvalidRequest("model", request.model, f"not served here; there is {known}")
+        raise InvalidRequest(
+            "model", request.model, f"no worker serves it; the workers serve {known}"
+        )
     size = (request.height, request.width)
     if request.height is not None and size not in offer.shapes:
         shapes = ", ".join(f"{height}x{width}" for height, width in offer.shapes)
         raise InvalidRequest(
             "height x width",
             f"{request.height}x{request.width}",
-            f"not a declared shape of {offer.model}; there is {shapes}",
+            f"is not a declared shape of {offer.model}; the shapes are {shapes}",
         )
     if request.scheduler is not None and request.scheduler not in offer.schedulers:
         known = ", ".join(offer.schedulers)
-        raise InvalidRequest("scheduler", request.scheduler, f"unknown; there is {known}")
+        raise InvalidRequest(
+            "scheduler", request.scheduler, f"is unknown; the schedulers are {known}"
+        )
     steps = request.num_inference_steps
-    _admit_strength(request, steps or offer.num_inference_steps)
+    _check_denoised_steps(request, steps or offer.num_inference_steps)
     if steps is not None and steps > offer.max_num_inference_steps:
         limit = f"must be at most {offer.max_num_inference_steps} with {offer.model}"
         raise InvalidRequest("num_inference_steps", steps, limit)
 
 
-def _admit_strength(request: JobRequest, steps: int) -> None:
-    """A picture to start from must leave at least one step to paint."""
-    if request.steps_painted(steps) < 1:
-        limit = f"leaves none of {steps} steps; raise it, or num_inference_steps"
-        raise InvalidRequest("strength", request.share_painted, limit)
+def _check_denoised_steps(request: JobRequest, steps: int) -> None:
+    if request.denoised_steps(steps) < 1:
+        limit = f"leaves none of {steps} steps to denoise; raise it, or raise num_inference_steps"
+        raise InvalidRequest("strength", request.denoised_share, limit)

@@ -1,8 +1,8 @@
-"""The only place that knows Celery's message.
+"""Celery messages, written without Celery. Only this module of `shared` knows their format.
 
-Producers write the message themselves, in Celery's protocol 2 inside kombu's Redis envelope: so the
-job record and the message are stored by one server-side script, and no process that only submits
-has to import Celery. A test compares the result with what Celery itself sends.
+Producers write Celery's message protocol 2 inside kombu's Redis envelope. One server-side script
+can then store the job record and the message together, and a process that only submits need not
+import Celery. A test compares the messages with those that Celery itself sends.
 """
 
 import base64
@@ -11,19 +11,21 @@ import os
 import socket
 from typing import Any
 
-from imagefleet.shared.jobs.model import JobRequest, pack
+from imagefleet.shared.jobs.request import JobRequest, pack
 
 TASK_NAME = "imagefleet.render"
 BULK_TASK_NAME = "imagefleet.bulk_shard"
 RECORDED = "recorded"
 """Header of a message that was stored together with its job's record. A message without it came
-from plain Celery, and whoever reads it makes the record; redrive.lua takes it away."""
+from plain Celery, and the worker that claims it creates the record. `dead_letter_redrive.lua`
+removes the header if the record has expired."""
 NO_PROMPTS_IN_LOGS = ""
-"""`argsrepr`/`kwargsrepr`: Celery would log the prompt, and carry it twice."""
+"""`argsrepr` and `kwargsrepr`. Celery would fill them with the prompt, which it would then log, and
+which every message would contain twice."""
 
 
 def job_message(job_id: str, request: JobRequest, queue: str) -> str:
-    """The Redis list element for one job."""
+    """Return the Redis list element for one job."""
     return task_message(
         TASK_NAME,
         job_id,
@@ -31,7 +33,7 @@ def job_message(job_id: str, request: JobRequest, queue: str) -> str:
         queue=queue,
         priority=request.priority,
         images=request.num_images_per_prompt,
-        steps=_steps_painted(request),
+        steps=_denoised_steps(request),
         recorded=True,
     )
 
@@ -47,9 +49,10 @@ def task_message(
     steps: int | None = None,
     recorded: bool = False,
 ) -> str:
-    """The Redis list element for one call of a Celery task. `images`, `steps`: see `_headers`.
+    """Return the Redis list element for one call of a Celery task. `_headers` explains `images`
+    and `steps`.
 
-    Celery message protocol 2, https://docs.celeryq.dev/en/stable/internals/protocol.html
+    Celery message protocol 2: https://docs.celeryq.dev/en/stable/internals/protocol.html
     """
     body = json.dumps([[], kwargs, _NO_WORKFLOW], separators=(",", ":"))
     return json.dumps(
@@ -64,10 +67,10 @@ def task_message(
     )
 
 
-def _steps_painted(request: JobRequest) -> int | None:
-    """None: the model's own."""
+def _denoised_steps(request: JobRequest) -> int | None:
+    """Return how many steps the job denoises; None if its steps are the model's default."""
     steps = request.num_inference_steps
-    return None if steps is None else request.steps_painted(steps)
+    return None if steps is None else request.denoised_steps(steps)
 
 
 _NO_WORKFLOW = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -77,8 +80,11 @@ _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
 def _headers(
     task: str, job_id: str, images: int, steps: int | None, *, recorded: bool
 ) -> dict[str, Any]:
-    """Three are ours. `images` and `steps`: what a claim counts without opening the body; left out
-    they mean 1 and the model's own. `recorded`: see RECORDED."""
+    """Return Celery's headers and three of ours.
+
+    A claim counts `images` and compares `steps` without opening the body. If they are missing, they
+    are 1 and the model's default. RECORDED explains `recorded`.
+    """
     return {
         "lang": "py",
         "task": task,

@@ -1,9 +1,10 @@
--- Send a dead letter's message through the fleet once more, with fresh counts.
--- KEYS 1 dead letters (sorted set)   2 their texts (hash)   3 record of its job
---      4 deliveries so far (hash: sha1 of message -> count)   5 queue list it came from
+-- Send the message of a dead letter through the fleet once more, with new counts. This is the only
+-- transition out of a terminal state, and only out of 'failed'. A message without a record is sent
+-- too: the worker that claims it creates the record.
+-- KEYS 1 dead letters (sorted set)   2 their contents (hash)   3 record of the letter's job (hash)
+--      4 delivery counts (hash: sha1 of message to count)   5 queue list that the message came from
 -- ARGV 1 id   2 message
--- The one way out of a terminal state, and only out of 'failed'. A message without a record goes
--- back too: whoever reads it makes one. Returns the state the job is in now ('' : no such letter).
+-- Returns the state of the job now ('' if there is no such letter).
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return '' end
 local state, message = redis.call('HGET', KEYS[3], 'state') or 'queued', ARGV[2]
 if state == 'failed' then
@@ -17,7 +18,7 @@ else
   message = string.gsub(message, ',"recorded":true', '', 1)
 end
 redis.call('HDEL', KEYS[4], redis.sha1hex(ARGV[2]))
-put_back(KEYS[5], message)
+requeue_message(KEYS[5], message)
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('HDEL', KEYS[2], ARGV[1])
 return state

@@ -1,10 +1,11 @@
-"""Dead letters: messages the fleet gave up, kept where an operator can read and redrive them.
+"""Dead letters: messages that the fleet gave up, kept for an operator to read and redrive.
 
-    <namespace>:dead           sorted set: id by the time it was buried (Unix seconds)
+    <namespace>:dead           sorted set: id by the time it was added (Unix seconds)
     <namespace>:dead:letters   hash: id to `DeadLetter` as JSON
 
-Three kinds: what nobody can read, what took its workers down too often, and what failed in their
-hands, after its retries. What was refused at the door is not here: it would be refused again.
+A message becomes a dead letter if nobody can read it, if its workers died too often, or if its job
+failed after all retries. A message whose job was refused at admission does not: it would be refused
+again.
 """
 
 import base64
@@ -17,35 +18,42 @@ from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.model import JOB_ID, Model, State
-from imagefleet.shared.redis_client.scripts import script
+from imagefleet.shared.jobs.redis_keys import (
+    dead_letter_contents_key,
+    dead_letters_key,
+    deliveries_key,
+    job_key,
+)
+from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
     from redis import Redis
 
-_KEPT: Final = 10_000
+_MAX_LETTERS: Final = 10_000
 
 
 class DeadLetter(Model):
-    """One message nobody works on any more."""
+    """One message that the fleet gave up."""
 
     id: str
-    """Of the message: the same message buried again is the same letter."""
+    """Derived from the message: the same message added again is the same letter."""
     job_id: str | None
-    """None if the message tells none."""
+    """None if the message names no job."""
     code: str
-    """Of the error; see shared.errors."""
+    """The code of an error in `shared.errors`."""
     reason: str
     at: float
-    """Unix seconds"""
+    """Unix seconds."""
     deliveries: int
-    """Workers, or attempts, it had."""
+    """Workers, or attempts, that the message had."""
     list_key: str
     message: str
 
     @property
     def arguments(self) -> object:
-        """What the task was called with, a job's request for one; None if that cannot be read."""
-        with suppress(Exception):  # it is dead because it can be anything
+        """The keyword arguments of the Celery task (for a job its packed request); None if they
+        cannot be read."""
+        with suppress(Exception):  # a dead letter may hold anything
             envelope = json.loads(self.message)
             body = envelope["body"]
             if envelope["properties"].get("body_encoding") == "base64":
@@ -55,19 +63,20 @@ class DeadLetter(Model):
 
 
 class DeadLetters:
-    """The dead letters of one namespace. Safe to share between threads."""
+    """The dead letters of one namespace. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
         self._namespace = namespace
-        self._keys = [f"{namespace}:dead", f"{namespace}:dead:letters"]
-        self._bury = script(client, __package__, "dead_letter_add")
-        self._redrive = script(client, __package__, "dead_letter_redrive")
+        self._keys = [dead_letters_key(namespace), dead_letter_contents_key(namespace)]
+        self._add = load_script(client, __package__, "dead_letter_add")
+        self._redrive = load_script(client, __package__, "dead_letter_redrive")
 
     def add(
         self, list_key: str, message: str, *, code: str, reason: str, deliveries: int
     ) -> DeadLetter:
-        """Keep `message`, and why it is dead. The oldest of 10,000 makes room."""
+        """Keep `message` with the reason why it was given up. Beyond 10,000 letters the oldest is
+        dropped."""
         letter = DeadLetter(
             id=hashlib.sha256(f"{list_key}\0{message}".encode()).hexdigest()[:12],
             job_id=_job_id(message),
@@ -78,39 +87,42 @@ class DeadLetters:
             list_key=list_key,
             message=message,
         )
-        self._bury(keys=self._keys, args=[letter.id, letter.model_dump_json(), _KEPT])
+        self._add(keys=self._keys, args=[letter.id, letter.model_dump_json(), _MAX_LETTERS])
         return letter
 
-    def read(self, limit: int = _KEPT) -> list[DeadLetter]:
-        """The latest first."""
+    def read(self, limit: int = _MAX_LETTERS) -> list[DeadLetter]:
+        """Return up to `limit` letters, the latest first."""
         ids = cast(list[str], self._redis.zrevrange(self._keys[0], 0, limit - 1))
         texts = cast(list[str | None], self._redis.hmget(self._keys[1], ids)) if ids else []
         return [DeadLetter.model_validate_json(text) for text in texts if text is not None]
 
     def find(self, names: Iterable[str]) -> list[DeadLetter]:
-        """The letters of these ids, or of the jobs of these ids. Raises UnknownJob."""
-        known: dict[str, list[DeadLetter]] = {}
+        """Return the letters with these ids or job ids. Raises UnknownJob if one is missing."""
+        by_name: dict[str, list[DeadLetter]] = {}
         for letter in self.read():
             for name in {letter.id, letter.job_id} - {None}:
-                known.setdefault(cast(str, name), []).append(letter)
+                by_name.setdefault(cast(str, name), []).append(letter)
         found: dict[str, DeadLetter] = {}
         for name in names:
-            if name not in known:
-                raise UnknownJob(f"no dead letter {name!r}, neither by its id nor by its job's")
-            found |= {letter.id: letter for letter in known[name]}
+            if name not in by_name:
+                raise UnknownJob(f"no dead letter {name!r}: no letter and no job has this id")
+            found |= {letter.id: letter for letter in by_name[name]}
         return list(found.values())
 
     def redrive(self, letter: DeadLetter) -> State:
-        """Send it through the fleet once more, with fresh counts: a failed job is queued again.
+        """Send a letter through the fleet once more, with new counts. Return its job's new state.
 
-        Returns the state its job is in now. A job that did not fail stays as it is, and so does its
-        letter. Raises UnknownJob if somebody else was faster.
+        A failed job, or one whose record expired, is queued again. Any other
+        job stays as it is, and so does its letter.
+
+        Raises:
+            UnknownJob: the letter does not exist any more.
         """
         state = self._redrive(
             keys=[
                 *self._keys,
-                f"{self._namespace}:job:{letter.job_id or ''}",
-                f"{self._namespace}:deliveries",
+                job_key(self._namespace, letter.job_id or ""),
+                deliveries_key(self._namespace),
                 letter.list_key,
             ],
             args=[letter.id, letter.message],
@@ -120,7 +132,7 @@ class DeadLetters:
         return State(cast(str, state))
 
     def drop(self, letter: DeadLetter) -> None:
-        """Forget it. Its job's record stays as it is."""
+        """Delete a letter. Its job's record stays as it is."""
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrem(self._keys[0], letter.id)
             pipe.hdel(self._keys[1], letter.id)
@@ -128,7 +140,7 @@ class DeadLetters:
 
 
 def _job_id(message: str) -> str | None:
-    with suppress(Exception):  # it is dead because it can be anything
+    with suppress(Exception):  # a dead letter may hold anything
         job_id = json.loads(message)["headers"]["id"]
         return job_id if JOB_ID.fullmatch(job_id) else None
     return None

@@ -1,6 +1,7 @@
-"""What a callback says: from a job's event to the message that waits in the webhook outbox.
+"""Callbacks: what is sent to a producer when an event happens to its job.
 
-Knows the body, not the signature (`shared.webhooks.signature`) and not the sending
+An event and its job come in, and the message that waits in the outbox comes out. This module knows
+the body, but neither the signature (`shared.webhooks.signature`) nor the delivery
 (`worker.webhooks`).
 """
 
@@ -8,7 +9,8 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobRequest, JobResult, State
+from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
+from imagefleet.shared.jobs.request import JobRequest
 
 _STATE_OF = {
     CallbackEvent.STARTED: State.RUNNING,
@@ -21,13 +23,13 @@ _STATE_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class Callback:
-    """One entry of the outbox. `id` is stable, so the same event is never queued twice."""
+    """One entry of the outbox. Its `id` depends on the event only, so no event is queued twice."""
 
     id: str
     message: str
 
 
-def callback(
+def build_callback(
     event: CallbackEvent,
     job_id: str,
     request: JobRequest,
@@ -37,7 +39,7 @@ def callback(
     result: JobResult | None = None,
     error: JobError | None = None,
 ) -> Callback | None:
-    """The callback this event owes the producer, or None if it did not ask for it."""
+    """Return the callback for an event, or None if the request did not ask for it."""
     if request.callback_url is None or event not in request.callback_events:
         return None
     data: dict[str, object] = {"id": job_id, "state": _STATE_OF[event].value}

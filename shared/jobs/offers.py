@@ -1,7 +1,8 @@
-"""What the fleet can do: each model with its shapes, schedulers and defaults, told by its workers.
+"""The offers of the fleet: each model with its shapes, schedulers and defaults.
 
-It stays when the workers leave: a preempted fleet comes back, and its producers go on meanwhile.
-Which of them are alive is known here too.
+Workers announce offers, and producers check requests against them. Offers stay when the workers
+leave: a preempted fleet comes back, and its producers can submit meanwhile.
+The registry also lists the workers that are alive.
 """
 
 import time
@@ -10,18 +11,19 @@ from typing import TYPE_CHECKING, Final, cast
 from pydantic import ConfigDict
 
 from imagefleet.shared.jobs.model import Model
-from imagefleet.shared.jobs.queues import DEFAULT_MODEL, leases_key
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.redis_keys import leases_key, offers_key
 
 if TYPE_CHECKING:
     from redis import Redis
 
-_FRESH_S: Final = 10.0
+_CACHE_TTL_S: Final = 10.0
 
 
 class Offer(Model):
-    """One model as served here. Shapes are (height, width) in pixels, the default one first."""
+    """One model as it is served. Shapes are (height, width) in pixels, the default first."""
 
-    model_config = ConfigDict(extra="ignore")  # of newer workers
+    model_config = ConfigDict(extra="ignore")  # newer workers may announce more fields
     model: str
     digest: str
     shapes: tuple[tuple[int, int], ...]
@@ -33,29 +35,32 @@ class Offer(Model):
 
 
 class OfferRegistry:
-    """The offers of one namespace, read through a cache of some seconds."""
+    """The offers of one namespace, read through a cache of 10 seconds."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
-        self._key = f"{namespace}:catalogue"
+        self._key = offers_key(namespace)
         self._leases = leases_key(namespace)
         self._offers: dict[str, Offer] = {}
         self._read_at = float("-inf")
 
     def announce(self, offer: Offer) -> None:
-        """Offer a model, also to those who name none."""
+        """Store an offer under its model's name and as the default."""
         text = offer.model_dump_json()
         self._redis.hset(self._key, mapping={offer.model: text, DEFAULT_MODEL: text})
 
     def offers(self) -> dict[str, Offer]:
-        """By model name; `default` is what a job without a model gets. Empty before any worker."""
-        if time.monotonic() - self._read_at > _FRESH_S:
-            found = cast(dict[str, str], self._redis.hgetall(self._key))
-            self._offers = {name: Offer.model_validate_json(text) for name, text in found.items()}
+        """Return the offers by model name. `default` serves jobs that name no model.
+
+        Empty until the first worker of the fleet is ready.
+        """
+        if time.monotonic() - self._read_at > _CACHE_TTL_S:
+            texts = cast(dict[str, str], self._redis.hgetall(self._key))
+            self._offers = {name: Offer.model_validate_json(text) for name, text in texts.items()}
             self._read_at = time.monotonic()
         return self._offers
 
     def workers(self) -> list[str]:
-        """The workers that are alive, by name: those whose lease has not run out."""
-        now, _ = self._redis.time()  # leases end by the server's clock
+        """Return the names of the workers that are alive: those whose lease has not expired."""
+        now, _ = self._redis.time()  # leases expire by the server's clock
         return cast(list[str], self._redis.zrangebyscore(self._leases, now, "+inf"))

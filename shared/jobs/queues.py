@@ -1,20 +1,20 @@
-"""Queue names. One queue a compile key and tenant, so that a claim never has to open a message.
+"""Names of queues. Each compile key and tenant has its own, so that a claim need not open messages.
 
-A compile key is what must be equal for pictures to share one device program: model and shape.
-Priority levels are separate Redis lists with the suffix kombu gives them, so every Celery tool
-that counts or purges queues counts and purges ours.
+A compile key is what jobs must have in common to share a batch: model and shape.
+Priority levels are separate Redis lists with the suffix that kombu gives them, so every Celery tool
+that counts or purges queues works on ours too.
 """
 
-from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.request import JobRequest
 
 DEFAULT_MODEL = "default"
 NATIVE_SHAPE = "native"
 PRIORITY_STEPS = (0, 3, 6, 9)
-"""kombu's default `priority_steps`; 0 is served first."""
+"""The default of kombu's `priority_steps`; 0 is served first."""
 _SEPARATOR = "\x06\x16"
-"""kombu's default `sep` between queue and priority."""
-_TENANT = "@"
-"""Stands in no model, shape or tenant name."""
+"""The default of kombu's `sep` between queue and priority."""
+_TENANT_SEPARATOR = "@"
+"""It occurs in no name of a model, shape or tenant."""
 
 
 def queue_name(
@@ -24,50 +24,37 @@ def queue_name(
     width: int | None,
     tenant: str | None = None,
 ) -> str:
-    """`imagefleet.default.native`, `imagefleet.shapes.64x64`, `imagefleet.shapes.64x64@gold`"""
+    """Return a queue's name.
+
+    Examples: `imagefleet.default.native`, `imagefleet.shapes.64x64@gold`.
+    """
     shape = NATIVE_SHAPE if height is None or width is None else f"{height}x{width}"
     name = f"{namespace}.{model or DEFAULT_MODEL}.{shape}"
-    return name if tenant is None else f"{name}{_TENANT}{tenant}"
+    return name if tenant is None else f"{name}{_TENANT_SEPARATOR}{tenant}"
 
 
-def queue_of(namespace: str, request: JobRequest, *, sorted_by_key: bool = True) -> str:
-    """The queue of a job's compile key and tenant; not `sorted_by_key` one that every worker reads,
-    or every worker of the model it names."""
-    if not sorted_by_key:
+def queue_of(namespace: str, request: JobRequest, *, by_compile_key: bool = True) -> str:
+    """Return the queue of a job's compile key and tenant.
+
+    With `by_compile_key=False` the shape is left out: every worker of the job's model reads the
+    queue, or every worker if the job names no model.
+    """
+    if not by_compile_key:
         return queue_name(namespace, request.model, None, None, request.tenant)
     return queue_name(namespace, request.model, request.height, request.width, request.tenant)
 
 
 def without_tenant(queue: str) -> str:
-    """The queue of the same compile key for jobs of nobody in particular."""
-    return queue.partition(_TENANT)[0]
+    """Return the queue of the same compile key for jobs without a tenant."""
+    return queue.partition(_TENANT_SEPARATOR)[0]
 
 
 def tenant_of(queue: str) -> str | None:
-    return queue.partition(_TENANT)[2] or None
-
-
-def known_queues_key(namespace: str) -> str:
-    """The set of queues that hold, or may hold, messages; see queue.lua."""
-    return f"{namespace}:queues"
-
-
-def later_key(namespace: str) -> str:
-    """The sorted set of messages that wait outside their queues: list \\0 message by due time."""
-    return f"{namespace}:later"
-
-
-def leases_key(namespace: str) -> str:
-    """The sorted set of living workers, by the time their lease ends."""
-    return f"{namespace}:leases"
-
-
-def claims_key(namespace: str, worker: str) -> str:
-    """The hash of the messages in a worker's hands: tag to list \\0 message."""
-    return f"{namespace}:claims:{worker}"
+    """Return the tenant whose jobs `queue` holds; None if they have none."""
+    return queue.partition(_TENANT_SEPARATOR)[2] or None
 
 
 def list_key(queue: str, priority: int) -> str:
-    """The Redis list behind `queue` at this priority (0..9)."""
+    """Return the key of the Redis list that holds `queue` at this priority (0 to 9)."""
     step = max(step for step in PRIORITY_STEPS if step <= priority)
     return f"{queue}{_SEPARATOR}{step}" if step else queue

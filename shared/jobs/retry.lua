@@ -1,8 +1,10 @@
--- Put a running job aside until it is tried again: record, claim and message in one step.
--- KEYS 1 job record   2 claims of the worker that asks (hash: tag -> list \0 message)
---      3 what is put aside (sorted set: list \0 message by due time)
--- ARGV 1 attempt that must hold the job   2 tag that must be among the claims   3 pause, seconds
--- Returns 1, 0 if another has the job or its message, -1 if the producer asked to cancel.
+-- Delay a running job until its retry: change its record, and move its message from the claims to
+-- the delayed messages.
+-- KEYS 1 job record (hash)   2 claims of the worker (hash: tag to list \0 message)
+--      3 delayed messages (sorted set: list \0 message by due time)
+-- ARGV 1 attempt that must hold the job   2 tag that must be among the claims   3 pause in seconds
+-- Returns 1, 0 if the attempt does not hold the job or the message, -1 if the producer asked to
+-- cancel. Nothing is changed unless it returns 1.
 local record = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested')
 local entry = redis.call('HGET', KEYS[2], ARGV[2])
 if record[1] ~= 'running' or record[2] ~= ARGV[1] or not entry then return 0 end

@@ -1,41 +1,35 @@
-"""Whose jobs wait, how much of the fleet each tenant may have, and how many jobs may wait.
+"""The tenants: their weights, the limits of their waiting jobs, and how many jobs wait.
 
-Kept in Redis, so that one command changes it for every worker and producer at once.
+All of it is in Redis, so one command changes it for every worker and producer at once.
 """
 
 from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.model import Model
-from imagefleet.shared.jobs.queues import PRIORITY_STEPS, known_queues_key, list_key, tenant_of
+from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of
+from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, weights_key
 
 if TYPE_CHECKING:
     from redis import Redis
 
 ALL_TENANTS: Final = "*"
-"""Stands for all tenants together where a limit is set; no tenant can be called so."""
+"""Means all tenants together where a limit is set. No tenant can have this name."""
 NO_TENANT: Final = ""
-"""Jobs that name no tenant."""
+"""Means the jobs that name no tenant."""
+_MAX_WEIGHT: Final = 1_000_000
 
 
 class TenantStatus(Model):
-    """One tenant's, or with the name `*` everybody's."""
+    """The status of one tenant, or of all together if its name is `*`."""
 
     tenant: str
     waiting: int
-    """Jobs in its queues."""
+    """Jobs in the tenant's queues."""
     weight: float = 1.0
-    """Pictures it gets for each one of a tenant with weight 1, while both wait."""
+    """Images the tenant gets for each image of a tenant with weight 1, while both wait."""
     limit: int | None = None
-    """Jobs that may wait; None: as many as Redis can hold."""
-
-
-def weights_key(namespace: str) -> str:
-    return f"{namespace}:weights"
-
-
-def limits_key(namespace: str) -> str:
-    return f"{namespace}:limits"
+    """Jobs that may wait. None: no limit."""
 
 
 class Tenants:
@@ -48,13 +42,21 @@ class Tenants:
         self._limits = limits_key(namespace)
 
     def set_weight(self, tenant: str, weight: float) -> None:
-        """From the next claim on. Raises InvalidRequest unless `weight` is more than 0."""
-        if not 0 < weight <= 1_000_000:
-            raise InvalidRequest("weight", weight, "must be more than 0 and at most 1000000")
+        """Set a tenant's weight, from the next claim on.
+
+        Raises:
+            InvalidRequest: `weight` is not more than 0, or more than 1,000,000.
+        """
+        if not 0 < weight <= _MAX_WEIGHT:
+            raise InvalidRequest("weight", weight, f"must be more than 0 and at most {_MAX_WEIGHT}")
         self._redis.hset(self._weights, tenant, str(weight))
 
-    def limit(self, tenant: str, jobs: int | None) -> None:
-        """How many jobs of `tenant` may wait, or of all together (`*`); None: no limit."""
+    def set_limit(self, tenant: str, jobs: int | None) -> None:
+        """Set how many jobs of `tenant`, or of all together (`*`), may wait. None: no limit.
+
+        Raises:
+            InvalidRequest: `jobs` is negative.
+        """
         if jobs is None:
             self._redis.hdel(self._limits, tenant)
         elif jobs < 0:
@@ -63,10 +65,10 @@ class Tenants:
             self._redis.hset(self._limits, tenant, jobs)
 
     def statuses(self) -> list[TenantStatus]:
-        """Everybody first, then each tenant that waits, weighs or is limited, by name."""
+        """Return `*` first, then each tenant with waiting jobs, a weight or a limit, by name."""
         weights = cast(dict[str, str], self._redis.hgetall(self._weights))
         limits = cast(dict[str, str], self._redis.hgetall(self._limits))
-        waiting = self._waiting()
+        waiting = self._count_waiting()
         waiting[ALL_TENANTS] = sum(waiting.values())
         return [
             TenantStatus(
@@ -78,7 +80,7 @@ class Tenants:
             for tenant in sorted({*waiting, *weights, *limits})
         ]
 
-    def _waiting(self) -> dict[str, int]:
+    def _count_waiting(self) -> dict[str, int]:
         queues = sorted(cast(set[str], self._redis.smembers(self._queues)))
         with self._redis.pipeline(transaction=False) as pipe:
             for queue in queues:

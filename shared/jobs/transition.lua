@@ -1,19 +1,19 @@
--- Move a record from one state to another, and put the callback for it into the outbox, or do nothing.
--- KEYS 1 job record   2 outbox (sorted set by due time)   3 outbox messages (hash)
---      4 claims of the worker that asks (hash; looked at only with ARGV 8)
--- ARGV 1 attempt that must hold the job ('' asks for none)
+-- Move a job record to another state and put the callback for it into the outbox, or change nothing.
+-- If the producer asked to cancel, the job may only end: it can neither start nor be requeued.
+-- KEYS 1 job record (hash)   2 outbox (sorted set: id by due time)   3 outbox messages (hash)
+--      4 claims of the worker (hash); needed only with ARGV 8
+-- ARGV 1 attempt that must hold the job ('': any)
 --      2 states it may leave, as ',queued,running,'        3 state it enters
---      4 field that takes the server's time ('' for none)  5 seconds to keep it from now on (0: for good)
---      6 callback id ('' for none)                         7 callback message JSON
---      8 tag that must be among the claims ('' asks for none)
---      9.. field, value, field, value …; an empty value removes the field
--- A job that its producer asked to cancel neither begins again nor waits again: it may only end.
--- Returns {1 or 0, state before ('' if there is no record), attempt before, 1 if it may only end,
--- submitted_at, retries}.
+--      4 field that takes the server's time ('': none)     5 seconds until it expires (0: never)
+--      6 callback id ('': none)                            7 callback message JSON
+--      8 tag that must be among the claims ('': none)
+--      9.. field, value, field, value ...; an empty value deletes the field
+-- Returns {1 if it was applied else 0, state before ('' if there is no record), attempt before,
+-- 1 if it was refused because the producer asked to cancel else 0, submitted_at, retries}.
 local record = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries')
 local state, attempt = record[1] or '', record[2] or ''
-local function answer(happened, unwanted)
-  return {happened, state, attempt, unwanted, record[4] or '0', record[5] or '0'}
+local function answer(happened, cancel_requested)
+  return {happened, state, attempt, cancel_requested, record[4] or '0', record[5] or '0'}
 end
 if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true)
   or (ARGV[1] ~= '' and ARGV[1] ~= attempt)

@@ -1,10 +1,11 @@
 """Records as tests move them: one at a time."""
 
 from imagefleet.shared.jobs.events import Callback
-from imagefleet.shared.jobs.records import JobRecords, StartRequest, TransitionResult
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 
 
-def begin(
+def start_attempt(
     records: JobRecords,
     job_id: str,
     attempt: str,
@@ -16,5 +17,5 @@ def begin(
     beginning = StartRequest(
         job_id=job_id, attempt=attempt, deliveries=deliveries, callback=callback, claim=claim
     )
-    [move] = records.begin(beginning)
+    [move] = records.start(beginning)
     return move

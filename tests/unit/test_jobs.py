@@ -1,4 +1,4 @@
-"""Validation says field, value and limit; what is packed is unpacked."""
+"""Validation errors name field, value and limit, and requests survive packing."""
 
 import json
 from typing import Any
@@ -6,16 +6,8 @@ from typing import Any
 import pytest
 
 from imagefleet.shared.errors import InvalidRequest, MessageRejected
-from imagefleet.shared.jobs.model import (
-    MAX_PROMPT_CHARACTERS,
-    TERMINAL,
-    TRANSITIONS,
-    JobRequest,
-    State,
-    check_job_id,
-    pack,
-    unpack,
-)
+from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State, check_job_id
+from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest, pack, unpack
 
 WRONG = [
     ({"prompt": ""}, "prompt", "must not be empty"),
@@ -71,24 +63,24 @@ def test_a_wrong_field_is_refused_with_its_name_value_and_limit(
     assert limit in str(refused.value)
 
 
-def test_a_long_value_is_not_repeated_whole_in_the_message() -> None:
+def test_a_long_value_is_shortened_in_the_error() -> None:
     with pytest.raises(InvalidRequest) as refused:
         JobRequest.parse({"prompt": "a" * 100_000})
     assert len(str(refused.value)) < 200
 
 
-def test_a_request_survives_the_queue() -> None:
+def test_a_packed_request_is_unpacked_unchanged() -> None:
     request = JobRequest.parse({"prompt": "ein Kreis\nrot 🔴", "seed": 7, "guidance_scale": 7.5})
     assert unpack(json.loads(json.dumps(pack(request))), "j") == request
 
 
-def test_a_seed_is_drawn_at_submission_so_that_every_attempt_paints_the_same() -> None:
+def test_the_seed_is_drawn_at_submission_so_that_every_attempt_has_the_same() -> None:
     request = JobRequest.parse({"prompt": "a"})
     assert unpack(pack(request), "j").seed == request.seed
     assert len({JobRequest.parse({"prompt": "a"}).seed for _ in range(20)}) > 1
 
 
-def test_a_plain_message_without_a_seed_asks_for_the_same_picture_at_each_delivery() -> None:
+def test_a_message_without_a_seed_gets_the_same_seed_at_each_delivery() -> None:
     message = {"version": 1, "request": {"prompt": "a"}}
     assert unpack(message, "j").seed == unpack(message, "j").seed
     assert unpack(message, "j").seed != unpack(message, "another").seed
@@ -96,7 +88,7 @@ def test_a_plain_message_without_a_seed_asks_for_the_same_picture_at_each_delive
 
 
 @pytest.mark.parametrize("version", [None, 0, 2, "1"])
-def test_a_message_of_another_version_is_rejected_by_number(version: object) -> None:
+def test_a_message_of_another_version_is_rejected(version: object) -> None:
     message = {**pack(JobRequest.parse({"prompt": "a"})), "version": version}
     with pytest.raises(MessageRejected, match="version"):
         unpack(message, "j")
@@ -109,12 +101,12 @@ def test_a_message_without_a_request_is_rejected(request_: object) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["", "a/b", "../x", ".x", "a" * 129, "a b", 5, "ä"])
-def test_an_id_that_could_leave_its_folder_is_refused(job_id: object) -> None:
+def test_an_invalid_job_id_is_refused(job_id: object) -> None:
     with pytest.raises(InvalidRequest, match="id="):
         check_job_id(job_id)
 
 
-def test_nothing_leaves_a_terminal_state() -> None:
+def test_terminal_states_allow_no_transition() -> None:
     assert {State.SUCCEEDED, State.FAILED, State.CANCELLED} == TERMINAL
     assert all(not TRANSITIONS[state] for state in TERMINAL)
     assert set(TRANSITIONS) == set(State)

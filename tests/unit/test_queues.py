@@ -1,13 +1,13 @@
-"""Which queue a job waits in."""
+"""A job waits in a queue that a suitable worker reads."""
 
 import pytest
 
-from imagefleet.shared.jobs.model import JobRequest
 from imagefleet.shared.jobs.queues import queue_of
+from imagefleet.shared.jobs.request import JobRequest
 
 
 @pytest.mark.parametrize(
-    ("asked", "sorted_by_key", "queue"),
+    ("parameters", "by_compile_key", "queue"),
     [
         ({}, True, "n.default.native"),
         ({"model": "shapes", "height": 64, "width": 64}, True, "n.shapes.64x64"),
@@ -16,8 +16,8 @@ from imagefleet.shared.jobs.queues import queue_of
         ({"model": "shapes", "height": 64, "width": 64}, False, "n.shapes.native"),
     ],
 )
-def test_a_job_waits_where_a_worker_that_can_make_it_looks(
-    asked: dict[str, object], sorted_by_key: bool, queue: str
+def test_a_job_goes_to_the_queue_of_its_model_shape_and_tenant(
+    parameters: dict[str, object], by_compile_key: bool, queue: str
 ) -> None:
-    request = JobRequest.parse({"prompt": "a", **asked})
-    assert queue_of("n", request, sorted_by_key=sorted_by_key) == queue
+    request = JobRequest.parse({"prompt": "a", **parameters})
+    assert queue_of("n", request, by_compile_key=by_compile_key) == queue

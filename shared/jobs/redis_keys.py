@@ -1,0 +1,85 @@
+"""The Redis keys of a namespace, each spelled once. `docs/redis.md` lists them for operators.
+
+`shared.bulk.redis_keys` has the keys of datasets, `shared.jobs.queues` the names of queues.
+`queue.lua` derives the key of the known queues from a list's name.
+"""
+
+
+def job_key(namespace: str, job_id: str) -> str:
+    """Return the key of a job's record (hash)."""
+    return f"{namespace}:job:{job_id}"
+
+
+def known_queues_key(namespace: str) -> str:
+    """Return the key of the queues that hold, or may hold, messages (set); see `queue.lua`."""
+    return f"{namespace}:queues"
+
+
+def claims_key(namespace: str, worker: str) -> str:
+    """Return the key of a worker's claims (hash: tag to list \\0 message)."""
+    return f"{namespace}:claims:{worker}"
+
+
+def leases_key(namespace: str) -> str:
+    """Return the key of the leases (sorted set: worker by the time at which its lease expires)."""
+    return f"{namespace}:leases"
+
+
+def deliveries_key(namespace: str) -> str:
+    """Return the key of the delivery counts (hash: SHA-1 of a message to count)."""
+    return f"{namespace}:deliveries"
+
+
+def delayed_key(namespace: str) -> str:
+    """Return the key of the delayed messages (sorted set: list \\0 message by due time)."""
+    return f"{namespace}:later"
+
+
+def dead_letters_key(namespace: str) -> str:
+    """Return the key of the dead letters' order (sorted set: id by time)."""
+    return f"{namespace}:dead"
+
+
+def dead_letter_contents_key(namespace: str) -> str:
+    """Return the key of the dead letters (hash: id to JSON)."""
+    return f"{namespace}:dead:letters"
+
+
+def offers_key(namespace: str) -> str:
+    """Return the key of the workers' offers (hash: model to JSON)."""
+    return f"{namespace}:catalogue"
+
+
+def weights_key(namespace: str) -> str:
+    """Return the key of the tenants' weights (hash: tenant to weight)."""
+    return f"{namespace}:weights"
+
+
+def limits_key(namespace: str) -> str:
+    """Return the key of the limits of waiting jobs (hash: tenant to number of jobs)."""
+    return f"{namespace}:limits"
+
+
+def outbox_key(namespace: str) -> str:
+    """Return the key of the pending callbacks (sorted set: id by due time)."""
+    return f"{namespace}:outbox"
+
+
+def outbox_messages_key(namespace: str) -> str:
+    """Return the key of the callbacks' contents (hash: id to JSON)."""
+    return f"{namespace}:outbox:messages"
+
+
+def outbox_given_up_key(namespace: str) -> str:
+    """Return the key of the callbacks that were given up (sorted set: id by time)."""
+    return f"{namespace}:outbox:given-up"
+
+
+def outbox_disabled_key(namespace: str, url: str) -> str:
+    """Return the key that exists while the receiver at `url` is disabled (string)."""
+    return f"{namespace}:outbox:gone:{url}"
+
+
+def outbox_log_key(namespace: str, job_id: str) -> str:
+    """Return the key of a job's delivery attempts (list, newest first)."""
+    return f"{namespace}:outbox:log:{job_id}"

@@ -1,0 +1,221 @@
+"""Job requests: the parameters of a job with their limits, and their form in a Celery message.
+
+Parameters come in, from a caller or a message. A valid `JobRequest` comes out, or an error that
+names the field, its value and the limit. This module does not know which models, shapes and
+schedulers the workers offer; `shared.jobs.admission` checks those.
+"""
+
+import hashlib
+import secrets
+from typing import Annotated, Any, Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from imagefleet.shared.errors import InvalidRequest, MessageRejected
+from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
+
+MESSAGE_VERSION: Final = 1
+"""To be raised when workers of the version before could not read a job correctly."""
+
+MAX_PROMPT_CHARACTERS: Final = 4_000
+MAX_SIDE_PIXELS: Final = 2_048
+MAX_STEPS: Final = 1_000
+MAX_GUIDANCE: Final = 50.0
+MAX_IMAGES: Final = 64
+MAX_ADDRESS_CHARACTERS: Final = 2_048
+DEFAULT_STRENGTH: Final = 0.8
+"""The default of diffusers."""
+MAX_SEED: Final = 2**32 - 1
+SIZE_MULTIPLE: Final = 8
+"""The VAE scale factor of every Stable Diffusion. Sizes must be multiples of it."""
+
+DEFAULT_CALLBACK_EVENTS: Final = (
+    CallbackEvent.SUCCEEDED,
+    CallbackEvent.FAILED,
+    CallbackEvent.CANCELLED,
+)
+
+
+class JobRequest(Model):
+    """One prompt and its parameters, in diffusers' names.
+
+    `None` means the model's default. The worker fills it in and records it beside the image.
+    """
+
+    prompt: str
+    negative_prompt: str = ""
+    height: StrictInt | None = None
+    width: StrictInt | None = None
+    num_inference_steps: Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)] | None = None
+    guidance_scale: Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)] | None = (
+        None
+    )
+    num_images_per_prompt: Annotated[StrictInt, Field(ge=1, le=MAX_IMAGES)] = 1
+    seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] = Field(
+        default_factory=lambda: secrets.randbits(32)
+    )
+    """If omitted, drawn at submission, so that every attempt generates the same image."""
+    image: str | None = None
+    """The init image: an http(s) address, or the key or URL of an object in the fleet's store."""
+    mask_image: str | None = None
+    """Where `image` is generated anew (white) and where it is kept (black)."""
+    strength: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] | None = None
+    """How much of `image` is replaced: the share of the steps that is denoised."""
+    preview: StrictBool = False
+    """Whether the status shows a preview, renewed every few seconds."""
+    scheduler: QueueSafeName | None = None
+    model: QueueSafeName | None = None
+    format: ImageFormat = ImageFormat.PNG
+    priority: Annotated[StrictInt, Field(ge=0, le=9)] = 3
+    """Celery's priority on Redis: 0 is served first, 9 last. 0-2, 3-5, 6-8 and 9 are one level
+    each."""
+    tenant: QueueSafeName | None = None
+    """On whose behalf the job runs. Tenants of one priority level share the devices by weight."""
+    callback_url: str | None = None
+    callback_events: tuple[CallbackEvent, ...] = DEFAULT_CALLBACK_EVENTS
+
+    @field_validator("prompt", "negative_prompt")
+    @classmethod
+    def _check_text(cls, text: str) -> str:
+        if len(text) > MAX_PROMPT_CHARACTERS:
+            raise ValueError(f"must be at most {MAX_PROMPT_CHARACTERS} characters")
+        if any((c < " " and c not in "\t\n\r") or "\ud800" <= c <= "\udfff" for c in text):
+            raise ValueError("must not contain control characters or broken UTF-8")
+        return text
+
+    @field_validator("prompt")
+    @classmethod
+    def _check_not_empty(cls, prompt: str) -> str:
+        if not prompt.strip():
+            raise ValueError("must not be empty")
+        return prompt
+
+    @field_validator("height", "width")
+    @classmethod
+    def _check_side(cls, pixels: int | None) -> int | None:
+        if pixels is None:
+            return None
+        if not SIZE_MULTIPLE <= pixels <= MAX_SIDE_PIXELS:
+            raise ValueError(f"must be between {SIZE_MULTIPLE} and {MAX_SIDE_PIXELS} pixels")
+        if pixels % SIZE_MULTIPLE:
+            raise ValueError(f"must be divisible by {SIZE_MULTIPLE}")
+        return pixels
+
+    @field_validator("callback_url")
+    @classmethod
+    def _check_http_url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        if not url.isascii() or not url.isprintable() or " " in url:
+            raise ValueError(
+                "must be an http:// or https:// address in plain ASCII, without blanks"
+            )
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be an http:// or https:// address")
+        if parts.port == 0:  # `port` itself raises ValueError beyond 65535
+            raise ValueError("must not name port 0")
+        if len(url) > MAX_ADDRESS_CHARACTERS:
+            raise ValueError(f"must be at most {MAX_ADDRESS_CHARACTERS} characters")
+        return url
+
+    @field_validator("image", "mask_image")
+    @classmethod
+    def _check_image_address(cls, address: str | None) -> str | None:
+        if address is None:
+            return None
+        if address.startswith(("http://", "https://")):
+            return cls._check_http_url(address)
+        if not address or not address.isascii() or not address.isprintable() or " " in address:
+            raise ValueError("must be an http(s) address or an object's key, without blanks")
+        if len(address) > MAX_ADDRESS_CHARACTERS:
+            raise ValueError(f"must be at most {MAX_ADDRESS_CHARACTERS} characters")
+        return address
+
+    @model_validator(mode="after")
+    def _check_image_is_given(self) -> Self:
+        for field in ("mask_image", "strength"):
+            if getattr(self, field) is not None and self.image is None:
+                raise InvalidRequest(field, getattr(self, field), "needs an image")
+        return self
+
+    @model_validator(mode="after")
+    def _check_both_sides_are_given(self) -> Self:
+        if (self.height is None) != (self.width is None):
+            raise ValueError("height and width must be given together, or neither")
+        return self
+
+    @property
+    def denoised_share(self) -> float:
+        """The share of its steps that is denoised: `strength` with an init image, else 1."""
+        if self.image is None:
+            return 1.0
+        return DEFAULT_STRENGTH if self.strength is None else self.strength
+
+    def denoised_steps(self, steps: int) -> int:
+        """Return how many of `steps` are denoised."""
+        return int(steps * self.denoised_share)
+
+    @classmethod
+    def parse(cls, parameters: dict[str, Any]) -> Self:
+        """Validate `parameters`.
+
+        Raises:
+            InvalidRequest: names the first field that is wrong.
+        """
+        try:
+            return cls.model_validate(parameters)
+        except ValidationError as error:
+            raise _invalid_request(error, parameters) from None
+
+
+def pack(request: JobRequest) -> dict[str, Any]:
+    """Return the keyword arguments of the job's Celery message."""
+    return {"version": MESSAGE_VERSION, "request": request.model_dump(mode="json")}
+
+
+def unpack(kwargs: object, job_id: str) -> JobRequest:
+    """Return the request in a message's keyword arguments; the inverse of `pack`.
+
+    If the message has no seed, the seed is derived from `job_id`, so that every delivery of the
+    message asks for the same image.
+
+    Raises:
+        MessageRejected: the arguments are not those of a job, or have another version.
+        InvalidRequest: a field of the request is wrong.
+    """
+    if not isinstance(kwargs, dict):
+        raise MessageRejected("the message has no keyword arguments")
+    version, request = kwargs.get("version"), kwargs.get("request")
+    if version != MESSAGE_VERSION:
+        raise MessageRejected(
+            f"the message has version {version!r}, and this worker reads only {MESSAGE_VERSION}; "
+            "upgrade the producer, or let workers of its version drain the queue"
+        )
+    if not isinstance(request, dict):
+        raise MessageRejected("the message has no request object")
+    return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request})
+
+
+def _seed_from_job_id(job_id: str) -> int:
+    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4])
+
+
+def _invalid_request(error: ValidationError, parameters: dict[str, Any]) -> InvalidRequest:
+    first = error.errors(include_url=False)[0]
+    field = str(first["loc"][0]) if first["loc"] else "height"
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(JobRequest.model_fields)
+        limit = f"is not a parameter of a job; the parameters are {known}"
+        return InvalidRequest(field, parameters.get(field), limit)
+    limit = first["msg"].removeprefix("Value error, ")
+    limit = limit[0].lower() + limit[1:]
+    return InvalidRequest(field, parameters.get(field), limit.replace("input should", "must"))

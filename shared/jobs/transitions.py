@@ -1,0 +1,146 @@
+"""State transitions of job records: how `transition.lua` is called, for one job or for many.
+
+A transition is a compare-and-set on the server, and puts its callback into the outbox in the same
+step.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from imagefleet.shared.jobs.events import Callback
+from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State
+from imagefleet.shared.jobs.redis_keys import job_key, outbox_key, outbox_messages_key
+from imagefleet.shared.redis_client.scripts import call_many, load_script
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransitionResult:
+    """Whether a transition was applied, and what the record held before it."""
+
+    happened: bool
+    state: State | None
+    attempt: str
+    cancel_requested: bool = False
+    """The transition was refused because the producer asked to cancel: the job may only end."""
+    submitted_at: float = 0.0
+    retries: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRequest:
+    """A new attempt at a job.
+
+    `claim` (claims hash, tag) must still exist. Otherwise a worker that has just lost its lease
+    would take the job from the worker that holds its message now.
+    """
+
+    job_id: str
+    attempt: str
+    deliveries: int = 1
+    callback: Callback | None = None
+    claim: tuple[str, str] = ("", "")
+
+
+class JobTransitions:
+    """The state transitions of one namespace's job records. Threads may share it."""
+
+    def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
+        self._redis = client
+        self._namespace = namespace
+        self._retention_s = retention_s
+        self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
+        self._transition = load_script(client, __package__, "transition")
+
+    def start(self, requests: Iterable[StartRequest]) -> list[TransitionResult]:
+        """Move jobs to `running` under new attempts. One round trip."""
+        return self._apply_all(map(self._start_call, requests))
+
+    def requeue(self, attempts: Iterable[tuple[str, str]]) -> list[TransitionResult]:
+        """Move the running jobs of these (job, attempt) pairs to `queued`. One round trip."""
+        fields: dict[str, str | int] = {"attempt": "", "step": 0, "started_at": ""}
+        return self._apply_all(
+            self._call(State.QUEUED, job_id, attempt, fields, "") for job_id, attempt in attempts
+        )
+
+    def end(
+        self,
+        state: State,
+        job_id: str,
+        attempt: str,
+        fields: Mapping[str, str | int],
+        callback: Callback | None,
+        from_states: Sequence[State] | None = None,
+    ) -> TransitionResult:
+        """Move a job to a terminal state; `attempt` '' stands for any. The record then expires."""
+        keys, args = self._call(
+            state, job_id, attempt, fields, "finished_at", callback, from_states=from_states
+        )
+        return _parse_result(self._transition(keys=keys, args=args))
+
+    def _apply_all(
+        self, calls: Iterable[tuple[list[str], list[str | int]]]
+    ) -> list[TransitionResult]:
+        return [_parse_result(answer) for answer in call_many(self._transition, self._redis, calls)]
+
+    def _start_call(self, request: StartRequest) -> tuple[list[str], list[str | int]]:
+        fields: dict[str, str | int] = {
+            "attempt": request.attempt,
+            "deliveries": request.deliveries,
+            "step": 0,
+        }
+        return self._call(
+            State.RUNNING,
+            request.job_id,
+            "",
+            fields,
+            "started_at",
+            request.callback,
+            request.claim,
+        )
+
+    def _call(
+        self,
+        state: State,
+        job_id: str,
+        attempt: str,
+        fields: Mapping[str, str | int],
+        time_field: str,
+        callback: Callback | None = None,
+        claim: tuple[str, str] = ("", ""),
+        from_states: Sequence[State] | None = None,
+    ) -> tuple[list[str], list[str | int]]:
+        """Return the keys and arguments of transition.lua."""
+        allowed = from_states or [old for old, targets in TRANSITIONS.items() if state in targets]
+        expire_s = self._retention_s if state in TERMINAL else 0
+        keys = [job_key(self._namespace, job_id), *self._outbox, *filter(None, claim[:1])]
+        return keys, [
+            attempt,
+            f",{','.join(allowed)},",
+            state.value,
+            time_field,
+            expire_s,
+            *callback_args(callback),
+            claim[1],
+            *(part for pair in fields.items() for part in pair),
+        ]
+
+
+def callback_args(callback: Callback | None) -> tuple[str, str]:
+    """Return the arguments `callback id` and `callback message` of a script."""
+    return ("", "") if callback is None else (callback.id, callback.message)
+
+
+def _parse_result(answer: Any) -> TransitionResult:
+    happened, state, attempt, cancel_requested, submitted_at, retries = answer
+    return TransitionResult(
+        happened=bool(happened),
+        state=State(state) if state else None,
+        attempt=attempt,
+        cancel_requested=bool(cancel_requested),
+        submitted_at=float(submitted_at),
+        retries=int(retries),
+    )
