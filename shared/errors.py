@@ -1,49 +1,52 @@
-"""Every error imagefleet raises on purpose, in one tree.
+"""Every error that imagefleet raises on purpose, in one tree.
 
     ImagefleetError
     ├── InvalidRequest        a field of a job is wrong; names field, value and limit
-    ├── UnknownJob            no record of that job id
-    ├── UnknownRun            no dataset of that name is known
-    ├── PlanConflict          another dataset is planned in that destination
+    ├── UnknownJob            no record has this job id
+    ├── UnknownRun            no bulk run has this name or destination
+    ├── PlanConflict          the destination holds the plan of another dataset
     ├── PlanDamaged           the plan in the destination cannot be used
-    ├── JobFailed             the job ended in state "failed"; carries the stored code
+    ├── JobFailed             the job ended in state "failed"; has the code of its error
     ├── JobCancelled          the job ended in state "cancelled"
-    ├── ResultTimeout         waited long enough; the job goes on
-    ├── ConfigurationError    a setting is wrong; nothing can start
+    ├── ResultTimeout         the time to wait is over; the job goes on
+    ├── ConfigurationError    a setting is wrong; the process cannot start
     │   └── TooLittleMemory   the model, its batch and its shapes do not fit this host
-    ├── CheckpointError       the model folder is missing, damaged or of another family
-    ├── MessageRejected       a queue message is broken or of a version we do not speak
+    ├── CheckpointError       the model's checkpoint is missing, damaged or of another family
+    ├── MessageRejected       a queue message is broken, or of a version that is not supported
     ├── CallbackRefused       a callback address is not allowed
-    ├── InvalidInput          a picture to start from is not there, or is none
-    ├── InputUnavailable      a picture to start from cannot be fetched for now
-    ├── TooManyDeliveries     a job took its worker down again and again
-    ├── LeaseLost             another attempt owns the job now
-    ├── BrokerUnavailable     Redis cannot be reached, or refuses us
-    ├── QueueFull             as many jobs wait as are allowed to
-    │   └── TenantLimit       of this tenant
+    ├── InvalidInput          an init image does not exist or cannot be read
+    ├── InputUnavailable      an init image cannot be fetched now
+    ├── TooManyDeliveries     the workers that ran the job died too often
+    ├── LeaseLost             the job does not belong to this attempt any more
+    ├── BrokerUnavailable     Redis cannot be reached, or refuses commands
+    ├── QueueFull             as many jobs wait as are allowed
+    │   └── TenantLimit       as many jobs of this tenant wait as are allowed
     ├── StorageUnavailable    the object store cannot be reached, or fails for now
-    ├── StorageDenied         the object store answered and will not let us
-    ├── DeviceError           the accelerator failed on a batch
-    └── WorkerError           the worker failed in a way nobody thought of
+    ├── StorageDenied         the object store refuses the request
+    ├── DeviceError           the devices failed on a batch because of the job
+    └── WorkerError           the worker failed in an unexpected way
 
-`code` is stable and travels in records, callbacks and logs. `retryable` answers one question:
-may the same work succeed if it is simply tried again?
+`code` is stable: it is stored in records and sent in callbacks and logs. `retryable` says whether
+the same work may succeed if it is tried again without a change.
 """
 
 from typing import ClassVar
 
 
 class ImagefleetError(Exception):
-    """Base of the tree. `str(error)` is one sentence that says what to do."""
+    """Base of the tree. `str(error)` says what is wrong and what to do."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
-    most_retries: ClassVar[int | None] = None
-    """Fewer than the fleet allows, where trying on is no use."""
+    max_retries: ClassVar[int | None] = None
+    """A limit of its own, where more retries are of no use. None: the limit of the fleet."""
 
 
 class InvalidRequest(ImagefleetError):
-    """A job's field is refused. Never becomes valid by trying again."""
+    """A field of a job is refused. It is never valid on a retry.
+
+    `field` and `value` name what is wrong, `limit` says what is allowed.
+    """
 
     code = "invalid_request"
 
@@ -60,31 +63,31 @@ class InvalidRequest(ImagefleetError):
 
 
 class UnknownJob(ImagefleetError):
-    """No record of that id: never submitted here, or expired."""
+    """No record has this job id: it was never submitted here, or its record expired."""
 
     code = "unknown_job"
 
 
 class UnknownRun(ImagefleetError):
-    """No plan in that destination and no record of that run."""
+    """There is no plan in this destination, and no record of this bulk run."""
 
     code = "unknown_run"
 
 
 class PlanConflict(ImagefleetError):
-    """The destination holds the plan of another dataset. It is left as it is."""
+    """The destination holds the plan of another dataset. Nothing there was changed."""
 
     code = "plan_conflict"
 
 
 class PlanDamaged(ImagefleetError):
-    """The plan, or a shard's file of rows, is not what was written."""
+    """The plan, or a shard's file of rows, differs from what was written."""
 
     code = "plan_damaged"
 
 
 class JobFailed(ImagefleetError):
-    """The job ended in state `failed`. `failure_code` is the code of what happened there."""
+    """The job ended in state `failed`. `failure_code` is the code of its error."""
 
     code = "job_failed"
 
@@ -103,27 +106,28 @@ class JobCancelled(ImagefleetError):
 
 
 class ResultTimeout(ImagefleetError, TimeoutError):
-    """The wait ended, the job did not. Waiting again is fine."""
+    """The job did not end within the time to wait. It goes on, and one may wait again."""
 
     code = "result_timeout"
     retryable = True
 
 
 class ConfigurationError(ImagefleetError):
-    """A setting is missing or wrong. Said at start, never at the first job."""
+    """A setting is missing or wrong. It is raised at start, never at the first job."""
 
     code = "configuration_error"
 
 
 class TooLittleMemory(ConfigurationError):
-    """The model with this batch and these shapes does not fit. Says what it needs and what there
-    is."""
+    """The model with this batch and these shapes does not fit. The message says how much memory
+    is needed and how much there is."""
 
     code = "too_little_memory"
 
 
 class CheckpointError(ImagefleetError):
-    """The checkpoint cannot be used. Lists every missing, unused and misshapen weight at once."""
+    """The checkpoint cannot be used. The message lists every missing, unused and misshapen
+    weight."""
 
     code = "checkpoint_error"
 
@@ -135,80 +139,81 @@ class MessageRejected(ImagefleetError):
 
 
 class CallbackRefused(ImagefleetError):
-    """A callback address points where we do not send: inside the network, or not http(s)."""
+    """A callback address is not allowed: it is inside the network, or not http(s)."""
 
     code = "callback_refused"
 
 
 class InvalidInput(ImagefleetError):
-    """A picture that a job starts from is not there, may not be fetched, or cannot be read."""
+    """An init image or mask does not exist, may not be fetched, or cannot be read."""
 
     code = "invalid_input"
 
 
 class InputUnavailable(ImagefleetError):
-    """A picture that a job starts from cannot be fetched now; it may be there later."""
+    """An init image or mask cannot be fetched now. A later attempt may succeed."""
 
     code = "input_unavailable"
     retryable = True
 
 
 class TooManyDeliveries(ImagefleetError):
-    """The job was delivered to workers more often than allowed and none survived it."""
+    """The job was delivered as often as is allowed, and every worker died with it."""
 
     code = "too_many_deliveries"
 
 
 class LeaseLost(ImagefleetError):
-    """This attempt no longer owns the job, so what it made must not be shown."""
+    """This attempt does not hold the job any more, so its result must not be recorded."""
 
     code = "lease_lost"
 
 
 class BrokerUnavailable(ImagefleetError, ConnectionError):
-    """Redis is unreachable, full, or refused the credentials."""
+    """Redis cannot be reached, takes no writes, or refuses the credentials."""
 
     code = "broker_unavailable"
     retryable = True
 
 
 class QueueFull(ImagefleetError):
-    """As many jobs wait as the fleet's operators allow. Nothing was accepted; later it may be."""
+    """As many jobs wait as the operators allow. Nothing was accepted; it may be later."""
 
     code = "queue_full"
     retryable = True
 
 
 class TenantLimit(QueueFull):
-    """As many jobs of this tenant wait as it may have waiting."""
+    """As many jobs of this tenant wait as the operators allow."""
 
     code = "tenant_limit"
 
 
 class StorageUnavailable(ImagefleetError, ConnectionError):
-    """The object store is unreachable or failing; the same put may succeed later."""
+    """The object store cannot be reached or fails. The same request may succeed later."""
 
     code = "storage_unavailable"
     retryable = True
 
 
 class StorageDenied(ImagefleetError):
-    """The object store refuses: credentials, missing bucket, no rights, full disk."""
+    """The object store refuses: wrong credentials, no bucket, no rights, or a full disk."""
 
     code = "storage_denied"
 
 
 class DeviceError(ImagefleetError):
-    """The accelerator or its runtime failed on a batch, and the job's prompt is to blame: the
-    same devices paint a known picture well. Tried once more, with luck elsewhere."""
+    """The devices or their runtime failed on a batch, and the job is the cause: the same devices
+    generate a known image without error. The job is retried once, perhaps on another
+    worker."""
 
     code = "device_error"
     retryable = True
-    most_retries = 1
+    max_retries = 1
 
 
 class WorkerError(ImagefleetError):
-    """The worker failed in a way nobody thought of. Its host, or the moment, may be to blame."""
+    """The worker failed in an unexpected way. The cause may be its host or may pass."""
 
     code = "worker_error"
     retryable = True

@@ -1,6 +1,6 @@
-"""Settings that both sides read, from the environment (`IMAGEFLEET_…`) or from flags.
+"""Settings that producers and workers share, from the environment (`IMAGEFLEET_…`) or from flags.
 
-Nothing is read at import: whoever starts a process makes one `Settings` and passes it on.
+Nothing is read at import. The entry point of a process creates one `Settings` and passes it on.
 """
 
 from typing import Self
@@ -16,13 +16,13 @@ ENV_PREFIX = "IMAGEFLEET_"
 
 
 class Settings(BaseSettings):
-    """What a producer needs, and every process shares."""
+    """The settings of a producer. Workers add their own to them."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
     redis_url: SecretStr = Field(
         default=SecretStr("redis://localhost:6379/0"),
-        description="Broker, job records and webhook outbox. redis://, rediss://, unix:// or "
+        description="Redis: queues, job records and outbox. redis://, rediss://, unix:// or "
         "sentinel://host:26379,host2:26379/service.",
     )
     namespace: str = Field(
@@ -33,12 +33,12 @@ class Settings(BaseSettings):
     retention_s: int = Field(
         default=7 * 24 * 3600,
         ge=60,
-        description="Seconds a finished job's record is kept. Pictures are never deleted.",
+        description="Seconds that a finished job's record is kept. Images are never deleted.",
     )
 
     @field_validator("redis_url")
     @classmethod
-    def _is_a_redis(cls, url: SecretStr) -> SecretStr:
+    def _check_redis_url(cls, url: SecretStr) -> SecretStr:
         text = url.get_secret_value()
         if text.startswith(sentinel.SCHEME):
             sentinel.Address.parse(text)
@@ -51,18 +51,21 @@ class Settings(BaseSettings):
                 raise ValueError("must end in the number of a database, as in redis://host:6379/0")
             try:
                 port = parts.port
-            except ValueError:  # whose words quote what may be a part of the password
-                raise ValueError("port is no number; in a password write %3F for a ?") from None
+            except ValueError:  # its message may quote a part of the password
+                raise ValueError(
+                    "must have a number as its port; in a password write %3F for a ?"
+                ) from None
             if port == 0:
                 raise ValueError("must not name port 0")
         return url
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
-        """Environment plus `overrides` that are not None.
+        """Return the environment's settings, changed by those `overrides` that are not None.
 
         Raises:
-            ConfigurationError: names the variable or the override, and the value unless secret.
+            ConfigurationError: a setting is wrong. Names its variable or override, and its value
+                unless that is secret.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
         try:

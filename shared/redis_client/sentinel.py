@@ -1,8 +1,8 @@
-"""A Redis that Sentinels watch: clients ask them for the master, again after each failover.
+"""A Redis behind Sentinels: clients ask them for the master, and ask again after a failover.
 
     sentinel://[[user]:password@]host:26379,host2:26379/service[?db=0&sentinel_password=…]
 
-User and password are those of the Redis itself.
+`user` and `password` are those of Redis, `sentinel_password` is that of the Sentinels.
 """
 
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from redis import Redis
 
 SCHEME: Final = "sentinel://"
-_PORT: Final = 26379
+_DEFAULT_PORT: Final = 26379
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """What such a URL says."""
+    """The parts of a `sentinel://` URL."""
 
     hosts: tuple[tuple[str, int], ...]
     service: str
@@ -29,17 +29,17 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Raises ValueError with a sentence."""
+        """Parse a URL. Raises ValueError, whose message says what is wrong."""
         rest, _, query = url.removeprefix(SCHEME).partition("?")
-        place, _, service = rest.partition("/")
-        credentials, _, hosts = place.rpartition("@")
+        authority, _, service = rest.partition("/")
+        credentials, _, hosts = authority.rpartition("@")
         username, _, password = credentials.partition(":")
         options = dict(parse_qsl(query))
         db, sentinel_password = options.pop("db", "0"), options.pop("sentinel_password", None)
         if not hosts or not service or "/" in service or not db.isdecimal() or options:
             raise ValueError("must look like sentinel://host:26379,host2:26379/service?db=0")
         return cls(
-            hosts=tuple(_host(text) for text in hosts.split(",")),
+            hosts=tuple(_parse_host(text) for text in hosts.split(",")),
             service=unquote(service),
             db=int(db),
             username=unquote(username) or None,
@@ -48,7 +48,7 @@ class Address:
         )
 
     def celery_url(self) -> str:
-        """As kombu and Celery's result backend spell it; the rest is in `celery_options`."""
+        """Return the address as kombu and Celery's result backend spell it."""
         credentials = ""
         if self.password is not None:
             credentials = f"{quote(self.username or '', safe='')}:{quote(self.password, safe='')}@"
@@ -57,25 +57,25 @@ class Address:
         )
 
     def celery_options(self) -> dict[str, Any]:
-        """What the URL cannot tell them."""
-        watchers = {"password": self.sentinel_password} if self.sentinel_password else {}
-        return {"master_name": self.service, "sentinel_kwargs": watchers}
+        """Return the transport options for what `celery_url` cannot hold."""
+        sentinel_options = {"password": self.sentinel_password} if self.sentinel_password else {}
+        return {"master_name": self.service, "sentinel_kwargs": sentinel_options}
 
 
 def connect(url: str, options: dict[str, Any]) -> "Redis":
-    """A client of whoever is master now. Raises ValueError as `Address.parse`."""
+    """Return a client of the current master. Raises ValueError like `Address.parse`."""
     from redis.sentinel import Sentinel
 
     from imagefleet.shared.redis_client.sentinel_connection import SentinelMasterConnection
 
     address = Address.parse(url)
-    watchers = {
+    sentinel_options = {
         "socket_timeout": options["socket_connect_timeout"],
         "socket_connect_timeout": options["socket_connect_timeout"],
         "password": address.sentinel_password,
     }
-    sentinels: Any = Sentinel  # redis-py types the class, but not this part of it
-    found: Redis = sentinels(address.hosts, sentinel_kwargs=watchers).master_for(
+    sentinel_class: Any = Sentinel  # redis-py types the class, but not `master_for`
+    client: Redis = sentinel_class(address.hosts, sentinel_kwargs=sentinel_options).master_for(
         address.service,
         db=address.db,
         username=address.username,
@@ -83,11 +83,11 @@ def connect(url: str, options: dict[str, Any]) -> "Redis":
         connection_class=SentinelMasterConnection,
         **options,
     )
-    return found
+    return client
 
 
-def _host(text: str) -> tuple[str, int]:
+def _parse_host(text: str) -> tuple[str, int]:
     host, _, port = text.partition(":")
-    if not host or not (port or str(_PORT)).isdecimal():
-        raise ValueError(f"{text!r} is not a Sentinel's host:port")
-    return host, int(port or _PORT)
+    if not host or not (port or str(_DEFAULT_PORT)).isdecimal():
+        raise ValueError(f"{text!r} is not the host:port of a Sentinel")
+    return host, int(port or _DEFAULT_PORT)

@@ -1,21 +1,24 @@
-"""A connection to whoever is master, also when it is made again in the midst of a command.
+"""A connection to the current Redis master, also after it is reconnected during a command.
 
-redis-py asks the Sentinels only when a connection leaves its pool. One that breaks while a command
-is tried again goes back to the address it had: with the patience of `RETRY_FOREVER` a worker's
-thread waited for a dead master for ever, and its job with it.
+redis-py asks the Sentinels only when a connection leaves its pool. A connection that breaks while a
+command is retried reconnects to its old address. With `RETRY_FOREVER` a worker's thread, and its
+job, would wait for a dead master forever.
 """
 
 from redis.sentinel import SentinelManagedConnection
 
 
 class SentinelMasterConnection(SentinelManagedConnection):
-    """Asks the Sentinels before each connect."""
+    """A connection that asks the Sentinels for the master before each connect."""
 
     def connect_check_health(
         self, check_health: bool = True, retry_socket_connect: bool = True
     ) -> None:
-        """What a command calls without a socket. `connect` asks, and comes here once more to
-        connect without retries of its own."""
+        """Connect to the current master.
+
+        A command calls this method if it has no socket. `connect` asks the Sentinels, and calls
+        this method again with `retry_socket_connect=False`.
+        """
         if retry_socket_connect and not self._sock:
             self.connect()  # type: ignore[no-untyped-call]
         else:

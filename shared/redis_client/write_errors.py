@@ -1,7 +1,8 @@
-"""A Redis that answers, but takes no writes for now: too few replicas, a failing disk, no memory, a
-replica for a moment, busy with a long script.
+"""Errors of a Redis that answers, but takes no writes for now.
 
-Goes in: an error of redis-py. Comes out: whether it will pass, and a retry that waits until then.
+Causes are too few replicas, a failing disk, no memory, a master that is a replica for a moment, or
+a long script. An error of redis-py comes in. Out comes whether it is temporary, and a retry that
+waits until it is over.
 """
 
 import re
@@ -12,31 +13,33 @@ import redis
 from redis.retry import Retry
 
 _CODE: Final = re.compile(r"(^|: -?)(NOREPLICAS|MISCONF|MASTERDOWN|READONLY|OOM|BUSY) ")
-"""At the start; or behind `caused error: ` (redis-py's pipelines), `because of: ` (EXEC) and
-`script: 1: -` (scripts of Redis 6.2)."""
-_PASSING: Final = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
+"""The code is at the start, or behind `caused error: ` (redis-py's pipelines), `because of: `
+(EXEC) or `script: 1: -` (scripts of Redis 6.2)."""
+_TEMPORARY: Final = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
 
 T = TypeVar("T")
 
 
 class WritesRefused(redis.ResponseError):
-    """What redis-py has no class of its own for."""
+    """A temporary error for which redis-py has no class of its own."""
 
 
 def is_temporary(error: Exception) -> bool:
-    """Whether the same command is taken later, with nothing done to it."""
-    if isinstance(error, (*_PASSING, WritesRefused)):
+    """Return whether Redis did nothing, and may take the same command later."""
+    if isinstance(error, (*_TEMPORARY, WritesRefused)):
         return True
     return isinstance(error, redis.ResponseError) and bool(_CODE.search(str(error)))
 
 
 class RetryUntilWritable(Retry):
-    """Tries again what will pass, as if the connection had been lost."""
+    """A retry that treats temporary errors like a lost connection."""
 
     def call_with_retry(
         self, do: Callable[[], T], fail: Callable[..., Any], *args: Any, **options: Any
     ) -> T:
-        def sorted_out() -> T:
+        """Call `do` until it succeeds; redis-py documents the parameters."""
+
+        def do_and_classify() -> T:
             try:
                 return do()
             except redis.ResponseError as error:
@@ -44,4 +47,4 @@ class RetryUntilWritable(Retry):
                     raise WritesRefused(str(error)) from error
                 raise
 
-        return super().call_with_retry(sorted_out, fail, *args, **options)
+        return super().call_with_retry(do_and_classify, fail, *args, **options)

@@ -1,8 +1,8 @@
-"""Where pictures go: one interface, and which implementation a URL means.
+"""Object stores for images and datasets. The URL selects the implementation.
 
-file:///var/pictures, file://./out     a folder, absolute or relative
-s3://bucket/prefix                     S3; query: endpoint_url=…, region=…
-memory://                              nothing stays
+file:///var/images, file://./out     a folder, absolute or relative
+s3://bucket/prefix                   S3; query: endpoint_url=…, region=…
+memory://                            the memory of this process
 """
 
 from pathlib import Path
@@ -21,10 +21,10 @@ _S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
 
 
 def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore:
-    """The store behind `url`, which came from `setting`. Touches nothing yet: `check` does.
+    """Return the store of `url`, which is the value of `setting`. `check` connects to it first.
 
     Raises:
-        ConfigurationError: not an address of a store, or its client is not installed.
+        ConfigurationError: `url` is not the address of a store, or its client is not installed.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "file":
@@ -55,7 +55,7 @@ def _open_s3(url: str, setting: str) -> ObjectStore:
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if unknown := sorted(options.keys() - _S3_OPTIONS):
         known = ", ".join(sorted(_S3_OPTIONS))
-        raise ConfigurationError(f"{setting}: no option {unknown[0]}, only {known}")
+        raise ConfigurationError(f"{setting}: there is no option {unknown[0]}, only {known}")
     if not parts.netloc or "@" in parts.netloc:
         raise ConfigurationError(f"{setting}: must be s3://bucket/prefix, without credentials")
     return S3Store(

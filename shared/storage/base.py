@@ -1,7 +1,7 @@
-"""What every object store is: a few verbs over keys and bytes.
+"""The interface of object stores: a few methods that take keys and bytes.
 
-Knows no vendor, no folder, no job. Keys are relative, '/'-separated and plain, so that none can
-point outside the store's root.
+This module does not know any vendor, folder or job. Keys are relative, plain and separated by '/',
+so that no key can point outside the root of its store.
 """
 
 import hashlib
@@ -17,72 +17,77 @@ from imagefleet.shared.errors import InvalidRequest, StorageDenied, StorageUnava
 
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _KEY: Final = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
-_LONGEST_KEY: Final = 1_024
+_MAX_KEY_CHARACTERS: Final = 1_024
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredObject:
-    """What a put leaves behind."""
+    """The address, digest and size of an object that was put."""
 
     key: str
     url: str
     sha256: str
-    """hexadecimal"""
+    """Hexadecimal."""
     size: int
-    """bytes"""
+    """Bytes."""
 
 
 class ObjectStore(Protocol):
-    """Every verb raises StorageUnavailable (try again) or StorageDenied (do not)."""
+    """A store of objects by key.
+
+    Every method may raise StorageUnavailable (a retry may succeed) or StorageDenied (it will not).
+    """
 
     url: str
-    """Of the root, ending in '/', without credentials. An object's is this and its key."""
+    """The URL of the root, ending in '/', without credentials. An object's URL is this + key."""
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
-        """Store `data` whole or not at all, over what was there."""
+        """Store `data` whole or not at all. An object with this key is replaced."""
 
     def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
-        """As `put`, of a file too large to hold: all of it, from its beginning."""
+        """Store a file that is too large for memory, from its beginning; otherwise like `put`."""
 
     def get(self, key: str) -> bytes:
-        """Raises KeyError if there is no such object."""
+        """Return the object's content. Raises KeyError if it does not exist."""
 
-    def exists(self, key: str) -> bool: ...
+    def exists(self, key: str) -> bool:
+        """Return whether there is an object with this key."""
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """Keys that start with `prefix`, in no promised order."""
+        """Yield the keys that start with `prefix`, in any order."""
 
     def delete(self, key: str) -> None:
-        """Nothing happens if there is no such object."""
+        """Delete the object, if it exists."""
 
     def delete_below(self, folder: str) -> None:
-        """Everything whose key begins with `folder` and '/', and what killed puts left there."""
+        """Delete all objects whose keys begin with `folder` and '/', and what killed puts left."""
 
     def check(self) -> None:
-        """Prove that we can write and read.
+        """Write and read a small object.
 
         Raises:
-            ConfigurationError, StorageDenied, StorageUnavailable: what is wrong, in one sentence.
+            ConfigurationError, StorageDenied, StorageUnavailable: the store cannot be used.
         """
 
 
 def check_key(key: str) -> str:
-    """Return `key` if it can be one. Raises InvalidRequest."""
-    if len(key) > _LONGEST_KEY or not _KEY.fullmatch(key):
+    """Return `key` if it is valid. Raises InvalidRequest."""
+    if len(key) > _MAX_KEY_CHARACTERS or not _KEY.fullmatch(key):
         raise InvalidRequest(
             "key", key, "must be plain names joined by '/', at most 1024 characters"
         )
     return key
 
 
-def stored(root: str, key: str, data: bytes) -> StoredObject:
+def describe_object(root: str, key: str, data: bytes) -> StoredObject:
+    """Return the description of an object in the store with the URL `root`."""
     return StoredObject(
         key=key, url=root + key, sha256=hashlib.sha256(data).hexdigest(), size=len(data)
     )
 
 
-def stored_file(root: str, key: str, source: BufferedIOBase) -> StoredObject:
-    """As `stored`; leaves `source` at its beginning."""
+def describe_file(root: str, key: str, source: BufferedIOBase) -> StoredObject:
+    """Return the description of a file's object, and rewind `source`."""
     source.seek(0)
     sha256 = hashlib.file_digest(source, "sha256").hexdigest()
     size = source.tell()
@@ -91,20 +96,20 @@ def stored_file(root: str, key: str, source: BufferedIOBase) -> StoredObject:
 
 
 def delete_each(store: ObjectStore, folder: str) -> None:
-    """`delete_below` of stores in which a killed put leaves nothing."""
+    """Implement `delete_below` for stores in which a killed put leaves nothing."""
     for key in list(store.list(f"{check_key(folder)}/")):
         store.delete(key)
 
 
-def prove(store: ObjectStore) -> None:
-    """Write, read and remove one small object under a name nobody else has."""
+def check_round_trip(store: ObjectStore) -> None:
+    """Write, read and delete a small object under a name of its own."""
     key, data = f"check-{uuid.uuid4().hex}", b"imagefleet was here"
     store.put(key, data, "text/plain")
     try:
-        found = store.get(key)
+        read = store.get(key)
     except KeyError:
-        found = b""
-    if found != data:
+        read = b""
+    if read != data:
         raise StorageUnavailable(f"{store.url} does not return what was just written to it")
     with suppress(StorageDenied):  # a worker needs no right to delete
         store.delete(key)

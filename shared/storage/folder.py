@@ -1,8 +1,8 @@
 """An object store in a folder of a local or mounted file system.
 
-A put is atomic and durable: temporary file in the same folder, fsync, rename, fsync of the folder.
-A reader sees the old object or the new one, never a part, also after a power cut.
-A folder goes with its last object.
+A put is atomic and durable: it writes a temporary file in the same folder, syncs it, renames it and
+syncs the folder. A reader sees the old object or the new one, never a part, also after a power cut.
+A folder is removed with its last object.
 """
 
 import errno
@@ -18,27 +18,33 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from imagefleet.shared.errors import StorageDenied, StorageUnavailable
-from imagefleet.shared.storage.base import StoredObject, check_key, prove, stored, stored_file
+from imagefleet.shared.storage.base import (
+    StoredObject,
+    check_key,
+    check_round_trip,
+    describe_file,
+    describe_object,
+)
 
 _CHUNK_BYTES: Final = 1 << 20
-_TRIES: Final = 5
-"""To create a file beside those who delete others in its folder."""
-_WHY_DENIED: Final = {
+_MAX_CREATE_RETRIES: Final = 5
+"""Retries to create a file in a folder that others may remove with its last object."""
+_DENIED_REASONS: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
-    errno.EACCES: "no right to do so",
-    errno.EPERM: "no right to do so",
+    errno.EACCES: "this user has no right to do so",
+    errno.EPERM: "this user has no right to do so",
     errno.EROFS: "the file system is read-only",
-    errno.ENOTDIR: "a file stands where a folder is needed",
-    errno.EEXIST: "a file stands where a folder is needed",
-    errno.EISDIR: "a folder stands where the file belongs",
+    errno.ENOTDIR: "there is a file where a folder is needed",
+    errno.EEXIST: "there is a file where a folder is needed",
+    errno.EISDIR: "there is a folder where the file belongs",
     errno.ENAMETOOLONG: "the file system cannot hold so long a name",
 }
-"""Anything else (EIO, ESTALE, too many open files …) may pass."""
+"""All other errors (EIO, ESTALE, too many open files …) may be temporary."""
 
 
 class FolderStore:
-    """Objects are files under `root`, with the key as their path."""
+    """A store whose objects are files under `root`, with the key as their path."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -46,17 +52,17 @@ class FolderStore:
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         self._put(key, io.BytesIO(data))
-        return stored(self.url, key, data)
+        return describe_object(self.url, key, data)
 
     def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
-        done = stored_file(self.url, key, source)
+        description = describe_file(self.url, key, source)
         self._put(key, source)
-        return done
+        return description
 
     def _put(self, key: str, source: BufferedIOBase) -> None:
         path = self._path(key)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        with _clear_errors(f"cannot store {path}"):
+        with _translate_errors(f"cannot store {path}"):
             file = _create(temporary)
             try:
                 _write_through(file, source)
@@ -65,12 +71,12 @@ class FolderStore:
                 with suppress(OSError):
                     temporary.unlink()
                 raise
-            with suppress(FileNotFoundError):  # the object was deleted since, and its folder
+            with suppress(FileNotFoundError):  # the object and its folder were deleted meanwhile
                 _sync_folder(path.parent)
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
-        with _clear_errors(f"cannot read {path}"):
+        with _translate_errors(f"cannot read {path}"):
             try:
                 return path.read_bytes()
             except FileNotFoundError:
@@ -78,14 +84,14 @@ class FolderStore:
 
     def exists(self, key: str) -> bool:
         path = self._path(key)
-        with _clear_errors(f"cannot look at {path}"):
+        with _translate_errors(f"cannot check {path}"):
             return path.is_file()
 
     def list(self, prefix: str = "") -> Iterator[str]:
         folder = prefix.rpartition("/")[0]
         start = self._path(folder) if folder else self._root
-        with _clear_errors(f"cannot list {start}"):
-            for at, _, names in os.walk(start, onerror=_pass_by_the_gone):
+        with _translate_errors(f"cannot list {start}"):
+            for at, _, names in os.walk(start, onerror=_ignore_missing_folder):
                 for name in names:
                     key = Path(at, name).relative_to(self._root).as_posix()
                     if key.startswith(prefix) and not name.startswith("."):
@@ -93,41 +99,41 @@ class FolderStore:
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with _clear_errors(f"cannot delete {path}"):
+        with _translate_errors(f"cannot delete {path}"):
             path.unlink(missing_ok=True)
         self._remove_empty(path.parent)
 
     def delete_below(self, folder: str) -> None:
         path = self._path(folder)
-        with _clear_errors(f"cannot delete {path}"):
-            for at, _, names in os.walk(path, topdown=False, onerror=_pass_by_the_gone):
+        with _translate_errors(f"cannot delete {path}"):
+            for at, _, names in os.walk(path, topdown=False, onerror=_ignore_missing_folder):
                 for name in names:
                     Path(at, name).unlink(missing_ok=True)
                 self._remove_empty(Path(at))
 
     def check(self) -> None:
-        prove(self)
+        check_round_trip(self)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Take away `folder` and those above it, below the root, that hold nothing any more."""
-        with suppress(OSError):  # not empty, or another was faster
+        """Remove `folder` and its parents below the root, as far as they are empty."""
+        with suppress(OSError):  # the folder is not empty, or another process removed it
             while folder != self._root:
                 folder.rmdir()
                 folder = folder.parent
 
 
-def _pass_by_the_gone(error: OSError) -> None:
-    """What cannot be listed must not look empty: whoever finds nothing there makes it again."""
+def _ignore_missing_folder(error: OSError) -> None:
+    """Raise all other errors: a caller that sees an empty folder would create the objects again."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
 def _create(path: Path) -> BinaryIO:
-    """A new file. Whoever deletes the last object in its folder takes that away meanwhile."""
-    for _ in range(_TRIES):
+    """Create a file and its folder. Another process may remove the folder in between."""
+    for _ in range(_MAX_CREATE_RETRIES):
         with suppress(FileNotFoundError):
             _make_folder(path.parent)
             return path.open("xb")
@@ -135,7 +141,10 @@ def _create(path: Path) -> BinaryIO:
 
 
 def _make_folder(folder: Path) -> None:
-    """`mkdir -p`, durable: a synced file in a folder that a power cut forgets is lost too."""
+    """Create a folder and its parents durably.
+
+    Without a sync of the parents, a power cut could lose the folder with the synced files in it.
+    """
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -162,10 +171,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _clear_errors(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
+    """Map OSError inside the block to StorageDenied or StorageUnavailable."""
     try:
         yield
     except OSError as error:
-        if why := _WHY_DENIED.get(error.errno or 0):
+        if why := _DENIED_REASONS.get(error.errno or 0):
             raise StorageDenied(f"{what}: {why}") from error
         raise StorageUnavailable(f"{what}: {error.strerror or error}") from error

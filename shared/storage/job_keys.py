@@ -1,13 +1,16 @@
-"""Object keys, from the job id and the image index alone: a second attempt writes over the first.
+"""Object keys of a job's images. They depend on the job id and the image index only, so a second
+attempt overwrites the objects of the first.
 
-jobs/<job id>/<image index>.png     the picture
-jobs/<job id>/<image index>.json    how it came to be
+jobs/<job id>/<image index>.png     the image (or .webp, .jpeg)
+jobs/<job id>/<image index>.json    its metadata
 """
 
 
 def image_key(job_id: str, index: int, extension: str) -> str:
+    """Return the key of an image."""
     return f"jobs/{job_id}/{index}.{extension}"
 
 
 def metadata_key(job_id: str, index: int) -> str:
+    """Return the key of an image's metadata."""
     return f"jobs/{job_id}/{index}.json"

@@ -1,14 +1,20 @@
-"""The object store's twin in memory: for tests and for trying things out."""
+"""An object store in memory, for tests and experiments."""
 
 import threading
 from collections.abc import Iterator
 from io import BufferedIOBase
 
-from imagefleet.shared.storage.base import StoredObject, check_key, delete_each, prove, stored
+from imagefleet.shared.storage.base import (
+    StoredObject,
+    check_key,
+    check_round_trip,
+    delete_each,
+    describe_object,
+)
 
 
 class MemoryStore:
-    """Forgets everything with its process."""
+    """Objects in the memory of this process. They are lost when it ends."""
 
     url = "memory://"
 
@@ -19,7 +25,7 @@ class MemoryStore:
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
         with self._lock:
             self._objects[check_key(key)] = bytes(data)
-        return stored(self.url, key, data)
+        return describe_object(self.url, key, data)
 
     def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
         source.seek(0)
@@ -44,4 +50,4 @@ class MemoryStore:
         delete_each(self, folder)
 
     def check(self) -> None:
-        prove(self)
+        check_round_trip(self)

@@ -1,35 +1,38 @@
-"""Trying again what a store may do later."""
+"""Retries of what fails while an object store is unavailable."""
 
 import logging
 import time
 from collections.abc import Callable
-from random import uniform
 from typing import Final, TypeVar
 
+from imagefleet.shared.backoff import backoff_s
 from imagefleet.shared.errors import StorageUnavailable
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_S: Final = 10.0
+_MIN_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 10.0
 
 T = TypeVar("T")
 
 
-def retry_while_unavailable(act: Callable[[], T], patience_s: float, what: str) -> T:
-    """Do `act` until the store can, with growing, jittered pauses. What it stores stays here
-    meanwhile: the devices have nothing to do with it.
+def retry_while_unavailable(act: Callable[[], T], retry_time_s: float, what: str) -> T:
+    """Call `act` until the store is available, with exponential, jittered backoff.
+
+    `what` names the action in the log. The devices are not occupied meanwhile.
 
     Raises:
-        StorageUnavailable: not within `patience_s`.
+        StorageUnavailable: the store was not available within `retry_time_s`.
     """
-    deadline = time.monotonic() + patience_s
-    pause_s = 0.1
+    deadline = time.monotonic() + retry_time_s
+    retries = 0
     while True:
         try:
             return act()
         except StorageUnavailable as error:
+            pause_s = backoff_s(retries, min_s=_MIN_BACKOFF_S, max_s=_MAX_BACKOFF_S)
             if time.monotonic() + pause_s > deadline:
                 raise
-            log.warning("%s failed, again in %.1f s: %s", what, pause_s, error)
-            time.sleep(uniform(0.5, 1.0) * pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            log.warning("%s failed, retry in %.1f s: %s", what, pause_s, error)
+            time.sleep(pause_s)
+            retries += 1

@@ -1,8 +1,8 @@
-"""An object store in an S3 bucket: AWS, or anything that speaks its protocol behind an endpoint.
+"""An object store in an S3 bucket, of AWS or of any server with the same protocol.
 
-The only module that knows boto3. Credentials come from the normal AWS environment (variables,
-profile, instance role) and are never read here. Every put carries its SHA-256, which the server
-compares with what arrived.
+Only this module knows boto3. boto3 takes the credentials from the usual AWS environment (variables,
+profile, instance role); this module never reads them. Every put sends its SHA-256, which the server
+compares with the data that arrived.
 """
 
 import base64
@@ -27,20 +27,20 @@ from imagefleet.shared.errors import ConfigurationError, StorageDenied, StorageU
 from imagefleet.shared.storage.base import (
     StoredObject,
     check_key,
+    check_round_trip,
     delete_each,
-    prove,
-    stored,
-    stored_file,
+    describe_file,
+    describe_object,
 )
 
-_MISSING: Final = frozenset({"NoSuchKey", "404"})
-_PASSING: Final = frozenset(
+_MISSING_CODES: Final = frozenset({"NoSuchKey", "404"})
+_TEMPORARY_CODES: Final = frozenset(
     {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
 )
-"""Answered with a 4xx, yet the same put may succeed."""
-_WHY_DENIED: Final = {
+"""The status of these answers is 4xx, yet the same put may succeed later."""
+_DENIED_REASONS: Final = {
     "NoSuchBucket": "there is no such bucket; create it, or correct IMAGEFLEET_STORAGE_URL",
-    "InvalidAccessKeyId": "the access key is unknown there; check AWS_ACCESS_KEY_ID",
+    "InvalidAccessKeyId": "the server does not know the access key; check AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
     "AccessDenied": "these credentials may not do that; they need PutObject and GetObject",
     "ExpiredToken": "the session token has expired; renew the credentials",
@@ -49,11 +49,11 @@ _WHY_DENIED: Final = {
     "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION",
 }
 _INSUFFICIENT_STORAGE: Final = 507
-_PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
+_TEMPORARY_STATUSES: Final = frozenset({408, 409, 425, 429})
 
 
 class S3Store:
-    """Objects under `prefix` in `bucket`. Safe to share between threads."""
+    """A store of the objects under `prefix` in `bucket`. Threads may share it."""
 
     def __init__(
         self,
@@ -71,76 +71,76 @@ class S3Store:
         self._client = _client(endpoint_url, region, timeout_s, attempts)
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
-        done = stored(self.url, key, data)
-        self._put(done, data, content_type)
-        return done
+        description = describe_object(self.url, key, data)
+        self._put(description, data, content_type)
+        return description
 
     def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
-        done = stored_file(self.url, key, source)
-        self._put(done, source, content_type)
-        return done
+        description = describe_file(self.url, key, source)
+        self._put(description, source, content_type)
+        return description
 
-    def _put(self, done: StoredObject, body: bytes | BufferedIOBase, content_type: str) -> None:
-        with self._clear_errors(f"put {done.key}"):
+    def _put(self, target: StoredObject, body: bytes | BufferedIOBase, content_type: str) -> None:
+        with self._translate_errors(f"put {target.key}"):
             self._client.put_object(
-                **self._at(done.key),
+                **self._location(target.key),
                 Body=body,
                 ContentType=content_type,
-                ChecksumSHA256=base64.b64encode(bytes.fromhex(done.sha256)).decode(),
+                ChecksumSHA256=base64.b64encode(bytes.fromhex(target.sha256)).decode(),
             )
 
     def get(self, key: str) -> bytes:
-        with self._clear_errors(f"get {key}"):
+        with self._translate_errors(f"get {key}"):
             try:
-                answer = self._client.get_object(**self._at(key))
+                answer = self._client.get_object(**self._location(key))
             except ClientError as error:
-                if _code(error) in _MISSING:
+                if _error_code(error) in _MISSING_CODES:
                     raise KeyError(key) from None
                 raise
             data: bytes = answer["Body"].read()
             return data
 
     def exists(self, key: str) -> bool:
-        with self._clear_errors(f"look at {key}"):
+        with self._translate_errors(f"check {key}"):
             try:
-                self._client.head_object(**self._at(key))
+                self._client.head_object(**self._location(key))
             except ClientError as error:
-                if _code(error) in _MISSING:
+                if _error_code(error) in _MISSING_CODES:
                     return False
                 raise
             return True
 
     def list(self, prefix: str = "") -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2")
-        with self._clear_errors(f"list {prefix}"):
+        with self._translate_errors(f"list {prefix}"):
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
                 for entry in page.get("Contents", ()):
                     yield entry["Key"].removeprefix(self._prefix)
 
     def delete(self, key: str) -> None:
-        with self._clear_errors(f"delete {key}"):
-            self._client.delete_object(**self._at(key))
+        with self._translate_errors(f"delete {key}"):
+            self._client.delete_object(**self._location(key))
 
     def delete_below(self, folder: str) -> None:
         delete_each(self, folder)
 
     def check(self) -> None:
-        prove(self)
+        check_round_trip(self)
 
-    def _at(self, key: str) -> dict[str, str]:
+    def _location(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + check_key(key)}
 
     @contextmanager
-    def _clear_errors(self, what: str) -> Iterator[None]:
-        """The seam: below it botocore's errors, above it ours."""
+    def _translate_errors(self, what: str) -> Iterator[None]:
+        """Map botocore's errors inside the block to ours."""
         where = f"{self.url}: cannot {what}"
         try:
             yield
         except ClientError as error:
-            raise _answered(error, where) from error
+            raise _error_from_response(error, where) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise ConfigurationError(
-                f"{where}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                f"{where}: credentials are missing; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             ) from error
         except (ParamValidationError, NoRegionError) as error:
             raise ConfigurationError(f"{where}: {error}") from error
@@ -155,7 +155,7 @@ def _client(endpoint_url: str | None, region: str | None, timeout_s: float, atte
         retries={"mode": "standard", "total_max_attempts": attempts},
         max_pool_connections=64,
         tcp_keepalive=True,
-        # One checksum, ours; the default would add a CRC32 that not every server takes.
+        # We send a SHA-256. The default would add a CRC32, which not every server accepts.
         request_checksum_calculation="when_required",
         s3={"addressing_style": "path" if endpoint_url else "auto"},
     )
@@ -166,18 +166,18 @@ def _client(endpoint_url: str | None, region: str | None, timeout_s: float, atte
         raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL: {error}") from error
 
 
-def _code(error: ClientError) -> str:
+def _error_code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _answered(error: ClientError, where: str) -> StorageDenied | StorageUnavailable:
-    """The server spoke: will the same words be heard later?"""
-    code = _code(error)
+def _error_from_response(error: ClientError, where: str) -> StorageDenied | StorageUnavailable:
+    """Decide whether the same request may succeed later."""
+    code = _error_code(error)
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    if code in _WHY_DENIED:
-        return StorageDenied(f"{where}: {_WHY_DENIED[code]}")
+    if code in _DENIED_REASONS:
+        return StorageDenied(f"{where}: {_DENIED_REASONS[code]}")
     if status == _INSUFFICIENT_STORAGE:
         return StorageDenied(f"{where}: the store is full")
-    if status >= 500 or status in _PASSING_STATUS or code in _PASSING:
+    if status >= 500 or status in _TEMPORARY_STATUSES or code in _TEMPORARY_CODES:
         return StorageUnavailable(f"{where}: the server answers {status} {code}")
     return StorageDenied(f"{where}: the server answers {status} {code}")

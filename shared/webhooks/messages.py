@@ -1,4 +1,4 @@
-"""What waits in the outbox, ready to be signed and sent, and what came of its tries."""
+"""Callbacks in the outbox, and the outcomes of their delivery attempts."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -12,20 +12,20 @@ from imagefleet.shared.jobs.model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxMessage:
-    """The JSON object in `<namespace>:outbox:messages`. Whoever writes it writes these fields."""
+    """One callback in the outbox, stored as JSON with exactly these fields."""
 
     id: str
-    """Of the event: the same for every try, and for the same event told twice."""
+    """Derived from the event, so it is the same for every attempt."""
     job_id: str
     url: str
     body: str
-    """Exactly what is signed and posted."""
+    """The text that is signed and posted."""
     attempts: int = 0
-    """Tries so far."""
+    """Delivery attempts so far."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises MessageRejected."""
+        """Read a message from its JSON. Raises MessageRejected."""
         try:
             fields = json.loads(text)
             message = cls(
@@ -34,41 +34,44 @@ class OutboxMessage:
             )
             urlsplit(message.url)
         except (ValueError, TypeError, KeyError) as error:
-            raise MessageRejected(f"outbox holds no message but {text[:80]!r}: {error}") from None
+            raise MessageRejected(
+                f"the outbox holds {text[:80]!r}, which is not a message: {error}"
+            ) from None
         return message
 
     @property
     def receiver(self) -> str:
-        """Host and port as in the URL: what shares a fate."""
+        """Host and port as in the URL. Callbacks to one receiver share its concurrency limit."""
         return urlsplit(self.url).netloc
 
     def dump(self) -> str:
+        """Return the message as JSON."""
         return json.dumps(asdict(self))
 
 
 class DeliveryVerdict(StrEnum):
-    """What a try came to."""
+    """What a delivery attempt resulted in."""
 
-    DELIVERED = "delivered"  # a 2xx
-    RETRY = "retry"  # anything that may pass
-    GONE = "gone"  # 410: the receiver wants no more
-    REFUSED = "refused"  # we do not send there
+    DELIVERED = "delivered"  # the receiver answered 2xx
+    RETRY = "retry"  # it failed, and a later attempt may succeed
+    GONE = "gone"  # the receiver answered 410: it wants no more callbacks
+    REFUSED = "refused"  # the address is not allowed, so nothing was sent
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryOutcome:
-    """Verdict, HTTP status if there was an answer, and why in a few words."""
+    """The outcome of a delivery attempt. `status` is that of the HTTP answer, if there was one."""
 
     verdict: DeliveryVerdict
     status: int | None = None
     reason: str = ""
     retry_after_s: float = 0.0
-    """How long the receiver asked us to wait."""
+    """How long the receiver asked to wait (`Retry-After`)."""
     ms: int = 0
-    """How long the try took."""
+    """Duration of the attempt in milliseconds."""
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """`500 Internal Server Error`, or why there was no answer."""
         return self.reason if self.status is None else f"{self.status} {self.reason}".rstrip()
 
@@ -77,7 +80,7 @@ class DeliveryAttempt(Model):
     """One line of a job's delivery log."""
 
     id: str
-    """Of the message."""
+    """Id of the message."""
     url: str
     attempt: int
     verdict: DeliveryVerdict
@@ -85,19 +88,19 @@ class DeliveryAttempt(Model):
     reason: str
     ms: int
     at: float
-    """Unix seconds"""
+    """Unix seconds."""
 
 
 class CallbackState(StrEnum):
-    """Where a callback stands."""
+    """The state of a callback."""
 
-    WAITING = "waiting"  # for its next try
+    WAITING = "waiting"  # for its next attempt
     GIVEN_UP = "given up"  # refused, gone, or tried for three days
     DELIVERED = "delivered"
 
 
 class CallbackEntry(Model):
-    """A callback as an operator sees it."""
+    """A callback as the command `imagefleet webhooks` shows it."""
 
     id: str
     job_id: str
@@ -107,4 +110,4 @@ class CallbackEntry(Model):
     url: str
     attempts: int
     last: DeliveryAttempt | None
-    """None before the first try, and after `retention_s`."""
+    """None before the first attempt, and after `retention_s`."""

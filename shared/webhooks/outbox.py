@@ -1,13 +1,14 @@
-"""The outbox: callbacks that are owed, in Redis, so that they outlive every process here.
+"""The outbox: the pending callbacks, kept in Redis so that they survive every process of the fleet.
 
-    <namespace>:outbox            sorted set: id by the time it is due (Unix seconds, Redis's clock)
+    <namespace>:outbox            sorted set: id by due time (Unix seconds, Redis's clock)
     <namespace>:outbox:messages   hash: id to `OutboxMessage` as JSON
-    <namespace>:outbox:given-up   sorted set: id by the time we stopped trying; message still there
-    <namespace>:outbox:gone:<url> exists while a receiver that answered 410 is left alone
-    <namespace>:outbox:log:<job>  list: what came of the job's latest tries, newest first
+    <namespace>:outbox:given-up   sorted set: id by the time it was given up; its message is kept
+    <namespace>:outbox:gone:<url> exists while a receiver that answered 410 is disabled
+    <namespace>:outbox:log:<job>  list: the job's latest delivery attempts, newest first
 
-A script that changes a job's state queues the callback for it in the same step with
-`ZADD outbox <now> <id>` and `HSET outbox:messages <id> <JSON>`, and nothing else; see add.lua.
+A script that changes a job's state queues the callback for it in the same step, with
+`ZADD outbox <now> <id>` and `HSET outbox:messages <id> <JSON>` and nothing else, as
+`outbox_add.lua` does.
 """
 
 import logging
@@ -19,7 +20,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
-from imagefleet.shared.redis_client.scripts import script
+from imagefleet.shared.jobs.redis_keys import (
+    outbox_disabled_key,
+    outbox_given_up_key,
+    outbox_key,
+    outbox_log_key,
+    outbox_messages_key,
+)
+from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.webhooks.messages import (
     CallbackEntry,
     CallbackState,
@@ -35,42 +43,41 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
+NO_RECEIVERS: Final[Mapping[str, int]] = MappingProxyType({})
 
-_LOGGED: Final = 50
-"""Tries a job; the schedule has twelve for each of its events."""
-_GIVEN_UP_KEPT: Final = 10_000
+_MAX_LOGGED: Final = 50
+"""Delivery attempts logged per job. The schedule has twelve for each of its events."""
+_MAX_GIVEN_UP: Final = 10_000
 _PLACES: Final = 8
-"""Of a receiver, a worker."""
-_LOOKED_AT: Final = 200
-"""Due messages a claim looks at when receivers are crowded."""
-_SLOW_STEP_BACK_S: Final = 5.0
-_CROWDED_STEP_BACK_S: Final = 1.0
+"""Callbacks that one worker may send to one receiver at a time."""
+_MAX_SCANNED: Final = 200
+"""Due messages that a claim looks at if receivers are busy."""
+_SLOW_DELAY_S: Final = 5.0
+_BUSY_DELAY_S: Final = 1.0
 _WEEK_S: Final = 7 * 24 * 3600
-_GONE_S: Final = _WEEK_S
-"""How long a receiver that answered 410 is left alone."""
+_DISABLED_S: Final = _WEEK_S
+"""How long a receiver that answered 410 is disabled."""
 
 
 class Outbox:
-    """One namespace's outbox. The client must decode responses. Safe to share between threads."""
+    """The outbox of one namespace. Its client must decode responses. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int = _WEEK_S) -> None:
-        """`retention_s`: how long the log of a job's tries is kept after the latest."""
+        """Keep the log of a job's delivery attempts for `retention_s` after the latest."""
         self._redis = client
         self._retention_s = retention_s
-        self._due = f"{namespace}:outbox"
-        self._messages = f"{namespace}:outbox:messages"
-        self._given_up = f"{namespace}:outbox:given-up"
-        self._gone = f"{namespace}:outbox:gone:"
-        self._log = f"{namespace}:outbox:log:"
-        self._add = script(client, __package__, "outbox_add")
-        self._claim = script(client, __package__, "outbox_claim")
-        self._postpone = script(client, __package__, "outbox_postpone")
-        self._stop = script(client, __package__, "outbox_give_up")
-        self._replay = script(client, __package__, "outbox_replay")
+        self._namespace = namespace
+        self._due = outbox_key(namespace)
+        self._messages = outbox_messages_key(namespace)
+        self._given_up = outbox_given_up_key(namespace)
+        self._add = load_script(client, __package__, "outbox_add")
+        self._claim = load_script(client, __package__, "outbox_claim")
+        self._postpone = load_script(client, __package__, "outbox_postpone")
+        self._give_up_script = load_script(client, __package__, "outbox_give_up")
+        self._replay = load_script(client, __package__, "outbox_replay")
 
     def add(self, message: OutboxMessage, pipeline: "Pipeline | None" = None) -> None:
-        """Owe `message`, due now; within `pipeline` if one is given."""
+        """Add `message`, due now; within `pipeline` if one is given."""
         self._add(
             keys=[self._due, self._messages],
             args=[message.id, message.dump()],
@@ -82,105 +89,112 @@ class Outbox:
         limit: int,
         lease_s: float,
         *,
-        busy: Mapping[str, int] = NOBODY,
+        busy: Mapping[str, int] = NO_RECEIVERS,
         slow: Collection[str] = (),
     ) -> list[OutboxMessage]:
-        """Take up to `limit` due messages, each for `lease_s`: then it comes due again, unless it
-        was settled. A receiver has 8 places, one that is `slow` has one; `busy` are taken."""
-        crowd: list[str | int] = []
+        """Claim up to `limit` due messages for `lease_s` each. After that a message is due again,
+        unless it was delivered, postponed or given up.
+
+        A receiver has 8 places, and 1 if it is `slow`. `busy` says how many of them are taken.
+        """
+        receivers: list[str | int] = []
         for receiver in {*busy, *slow}:
             places = 1 if receiver in slow else _PLACES
-            crowd += [receiver, places - busy.get(receiver, 0), int(receiver in slow)]
-        found = self._claim(
+            receivers += [receiver, places - busy.get(receiver, 0), int(receiver in slow)]
+        claimed = self._claim(
             keys=[self._due, self._messages],
             args=[
-                *(limit, lease_s, _LOOKED_AT, _PLACES),
-                *(_SLOW_STEP_BACK_S, _CROWDED_STEP_BACK_S),
-                *crowd,
+                *(limit, lease_s, _MAX_SCANNED, _PLACES),
+                *(_SLOW_DELAY_S, _BUSY_DELAY_S),
+                *receivers,
             ],
         )
-        return list(self._parsed(dict(zip(found[::2], found[1::2], strict=True))))
+        return list(self._parse(dict(zip(claimed[::2], claimed[1::2], strict=True))))
 
-    def done(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
-        """It was delivered: forget it."""
+    def mark_delivered(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
+        """Delete `message`, which was delivered, and log the attempt."""
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrem(self._due, message.id)
             pipe.hdel(self._messages, message.id)
-            self._note(pipe, message, outcome)
+            self._log_attempt(pipe, message, outcome)
             pipe.execute()
 
     def retry(self, message: OutboxMessage, pause_s: float, outcome: DeliveryOutcome) -> None:
-        """Try `message` (with its attempts counted up) again in `pause_s`."""
+        """Make `message`, whose attempts are counted up already, due again in `pause_s`."""
         with self._redis.pipeline(transaction=True) as pipe:
             self._postpone(
                 keys=[self._due, self._messages],
                 args=[message.id, message.dump(), pause_s],
                 client=pipe,
             )
-            self._note(pipe, message, outcome)
+            self._log_attempt(pipe, message, outcome)
             pipe.execute()
 
     def give_up(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
-        """Stop trying. Kept among the latest 10,000 for `replay`."""
+        """Stop sending `message`. The latest 10,000 given-up messages are kept for `replay`."""
         with self._redis.pipeline(transaction=True) as pipe:
-            self._bury(message.id, pipe)
-            self._note(pipe, message, outcome)
+            self._move_to_given_up(message.id, pipe)
+            self._log_attempt(pipe, message, outcome)
             pipe.execute()
 
     def replay(self, message_id: str) -> None:
-        """Start anew with a given-up message, and let its receiver be sent to again.
+        """Put a given-up message back with no attempts counted, and enable its receiver.
 
         Raises:
-            UnknownJob: there is none of that id.
-            MessageRejected: it was given up because it is none.
+            UnknownJob: no given-up message has this id.
+            MessageRejected: it was given up because it cannot be read.
         """
         text: Any = self._redis.hget(self._messages, message_id)
         message = text and replace(OutboxMessage.parse(text), attempts=0)
         keys = [self._due, self._messages, self._given_up]
         if not message or not self._replay(keys=keys, args=[message_id, message.dump()]):
-            raise UnknownJob(f"no given-up callback {message_id!r}: delivered, waiting, or dropped")
+            raise UnknownJob(
+                f"no given-up callback {message_id!r}: "
+                "it was delivered, still waits, or was dropped"
+            )
         self.enable(message.url)
 
     def disable(self, url: str) -> None:
-        """Leave this receiver alone for a week."""
-        self._redis.set(self._gone + url, "410", ex=_GONE_S)
+        """Send nothing to the receiver at `url` for a week."""
+        self._redis.set(outbox_disabled_key(self._namespace, url), "410", ex=_DISABLED_S)
 
     def enable(self, url: str) -> None:
-        self._redis.delete(self._gone + url)
+        """Send to the receiver at `url` again."""
+        self._redis.delete(outbox_disabled_key(self._namespace, url))
 
-    def disabled(self, url: str) -> bool:
-        return bool(self._redis.exists(self._gone + url))
+    def is_disabled(self, url: str) -> bool:
+        """Return whether the receiver at `url` is disabled."""
+        return bool(self._redis.exists(outbox_disabled_key(self._namespace, url)))
 
-    def waiting(self) -> int:
-        """How many messages are owed."""
+    def count_waiting(self) -> int:
+        """Return the number of pending messages."""
         count: Any = self._redis.zcard(self._due)
         return int(count)
 
-    def tries(self, job_id: str) -> list[DeliveryAttempt]:
-        """The latest of a job's callbacks, newest first."""
-        lines = cast(list[str], self._redis.lrange(self._log + job_id, 0, -1))
+    def attempts_of(self, job_id: str) -> list[DeliveryAttempt]:
+        """Return the latest delivery attempts of a job's callbacks, newest first."""
+        key = outbox_log_key(self._namespace, job_id)
+        lines = cast(list[str], self._redis.lrange(key, 0, -1))
         return [DeliveryAttempt.model_validate_json(line) for line in lines]
 
     def entries(self, *, failed: bool = False, limit: int = 100) -> list[CallbackEntry]:
-        """What was given up, latest first, then what waits, the longest due first."""
-        stopped: Any = self._redis.zrevrange(self._given_up, 0, limit - 1, withscores=True)
+        """Return the given-up callbacks, latest first, then the waiting ones, longest due first."""
+        given_up: Any = self._redis.zrevrange(self._given_up, 0, limit - 1, withscores=True)
         due: Any = [] if failed else self._redis.zrange(self._due, 0, limit - 1, withscores=True)
-        found = self._entries(stopped, CallbackState.GIVEN_UP) + self._entries(
-            due, CallbackState.WAITING
-        )
-        return found[:limit]
+        entries = self._entries(given_up, CallbackState.GIVEN_UP)
+        return [*entries, *self._entries(due, CallbackState.WAITING)][:limit]
 
     def entries_of(self, job_id: str) -> list[CallbackEntry]:
-        """A job's callbacks, those among them that were delivered lately."""
+        """Return a job's callbacks: given up, waiting, and delivered as far as its log goes."""
         own = [key for key, _ in self._redis.hscan_iter(self._messages, match=f"{job_id}.*")]
-        found = []
-        for key, standing in (
+        entries: list[CallbackEntry] = []
+        for key, state in (
             (self._given_up, CallbackState.GIVEN_UP),
             (self._due, CallbackState.WAITING),
         ):
             scores: Any = [(each, self._redis.zscore(key, each)) for each in own]
-            found += self._entries([pair for pair in scores if pair[1] is not None], standing)
-        return [entry for entry in found if entry.job_id == job_id] + [
+            entries += self._entries([pair for pair in scores if pair[1] is not None], state)
+        return [entry for entry in entries if entry.job_id == job_id] + [
             CallbackEntry(
                 id=each.id,
                 job_id=job_id,
@@ -190,48 +204,52 @@ class Outbox:
                 attempts=each.attempt,
                 last=each,
             )
-            for each in self.tries(job_id)
+            for each in self.attempts_of(job_id)
             if each.verdict is DeliveryVerdict.DELIVERED
         ]
 
     def _entries(
-        self, scored: list[tuple[str, float]], standing: CallbackState
+        self, scored: list[tuple[str, float]], state: CallbackState
     ) -> list[CallbackEntry]:
         texts: Any = self._redis.hmget(self._messages, [key for key, _ in scored]) if scored else []
-        found = []
+        entries = []
         for (_, at), text in zip(scored, texts, strict=True):
-            with suppress(MessageRejected):  # the courier puts rubbish aside and says so
+            with suppress(MessageRejected):  # the delivery loop gives it up and logs that
                 message = OutboxMessage.parse(text or "")
-                tries = (each for each in self.tries(message.job_id) if each.id == message.id)
-                last = next(tries, None)
+                attempts = self.attempts_of(message.job_id)
+                last = next((each for each in attempts if each.id == message.id), None)
                 entry = CallbackEntry(
                     id=message.id,
                     job_id=message.job_id,
-                    standing=standing,
+                    standing=state,
                     at=at,
                     url=message.url,
                     attempts=message.attempts if last is None else last.attempt,
                     last=last,
                 )
-                found.append(entry)
-        return found
+                entries.append(entry)
+        return entries
 
-    def _parsed(self, found: dict[str, str]) -> Iterator[OutboxMessage]:
-        for message_id, text in found.items():
+    def _parse(self, texts: dict[str, str]) -> Iterator[OutboxMessage]:
+        for message_id, text in texts.items():
             try:
                 yield OutboxMessage.parse(text)
             except MessageRejected as error:
-                log.error("callback %s cannot be sent: %s", message_id, error)
-                self._bury(message_id, None)
+                log.error(
+                    "callback %s is given up, because it cannot be read: %s", message_id, error
+                )
+                self._move_to_given_up(message_id, None)
 
-    def _bury(self, message_id: str, pipe: "Pipeline | None") -> None:
-        self._stop(
+    def _move_to_given_up(self, message_id: str, pipe: "Pipeline | None") -> None:
+        self._give_up_script(
             keys=[self._due, self._messages, self._given_up],
-            args=[message_id, _GIVEN_UP_KEPT],
+            args=[message_id, _MAX_GIVEN_UP],
             client=pipe,
         )
 
-    def _note(self, pipe: "Pipeline", message: OutboxMessage, outcome: DeliveryOutcome) -> None:
+    def _log_attempt(
+        self, pipe: "Pipeline", message: OutboxMessage, outcome: DeliveryOutcome
+    ) -> None:
         line = DeliveryAttempt(
             id=message.id,
             url=message.url,
@@ -242,7 +260,7 @@ class Outbox:
             ms=outcome.ms,
             at=round(time.time(), 3),
         )
-        key = self._log + message.job_id
+        key = outbox_log_key(self._namespace, message.job_id)
         pipe.lpush(key, line.model_dump_json())
-        pipe.ltrim(key, 0, _LOGGED - 1)
+        pipe.ltrim(key, 0, _MAX_LOGGED - 1)
         pipe.expire(key, self._retention_s)

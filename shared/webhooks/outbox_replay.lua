@@ -1,7 +1,7 @@
--- Bring a given-up message back, due now.
--- KEYS 1 outbox (sorted set)   2 messages (hash)   3 given up (sorted set)
+-- Put a given-up message back into the outbox, due now.
+-- KEYS 1 outbox (sorted set)   2 messages (hash)   3 given-up messages (sorted set)
 -- ARGV 1 id   2 message JSON
--- Returns 1 if it is back, 0 if there was no such message.
+-- Returns 1, or 0 if there is no such given-up message.
 if redis.call('ZREM', KEYS[3], ARGV[1]) == 0 then return 0 end
 redis.call('ZADD', KEYS[1], redis.call('TIME')[1], ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])

@@ -1,7 +1,7 @@
-"""Signatures of callbacks: how a worker signs, how a receiver believes.
+"""Signatures of callbacks: workers sign, and receivers verify.
 
-Standard Webhooks 1.0, https://www.standardwebhooks.com. Knows neither what a callback says
-(`shared.jobs.events`) nor how it travels (`worker.webhooks`).
+The format is Standard Webhooks 1.0, https://www.standardwebhooks.com. This module does not know
+the content of callbacks (`shared.jobs.events`) or their delivery (`worker.webhooks`).
 """
 
 import base64
@@ -21,19 +21,20 @@ SIGNATURE_HEADER: Final = "webhook-signature"
 
 _PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = range(24, 65)
-"""What the specification allows."""
+"""The lengths that the specification allows."""
 
 
 class InvalidSignature(ValueError):
-    """A message does not come from who it says, was altered, or is older than five minutes."""
+    """None of the secrets signed the message, or it is older than five minutes."""
 
 
 def new_secret() -> str:
+    """Return a random secret of 32 bytes, as `whsec_` and their base64."""
     return _PREFIX + base64.b64encode(randomness.token_bytes(32)).decode()
 
 
 def check_secrets(secrets: Sequence[str]) -> None:
-    """Raise ConfigurationError, without showing the secret, unless all can sign."""
+    """Raise ConfigurationError, without showing the secret, if one of `secrets` cannot sign."""
     for number, secret in enumerate(secrets, start=1):
         try:
             key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
@@ -47,16 +48,17 @@ def check_secrets(secrets: Sequence[str]) -> None:
 
 
 def webhook_id(callback_id: str) -> str:
-    """The `webhook-id` of a callback: the same for every try, so receivers can drop doubles.
+    """Return the `webhook-id` of a callback. It is the same for every attempt, so that receivers
+    can drop duplicates.
 
-    A digest, because a job's id may hold a full stop and the signed text is joined with them: a
-    caller could otherwise choose an id that moves the borders of what is signed.
+    It is a digest, because the signed text is id, timestamp and body joined with full stops, and a
+    job's id may contain full stops: a caller could choose an id that shifts these borders.
     """
     return f"msg_{hashlib.sha256(callback_id.encode()).hexdigest()[:32]}"
 
 
 def sign(callback_id: str, body: str, secrets: Sequence[str], at: datetime) -> dict[str, str]:
-    """The three headers for one try at `at`. Each secret signs, so that keys can be rotated."""
+    """Return the three headers of an attempt at `at`. Each secret signs, so keys can be rotated."""
     message_id, at = webhook_id(callback_id), at.astimezone(UTC)  # the library reads UTC only
     headers = {ID_HEADER: message_id, TIMESTAMP_HEADER: str(int(at.timestamp()))}
     if secrets:
@@ -70,16 +72,16 @@ def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[str]) -> N
     """Return if one of `secrets` signed these bytes within the last five minutes.
 
     Raises:
-        InvalidSignature: it did not; answer 401 and do not read the body.
+        InvalidSignature: none did. The receiver should answer 401 and not read the body.
     """
-    reason = "no secret to verify with"
+    reason = "there is no secret to verify with"
     for secret in secrets:
         try:
             Webhook(secret).verify(body, dict(headers), json_parse=False)
         except WebhookVerificationError as error:
             reason = str(error)
-        except (ValueError, OverflowError):  # headers that are not even shaped like a signature
-            reason = "malformed headers or body"
+        except (ValueError, OverflowError):  # the headers do not have the form of a signature
+            reason = "the headers or the body are malformed"
         else:
             return
     raise InvalidSignature(f"callback refused: {reason}")

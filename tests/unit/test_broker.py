@@ -1,4 +1,4 @@
-"""One Redis address, in two spellings; what a message says outside its body."""
+"""Redis addresses in our and Celery's spelling, and the headers of a job's message."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.celery_message import job_message
-from imagefleet.shared.jobs.model import JobRequest
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url, transport_options
 from imagefleet.shared.redis_client.sentinel import Address
 from imagefleet.shared.settings import Settings
@@ -16,7 +16,7 @@ from imagefleet.worker.engine.interface import ImageSpec, InitImage
 
 
 @pytest.mark.parametrize(
-    ("ours", "celery_s"),
+    ("ours", "celery"),
     [
         ("redis://localhost:6379/0", "redis://localhost:6379/0"),
         ("redis://:p@h/0?health_check_interval=2", "redis://:p@h/0?health_check_interval=2"),
@@ -30,18 +30,18 @@ from imagefleet.worker.engine.interface import ImageSpec, InitImage
         ),
     ],
 )
-def test_celery_reads_the_same_address_in_its_own_spelling(ours: str, celery_s: str) -> None:
-    assert celery_url(ours) == celery_s
+def test_celery_gets_the_same_address_in_its_own_spelling(ours: str, celery: str) -> None:
+    assert celery_url(ours) == celery
 
 
-def test_the_sentinels_service_is_told_as_an_option() -> None:
+def test_celery_gets_the_sentinel_service_as_an_option() -> None:
     assert transport_options("sentinel://a,b/fleet")["master_name"] == "fleet"
     assert "master_name" not in transport_options("redis://a/0")
 
 
-def test_the_sentinels_own_password_is_told_as_an_option() -> None:
-    told = transport_options("sentinel://:pw@a/fleet?sentinel_password=sp")
-    assert told["sentinel_kwargs"] == {"password": "sp"}
+def test_celery_gets_the_sentinels_password_as_an_option() -> None:
+    options = transport_options("sentinel://:pw@a/fleet?sentinel_password=sp")
+    assert options["sentinel_kwargs"] == {"password": "sp"}
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_the_sentinels_own_password_is_told_as_an_option() -> None:
         "sentinel://a:b/fleet",
     ],
 )
-def test_an_address_of_sentinels_that_is_none_is_refused(wrong: str) -> None:
+def test_an_invalid_sentinel_address_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="redis_url"):
         Settings.load(redis_url=wrong)
 
 
-def test_passwords_of_sentinels_do_not_show() -> None:
+def test_a_sentinel_address_hides_its_passwords_in_its_repr() -> None:
     address = Address.parse("sentinel://u:hunter2@a/fleet?sentinel_password=hunter2")
     assert (address.username, address.password, address.sentinel_password) == (
         "u",
@@ -77,18 +77,18 @@ def _headers(**parameters: object) -> dict[str, Any]:
     return headers
 
 
-def test_a_message_says_its_pictures_and_steps_where_the_request_does() -> None:
-    said = _headers(num_images_per_prompt=3, num_inference_steps=30)
-    assert (said["images"], said["steps"]) == (3, 30)
+def test_headers_have_images_and_steps_if_the_request_gives_them() -> None:
+    headers = _headers(num_images_per_prompt=3, num_inference_steps=30)
+    assert (headers["images"], headers["steps"]) == (3, 30)
     assert not {"images", "steps"} & _headers().keys()
 
 
 @pytest.mark.parametrize("strength", [0.01, 0.29, 0.5, 0.8, 1.0])
-def test_a_message_says_the_steps_that_the_engine_takes_from_a_picture(strength: float) -> None:
-    original = InitImage(pixels=np.zeros((1, 8, 8, 3), np.uint8), strength=strength, digest="")
+def test_the_steps_header_equals_the_steps_that_the_engine_denoises(strength: float) -> None:
+    init_image = InitImage(pixels=np.zeros((1, 8, 8, 3), np.uint8), strength=strength, digest="")
     for steps in range(1, 51):
         spec = ImageSpec(
-            prompt="a", num_inference_steps=steps, guidance_scale=3.0, original=original
+            prompt="a", num_inference_steps=steps, guidance_scale=3.0, init_image=init_image
         )
-        said = _headers(image="cat.png", strength=strength, num_inference_steps=steps)
-        assert said.get("steps", 0) == spec.steps
+        headers = _headers(image="cat.png", strength=strength, num_inference_steps=steps)
+        assert headers.get("steps", 0) == spec.steps

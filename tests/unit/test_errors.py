@@ -1,4 +1,4 @@
-"""Every error has a code of its own, answers whether to retry, and survives pickling."""
+"""Every error has its own code, says whether it is retryable, and can be pickled."""
 
 import pickle
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from imagefleet.shared.errors import ImagefleetError, InvalidRequest, JobFailed
 
 def _tree(root: type[ImagefleetError] = ImagefleetError) -> Iterator[type[ImagefleetError]]:
     yield root
-    for branch in root.__subclasses__():
-        yield from _tree(branch)
+    for subclass in root.__subclasses__():
+        yield from _tree(subclass)
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_every_error_has_its_own_code() -> None:
     codes = [error.code for error in _tree()]
     assert len(codes) == len(set(codes))
 
@@ -23,7 +23,7 @@ def test_the_drawing_names_every_error() -> None:
     assert all(error.__name__ in drawing for error in _tree())
 
 
-def test_only_what_may_pass_by_itself_is_retryable() -> None:
+def test_only_errors_that_may_be_temporary_are_retryable() -> None:
     retryable = {error.code for error in _tree() if error.retryable}
     assert retryable == {
         "broker_unavailable",
@@ -37,7 +37,7 @@ def test_only_what_may_pass_by_itself_is_retryable() -> None:
     }
 
 
-def test_errors_with_more_than_a_message_survive_a_process_border() -> None:
+def test_errors_with_fields_keep_them_when_pickled() -> None:
     refused = pickle.loads(pickle.dumps(InvalidRequest("seed", -1, "must be positive")))
     assert (refused.field, refused.value, str(refused)) == ("seed", -1, "seed=-1: must be positive")
     failed = pickle.loads(pickle.dumps(JobFailed("no luck", "device_error")))

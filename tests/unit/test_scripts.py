@@ -1,4 +1,4 @@
-"""What all server-side scripts must hold to."""
+"""Rules for all server-side scripts."""
 
 from tests.support.processes import ROOT
 
@@ -7,6 +7,6 @@ SCRIPTS = [
 ]
 
 
-def test_messages_go_back_only_by_the_way_that_makes_their_queue_known() -> None:
+def test_only_the_shared_function_requeues_messages_because_it_makes_their_queue_known() -> None:
     pushing = [path.name for path in SCRIPTS if "'RPUSH'" in path.read_text()]
     assert pushing == ["queue.lua"]

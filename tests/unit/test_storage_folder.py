@@ -1,4 +1,4 @@
-"""The folder store: whole or not at all, and its errors in our words."""
+"""The folder store writes objects whole or not at all, and maps errors of the system to ours."""
 
 import errno
 import os
@@ -18,42 +18,42 @@ KEY = "jobs/a/0.png"
 
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:
-    return FolderStore(tmp_path / "pictures")
+    return FolderStore(tmp_path / "images")
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "says"),
+    ("number", "kind", "sentence"),
     [
         (errno.ENOSPC, StorageDenied, "the disk is full"),
         (errno.EDQUOT, StorageDenied, "quota"),
         (errno.EROFS, StorageDenied, "read-only"),
-        (errno.EACCES, StorageDenied, "no right"),
+        (errno.EACCES, StorageDenied, "has no right"),
         (errno.EIO, StorageUnavailable, "error"),
         (errno.ESTALE, StorageUnavailable, "tale"),
     ],
 )
-def test_a_disk_that_refuses_leaves_the_old_object_and_nothing_else(
+def test_after_a_failed_put_only_the_old_object_remains(
     store: FolderStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
     kind: type[ImagefleetError],
-    says: str,
+    sentence: str,
 ) -> None:
     store.put(KEY, b"old", "image/png")
 
-    def refuse(descriptor: int) -> None:
+    def fail(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(kind, match=says):
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(kind, match=sentence):
         store.put(KEY, b"new", "image/png")
     monkeypatch.undo()
     assert store.get(KEY) == b"old"
     assert [path.name for path in files_below(tmp_path)] == ["0.png"]
 
 
-def test_a_reader_beside_writers_sees_only_whole_objects(store: FolderStore) -> None:
+def test_readers_see_only_whole_objects_while_others_write(store: FolderStore) -> None:
     versions = [bytes([number]) * 100_000 for number in range(20)]
     store.put(KEY, versions[0], "image/png")
 
@@ -62,36 +62,40 @@ def test_a_reader_beside_writers_sees_only_whole_objects(store: FolderStore) -> 
 
     with ThreadPoolExecutor(4) as pool:
         writes = [pool.submit(store.put, KEY, version, "image/png") for version in versions]
-        seen = list(pool.map(read, range(50)))
+        read_contents = list(pool.map(read, range(50)))
         for write in writes:
             write.result()
-    assert set(seen) <= set(versions)
+    assert set(read_contents) <= set(versions)
 
 
-def test_a_part_left_by_a_killed_writer_is_no_object(store: FolderStore, tmp_path: Path) -> None:
+def test_the_temporary_file_of_a_killed_put_is_not_listed(
+    store: FolderStore, tmp_path: Path
+) -> None:
     store.put(KEY, b"x", "image/png")
-    (tmp_path / "pictures/jobs/a/.1.png.0123").write_bytes(b"half")
+    (tmp_path / "images/jobs/a/.1.png.0123").write_bytes(b"half")
     assert list(store.list()) == [KEY]
 
 
-def test_a_file_in_the_place_of_the_folder_is_said_at_the_check(tmp_path: Path) -> None:
-    (tmp_path / "pictures").write_text("not a folder")
-    with pytest.raises(StorageDenied, match="a file stands where a folder is needed"):
-        FolderStore(tmp_path / "pictures").check()
+def test_the_check_reports_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "images").write_text("not a folder")
+    with pytest.raises(StorageDenied, match="there is a file where a folder is needed"):
+        FolderStore(tmp_path / "images").check()
 
 
-def test_a_folder_without_rights_is_said_at_the_check() -> None:
-    with pytest.raises(StorageDenied, match=r"/sys/pictures.*(no right|read-only)"):
-        FolderStore(Path("/sys/pictures")).check()
+def test_the_check_reports_a_folder_without_write_access() -> None:
+    with pytest.raises(StorageDenied, match=r"/sys/images.*(no right|read-only)"):
+        FolderStore(Path("/sys/images")).check()
 
 
-def test_pictures_may_be_read_by_whom_the_umask_allows(store: FolderStore, tmp_path: Path) -> None:
+def test_objects_have_the_permissions_that_the_umask_allows(
+    store: FolderStore, tmp_path: Path
+) -> None:
     with _umask(0o022):
         store.put(KEY, b"x", "image/png")
-    assert (tmp_path / "pictures" / KEY).stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "images" / KEY).stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_goes_with_its_last_object_and_the_root_stays(
+def test_a_folder_is_removed_with_its_last_object_but_the_root_is_not(
     store: FolderStore, tmp_path: Path
 ) -> None:
     for key in ("parts/0/a/1.tar", "parts/0/a/2.tar", "parts/1/b.tar"):
@@ -99,47 +103,49 @@ def test_a_folder_goes_with_its_last_object_and_the_root_stays(
     store.delete("parts/0/a/1.tar")
     assert store.exists("parts/0/a/2.tar")
     store.delete("parts/0/a/2.tar")
-    assert [path.name for path in (tmp_path / "pictures/parts").iterdir()] == ["1"]
+    assert [path.name for path in (tmp_path / "images/parts").iterdir()] == ["1"]
     store.delete("parts/1/b.tar")
-    assert list((tmp_path / "pictures").iterdir()) == []
+    assert list((tmp_path / "images").iterdir()) == []
 
 
-def test_what_killed_writers_left_goes_with_its_folder(store: FolderStore, tmp_path: Path) -> None:
+def test_delete_below_removes_the_temporary_files_of_killed_puts(
+    store: FolderStore, tmp_path: Path
+) -> None:
     store.put("parts/0/a/1.tar", b"x", "application/x-tar")
-    (tmp_path / "pictures/parts/0/a/.2.tar.killed").touch()
+    (tmp_path / "images/parts/0/a/.2.tar.killed").touch()
     store.delete_below("parts/0")
-    assert list((tmp_path / "pictures").iterdir()) == []
+    assert list((tmp_path / "images").iterdir()) == []
 
 
-def test_what_cannot_be_listed_does_not_look_empty(
+def test_a_folder_that_cannot_be_listed_is_an_error_not_empty(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(KEY, b"x", "image/png")
     assert list(store.list("nothing/here/")) == []
-    with pytest.raises(StorageDenied, match="a file stands where a folder is needed"):
+    with pytest.raises(StorageDenied, match="there is a file where a folder is needed"):
         list(store.list(f"{KEY}/"))
 
-    def refuse(path: str) -> None:
+    def fail(path: str) -> None:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(StorageDenied, match="no right"):
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(StorageDenied, match="has no right"):
         list(store.list("jobs/"))
 
 
-def test_objects_are_stored_beside_those_who_delete_the_last_one(store: FolderStore) -> None:
-    def come_and_go(number: int) -> list[bytes]:
-        found = []
+def test_puts_succeed_while_others_delete_the_last_object_of_the_folder(store: FolderStore) -> None:
+    def put_and_delete(number: int) -> list[bytes]:
+        contents = []
         for turn in range(50):
             key, data = f"parts/{number % 2}/{number}.tar", b"%d" % turn
             store.put(key, data, "application/x-tar")
-            found.append(store.get(key))
+            contents.append(store.get(key))
             store.delete(key)
-        return found
+        return contents
 
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(come_and_go, range(4)):
-            assert found == [b"%d" % turn for turn in range(50)]
+        for contents in pool.map(put_and_delete, range(4)):
+            assert contents == [b"%d" % turn for turn in range(50)]
     assert list(store.list()) == []
 
 

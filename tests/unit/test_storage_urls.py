@@ -1,4 +1,4 @@
-"""A storage URL means one store, or one clear sentence."""
+"""A storage URL selects a store, or is refused with the correct form."""
 
 import sys
 from pathlib import Path
@@ -14,19 +14,19 @@ from imagefleet.shared.storage.memory import MemoryStore
 @pytest.mark.parametrize(
     ("url", "folder"),
     [
-        ("file:///srv/pictures", "file:///srv/pictures/"),
-        ("file://localhost/srv/pictures", "file:///srv/pictures/"),
-        ("file:///srv/my%20pictures", "file:///srv/my%20pictures/"),
+        ("file:///srv/images", "file:///srv/images/"),
+        ("file://localhost/srv/images", "file:///srv/images/"),
+        ("file:///srv/my%20images", "file:///srv/my%20images/"),
         ("file://./out", f"{(Path.cwd() / 'out').as_uri()}/"),
     ],
 )
-def test_a_file_url_is_a_folder(url: str, folder: str) -> None:
+def test_a_file_url_selects_a_folder(url: str, folder: str) -> None:
     store = open_store(url)
     assert isinstance(store, FolderStore)
     assert store.url == folder
 
 
-def test_memory_is_new_every_time() -> None:
+def test_every_memory_store_is_new() -> None:
     first, second = open_store("memory://"), open_store("memory://")
     assert isinstance(first, MemoryStore)
     first.put("a", b"x", "text/plain")
@@ -34,10 +34,10 @@ def test_memory_is_new_every_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "sentence"),
     [
         ("", "must be file:///folder"),
-        ("/srv/pictures", "must be file:///folder"),
+        ("/srv/images", "must be file:///folder"),
         ("gs://bucket", "must be file:///folder"),
         ("file://out", "write file://./out"),
         ("file://server/share", "names a host"),
@@ -46,13 +46,13 @@ def test_memory_is_new_every_time() -> None:
         ("s3://bucket/a?endpoint=http://x", "no option endpoint"),
     ],
 )
-def test_anything_else_is_refused_with_what_to_write(url: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says) as refused:
+def test_other_urls_are_refused_with_the_correct_form(url: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence) as refused:
         open_store(url)
     assert "secret" not in str(refused.value)
 
 
-def test_s3_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_boto3_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "imagefleet.shared.storage.s3", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(ConfigurationError, match=r"install imagefleet\[worker\]"):

@@ -1,4 +1,4 @@
-"""Signatures: ours are Standard Webhooks, and nothing else is believed."""
+"""Signatures follow Standard Webhooks, and only valid ones are accepted."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def test_the_signature_is_the_one_the_specification_defines() -> None:
+def test_the_signature_equals_the_one_of_the_specification() -> None:
     at = datetime(2021, 2, 25, 14, 35, 30, tzinfo=UTC)
     headers = sign("job-1.succeeded", BODY, [SECRET], at)
     key = base64.b64decode(SECRET.removeprefix("whsec_"))
@@ -35,22 +35,22 @@ def test_the_signature_is_the_one_the_specification_defines() -> None:
     assert headers["webhook-signature"] == f"v1,{expected}"
 
 
-def test_a_time_in_another_zone_is_the_same_time() -> None:
+def test_the_time_zone_does_not_change_the_signature() -> None:
     at = datetime(2021, 2, 25, 14, 35, 30, tzinfo=UTC)
     elsewhere = at.astimezone(timezone(timedelta(hours=-7)))
     assert sign("a", BODY, [SECRET], at) == sign("a", BODY, [SECRET], elsewhere)
 
 
-def test_what_was_signed_verifies() -> None:
+def test_a_signed_message_is_accepted() -> None:
     verify(sign("a", BODY, [SECRET], _now()), BODY.encode(), [SECRET])
 
 
-def test_header_names_may_come_in_any_case() -> None:
+def test_header_names_may_have_any_case() -> None:
     headers = {name.title(): value for name, value in sign("a", BODY, [SECRET], _now()).items()}
     verify(headers, BODY.encode(), [SECRET])
 
 
-def test_while_secrets_are_rotated_receivers_with_either_believe() -> None:
+def test_during_a_rotation_receivers_with_either_secret_accept() -> None:
     old, new = new_secret(), new_secret()
     headers = sign("a", BODY, [new, old], _now())
     verify(headers, BODY.encode(), [old])
@@ -59,7 +59,7 @@ def test_while_secrets_are_rotated_receivers_with_either_believe() -> None:
 
 
 @pytest.mark.parametrize("minutes", [-6, 6])
-def test_an_old_or_early_message_is_refused(minutes: int) -> None:
+def test_a_message_more_than_five_minutes_off_is_refused(minutes: int) -> None:
     headers = sign("a", BODY, [SECRET], _now() + timedelta(minutes=minutes))
     with pytest.raises(InvalidSignature, match="timestamp"):
         verify(headers, BODY.encode(), [SECRET])
@@ -94,24 +94,24 @@ def test_an_altered_body_is_refused(body: bytes) -> None:
         verify(sign("a", BODY, [SECRET], _now()), body, [SECRET])
 
 
-def test_another_secret_no_secret_and_no_headers_are_refused() -> None:
+def test_a_wrong_secret_no_secret_and_no_headers_are_refused() -> None:
     headers = sign("a", BODY, [SECRET], _now())
-    for found, secrets in [(headers, [new_secret()]), (headers, []), ({}, [SECRET])]:
+    for sent, secrets in [(headers, [new_secret()]), (headers, []), ({}, [SECRET])]:
         with pytest.raises(InvalidSignature):
-            verify(found, BODY.encode(), secrets)
+            verify(sent, BODY.encode(), secrets)
 
 
-def test_without_secrets_there_is_no_signature_to_mistake_for_one() -> None:
+def test_without_secrets_no_signature_header_is_sent() -> None:
     assert "webhook-signature" not in sign("a", BODY, [], _now())
 
 
-def test_the_webhook_id_is_stable_and_holds_no_full_stop_that_a_caller_could_choose() -> None:
+def test_the_webhook_id_is_stable_and_contains_no_full_stop() -> None:
     assert webhook_id("my.job.succeeded") == webhook_id("my.job.succeeded")
     assert webhook_id("my.job.succeeded") != webhook_id("my.job.failed")
     assert "." not in webhook_id("my.job.1614263730.x")
 
 
-def test_new_secrets_can_sign() -> None:
+def test_new_secrets_are_valid() -> None:
     check_secrets([new_secret(), new_secret()])
 
 
@@ -119,7 +119,7 @@ def test_new_secrets_can_sign() -> None:
     "secret",
     ["", "whsec_", "whsec_c2hvcnQ=", "whsec_***", "A" * 44, "whsec_ä"],
 )
-def test_a_secret_that_cannot_sign_is_refused_without_being_shown(secret: str) -> None:
+def test_an_invalid_secret_is_refused_and_not_shown(secret: str) -> None:
     with pytest.raises(ConfigurationError, match="number 2 is not whsec_") as refused:
         check_secrets([SECRET, secret])
     assert SECRET not in str(refused.value)
