@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the settings themselves: `python -m tools.settings_page`."""
+"""Write docs/settings.md from the settings classes: `python -m tools.settings_page`."""
 
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,26 @@ PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
 _HEAD = """# Settings
 
-Made by `make docs` from `shared/settings.py` and `worker/settings.py`.
+`make docs` writes this page from `shared/settings.py` and `worker/settings.py`.
 
-Every process reads its settings from the environment. `imagefleet-worker` takes the worker's also as
-flags: `IMAGEFLEET_LEASE_S=30` is `--lease-s 30`, and a flag wins. The plain command
-`celery -A imagefleet.worker.app worker` reads the environment only. A wrong value is refused at start, by name;
-a variable that no setting has is warned of.
+Every process reads its settings from environment variables. `imagefleet-worker` also takes flags:
+`--lease-s 30` is `IMAGEFLEET_LEASE_S=30`, and a flag overrides its variable. The command
+`celery -A imagefleet.worker.app worker` reads the variables only. A process with a wrong value does not
+start, and the error names it. A worker warns about variables that begin with `IMAGEFLEET_` and are not
+settings.
 
-S3 credentials and region come from where every AWS tool takes them (`AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, profiles, instance roles).
+S3 credentials and region are read as by every AWS tool: from `AWS_ACCESS_KEY_ID`,
+`AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, profiles or instance roles.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     own = [name for name in WorkerSettings.model_fields if name not in Settings.model_fields]
     return "\n".join(
         [
             _HEAD,
-            "## Everybody: producers and workers\n",
+            "## Producers and workers\n",
             *_table(Settings, list(Settings.model_fields)),
             "",
             "## Workers\n",
