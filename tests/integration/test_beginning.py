@@ -1,4 +1,4 @@
-"""What a real worker makes of messages whose jobs ended, ran or were never told of before."""
+"""A real worker receives messages whose jobs have ended, run elsewhere, or have no record."""
 
 import hashlib
 from pathlib import Path
@@ -33,10 +33,10 @@ def queue(namespace: str) -> str:
     return list_key(f"{namespace}.default.native", 3)
 
 
-def _send_plain(
+def _send_with_celery(
     server: LocalRedisServer, namespace: str, prompt: str, **options: int
 ) -> AsyncResult:
-    """A job from Celery itself, which makes no record."""
+    """Send a job with Celery alone, which creates no record."""
     with Celery(broker=celery_url(server.url), set_as_current=False) as app:
         return app.send_task(
             TASK_NAME,
@@ -46,20 +46,20 @@ def _send_plain(
         )
 
 
-def _die_with(client: redis.Redis, namespace: str, message: str, times: int) -> None:
-    client.hset(f"{namespace}:deliveries", hashlib.sha1(message.encode()).hexdigest(), times)
+def _set_deliveries(client: redis.Redis, namespace: str, message: str, deliveries: int) -> None:
+    client.hset(f"{namespace}:deliveries", hashlib.sha1(message.encode()).hexdigest(), deliveries)
 
 
-def test_a_job_that_was_handed_back_as_running_can_still_be_refused(
+def test_a_requeued_job_whose_record_says_running_can_still_be_refused(
     start: StartWorker, producer: Client, records: JobRecords
 ) -> None:
     job = producer.submit("a", num_inference_steps=40)
-    start_attempt(records, job.id, "an attempt that was handed back uncounted")
+    start_attempt(records, job.id, "an attempt that was requeued uncounted")
     start(IMAGEFLEET_MAX_NUM_INFERENCE_STEPS="20")
     assert finish(producer, [job]) == {State.FAILED}
 
 
-def test_a_job_that_succeeded_is_not_refused_afterwards(
+def test_a_succeeded_job_is_not_refused_when_its_message_comes_again(
     start: StartWorker,
     producer: Client,
     records: JobRecords,
@@ -69,9 +69,9 @@ def test_a_job_that_succeeded_is_not_refused_afterwards(
     queue: str,
 ) -> None:
     job = producer.submit("a")
-    _die_with(client, namespace, str(client.lindex(queue, 0)), 4)
-    start_attempt(records, job.id, "the fourth that died, just before its ack", 4)
-    records.succeed(job.id, "the fourth that died, just before its ack", RESULT, None)
+    _set_deliveries(client, namespace, str(client.lindex(queue, 0)), 4)
+    start_attempt(records, job.id, "the fourth worker died just before its ack", 4)
+    records.succeed(job.id, "the fourth worker died just before its ack", RESULT, None)
     start()
     url = celery_url(redis_server.url)
     with Celery(broker=url, backend=url, set_as_current=False) as app:
@@ -80,10 +80,10 @@ def test_a_job_that_succeeded_is_not_refused_afterwards(
     assert not producer.dead_letters.read()
 
 
-def test_a_cancelled_job_is_not_painted_after_its_record_expired(
+def test_a_cancelled_job_is_not_generated_after_its_record_expired(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
-    job = producer.submit("withdrawn long before a worker saw it")
+    job = producer.submit("cancelled long before a worker claimed it")
     job.cancel()
     client.delete(f"{namespace}:job:{job.id}")  # as EXPIRE does
     start()
@@ -92,12 +92,12 @@ def test_a_cancelled_job_is_not_painted_after_its_record_expired(
     assert not (tmp_path / "store" / "jobs" / job.id).exists()
 
 
-def test_a_job_that_somebody_wants_cancelled_is_not_handed_back(
+def test_a_draining_worker_cancels_jobs_with_a_cancel_request_instead_of_requeueing_them(
     start: StartWorker, producer: Client, queue: str, client: redis.Redis
 ) -> None:
     worker = start(IMAGEFLEET_MODEL="fake:seconds=8,capacity=4")
     jobs = producer.submit_many(["a", "b"], num_images_per_prompt=4, num_inference_steps=2)
-    # The second is claimed ahead, while the devices paint the last step of the first.
+    # The worker prefetches the second job while the devices run the last step of the first.
     until(lambda: all(job.status().state is State.RUNNING for job in jobs))
     assert jobs[1].cancel() is State.RUNNING
     worker.terminate()
@@ -105,7 +105,7 @@ def test_a_job_that_somebody_wants_cancelled_is_not_handed_back(
     assert not client.exists(queue)
 
 
-def test_a_job_that_is_not_due_is_in_nobody_s_hands_and_keeps_no_suspect_waiting(
+def test_a_delayed_message_is_not_in_flight_and_does_not_block_a_suspect(
     start: StartWorker,
     producer: Client,
     client: redis.Redis,
@@ -113,19 +113,19 @@ def test_a_job_that_is_not_due_is_in_nobody_s_hands_and_keeps_no_suspect_waiting
     namespace: str,
     queue: str,
 ) -> None:
-    _send_plain(redis_server, namespace, "tomorrow", countdown=86_400)
+    _send_with_celery(redis_server, namespace, "tomorrow", countdown=86_400)
     worker = start()
     until(lambda: client.zcard(f"{namespace}:later"))
     worker.freeze()
-    suspect = producer.submit("two workers died with it")
-    _die_with(client, namespace, str(client.lindex(queue, 0)), 2)
+    suspect = producer.submit("a suspect")
+    _set_deliveries(client, namespace, str(client.lindex(queue, 0)), 2)
     worker.thaw()
     assert finish(producer, [suspect]) == {State.SUCCEEDED}
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     assert client.zcard(f"{namespace}:later") == 1
 
 
-def test_a_plain_job_that_took_its_workers_down_leaves_a_record_that_says_so(
+def test_a_celery_job_with_too_many_deliveries_gets_a_failed_record(
     start: StartWorker,
     producer: Client,
     client: redis.Redis,
@@ -133,8 +133,8 @@ def test_a_plain_job_that_took_its_workers_down_leaves_a_record_that_says_so(
     namespace: str,
     queue: str,
 ) -> None:
-    sent = _send_plain(redis_server, namespace, "a", priority=3)
-    _die_with(client, namespace, str(client.lindex(queue, 0)), 4)
+    sent = _send_with_celery(redis_server, namespace, "a", priority=3)
+    _set_deliveries(client, namespace, str(client.lindex(queue, 0)), 4)
     start()
     until(lambda: producer.dead_letters.read())
     assert finish(producer, [producer.get(sent.id)]) == {State.FAILED}

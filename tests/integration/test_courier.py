@@ -1,4 +1,4 @@
-"""From the outbox to the receiver and back: real Redis, real HTTP, checked signatures."""
+"""Callbacks go from the outbox to their receivers: real Redis, real HTTP, checked signatures."""
 
 import logging
 import subprocess
@@ -21,14 +21,14 @@ from imagefleet.shared.webhooks.signature import new_secret, webhook_id
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
-from imagefleet.worker.webhooks.start import start_delivery
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender
+from imagefleet.worker.webhooks.start import start_delivery
 from tests.support.processes import ROOT, until
-from tests.support.receiver import Receiver, answers
+from tests.support.receiver import Receiver, respond_with
 
 SECRET = new_secret()
-HERE = AllowList.parse(["127.0.0.1"])
+ALLOW_LOCALHOST = AllowList.parse(["127.0.0.1"])
 
 
 @pytest.fixture
@@ -38,21 +38,21 @@ def outbox(client: Redis, namespace: str) -> Outbox:
 
 @contextmanager
 def _delivering(
-    outbox: Outbox, pauses: Sequence[float] = (0.01,) * 5, allow: AllowList = HERE
+    outbox: Outbox, delays_s: Sequence[float] = (0.01,) * 5, allow: AllowList = ALLOW_LOCALHOST
 ) -> Iterator[DeliveryLoop]:
-    courier = DeliveryLoop(outbox, Sender([SECRET], allow, total_s=40), pauses)
-    courier.start()
+    loop = DeliveryLoop(outbox, Sender([SECRET], allow, timeout_s=40), delays_s)
+    loop.start()
     try:
-        yield courier
+        yield loop
     finally:
-        courier.stop(patience_s=10)
+        loop.stop(timeout_s=10)
 
 
 def _message(url: str, name: str = "cat-1.succeeded") -> OutboxMessage:
     return OutboxMessage(id=name, job_id="cat-1", url=url, body='{"type": "job.succeeded"}')
 
 
-def test_what_is_owed_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> None:
+def test_each_pending_callback_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> None:
     with Receiver([SECRET]) as receiver, _delivering(outbox):
         for number in range(50):
             outbox.add(_message(receiver.url, f"cat-{number}.succeeded"))
@@ -63,11 +63,11 @@ def test_what_is_owed_arrives_once_and_the_outbox_is_empty(outbox: Outbox) -> No
     assert len({delivery.headers["webhook-id"] for delivery in receiver.deliveries}) == 50
 
 
-def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(
+def test_a_callback_is_retried_until_its_receiver_accepts_it(
     outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    with Receiver([SECRET], answers(500, 302, 404, 204)) as receiver, _delivering(outbox):
+    with Receiver([SECRET], respond_with(500, 302, 404, 204)) as receiver, _delivering(outbox):
         outbox.add(_message(receiver.url))
         receiver.wait_for(4)
         until(lambda: outbox.count_waiting() == 0)
@@ -76,12 +76,12 @@ def test_a_failing_receiver_is_tried_until_it_takes_the_same_message(
     ids = {delivery.headers["webhook-id"] for delivery in receiver.deliveries}
     assert ids == {webhook_id("cat-1.succeeded")}
     assert [entry.status for entry in outbox.attempts_of("cat-1")] == [204, 404, 302, 500]
-    assert "callback cat-1.succeeded: 404 Not Found; again in" in caplog.text
+    assert "callback cat-1.succeeded: 404 Not Found; retry in" in caplog.text
 
 
-def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outbox) -> None:
-    statuses = answers(500, 500, 500, 204)
-    with Receiver([SECRET], statuses) as receiver, _delivering(outbox, pauses=(0.01, 0.01)):
+def test_a_callback_is_given_up_after_the_last_try_and_a_replay_delivers_it(outbox: Outbox) -> None:
+    statuses = respond_with(500, 500, 500, 204)
+    with Receiver([SECRET], statuses) as receiver, _delivering(outbox, delays_s=(0.01, 0.01)):
         outbox.add(_message(receiver.url))
         until(lambda: len(outbox.entries(failed=True)) == 1)
         assert len(receiver.deliveries) == 3
@@ -91,8 +91,8 @@ def test_after_the_last_try_it_is_given_up_and_a_replay_delivers_it(outbox: Outb
     assert outbox.entries(failed=True) == []
 
 
-def test_a_receiver_that_is_gone_gets_nothing_more(outbox: Outbox) -> None:
-    with Receiver([SECRET], answers(410)) as receiver, _delivering(outbox):
+def test_a_receiver_that_answered_410_gets_no_further_callback(outbox: Outbox) -> None:
+    with Receiver([SECRET], respond_with(410)) as receiver, _delivering(outbox):
         outbox.add(_message(receiver.url, "first"))
         until(lambda: len(outbox.entries(failed=True)) == 1)
         outbox.add(_message(receiver.url, "second"))
@@ -100,7 +100,7 @@ def test_a_receiver_that_is_gone_gets_nothing_more(outbox: Outbox) -> None:
     assert len(receiver.deliveries) == 1
 
 
-def test_an_address_that_is_not_allowed_is_given_up_at_once(outbox: Outbox) -> None:
+def test_a_callback_to_a_refused_address_is_given_up_at_once(outbox: Outbox) -> None:
     with Receiver([SECRET]) as receiver, _delivering(outbox, allow=AllowList()):
         outbox.add(_message(receiver.url))
         until(lambda: len(outbox.entries(failed=True)) == 1)
@@ -111,7 +111,7 @@ def test_an_address_that_is_not_allowed_is_given_up_at_once(outbox: Outbox) -> N
     assert "loopback" in entry.last.reason
 
 
-def test_what_a_dead_sender_held_is_sent_by_another(outbox: Outbox) -> None:
+def test_a_callback_claimed_by_a_dead_worker_is_sent_by_another(outbox: Outbox) -> None:
     with Receiver([SECRET]) as receiver:
         outbox.add(_message(receiver.url))
         outbox.claim(1, 0.1)
@@ -119,13 +119,13 @@ def test_what_a_dead_sender_held_is_sent_by_another(outbox: Outbox) -> None:
             receiver.wait_for(1)
 
 
-def test_a_receiver_that_hangs_does_not_hold_up_the_others(outbox: Outbox) -> None:
-    over = threading.Event()
+def test_a_receiver_that_hangs_does_not_delay_the_others(outbox: Outbox) -> None:
+    released = threading.Event()
 
-    def hang(door: BaseHTTPRequestHandler, number: int) -> None:
-        over.wait(60)
-        door.send_response(204)
-        door.end_headers()
+    def hang(handler: BaseHTTPRequestHandler, number: int) -> None:
+        released.wait(60)
+        handler.send_response(204)
+        handler.end_headers()
 
     with Receiver([SECRET], hang) as slow, Receiver([SECRET]) as quick, _delivering(outbox):
         for number in range(40):
@@ -133,10 +133,10 @@ def test_a_receiver_that_hangs_does_not_hold_up_the_others(outbox: Outbox) -> No
         outbox.add(_message(quick.url, "quick"))
         quick.wait_for(1)
         assert len(slow.deliveries) <= 8
-        over.set()
+        released.set()
 
 
-def test_callbacks_outlive_a_redis_that_is_killed(
+def test_delivery_continues_after_redis_was_killed(
     own_redis: LocalRedisServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = connect(own_redis.url, retries=0)
@@ -150,15 +150,15 @@ def test_callbacks_outlive_a_redis_that_is_killed(
     client.close()
 
 
-def test_a_worker_without_secrets_sends_unsigned_and_says_so(
+def test_a_worker_without_secrets_sends_unsigned_callbacks_and_logs_it(
     outbox: Outbox, client: Redis, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = WorkerSettings(namespace=namespace, callback_allow=("127.0.0.1",))
     with caplog.at_level(logging.WARNING), Receiver() as receiver:
-        courier = start_delivery(client, settings)
+        loop = start_delivery(client, settings)
         outbox.add(_message(receiver.url))
         receiver.wait_for(1)
-        courier.stop()
+        loop.stop()
     assert "webhook-signature" not in receiver.deliveries[0].headers
     assert "without a signature" in caplog.text
 
@@ -167,14 +167,14 @@ def test_a_worker_without_secrets_sends_unsigned_and_says_so(
     "wrong",
     [{"webhook_secrets": (SecretStr("whsec_no"),)}, {"callback_allow": ("10.0.0.0/99",)}],
 )
-def test_settings_that_cannot_be_delivered_with_stop_the_start(
+def test_invalid_delivery_settings_are_configuration_errors(
     client: Redis, namespace: str, wrong: dict[str, tuple[object, ...]]
 ) -> None:
     with pytest.raises(ConfigurationError):
         start_delivery(client, WorkerSettings.model_validate({"namespace": namespace, **wrong}))
 
 
-def test_a_worker_does_not_outlive_its_courier() -> None:
+def test_a_worker_ends_when_its_delivery_loop_fails() -> None:
     program = (
         "import threading; from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop;"
         "DeliveryLoop(None, None).start(); threading.Event().wait(30)"

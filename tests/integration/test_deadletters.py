@@ -1,4 +1,4 @@
-"""Dead letters on a real Redis: kept whole, found by letter or job, redriven once."""
+"""Dead letters in a real Redis are stored unchanged, found by letter or job, and redriven once."""
 
 import json
 
@@ -8,9 +8,10 @@ import redis
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.celery_message import RECORDED, job_message
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
-from imagefleet.shared.jobs.model import JobError, JobRequest, State
+from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.request import JobRequest
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def letters(client: redis.Redis, namespace: str) -> DeadLetters:
     return DeadLetters(client, namespace)
 
 
-def _bury(letters: DeadLetters, message: str, queue: str = "queue") -> DeadLetter:
+def _add(letters: DeadLetters, message: str, queue: str = "queue") -> DeadLetter:
     return letters.add(queue, message, code="message_rejected", reason="why", deliveries=1)
 
 
@@ -34,33 +35,35 @@ def _bury(letters: DeadLetters, message: str, queue: str = "queue") -> DeadLette
         ("not json", None),
     ],
 )
-def test_a_letter_is_kept_whole(letters: DeadLetters, message: str, job_id: str | None) -> None:
-    assert _bury(letters, message).job_id == job_id
+def test_a_dead_letter_keeps_its_message_unchanged(
+    letters: DeadLetters, message: str, job_id: str | None
+) -> None:
+    assert _add(letters, message).job_id == job_id
     [letter] = letters.read()
     assert (letter.list_key, letter.message, letter.reason) == ("queue", message, "why")
 
 
-def test_the_same_message_buried_twice_is_one_letter(letters: DeadLetters) -> None:
-    assert _bury(letters, "a").id == _bury(letters, "a").id
-    _bury(letters, "b")
+def test_adding_the_same_message_twice_makes_one_letter(letters: DeadLetters) -> None:
+    assert _add(letters, "a").id == _add(letters, "a").id
+    _add(letters, "b")
     assert {letter.message for letter in letters.read()} == {"a", "b"}
 
 
-def test_letters_are_found_by_their_own_id_and_by_their_job_s(letters: DeadLetters) -> None:
-    letter = _bury(letters, '{"headers": {"id": "j1"}}')
+def test_letters_are_found_by_their_id_and_by_their_job_id(letters: DeadLetters) -> None:
+    letter = _add(letters, '{"headers": {"id": "j1"}}')
     assert letters.find([letter.id, "j1"]) == [letter]
     with pytest.raises(UnknownJob, match="'j2'"):
         letters.find(["j1", "j2"])
 
 
-def test_the_oldest_make_room(
+def test_the_oldest_letters_are_removed_beyond_the_limit(
     letters: DeadLetters, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagefleet.shared.jobs.dead_letters._KEPT", 2)
+    monkeypatch.setattr("imagefleet.shared.jobs.dead_letters._MAX_LETTERS", 2)
     for at, message in enumerate("abc"):
-        letter = _bury(letters, message)
+        letter = _add(letters, message)
         client.zadd(f"{namespace}:dead", {letter.id: at})
-    _bury(letters, "d")
+    _add(letters, "d")
     assert client.hlen(f"{namespace}:dead:letters") == 2
     assert {letter.message for letter in letters.read()} == {"c", "d"}
 
@@ -78,7 +81,7 @@ def test_redriving_queues_a_failed_job_with_fresh_counts(
 ) -> None:
     records, queue = JobRecords(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
     message = _failed(records, client, queue)
-    letter = _bury(letters, message, queue)
+    letter = _add(letters, message, queue)
     assert letters.redrive(letter) is State.QUEUED
     assert client.lrange(queue, 0, -1) == [message]
     status = records.get("j")
@@ -89,24 +92,24 @@ def test_redriving_queues_a_failed_job_with_fresh_counts(
     assert client.llen(queue) == 1
 
 
-def test_a_job_that_ended_well_is_not_revived(
+def test_a_cancelled_job_is_not_redriven(
     letters: DeadLetters, client: redis.Redis, namespace: str
 ) -> None:
     records, queue = JobRecords(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
     records.submit([("j", JobRequest(prompt="a"))])
-    letter = _bury(letters, str(client.rpop(queue)), queue)
+    letter = _add(letters, str(client.rpop(queue)), queue)
     records.cancel("j", "", None)
     assert letters.redrive(letter) is State.CANCELLED
     assert client.llen(queue) == 0
     assert letters.read() == [letter]
 
 
-def test_a_message_without_a_record_goes_back_as_it_came(
+def test_redriving_a_message_without_a_job_queues_it_unchanged(
     letters: DeadLetters, client: redis.Redis, namespace: str
 ) -> None:
-    letter = _bury(letters, "rubbish", f"{namespace}.q")
+    letter = _add(letters, "unreadable", f"{namespace}.q")
     assert letters.redrive(letter) is State.QUEUED
-    assert client.lrange(f"{namespace}.q", 0, -1) == ["rubbish"]
+    assert client.lrange(f"{namespace}.q", 0, -1) == ["unreadable"]
 
 
 def test_a_job_whose_record_expired_can_be_redriven(
@@ -114,13 +117,13 @@ def test_a_job_whose_record_expired_can_be_redriven(
 ) -> None:
     queue = f"{namespace}.default.native"
     message = job_message("j", JobRequest.parse({"prompt": "a"}), queue)
-    assert letters.redrive(_bury(letters, message, queue)) is State.QUEUED
+    assert letters.redrive(_add(letters, message, queue)) is State.QUEUED
     [pushed] = client.lrange(queue, 0, -1)
     headers = json.loads(message)["headers"]
-    assert headers.pop(RECORDED)  # else a worker would take its job for one that ended
+    assert headers.pop(RECORDED)  # with it a worker would believe that the job has ended
     assert json.loads(pushed) == {**json.loads(message), "headers": headers}
 
 
-def test_a_dropped_letter_is_gone(letters: DeadLetters) -> None:
-    letters.drop(_bury(letters, "a"))
+def test_a_dropped_letter_is_removed(letters: DeadLetters) -> None:
+    letters.drop(_add(letters, "a"))
     assert letters.read() == []

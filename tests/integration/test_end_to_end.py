@@ -1,4 +1,4 @@
-"""The main job on real parts: client, Redis, Celery worker on 8 devices, model, S3, callbacks."""
+"""Jobs run end to end on real parts: client, Redis, worker on 8 devices, model, S3, callbacks."""
 
 import hashlib
 import io
@@ -40,14 +40,14 @@ class Fleet:
     store: ObjectStore
     receiver: Receiver
 
-    def picture(self, job: Job, index: int = 0) -> NDArray[np.uint8]:
+    def image(self, job: Job, index: int = 0) -> NDArray[np.uint8]:
         data = self.store.get(job.result(timeout=300).images[index].key)
         return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """One worker with the bundled model on 8 virtual devices, everything around it real."""
+    """Start one worker with the bundled model on 8 virtual devices; all other parts are real."""
     folder = tmp_path_factory.mktemp("fleet")
     secret = new_secret()
     with (
@@ -68,7 +68,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         }
         worker = Worker(folder, environment)
         worker.await_log("ready after", timeout_s=400)
-        assert "8 pictures a batch" in worker.output()
+        assert "8 images per batch" in worker.output()
         yield Fleet(client=Client(server.url), store=open_store(s3.url("run")), receiver=receiver)
         assert worker.terminate() == 0
         assert "Traceback" not in worker.output()
@@ -80,10 +80,10 @@ def _scene(words: str) -> Scene:
     return Scene(combination=combination, size=size, position=position)
 
 
-def test_prompts_become_the_pictures_they_ask_for(fleet: Fleet) -> None:
+def test_images_show_what_their_prompts_describe(fleet: Fleet) -> None:
     jobs = fleet.client.submit_many(list(SCENES), seed=1)
     scores = [
-        score(judge(fleet.picture(job)), _scene(words))
+        score(judge(fleet.image(job)), _scene(words))
         for job, words in zip(jobs, SCENES.values(), strict=True)
     ]
     assert sum(each.background for each in scores) >= 7
@@ -92,7 +92,7 @@ def test_prompts_become_the_pictures_they_ask_for(fleet: Fleet) -> None:
     assert sum(each.shape for each in scores) >= 6
 
 
-def test_objects_carry_what_made_them(fleet: Fleet) -> None:
+def test_stored_images_carry_their_parameters(fleet: Fleet) -> None:
     parameters = {"seed": 5, "num_inference_steps": 7, "guidance_scale": 2.5}
     job = fleet.client.submit(
         "a red star, ünïcode", negative_prompt="blue", num_images_per_prompt=2, **parameters
@@ -108,34 +108,36 @@ def test_objects_carry_what_made_them(fleet: Fleet) -> None:
         assert document["image"]["sha256"] == image.sha256
         text = Image.open(io.BytesIO(data)).text
         assert text["parameters"].startswith("a red star, ünïcode\nNegative prompt: blue\nSteps: 7")
-    first, second = (fleet.picture(job, index) for index in (0, 1))
+    first, second = (fleet.image(job, index) for index in (0, 1))
     assert np.abs(first.astype(int) - second).max() > 16
 
 
 @pytest.mark.parametrize(("file_format", "opens_as"), [("webp", "WEBP"), ("jpeg", "JPEG")])
-def test_other_formats_are_what_they_say(fleet: Fleet, file_format: str, opens_as: str) -> None:
+def test_other_formats_are_stored_in_that_format(
+    fleet: Fleet, file_format: str, opens_as: str
+) -> None:
     result = fleet.client.submit("a red star", format=file_format).result(timeout=300)
-    picture = Image.open(io.BytesIO(fleet.store.get(result.images[0].key)))
-    assert (picture.format, picture.size) == (opens_as, (64, 64))
+    image = Image.open(io.BytesIO(fleet.store.get(result.images[0].key)))
+    assert (image.format, image.size) == (opens_as, (64, 64))
 
 
-def test_the_same_job_alone_in_a_full_batch_and_in_another_slot_is_the_same_picture(
+def test_an_image_does_not_depend_on_its_batch_or_slot(
     fleet: Fleet,
 ) -> None:
     prompt = "a large yellow star in the center on a purple background"
-    alone = fleet.picture(fleet.client.submit(prompt, seed=11))
+    alone = fleet.image(fleet.client.submit(prompt, seed=11))
     filler = [{"prompt": f"filler {n}", "num_inference_steps": 3 + n} for n in range(7)]
     same = {"prompt": prompt, "seed": 11}
     first = fleet.client.submit_many([same, *filler])[0]
     last = fleet.client.submit_many([*filler, same])[-1]
-    assert np.array_equal(alone, fleet.picture(first))
-    assert np.array_equal(alone, fleet.picture(last))
+    assert np.array_equal(alone, fleet.image(first))
+    assert np.array_equal(alone, fleet.image(last))
 
 
-def test_the_negative_prompt_guidance_and_steps_act(fleet: Fleet) -> None:
+def test_negative_prompt_guidance_and_steps_change_the_image(fleet: Fleet) -> None:
     base = {"prompt": "a red circle", "seed": 3}
     plain, negative, guided, longer = (
-        fleet.picture(job)
+        fleet.image(job)
         for job in fleet.client.submit_many(
             [
                 base,
@@ -149,7 +151,7 @@ def test_the_negative_prompt_guidance_and_steps_act(fleet: Fleet) -> None:
         assert not np.array_equal(plain, other)
 
 
-def test_callbacks_arrive_signed_and_only_the_ones_asked_for(fleet: Fleet) -> None:
+def test_callbacks_arrive_signed_and_only_for_the_requested_events(fleet: Fleet) -> None:
     url = f"{fleet.receiver.url}/each"
     everything = [event.value for event in CallbackEvent]
     done = fleet.client.submit("a star", callback_url=url, callback_events=everything)
@@ -158,32 +160,32 @@ def test_callbacks_arrive_signed_and_only_the_ones_asked_for(fleet: Fleet) -> No
     quiet.result(timeout=300)
     last = fleet.client.submit("a heart", callback_url=url).result(timeout=300)
     assert isinstance(last, JobResult)
-    told = _until_told(fleet, "each", ["job.started", "job.succeeded", "job.succeeded"])
+    bodies = _wait_for_callbacks(fleet, "each", ["job.started", "job.succeeded", "job.succeeded"])
     assert all(delivery.verified for delivery in fleet.receiver.deliveries)
-    assert {body["data"]["id"] for body in told} >= {done.id}
-    assert quiet.id not in {body["data"]["id"] for body in told}
+    assert {body["data"]["id"] for body in bodies} >= {done.id}
+    assert quiet.id not in {body["data"]["id"] for body in bodies}
     [finished] = [
         body["data"]
-        for body in told
+        for body in bodies
         if body["type"] == "job.succeeded" and body["data"]["id"] == done.id
     ]
     assert finished["result"] == result.model_dump(mode="json")
 
 
-def _until_told(fleet: Fleet, path: str, least: list[str]) -> list[dict]:
-    """The callbacks to `path` once at least these types have arrived."""
+def _wait_for_callbacks(fleet: Fleet, path: str, least: list[str]) -> list[dict]:
+    """Return the callbacks to `path` once at least these types have arrived."""
     for count in range(1, 100):
         arrived = fleet.receiver.wait_for(count)
-        told = [json.loads(each.body) for each in arrived if each.path.endswith(path)]
-        kinds = [body["type"] for body in told]
+        bodies = [json.loads(each.body) for each in arrived if each.path.endswith(path)]
+        kinds = [body["type"] for body in bodies]
         if all(kinds.count(kind) >= least.count(kind) for kind in least):
-            return told
+            return bodies
     raise AssertionError(f"only {kinds}")
 
 
-def test_unknown_words_still_give_a_picture_and_cut_ones_are_noted(fleet: Fleet) -> None:
+def test_unknown_words_give_an_image_and_truncated_prompts_are_recorded(fleet: Fleet) -> None:
     long, short = fleet.client.submit_many(["zyxwv Übergröße 🔴 " * 60, "xyzzy"])
     for job, truncated in ((long, True), (short, False)):
-        assert fleet.picture(job).shape == (64, 64, 3)
+        assert fleet.image(job).shape == (64, 64, 3)
         document = json.loads(fleet.store.get(f"jobs/{job.id}/0.json"))
         assert document["prompt_truncated"] is truncated

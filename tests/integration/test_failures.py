@@ -1,4 +1,4 @@
-"""Sick devices, hung devices, lost leases, passing failures: real worker processes."""
+"""Failing and hung devices, lost leases and transient failures, with real worker processes."""
 
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -15,11 +15,11 @@ from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.s3 import (
     BUCKET,
+    Fault,
     FaultyS3,
-    Misdeed,
     SignedS3,
-    carry,
     error,
+    forward,
     reply,
     signed_s3,
 )
@@ -29,62 +29,62 @@ def _running(jobs: list[Job]) -> bool:
     return all(job.status().state is State.RUNNING for job in jobs)
 
 
-def test_hung_devices_end_their_worker_and_the_jobs_run_elsewhere(
+def test_hung_devices_end_their_worker_and_its_jobs_run_elsewhere(
     start: StartWorker, producer: Client
 ) -> None:
     hung = start(IMAGEFLEET_WATCHDOG_S="1", IMAGEFLEET_MODEL="fake:capacity=4")
-    poison = producer.submit("this one [hang]s")
-    until(lambda: _running([poison]))
+    hanging = producer.submit("this one [hang]s")
+    until(lambda: _running([hanging]))
     waiting = producer.submit_many(["a", "b"])
     assert hung.wait() == ExitCode.IOERR
-    assert poison.status().state is State.QUEUED
-    poison.cancel()
+    assert hanging.status().state is State.QUEUED
+    hanging.cancel()
     start()
     assert finish(producer, waiting) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in waiting} == {1}
 
 
-def test_a_prompt_that_hangs_every_device_is_given_up_and_takes_no_mate_with_it(
+def test_a_prompt_that_hangs_every_device_is_given_up_and_fails_no_other_job(
     start: StartWorker, producer: Client
 ) -> None:
-    poison = producer.submit("this one [hang]s")
-    mates = producer.submit_many([f"good {i}" for i in range(7)])
+    hanging = producer.submit("this one [hang]s")
+    others = producer.submit_many([f"good {i}" for i in range(7)])
     bounds = {"IMAGEFLEET_WATCHDOG_S": "1", "IMAGEFLEET_MAX_DELIVERIES": "3"}
     for _ in range(3):
         assert start(**bounds).wait() == ExitCode.IOERR
     start(IMAGEFLEET_MAX_DELIVERIES="3")  # slow is not hung
-    assert finish(producer, mates) == {State.SUCCEEDED}
+    assert finish(producer, others) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="3 workers died") as failed:
-        poison.result(timeout=60)
+        hanging.result(timeout=60)
     assert failed.value.failure_code == "too_many_deliveries"
     [letter] = producer.dead_letters.read()
-    assert (letter.job_id, letter.code) == (poison.id, "too_many_deliveries")
+    assert (letter.job_id, letter.code) == (hanging.id, "too_many_deliveries")
 
 
-def test_a_worker_with_sick_devices_takes_no_work_until_they_are_well(
+def test_a_worker_with_failing_devices_takes_no_work_until_they_are_healthy(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
-    sick = tmp_path / "sick"
-    worker = start(IMAGEFLEET_MODEL=f"fake:sick={sick}")
-    assert finish(producer, [producer.submit("while it is well")]) == {State.SUCCEEDED}
-    sick.touch()
+    failing_flag = tmp_path / "failing"
+    worker = start(IMAGEFLEET_MODEL=f"fake:sick={failing_flag}")
+    assert finish(producer, [producer.submit("while the devices are healthy")]) == {State.SUCCEEDED}
+    failing_flag.touch()
     jobs = producer.submit_many([f"prompt {i}" for i in range(50)])
     worker.await_log("quarantined")
     until(lambda: all(job.status().state is State.QUEUED for job in jobs))
     assert not producer.dead_letters.read()
-    sick.unlink()
+    failing_flag.unlink()
     assert finish(producer, jobs) == {State.SUCCEEDED}
     assert max(job.status().deliveries for job in jobs) == 2
     assert {job.status().retries for job in jobs} == {0}
 
 
-def test_a_sick_worker_leaves_the_queue_to_the_healthy_ones(
+def test_a_quarantined_worker_leaves_the_queue_to_healthy_workers(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
-    sick = tmp_path / "sick"
-    first = start(IMAGEFLEET_MODEL=f"fake:sick={sick}", IMAGEFLEET_QUARANTINE_S="1")
+    failing_flag = tmp_path / "failing"
+    first = start(IMAGEFLEET_MODEL=f"fake:sick={failing_flag}", IMAGEFLEET_QUARANTINE_S="1")
     first.await_log("ready after")
-    sick.touch()
+    failing_flag.touch()
     jobs = producer.submit_many([f"prompt {i}" for i in range(50)])
     first.await_log("quarantined")
     start()
@@ -92,7 +92,7 @@ def test_a_sick_worker_leaves_the_queue_to_the_healthy_ones(
     assert first.wait() == ExitCode.UNAVAILABLE
 
 
-def test_a_job_whose_devices_are_well_is_tried_once_more_and_then_kept_as_a_dead_letter(
+def test_a_job_that_fails_healthy_devices_is_retried_once_and_then_a_dead_letter(
     start: StartWorker, producer: Client
 ) -> None:
     start(IMAGEFLEET_LEASE_S="600")  # it looks for what is due every 150 s
@@ -109,7 +109,7 @@ def test_a_job_whose_devices_are_well_is_tried_once_more_and_then_kept_as_a_dead
     assert job.id in letter.message
 
 
-def test_a_job_waits_for_its_next_attempt_in_redis_not_in_a_worker(
+def test_a_retry_waits_in_redis_and_survives_its_worker(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     with signed_s3() as store, FaultyS3(_pass_on(store)) as door:
@@ -120,26 +120,26 @@ def test_a_job_waits_for_its_next_attempt_in_redis_not_in_a_worker(
         }
         first = start(**more, IMAGEFLEET_LEASE_S="600")  # it looks for what is due every 150 s
         first.await_log("ready after")
-        door.misdeed = _spare_all_but_jobs(store, error(503, "SlowDown"))
+        door.fault = _fail_only_jobs(store, error(503, "SlowDown"))
         job = producer.submit("stored at the second try")
         until(lambda: client.zcard(f"{namespace}:later"))
         assert job.status().state is State.QUEUED
         first.kill()
-        door.misdeed = _pass_on(store)
+        door.fault = _pass_on(store)
         start(**more)
         assert finish(producer, [job]) == {State.SUCCEEDED}
     assert job.status().retries == 1
     assert not client.exists(f"{namespace}:later")
 
 
-def test_a_store_that_refuses_fails_the_job_at_once_with_the_reason(
+def test_a_store_that_denies_one_job_fails_it_without_a_retry(
     start: StartWorker, producer: Client
 ) -> None:
     with signed_s3() as store, FaultyS3(_pass_on(store)) as door:
         url = f"s3://{BUCKET}?endpoint_url={door.endpoint_url}"
         worker = start(**store.credentials.environment(), IMAGEFLEET_STORAGE_URL=url)
         worker.await_log("ready after")
-        door.misdeed = _spare_all_but_jobs(store, error(403, "AccessDenied"))
+        door.fault = _fail_only_jobs(store, error(403, "AccessDenied"))
         job = producer.submit("nothing may be stored under jobs/")
         with pytest.raises(JobFailed) as failed:
             job.result(timeout=60)
@@ -149,37 +149,37 @@ def test_a_store_that_refuses_fails_the_job_at_once_with_the_reason(
     assert (letter.job_id, letter.code) == (job.id, "storage_denied")
 
 
-def test_a_store_that_refuses_everybody_stops_the_worker_not_the_jobs(
+def test_a_store_that_denies_everything_quarantines_the_worker_and_fails_no_job(
     start: StartWorker, producer: Client
 ) -> None:
     with signed_s3() as store, FaultyS3(_pass_on(store)) as door:
         url = f"s3://{BUCKET}?endpoint_url={door.endpoint_url}"
         worker = start(**store.credentials.environment(), IMAGEFLEET_STORAGE_URL=url)
         worker.await_log("ready after")
-        door.misdeed = error(403, "InvalidAccessKeyId")
+        door.fault = error(403, "InvalidAccessKeyId")
         jobs = producer.submit_many([f"prompt {i}" for i in range(40)])
         worker.await_log("quarantined")
         until(lambda: all(job.status().state is State.QUEUED for job in jobs))
-        door.misdeed = _pass_on(store)
+        door.fault = _pass_on(store)
         assert finish(producer, jobs) == {State.SUCCEEDED}
     assert {job.status().deliveries for job in jobs} == {1}
     assert producer.dead_letters.read() == []
 
 
-def _pass_on(store: SignedS3) -> Misdeed:
-    return lambda door, body, _: reply(door, *carry(store.endpoint_url, door, body))
+def _pass_on(store: SignedS3) -> Fault:
+    return lambda door, body, _: reply(door, *forward(store.endpoint_url, door, body))
 
 
-def _spare_all_but_jobs(store: SignedS3, misdeed: Misdeed) -> Misdeed:
-    """What is about one key and not about the whole store."""
+def _fail_only_jobs(store: SignedS3, fault: Fault) -> Fault:
+    """Fail the keys of jobs only; the store itself passes its health check."""
 
     def choose(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-        (misdeed if "/jobs/" in door.path else _pass_on(store))(door, body, number)
+        (fault if "/jobs/" in door.path else _pass_on(store))(door, body, number)
 
     return choose
 
 
-def test_a_worker_that_lost_its_lease_drops_its_batch_and_goes_on(
+def test_a_worker_that_lost_its_lease_drops_its_batch_and_takes_new_work(
     start: StartWorker, producer: Client
 ) -> None:
     frozen = start(IMAGEFLEET_MODEL="fake:seconds=0.75,capacity=4")
@@ -195,11 +195,9 @@ def test_a_worker_that_lost_its_lease_drops_its_batch_and_goes_on(
     assert finish(producer, [extra], timeout=60) == {State.SUCCEEDED}  # the batch was 75 s long
 
 
-def test_a_cancelled_job_leaves_the_devices_between_two_steps(
-    start: StartWorker, producer: Client
-) -> None:
+def test_a_cancelled_job_is_dropped_between_two_steps(start: StartWorker, producer: Client) -> None:
     start(IMAGEFLEET_MODEL="fake:seconds=0.25,capacity=1")
-    job = producer.submit("withdrawn", num_inference_steps=100)
+    job = producer.submit("cancelled", num_inference_steps=100)
     until(lambda: job.status().step > 2)
     job.cancel()
     until(lambda: job.status().done)
@@ -211,21 +209,21 @@ def test_a_cancelled_job_leaves_the_devices_between_two_steps(
     assert (follower.status().step, follower.status().steps) == (4, 4)
 
 
-def test_a_dead_letter_can_be_redriven_and_ends_once_more(
+def test_a_dead_letter_can_be_redriven_and_succeeds(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
-    sick = tmp_path / "sick"
+    failing_flag = tmp_path / "failing"
     letters = DeadLetters(client, namespace)
-    job = producer.submit("killed twice, then not")
+    job = producer.submit("succeeds at once")
     worker = start(
-        IMAGEFLEET_MODEL=f"fake:sick={sick}",
+        IMAGEFLEET_MODEL=f"fake:sick={failing_flag}",
         IMAGEFLEET_MAX_DELIVERIES="1",
     )
     assert finish(producer, [job]) == {State.SUCCEEDED}
-    sick.touch()
-    failing = producer.submit("its devices were sick")
+    failing_flag.touch()
+    failing = producer.submit("its devices were failing")
     worker.await_log("quarantined")
-    sick.unlink()
+    failing_flag.unlink()
     assert finish(producer, [failing]) == {State.FAILED}
     [letter] = letters.find([failing.id])
     assert letters.redrive(letter) is State.QUEUED

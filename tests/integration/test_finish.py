@@ -1,18 +1,19 @@
-"""From pixels to a finished job: what is stored, what is not, and who may."""
+"""Finishing a job stores its images once, and only for its current attempt."""
 
 import numpy as np
 import pytest
 import redis
 
 from imagefleet.shared.errors import LeaseLost, StorageUnavailable
-from imagefleet.shared.jobs.model import JobRequest, State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from imagefleet.worker.jobs.finish import JobFinisher
-from tests.support.records import begin
+from tests.support.records import start_attempt
 
 
 @pytest.fixture
@@ -20,8 +21,8 @@ def records(client: redis.Redis, namespace: str) -> JobRecords:
     return JobRecords(client, namespace, retention_s=3600)
 
 
-class FailsSometimes(MemoryStore):
-    """Refuses every second put."""
+class FlakyStore(MemoryStore):
+    """Fails the first put and every second one after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,46 +35,46 @@ class FailsSometimes(MemoryStore):
         return super().put(key, data, content_type)
 
 
-def _begun(records: JobRecords, images: int = 1) -> Attempt:
+def _attempt_with_images(records: JobRecords, images: int = 1) -> Attempt:
     request = JobRequest.parse({"prompt": "a", "seed": 1, "num_images_per_prompt": images})
     records.submit([("j", request)])
     attempt = plan_attempt("j", request, FakeEngine().info, token="first")
-    begin(records, "j", attempt.token)
+    start_attempt(records, "j", attempt.token)
     for index in range(images):
         attempt.deliver(index, np.zeros((64, 64, 3), np.uint8))
     return attempt
 
 
-def _finisher(records: JobRecords, store: MemoryStore, patience_s: float = 10) -> JobFinisher:
-    return JobFinisher(store, records, FakeEngine(), "w", patience_s)
+def _finisher(records: JobRecords, store: MemoryStore, retry_time_s: float = 10) -> JobFinisher:
+    return JobFinisher(store, records, FakeEngine(), "w", retry_time_s)
 
 
-def test_an_attempt_that_lost_its_job_stores_nothing(records: JobRecords) -> None:
-    attempt, store = _begun(records), MemoryStore()
-    begin(records, "j", "another", 2)
+def test_an_attempt_that_is_not_current_stores_nothing(records: JobRecords) -> None:
+    attempt, store = _attempt_with_images(records), MemoryStore()
+    start_attempt(records, "j", "another", 2)
     with pytest.raises(LeaseLost):
         _finisher(records, store).finish(attempt)
     assert list(store.list()) == []
     assert records.get("j").state is State.RUNNING
 
 
-def test_pictures_outlive_uploads_that_fail(records: JobRecords) -> None:
-    attempt, store = _begun(records, images=4), FailsSometimes()
+def test_images_survive_uploads_that_fail(records: JobRecords) -> None:
+    attempt, store = _attempt_with_images(records, images=4), FlakyStore()
     result = _finisher(records, store).finish(attempt)
     assert [image.index for image in result.images] == [0, 1, 2, 3]
     assert len(list(store.list())) == 8
     assert store.puts == 16
 
 
-def test_an_upload_is_not_tried_for_ever(records: JobRecords) -> None:
-    attempt = _begun(records)
+def test_an_upload_is_retried_for_a_limited_time(records: JobRecords) -> None:
+    attempt = _attempt_with_images(records)
     with pytest.raises(StorageUnavailable):
-        _finisher(records, FailsSometimes(), patience_s=0).finish(attempt)
-    assert records.get("j").state is State.RUNNING  # the caller decides what becomes of it
+        _finisher(records, FlakyStore(), retry_time_s=0).finish(attempt)
+    assert records.get("j").state is State.RUNNING  # the caller decides about a retry
 
 
-def test_a_succeeded_record_tells_all_its_steps(records: JobRecords) -> None:
-    attempt = _begun(records)
+def test_the_record_of_a_succeeded_job_shows_all_its_steps(records: JobRecords) -> None:
+    attempt = _attempt_with_images(records)
     records.progress("j", attempt.token, 3, 4, None)
     _finisher(records, MemoryStore()).finish(attempt)
     status = records.get("j")

@@ -1,4 +1,4 @@
-"""What a job starts from comes as diffusers would read it, or with a clear reason not to."""
+"""Input images are read as diffusers reads them, or refused with a clear reason."""
 
 import io
 import socket
@@ -26,17 +26,17 @@ from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.interface import InitImage, Shape
 from imagefleet.worker.jobs.attempt import plan_attempt
-from imagefleet.worker.jobs.input_images import LARGEST_BYTES, InputImages
+from imagefleet.worker.jobs.input_images import MAX_BYTES, InputImages
 from imagefleet.worker.outbound.address_policy import AllowList
-from tests.support.gallery import Gallery, broken_off, endless, status
+from tests.support.image_server import ImageServer, cut_short, stalled, status
 from tests.support.processes import Worker, until
 
 SHAPE = Shape(height=32, width=64)
 INFO = FakeEngine().info
-HERE = AllowList.parse(["127.0.0.1"])
+ALLOW_LOCALHOST = AllowList.parse(["127.0.0.1"])
 
 
-def _painting(seed: int, size: tuple[int, int] = (90, 70), mode: str = "RGB") -> Image.Image:
+def _random_image(seed: int, size: tuple[int, int] = (90, 70), mode: str = "RGB") -> Image.Image:
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     return Image.fromarray(pixels).convert(mode)
 
@@ -48,7 +48,7 @@ def _file(image: Image.Image, kind: str = "PNG", **given: Any) -> bytes:
 
 
 def _bomb() -> bytes:
-    """A small PNG that says it is 30,000 pixels a side."""
+    """Return a small PNG whose header says 30,000 pixels a side."""
     header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 1000)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -64,63 +64,65 @@ def store(tmp_path: Path) -> ObjectStore:
 
 @pytest.fixture
 def fetch(store: ObjectStore) -> Callable[..., InitImage]:
-    def fetched(total_s: float = 60.0, **parameters: Any) -> InitImage:
+    def fetched(timeout_s: float = 60.0, **parameters: Any) -> InitImage:
         request = JobRequest.parse({"prompt": "a"} | parameters)
-        init_image = InputImages(store, HERE, total_s=total_s).fetch(request, SHAPE)
+        init_image = InputImages(store, ALLOW_LOCALHOST, timeout_s=timeout_s).fetch(request, SHAPE)
         assert init_image is not None
         return init_image
 
     return fetched
 
 
-def test_a_picture_is_brought_to_the_size_of_the_job_as_diffusers_does(
+def test_an_image_is_resized_to_the_shape_of_the_job_as_diffusers_does(
     fetch: Callable[..., InitImage],
 ) -> None:
-    painting = _painting(1)
-    with Gallery({"/a.png": _file(painting)}) as gallery:
-        init_image = fetch(image=f"{gallery.url}/a.png", strength=0.5)
-    expected = painting.resize((64, 32), Image.Resampling.LANCZOS)
+    image = _random_image(1)
+    with ImageServer({"/a.png": _file(image)}) as image_server:
+        init_image = fetch(image=f"{image_server.url}/a.png", strength=0.5)
+    expected = image.resize((64, 32), Image.Resampling.LANCZOS)
     np.testing.assert_array_equal(init_image.pixels, np.asarray(expected))
     assert (init_image.strength, init_image.inpaint_mask) == (0.5, None)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 @pytest.mark.parametrize("mode", ["RGB", "L", "P"])
-def test_the_usual_kinds_are_read(fetch: Callable[..., InitImage], kind: str, mode: str) -> None:
-    image = _painting(2, mode=mode) if mode != "P" or kind == "PNG" else _painting(2)
-    with Gallery({"/a": _file(image, kind)}) as gallery:
-        assert fetch(image=f"{gallery.url}/a").pixels.shape == (32, 64, 3)
+def test_the_usual_formats_and_modes_are_read(
+    fetch: Callable[..., InitImage], kind: str, mode: str
+) -> None:
+    image = _random_image(2, mode=mode) if mode != "P" or kind == "PNG" else _random_image(2)
+    with ImageServer({"/a": _file(image, kind)}) as image_server:
+        assert fetch(image=f"{image_server.url}/a").pixels.shape == (32, 64, 3)
 
 
-def test_grey_of_sixteen_bits_is_scaled_and_not_cut_off(fetch: Callable[..., InitImage]) -> None:
+def test_grey_of_sixteen_bits_is_scaled_and_not_clipped(fetch: Callable[..., InitImage]) -> None:
     greys = np.linspace(0, 65535, 32 * 64).astype(np.uint16).reshape(32, 64)
-    with Gallery({"/a.png": _file(Image.fromarray(greys))}) as gallery:
-        pixels = fetch(image=f"{gallery.url}/a.png").pixels
+    with ImageServer({"/a.png": _file(Image.fromarray(greys))}) as image_server:
+        pixels = fetch(image=f"{image_server.url}/a.png").pixels
     np.testing.assert_array_equal(pixels, np.stack([greys // 257] * 3, axis=-1))
 
 
-def test_a_photo_is_turned_as_its_camera_says(fetch: Callable[..., InitImage]) -> None:
-    image = _painting(3, (64, 32))
+def test_an_image_is_rotated_as_its_exif_orientation_says(fetch: Callable[..., InitImage]) -> None:
+    image = _random_image(3, (64, 32))
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
-    with Gallery({"/a": _file(image, exif=exif.tobytes())}) as gallery:
-        pixels = fetch(image=f"{gallery.url}/a").pixels
+    with ImageServer({"/a": _file(image, exif=exif.tobytes())}) as image_server:
+        pixels = fetch(image=f"{image_server.url}/a").pixels
     np.testing.assert_array_equal(pixels, np.asarray(image)[::-1, ::-1])
 
 
-def test_objects_of_our_own_store_are_read_by_key_and_by_url(
+def test_objects_of_the_worker_s_store_are_read_by_key_and_by_url(
     fetch: Callable[..., InitImage], store: ObjectStore
 ) -> None:
-    stored = store.put("jobs/a/0.png", _file(_painting(4)), "image/png")
+    stored = store.put("jobs/a/0.png", _file(_random_image(4)), "image/png")
     by_key, by_url = fetch(image=stored.key), fetch(image=stored.url)
     assert by_key.digest == by_url.digest
     np.testing.assert_array_equal(by_key.pixels, by_url.pixels)
 
 
-def test_white_is_painted_and_black_is_kept(
+def test_the_mask_is_true_where_the_mask_image_is_white(
     fetch: Callable[..., InitImage], store: ObjectStore
 ) -> None:
-    store.put("a.png", _file(_painting(5)), "image/png")
+    store.put("a.png", _file(_random_image(5)), "image/png")
     mask = np.zeros((32, 64), np.uint8)
     mask[:, 20:] = 255
     store.put("mask.png", _file(Image.fromarray(mask)), "image/png")
@@ -130,70 +132,75 @@ def test_white_is_painted_and_black_is_kept(
     assert init_image.digest != fetch(image="a.png").digest
 
 
-UNFIT: list[tuple[Any, type[ImagefleetError], str]] = [
+UNUSABLE: list[tuple[Any, type[ImagefleetError], str]] = [
     (b"<html>", InvalidInput, "cannot be read as PNG, JPEG, WEBP$"),
     (b"", InvalidInput, "cannot be read"),
-    (_file(_painting(6))[:2000], InvalidInput, "cannot be read"),
-    (_file(_painting(6), "GIF"), InvalidInput, "cannot be read as PNG, JPEG, WEBP"),
+    (_file(_random_image(6))[:2000], InvalidInput, "cannot be read"),
+    (_file(_random_image(6), "GIF"), InvalidInput, "cannot be read as PNG, JPEG, WEBP"),
     (_bomb(), InvalidInput, "pixels|exceeds limit"),
-    (b"x" * (LARGEST_BYTES + 1), InvalidInput, "at most 20,000,000 bytes"),
+    (b"x" * (MAX_BYTES + 1), InvalidInput, "at most 20,000,000 bytes"),
     (status(404), InvalidInput, "answers 404"),
     (status(403), InvalidInput, "answers 403"),
     (status(302, location="http://169.254.169.254/"), InvalidInput, "redirects are not followed"),
     (status(503), InputUnavailable, "answers 503"),
     (status(429), InputUnavailable, "answers 429"),
-    (broken_off(_file(_painting(6))), InputUnavailable, "stopped in the middle"),
+    (cut_short(_file(_random_image(6))), InputUnavailable, "stopped in the middle"),
 ]
 
 
-@pytest.mark.parametrize(("shown", "error", "said"), UNFIT)
-def test_what_cannot_be_used_is_said(
-    fetch: Callable[..., InitImage], shown: Any, error: type[ImagefleetError], said: str
+@pytest.mark.parametrize(("response", "error", "message"), UNUSABLE)
+def test_an_unusable_image_is_refused_with_the_reason(
+    fetch: Callable[..., InitImage], response: Any, error: type[ImagefleetError], message: str
 ) -> None:
-    with Gallery({"/a": shown}) as gallery, pytest.raises(error, match=f"^image: .*({said})"):
-        fetch(image=f"{gallery.url}/a")
+    with (
+        ImageServer({"/a": response}) as image_server,
+        pytest.raises(error, match=f"^image: .*({message})"),
+    ):
+        fetch(image=f"{image_server.url}/a")
 
 
-def test_a_server_that_dribbles_holds_nobody_up(fetch: Callable[..., InitImage]) -> None:
+def test_a_server_that_stalls_ends_at_the_time_limit(fetch: Callable[..., InitImage]) -> None:
     released = threading.Event()
-    shown = {"/a": endless(_file(_painting(7))[:100], released)}
-    with Gallery(shown) as gallery:
+    responses = {"/a": stalled(_file(_random_image(7))[:100], released)}
+    with ImageServer(responses) as image_server:
         try:
-            with pytest.raises(InputUnavailable, match=r"not there within 1 s|in the middle"):
-                fetch(total_s=1.0, image=f"{gallery.url}/a")
+            with pytest.raises(InputUnavailable, match=r"not fetched within 1 s|in the middle"):
+                fetch(timeout_s=1.0, image=f"{image_server.url}/a")
         finally:
             released.set()
 
 
-def test_a_name_server_that_says_nothing_holds_nobody_up(
+def test_a_name_server_that_does_not_answer_ends_at_the_time_limit(
     fetch: Callable[..., InitImage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: released.wait() and [])
     try:
-        with pytest.raises(InputUnavailable, match="not there within 1 s"):
-            fetch(total_s=1.0, image="http://slow.example/a.png")
+        with pytest.raises(InputUnavailable, match="not fetched within 1 s"):
+            fetch(timeout_s=1.0, image="http://slow.example/a.png")
     finally:
         released.set()
 
 
-def test_a_server_that_is_not_there_may_come_back(fetch: Callable[..., InitImage]) -> None:
+def test_a_server_that_refuses_connections_is_an_error_that_may_pass(
+    fetch: Callable[..., InitImage],
+) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         with pytest.raises(InputUnavailable, match="refused"):
             fetch(image=f"http://127.0.0.1:{nobody.getsockname()[1]}/a")
 
 
-def test_addresses_inside_the_network_are_refused_as_for_callbacks(store: ObjectStore) -> None:
-    originals = InputImages(store, AllowList())
+def test_internal_addresses_are_refused_as_for_callbacks(store: ObjectStore) -> None:
+    input_images = InputImages(store, AllowList())
     for host in ("127.0.0.1", "169.254.169.254", "[::1]"):
         request = JobRequest(prompt="a", image=f"http://{host}/a.png")
         with pytest.raises(InvalidInput, match="IMAGEFLEET_CALLBACK_ALLOW"):
-            originals.fetch(request, SHAPE)
+            input_images.fetch(request, SHAPE)
 
 
 @pytest.mark.parametrize(
-    ("address", "error", "said"),
+    ("address", "error", "message"),
     [
         ("not/there.png", InvalidInput, "there is no not/there.png"),
         ("file:///etc/passwd", InvalidInput, "or an object of"),
@@ -202,43 +209,43 @@ def test_addresses_inside_the_network_are_refused_as_for_callbacks(store: Object
         ("/etc/passwd", InvalidInput, "image: must be plain names"),
     ],
 )
-def test_only_our_own_store_is_read(
-    fetch: Callable[..., InitImage], address: str, error: type[ImagefleetError], said: str
+def test_only_the_worker_s_store_is_read(
+    fetch: Callable[..., InitImage], address: str, error: type[ImagefleetError], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         fetch(image=address)
 
 
-def test_what_is_put_down_while_it_is_fetched_arrives_nowhere(store: ObjectStore) -> None:
+def test_an_attempt_removed_while_it_is_fetched_never_becomes_ready(store: ObjectStore) -> None:
     released = threading.Event()
-    shown = {"/slow": endless(b"", released), "/quick": _file(_painting(10))}
-    with Gallery(shown) as gallery:
-        originals = InputImages(store, HERE)
+    responses = {"/slow": stalled(b"", released), "/quick": _file(_random_image(10))}
+    with ImageServer(responses) as image_server:
+        input_images = InputImages(store, ALLOW_LOCALHOST)
         slow, quick = (
-            plan_attempt(name, JobRequest(prompt="a", image=f"{gallery.url}/{name}"), INFO)
+            plan_attempt(name, JobRequest(prompt="a", image=f"{image_server.url}/{name}"), INFO)
             for name in ("slow", "quick")
         )
-        originals.start_fetch(slow)
-        originals.start_fetch(quick)
-        [arrived] = until(originals.pop_ready)
-        assert arrived is quick
+        input_images.start_fetch(slow)
+        input_images.start_fetch(quick)
+        [ready] = until(input_images.pop_ready)
+        assert ready is quick
         assert quick.specs[0].init_image is not None
-        assert originals.pop_all() == [slow]
+        assert input_images.pop_all() == [slow]
         released.set()
         with pytest.raises(InvalidInput):
             slow.wait_for_images()
-        assert originals.pop_ready() == []
-        assert originals.pop_all() == []
+        assert input_images.pop_ready() == []
+        assert input_images.pop_all() == []
 
 
-def test_jobs_with_pictures_go_through_a_worker_and_hold_no_others_up(tmp_path: Path) -> None:
+def test_a_worker_runs_jobs_with_input_images_without_delaying_others(tmp_path: Path) -> None:
     released = threading.Event()
-    shown = {
-        "/one.png": _file(_painting(8)),
-        "/other.png": _file(_painting(9)),
-        "/slow.png": endless(b"\x89PNG", released),
+    responses = {
+        "/one.png": _file(_random_image(8)),
+        "/other.png": _file(_random_image(9)),
+        "/slow.png": stalled(b"\x89PNG", released),
     }
-    with Gallery(shown) as gallery, LocalRedisServer(tmp_path / "redis") as server:
+    with ImageServer(responses) as image_server, LocalRedisServer(tmp_path / "redis") as server:
         worker = Worker(
             tmp_path,
             {
@@ -250,17 +257,17 @@ def test_jobs_with_pictures_go_through_a_worker_and_hold_no_others_up(tmp_path: 
         )
         worker.await_log("ready after")
         client = Client(server.url)
-        slow = client.submit("a", image=f"{gallery.url}/slow.png")
+        slow = client.submit("a", image=f"{image_server.url}/slow.png")
         plain = client.submit("a", seed=1)
         one, again, other = (
-            client.submit("a", seed=1, image=f"{gallery.url}/{name}.png")
+            client.submit("a", seed=1, image=f"{image_server.url}/{name}.png")
             for name in ("one", "one", "other")
         )
-        gone = client.submit("a", image=f"{gallery.url}/gone.png")
+        missing = client.submit("a", image=f"{image_server.url}/missing.png")
         digests = [job.result(timeout=60).images[0].sha256 for job in (plain, one, again, other)]
         assert len(set(digests)) == 4  # the job's id is in the file
         with pytest.raises(JobFailed, match="answers 404") as failed:
-            gone.result(timeout=60)
+            missing.result(timeout=60)
         assert failed.value.failure_code == "invalid_input"
         assert not slow.status().done
         released.set()

@@ -1,4 +1,4 @@
-"""What a job's end comes to when something fails on the way that nobody thought of."""
+"""The executor handles unexpected errors while a job is finished."""
 
 from collections.abc import Callable
 
@@ -8,9 +8,12 @@ import redis
 
 from imagefleet.shared.errors import ConfigurationError, LeaseLost, WorkerError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.model import JobRequest, JobStatus, State
-from imagefleet.shared.jobs.queues import later_key, list_key, queue_of
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.redis_keys import delayed_key
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.devices.health import HealthCheck
@@ -21,86 +24,92 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.retry import RetryPolicy
 from imagefleet.worker.queues.claims import Claims, QueueGroup
-from tests.support.records import begin
+from tests.support.records import start_attempt
 
 REQUEST = JobRequest.parse({"prompt": "a", "seed": 1})
 
 
-class Surprising(MemoryStore):
-    """Raises what it was told to when a job's picture comes; with `ill`, at every other put too."""
+class FailingStore(MemoryStore):
+    """Raises `error` when an image of a job is stored; with `always`, at every put."""
 
-    def __init__(self, surprise: Exception, *, ill: bool = False) -> None:
+    def __init__(self, error: Exception, *, always: bool = False) -> None:
         super().__init__()
-        self._surprise, self._ill = surprise, ill
+        self._error, self._always = error, always
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
-        if self._ill or key.startswith("jobs/"):
-            raise self._surprise
+        if self._always or key.startswith("jobs/"):
+            raise self._error
         return super().put(key, data, content_type)
 
 
-Perform = Callable[[MemoryStore], JobStatus]
+Execute = Callable[[MemoryStore], JobStatus]
 
 
 @pytest.fixture
-def perform(client: redis.Redis, namespace: str) -> Perform:
-    """See one painted job to its end in a store; the record it leaves."""
+def execute(client: redis.Redis, namespace: str) -> Execute:
+    """Return a function that executes one generated job with a store and returns its status."""
 
-    def perform(store: MemoryStore) -> JobStatus:
+    def execute(store: MemoryStore) -> JobStatus:
         records, engine = JobRecords(client, namespace, 3600), FakeEngine()
-        claims = Claims(once=client, patient=client, namespace=namespace, worker="w", lease_s=60)
+        claims = Claims(
+            no_retry_client=client,
+            retrying_client=client,
+            namespace=namespace,
+            worker="w",
+            lease_s=60,
+        )
         claims.acquire_lease()
         records.submit([("j", REQUEST)])
-        queue = queue_of(namespace, REQUEST, sorted_by_key=True)
+        queue = queue_of(namespace, REQUEST, by_compile_key=True)
         [claimed] = claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)
         attempt = plan_attempt("j", REQUEST, engine.info)
         attempt.tag, attempt.token = claimed.tag, claims.attempt(claimed.tag)
-        begin(records, "j", attempt.token, claim=(claims.key, claimed.tag))
+        start_attempt(records, "j", attempt.token, claim=(claims.key, claimed.tag))
         attempt.deliver(0, np.zeros((64, 64, 3), np.uint8))
         in_flight = InFlight()
         in_flight.add(claimed.tag, attempt)
-        performer = JobExecutor(
+        executor = JobExecutor(
             in_flight,
             records,
             claims,
-            JobFinisher(store, records, engine, "w", patience_s=0),
+            JobFinisher(store, records, engine, "w", retry_time_s=0),
             RetryPolicy(records, claims, DeadLetters(client, namespace), max_retries=2),
             HealthCheck(engine, store, quarantine_s=60),
         )
         with pytest.raises(LeaseLost):
-            performer.perform("j", claimed.tag)
-        assert not client.exists(claims.key)  # the message is on its way to another attempt
+            executor.execute("j", claimed.tag)
+        assert not client.exists(claims.key)  # the message waits for another attempt
         return records.get("j")
 
-    return perform
+    return execute
 
 
 def _queued(client: redis.Redis, namespace: str) -> int:
-    queue = queue_of(namespace, REQUEST, sorted_by_key=True)
+    queue = queue_of(namespace, REQUEST, by_compile_key=True)
     return client.llen(list_key(queue, REQUEST.priority))
 
 
-def test_what_nobody_thought_of_is_tried_again(
-    perform: Perform, client: redis.Redis, namespace: str
+def test_a_job_is_retried_after_an_unexpected_error(
+    execute: Execute, client: redis.Redis, namespace: str
 ) -> None:
-    status = perform(Surprising(ZeroDivisionError("of all things")))
+    status = execute(FailingStore(ZeroDivisionError("unexpected")))
     assert (status.state, status.retries) == (State.QUEUED, 1)
-    assert client.zcard(later_key(namespace)) == 1
+    assert client.zcard(delayed_key(namespace)) == 1
 
 
-def test_an_error_of_redis_says_nothing_about_the_job(
-    perform: Perform, client: redis.Redis, namespace: str
+def test_an_error_of_redis_requeues_the_job_without_counting_a_retry(
+    execute: Execute, client: redis.Redis, namespace: str
 ) -> None:
-    status = perform(Surprising(redis.exceptions.NoScriptError("NOSCRIPT")))
+    status = execute(FailingStore(redis.exceptions.NoScriptError("NOSCRIPT")))
     assert status.retries == 0
     assert status.error is None
     assert _queued(client, namespace) == 1
 
 
-@pytest.mark.parametrize("surprise", [ConfigurationError("no credentials"), WorkerError("odd")])
-def test_a_host_whose_store_fails_everything_fails_no_job(
-    perform: Perform, client: redis.Redis, namespace: str, surprise: Exception
+@pytest.mark.parametrize("error", [ConfigurationError("no credentials"), WorkerError("odd")])
+def test_a_worker_whose_store_fails_everything_requeues_its_jobs(
+    execute: Execute, client: redis.Redis, namespace: str, error: Exception
 ) -> None:
-    status = perform(Surprising(surprise, ill=True))
+    status = execute(FailingStore(error, always=True))
     assert (status.state, status.retries, status.error) == (State.QUEUED, 0, None)
     assert _queued(client, namespace) == 1
