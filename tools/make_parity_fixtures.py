@@ -1,12 +1,13 @@
-"""Writes tests/fixtures/parity: tiny checkpoints and what PyTorch diffusers makes of them.
+"""Write tests/fixtures/parity: tiny checkpoints and what PyTorch diffusers computes from them.
 
     python -m venv torchenv && torchenv/bin/pip install torch diffusers transformers safetensors
     torchenv/bin/python -m tools.make_parity_fixtures tests/fixtures/parity [part…]
 
-Goes in: nothing but seeds. Comes out: whole checkpoints (`older`, spelt like files of 2022,
-`newer`, like today's, and `xl`) and a checker (`safety`), each with `expected.safetensors`;
-`samplers.safetensors`; and the names and shapes of published models. The tests that read them need
-no torch. Made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
+The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with the key names of
+2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
+`expected.safetensors`; `edits.safetensors`, `samplers.safetensors`; and the names and shapes of the
+weights of published models. The tests that read them need no torch. The stored files were made with
+torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
@@ -19,65 +20,66 @@ from safetensors.torch import save_file
 from tools.parity.answers import expected
 from tools.parity.checkpoints import (
     ddim_config,
+    keep_current_tokenizer_files,
     newer_unet,
     older_unet,
     pndm_config,
-    spell_like_2022,
-    spell_like_today,
+    rename_like_2022,
     write_checkpoint,
 )
 from tools.parity.edits import edits
 from tools.parity.full_size import full_size
-from tools.parity.safety import write_safety
+from tools.parity.safety import write_safety_checkpoint
 from tools.parity.samplers import sampler_runs
-from tools.parity.xl import expected_of_xl, write_xl
+from tools.parity.xl import expected_of_xl, write_xl_checkpoint
 
 END = "<|endoftext|>"
 
 
-def older(target: Path) -> None:
+def write_older(target: Path) -> None:
     pipeline = write_checkpoint(target, older_unet(), "quick_gelu", pndm_config(), END, 1)
-    spell_like_2022(target)
+    rename_like_2022(target)
     save_file(expected(pipeline), target / "expected.safetensors")
 
 
-def newer(target: Path) -> None:
+def write_newer(target: Path) -> None:
     pipeline = write_checkpoint(target, newer_unet(), "gelu", ddim_config(), "!", 2)
-    spell_like_today(target)
+    keep_current_tokenizer_files(target)
     save_file(expected(pipeline), target / "expected.safetensors")
 
 
-def xl(target: Path) -> None:
-    save_file(expected_of_xl(write_xl(target)), target / "expected.safetensors")
+def write_xl(target: Path) -> None:
+    save_file(expected_of_xl(write_xl_checkpoint(target)), target / "expected.safetensors")
 
 
-def safety(target: Path) -> None:
-    save_file(write_safety(target), target / "expected.safetensors")
+def write_safety(target: Path) -> None:
+    save_file(write_safety_checkpoint(target), target / "expected.safetensors")
 
 
-def originals(target: Path) -> None:
-    found = {name: edits(target.parent / name) for name in ("older", "newer", "xl")}
-    save_file(
-        {f"{name}|{key}": x for name, each in found.items() for key, x in each.items()}, target
-    )
+def write_edits(target: Path) -> None:
+    tensors = {}
+    for name in ("older", "newer", "xl"):
+        for key, tensor in edits(target.parent / name).items():
+            tensors[f"{name}|{key}"] = tensor
+    save_file(tensors, target)
 
 
-def samplers(target: Path) -> None:
+def write_samplers(target: Path) -> None:
     save_file(sampler_runs(), target)
 
 
-def published(target: Path) -> None:
+def write_full_size(target: Path) -> None:
     target.write_text(json.dumps(full_size(), indent=1) + "\n", encoding="utf-8")
 
 
 PARTS = {
-    "older": older,
-    "newer": newer,
-    "xl": xl,
-    "safety": safety,
-    "edits.safetensors": originals,
-    "samplers.safetensors": samplers,
-    "full_size.json": published,
+    "older": write_older,
+    "newer": write_newer,
+    "xl": write_xl,
+    "safety": write_safety,
+    "edits.safetensors": write_edits,
+    "samplers.safetensors": write_samplers,
+    "full_size.json": write_full_size,
 }
 
 

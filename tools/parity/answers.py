@@ -1,6 +1,6 @@
-"""What PyTorch makes of a checkpoint: inputs and outputs of every part.
+"""PyTorch's results for a checkpoint: inputs and outputs of every part.
 
-Goes in: a pipeline. Comes out: named tensors.
+The input is a pipeline, the output named tensors.
 """
 
 from collections.abc import Callable
@@ -20,24 +20,24 @@ from tools.parity.samplers import SAMPLERS
 
 PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
 NEGATIVES = ["", "blue"]
-"""The tests have the same."""
+"""The tests use the same prompts."""
 
 
 @torch.no_grad()
 def expected(pipeline: StableDiffusionPipeline) -> Tensors:
-    """Inputs and outputs of every network, every block of the UNet, and whole pictures."""
+    """Return inputs and outputs of every network and UNet block, and whole images."""
     tokens = tokenize(pipeline.tokenizer)
     text = pipeline.text_encoder(tokens)[0]
-    found = {"tokens": tokens[:, None].int(), "text": text}
-    found |= denoised(pipeline.unet, text[:2])
-    latents = found["unet.latents"]
-    found |= coded(pipeline.vae, latents)
+    tensors = {"tokens": tokens[:, None].int(), "text": text}
+    tensors |= run_unet(pipeline.unet, text[:2])
+    latents = tensors["unet.latents"]
+    tensors |= run_vae(pipeline.vae, latents)
     config = dict(pipeline.scheduler.config) | {"clip_sample": False, "skip_prk_steps": True}
-    config.pop("_use_default_values")  # would make it forget what the file says
+    config.pop("_use_default_values")  # with it, from_config would drop values of the file
     for name, scheduler in SAMPLERS.items():
         pipeline.scheduler = scheduler.from_config(config)
-        found[f"pictures.{name}"] = paint(pipeline, latents)
-    return {key: tensor.clone().contiguous() for key, tensor in found.items()}
+        tensors[f"pictures.{name}"] = generate(pipeline, latents)
+    return {key: tensor.clone().contiguous() for key, tensor in tensors.items()}
 
 
 def tokenize(tokenizer: CLIPTokenizer) -> torch.Tensor:
@@ -46,24 +46,24 @@ def tokenize(tokenizer: CLIPTokenizer) -> torch.Tensor:
     ).input_ids
 
 
-def denoised(unet: UNet2DConditionModel, text: torch.Tensor, **added: object) -> Tensors:
-    """A call of the UNet, and what went through each of its blocks."""
+def run_unet(unet: UNet2DConditionModel, text: torch.Tensor, **added: object) -> Tensors:
+    """Call the UNet; return inputs and outputs of it and of each of its blocks."""
     latents = torch.randn(2, 4, SIZE, SIZE, generator=torch.Generator().manual_seed(7))
     times = torch.tensor([1.0, 981.0])
-    found = {"unet.latents": latents, "unet.times": times}
+    tensors = {"unet.latents": latents, "unet.times": times}
     hooks = [
-        block.register_forward_hook(recorder(found, name), with_kwargs=True)
+        block.register_forward_hook(block_recorder(tensors, name), with_kwargs=True)
         for name, block in unet.named_modules()
         if name == "mid_block" or (name.count(".") == 1 and "_blocks." in name)
     ]
-    found["unet.out"] = unet(latents, times, text, **added).sample
+    tensors["unet.out"] = unet(latents, times, text, **added).sample
     for hook in hooks:
         hook.remove()
-    return found
+    return tensors
 
 
-def coded(vae: AutoencoderKL, latents: torch.Tensor) -> Tensors:
-    """A call of each half of the autoencoder."""
+def run_vae(vae: AutoencoderKL, latents: torch.Tensor) -> Tensors:
+    """Call the decoder and the encoder; return their inputs and outputs."""
     generator = torch.Generator().manual_seed(8)
     pixels = torch.randn(2, 3, 4 * SIZE, 4 * SIZE, generator=generator).clamp(-1, 1)
     moments = vae.encode(pixels).latent_dist
@@ -75,29 +75,30 @@ def coded(vae: AutoencoderKL, latents: torch.Tensor) -> Tensors:
     }
 
 
-def recorder(found: Tensors, name: str) -> Callable[..., None]:
-    """Keeps what goes into a block and what comes out."""
+def block_recorder(tensors: Tensors, name: str) -> Callable[..., None]:
+    """Return a forward hook that stores inputs and outputs of a block in `tensors`."""
 
-    def record(_module: object, _args: object, given: dict, out: object) -> None:
-        found[f"{name}.time"] = given["temb"]
-        found[f"{name}.x"] = given["hidden_states"]
-        for index, skip in enumerate(given.get("res_hidden_states_tuple") or ()):
-            found[f"{name}.skip.{index}"] = skip
+    def record(_module: object, _args: object, kwargs: dict, out: object) -> None:
+        tensors[f"{name}.time"] = kwargs["temb"]
+        tensors[f"{name}.x"] = kwargs["hidden_states"]
+        for index, skip in enumerate(kwargs.get("res_hidden_states_tuple") or ()):
+            tensors[f"{name}.skip.{index}"] = skip
         outputs = out[1] if isinstance(out, tuple) else (out,)
         for index, tensor in enumerate(outputs):
-            found[f"{name}.out.{index}"] = tensor
+            tensors[f"{name}.out.{index}"] = tensor
 
-    def of_mid(_module: object, args: tuple, given: dict, out: object) -> None:
-        record(_module, (), {"hidden_states": args[0], "temb": args[1], **given}, out)
+    def record_mid_block(_module: object, args: tuple, kwargs: dict, out: object) -> None:
+        # diffusers passes these two by position to this block only.
+        record(_module, (), {"hidden_states": args[0], "temb": args[1], **kwargs}, out)
 
-    return of_mid if name == "mid_block" else record
+    return record_mid_block if name == "mid_block" else record
 
 
-def paint(
+def generate(
     pipeline: DiffusionPipeline, latents: torch.Tensor, negatives: list[str] | None = NEGATIVES
 ) -> torch.Tensor:
-    """uint8 `[2, H, W, 3]` after 6 steps at guidance 3, as the pipeline would save them."""
-    pictures = pipeline(
+    """Return uint8 images `[2, H, W, 3]` of 6 steps at guidance 3, as a pipeline saves them."""
+    images = pipeline(
         PROMPTS[:2],
         negative_prompt=negatives,
         num_inference_steps=6,
@@ -105,4 +106,4 @@ def paint(
         latents=latents.clone(),
         output_type="np",
     ).images
-    return torch.from_numpy((pictures * 255).round().astype(np.uint8))
+    return torch.from_numpy((images * 255).round().astype(np.uint8))

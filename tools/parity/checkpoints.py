@@ -1,7 +1,8 @@
-"""Tiny checkpoints of Stable Diffusion 1 and 2: random, and spelt like files of 2022 and of today.
+"""Tiny random checkpoints of Stable Diffusion 1 and 2, with the key names of 2022 and with current
+ones.
 
-Goes in: a folder. Comes out: a diffusers checkpoint there, in half precision, and the pipeline
-whose weights are what the files hold. Knows nothing of what is asked of them.
+The input is a folder. The output is a diffusers checkpoint there, in half precision, and a pipeline
+with exactly the stored weights. This module does not know what they are used for.
 """
 
 import json
@@ -24,11 +25,11 @@ Tensors = dict[str, torch.Tensor]
 
 WORDS = ["a</w>", "red</w>", "circle</w>", "on</w>", "blue</w>"]
 SIZE = 8
-"""Latents are 8x8, pictures 32x32."""
+"""Side of the latents. Images are 32x32."""
 
 
 def older_unet() -> UNet2DConditionModel:
-    """Stable Diffusion 1.x's arrangement: convolutional projections, one number of heads."""
+    """Return a UNet like Stable Diffusion 1.x: convolutional projections, equal heads per level."""
     return UNet2DConditionModel(
         sample_size=SIZE,
         block_out_channels=(16, 24),
@@ -42,7 +43,7 @@ def older_unet() -> UNet2DConditionModel:
 
 
 def newer_unet() -> UNet2DConditionModel:
-    """Everything the older one does not have: Stable Diffusion 2's arrangement and more."""
+    """Return a UNet like Stable Diffusion 2, with further options that the older one lacks."""
     return UNet2DConditionModel(
         sample_size=SIZE,
         block_out_channels=(8, 16, 16),
@@ -60,7 +61,7 @@ def newer_unet() -> UNet2DConditionModel:
 
 
 def pndm_config() -> PNDMScheduler:
-    """Stable Diffusion 1.4's."""
+    """Return the scheduler of Stable Diffusion 1.4."""
     return PNDMScheduler(
         beta_start=0.00085,
         beta_end=0.012,
@@ -85,7 +86,7 @@ def write_checkpoint(
     pad: str,
     seed: int,
 ) -> StableDiffusionPipeline:
-    """A pipeline whose weights are what its half-precision files hold."""
+    """Write a checkpoint; return a pipeline with exactly the stored half-precision weights."""
     tokenizer = make_tokenizer(folder / "tokenizer", pad)
     text = CLIPTextModel(
         CLIPTextConfig(
@@ -110,7 +111,7 @@ def write_checkpoint(
     half = torch.float16 if seed == 1 else torch.bfloat16
     for network in (text, unet, vae):
         randomise(network, generator, half)
-    hush(unet, half)
+    scale_down_output(unet, half)
     pipeline = StableDiffusionPipeline(
         vae=vae.eval(),
         text_encoder=text.eval(),
@@ -126,7 +127,7 @@ def write_checkpoint(
 
 
 def save(pipeline: DiffusionPipeline, folder: Path, half: torch.dtype) -> None:
-    """With weights of half precision."""
+    """Save the pipeline with weights in half precision."""
     pipeline.save_pretrained(folder)
     for file in folder.glob("*/*.safetensors"):
         rewrite(file, lambda key, tensor: {key: tensor.to(half)})
@@ -134,7 +135,10 @@ def save(pipeline: DiffusionPipeline, folder: Path, half: torch.dtype) -> None:
 
 
 def randomise(network: torch.nn.Module, generator: torch.Generator, half: torch.dtype) -> None:
-    """Fresh networks have norms of one and biases of zero, which hide a swap."""
+    """Draw every weight at random.
+
+    New networks have norm weights of one and biases of zero, which would hide swapped weights.
+    """
     with torch.no_grad():
         for name, weight in network.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
@@ -146,14 +150,17 @@ def randomise(network: torch.nn.Module, generator: torch.Generator, half: torch.
             weight.copy_(weight.to(half).float())
 
 
-def hush(unet: UNet2DConditionModel, half: torch.dtype) -> None:
-    """A random denoiser does not denoise; a loud one makes rounding errors grow by the step."""
-    loud = unet.conv_out.weight.data
-    loud.copy_((loud / 8).to(half).float())
+def scale_down_output(unet: UNet2DConditionModel, half: torch.dtype) -> None:
+    """Divide the output of the UNet by 8.
+
+    A random UNet does not denoise, and with a large output rounding errors grow with each step.
+    """
+    weight = unet.conv_out.weight.data
+    weight.copy_((weight / 8).to(half).float())
 
 
 def make_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
-    """CLIP's byte-level BPE with a handful of words, as vocab.json and merges.txt."""
+    """Write vocab.json and merges.txt of a CLIP byte-level BPE tokenizer with a few words."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
     merges = []
@@ -174,22 +181,23 @@ def make_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
 
 
 def rewrite(file: Path, change: Callable[[str, torch.Tensor], Tensors]) -> None:
+    """Replace every tensor of a safetensors file by what `change` returns for it."""
     tensors: Tensors = {}
     for key, tensor in load_file(file).items():
         tensors |= change(key, tensor.contiguous())
     save_file(tensors, file)
 
 
-def spell_like_2022(folder: Path) -> None:
-    """Key names and tokenizer files as in CompVis/stable-diffusion-v1-4."""
+def rename_like_2022(folder: Path) -> None:
+    """Change key names and tokenizer files to those of CompVis/stable-diffusion-v1-4."""
     old = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
 
-    def vae(key: str, tensor: torch.Tensor) -> Tensors:
-        for today, then in old.items():
-            key = key.replace(f"attentions.0.{today}", f"attentions.0.{then}")
+    def rename_vae(key: str, tensor: torch.Tensor) -> Tensors:
+        for current_name, old_name in old.items():
+            key = key.replace(f"attentions.0.{current_name}", f"attentions.0.{old_name}")
         return {key: tensor}
 
-    rewrite(folder / "vae" / "diffusion_pytorch_model.safetensors", vae)
+    rewrite(folder / "vae" / "diffusion_pytorch_model.safetensors", rename_vae)
     text = folder / "text_encoder" / "model.safetensors"
     rewrite(text, lambda key, tensor: {f"text_model.{key.removeprefix('text_model.')}": tensor})
     positions = {"text_model.embeddings.position_ids": torch.arange(77)[None]}
@@ -197,7 +205,7 @@ def spell_like_2022(folder: Path) -> None:
     (folder / "tokenizer" / "tokenizer.json").unlink(missing_ok=True)
 
 
-def spell_like_today(folder: Path) -> None:
-    """What transformers 5 and diffusers 0.42 write: tokenizer.json alone."""
+def keep_current_tokenizer_files(folder: Path) -> None:
+    """Keep only tokenizer.json, as transformers 5 writes it."""
     for name in ("vocab.json", "merges.txt"):
         (folder / "tokenizer" / name).unlink()

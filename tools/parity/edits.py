@@ -1,6 +1,6 @@
-"""What diffusers makes of pictures to start from, with and without a mask.
+"""diffusers' results for image-to-image and inpainting.
 
-Goes in: a checkpoint folder written before. Comes out: the inputs, the noise, and the pictures.
+The input is a checkpoint folder, the output the inputs, the noise and the resulting images.
 """
 
 import warnings
@@ -30,42 +30,45 @@ from tools.parity.samplers import SAMPLERS
 STEPS = 10
 STRENGTHS = {"img2img": (0.55, 1.0), "inpaint": (0.55, 1.0)}
 PIPELINES = {"img2img": AutoPipelineForImage2Image, "inpaint": AutoPipelineForInpainting}
-DRAWING = (
+MODULES_WITH_NOISE = (
     pipeline_stable_diffusion_img2img,
     pipeline_stable_diffusion_inpaint,
     pipeline_stable_diffusion_xl_img2img,
     pipeline_stable_diffusion_xl_inpaint,
 )
 NEGATIVES = ["red", "blue"]
-"""Words for both: diffusers' SDXL has no zeros for one that says nothing among others that do."""
+"""Neither is empty: diffusers' SDXL does not zero one empty negative prompt among others."""
 
 
 def edits(folder: Path) -> Tensors:
-    """`img2img|sampler|strength` and `inpaint|…` to uint8 pictures `[2, H, W, 3]`."""
+    """Return uint8 images `[2, H, W, 3]` by `img2img|scheduler|strength` and `inpaint|…`."""
     warnings.simplefilter("ignore")
     generator = torch.Generator().manual_seed(11)
     side = 4 * SIZE
     coarse = torch.rand(2, 3, 4, 4, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic")
-    given: Tensors = {
+    inputs: Tensors = {
         "pixels": (smooth.clamp(0, 1) * 255).round().byte().movedim(1, -1).contiguous(),
         "encoding": torch.randn(2, 4, SIZE, SIZE, generator=generator),
         "noise": torch.randn(2, 4, SIZE, SIZE, generator=generator),
     }
-    # A mask that does not follow the latents' squares.
-    given["repaint"] = torch.zeros(side, side, dtype=torch.bool)
-    given["repaint"][5:23, 9:30] = True
-    found = dict(given)
+    # The edges of this mask are not aligned with the 4x4 pixels of a latent.
+    inputs["repaint"] = torch.zeros(side, side, dtype=torch.bool)
+    inputs["repaint"][5:23, 9:30] = True
+    tensors = dict(inputs)
     for kind, strengths in STRENGTHS.items():
         for name in SAMPLERS:
             for strength in strengths:
-                found[f"{kind}|{name}|{strength}"] = painted(folder, kind, name, strength, given)
-    return found
+                key = f"{kind}|{name}|{strength}"
+                tensors[key] = generate_edit(folder, kind, name, strength, inputs)
+    return tensors
 
 
 @torch.no_grad()
-def painted(folder: Path, kind: str, name: str, strength: float, given: Tensors) -> torch.Tensor:
-    """Two pictures, with the noise of `given` in place of what diffusers would draw."""
+def generate_edit(
+    folder: Path, kind: str, name: str, strength: float, inputs: Tensors
+) -> torch.Tensor:
+    """Return two images, made with the noise of `inputs` instead of random noise."""
     pipeline = PIPELINES[kind].from_pretrained(folder, torch_dtype=torch.float32)
     config = dict(pipeline.scheduler.config) | {"clip_sample": False, "skip_prk_steps": True}
     config.pop("_use_default_values", None)
@@ -73,16 +76,16 @@ def painted(folder: Path, kind: str, name: str, strength: float, given: Tensors)
     pipeline.set_progress_bar_config(disable=True)
     extra: dict[str, Any] = {}
     if kind == "inpaint":
-        extra["mask_image"] = Image.fromarray(given["repaint"].numpy().astype(np.uint8) * 255)
-    drawn = {vae: given["encoding"]} | dict.fromkeys(DRAWING, given["noise"])
+        extra["mask_image"] = Image.fromarray(inputs["repaint"].numpy().astype(np.uint8) * 255)
+    noises = {vae: inputs["encoding"]} | dict.fromkeys(MODULES_WITH_NOISE, inputs["noise"])
     with ExitStack() as patches:
-        for module, noise in drawn.items():
+        for module, noise in noises.items():
             patches.enter_context(
                 patch.object(module, "randn_tensor", lambda *_, noise=noise, **__: noise.clone())
             )
-        pictures = pipeline(
+        images = pipeline(
             PROMPTS[:2],
-            image=[Image.fromarray(pixels.numpy()) for pixels in given["pixels"]],
+            image=[Image.fromarray(pixels.numpy()) for pixels in inputs["pixels"]],
             negative_prompt=NEGATIVES,
             num_inference_steps=STEPS,
             guidance_scale=3.0,
@@ -90,4 +93,4 @@ def painted(folder: Path, kind: str, name: str, strength: float, given: Tensors)
             output_type="np",
             **extra,
         ).images
-    return torch.from_numpy((pictures * 255).round().astype(np.uint8)).contiguous()
+    return torch.from_numpy((images * 255).round().astype(np.uint8)).contiguous()

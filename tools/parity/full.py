@@ -1,10 +1,10 @@
-"""The published UNets at their full size, random weights: the engine against PyTorch.
+"""Compare the engine with PyTorch on the published UNets, at full size and with random weights.
 
     .venv/bin/python -m tools.parity.full --pytorch .venv-parity/bin/python [sd14 sd21 sdxl]
 
-One model after the other, PyTorch and the engine each in a process of its own: SDXL's weights take
-10 GB in float32. Comes out: a table, and one line of JSON. Fails where a parameter is missing or
-the worst relative error is above 1e-4.
+PyTorch and the engine run one after the other, each in its own process, because SDXL's weights take
+10 GB in float32. The output is a table and one line of JSON. The command fails if a parameter is
+missing or the largest relative error is above 1e-4.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tools.parity.published import PUBLISHED
 
 PARAMETERS = {"sd14": 859_520_964, "sd21": 865_910_724, "sdxl": 2_567_463_684}
-PROMISED = 1e-4
+MAX_RELATIVE_ERROR = 1e-4
 
 
 def compare(model: str, pytorch: str, size: int) -> dict[str, float]:
@@ -32,8 +32,8 @@ def _run(python: str, module: str, *arguments: str) -> dict[str, float]:
     done = subprocess.run(
         [python, "-m", module, *arguments], stdout=subprocess.PIPE, text=True, check=True
     )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,14 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("models", nargs="*", default=list(PUBLISHED))
     parser.add_argument("--pytorch", required=True, help="a Python with torch and diffusers")
     parser.add_argument("--size", type=int, default=32, help="side of the latents")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     rows = {}
     print(
         f"{'UNet':>6} {'parameters':>14} {'max |d|':>9} {'mean |d|':>9} {'relative':>9} "
         f"{'engine s':>9} {'torch s':>9} {'engine GB':>10} {'torch GB':>9}"
     )
-    for model in given.models:
-        row = rows[model] = compare(model, given.pytorch, given.size)
+    for model in options.models:
+        row = rows[model] = compare(model, options.pytorch, options.size)
         print(
             f"{model:>6} {row['parameters']:>14,} {row['max_difference']:>9.1e} "
             f"{row['mean_difference']:>9.1e} {row['relative']:>9.1e} {row['seconds']:>9.1f} "
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str]) -> int:
             f"{row['torch_peak_bytes'] / 1e9:>9.1f}",
             flush=True,
         )
-    print(json.dumps({"latents": given.size, "unets": rows}))
-    return int(any(row["relative"] > PROMISED for row in rows.values()))
+    print(json.dumps({"latents": options.size, "unets": rows}))
+    return int(any(row["relative"] > MAX_RELATIVE_ERROR for row in rows.values()))
 
 
 if __name__ == "__main__":

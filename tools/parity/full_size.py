@@ -1,6 +1,6 @@
-"""The names and shapes of published models' weights, without their weights.
+"""Names and shapes of the weights of published models, without the weights.
 
-Goes in: nothing. Comes out: configs, parameter counts and digests, as JSON.
+There is no input. The output is configs, parameter counts and digests, as JSON.
 """
 
 import hashlib
@@ -23,17 +23,19 @@ NETWORKS: Mapping[str, Callable[..., torch.nn.Module]] = {
 
 
 def full_size() -> dict[str, dict[str, dict[str, object]]]:
-    """For each model and network: its config, and a digest of every weight's name and shape."""
+    """Return for each model and network its config and a digest of its weight names and shapes."""
     with torch.device("meta"):
         return {
-            model: {name: _described(name, config) for name, config in networks.items()}
+            model: {name: _describe(name, config) for name, config in networks.items()}
             for model, networks in PUBLISHED.items()
         }
 
 
-def _described(name: str, config: dict[str, object]) -> dict[str, object]:
+def _describe(name: str, config: dict[str, object]) -> dict[str, object]:
     network = NETWORKS[name](**config)
-    weights = {key.removeprefix("text_model."): w for key, w in network.named_parameters()}
+    weights = {
+        key.removeprefix("text_model."): weight for key, weight in network.named_parameters()
+    }
     lines = sorted(f"{key} {_without_1x1(weight)}" for key, weight in weights.items())
     return {
         "config": config,

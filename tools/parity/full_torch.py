@@ -1,9 +1,9 @@
-"""A published UNet with random weights, in PyTorch: its files, an input and an output.
+"""Run a published UNet with random weights in PyTorch; save its files, an input and an output.
 
     torchenv/bin/python -m tools.parity.full_torch sdxl FOLDER 32
 
-Goes in: a model of `tools.parity.published`, a folder, a latent size. Comes out: in the folder
-config.json, half-precision shards and `answers.safetensors`; one line of JSON.
+The input is a model of `tools.parity.published`, a folder and a latent size. The output is, in the
+folder, config.json, half-precision shards and `answers.safetensors`; and one line of JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from tools.parity.published import PUBLISHED
 
-_SHARD_WEIGHTS = 400_000_000
+_MAX_SHARD_WEIGHTS = 400_000_000
 
 
 def main(model: str, folder: Path, size: int) -> None:
@@ -29,21 +29,21 @@ def main(model: str, folder: Path, size: int) -> None:
     draw_weights(unet, torch.Generator().manual_seed(1))
     unet.save_config(folder)
     save_shards(unet, folder)
-    given = inputs(config, size, torch.Generator().manual_seed(2))
-    added = {"text_embeds": given.get("pooled"), "time_ids": given.get("time_ids")}
-    conditions = {"added_cond_kwargs": added} if "pooled" in given else {}
+    inputs = draw_inputs(config, size, torch.Generator().manual_seed(2))
+    added = {"text_embeds": inputs.get("pooled"), "time_ids": inputs.get("time_ids")}
+    conditions = {"added_cond_kwargs": added} if "pooled" in inputs else {}
     started = time.perf_counter()
     with torch.no_grad():
-        out = unet(given["latents"], given["times"], given["text"], **conditions).sample
+        out = unet(inputs["latents"], inputs["times"], inputs["text"], **conditions).sample
     seconds = time.perf_counter() - started
-    save_file({**given, "out": out}, folder / "answers.safetensors")
+    save_file({**inputs, "out": out}, folder / "answers.safetensors")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     parameters = sum(weight.numel() for weight in unet.parameters())
     print(json.dumps({"parameters": parameters, "seconds": seconds, "peak_bytes": peak}))
 
 
 def draw_weights(unet: torch.nn.Module, generator: torch.Generator) -> None:
-    """As in `tools.parity.checkpoints`: nothing is one or zero that could hide a swap."""
+    """Draw every weight at random; ones or zeros would hide swapped weights."""
     with torch.no_grad():
         for name, weight in unet.named_parameters():
             weight.normal_(generator=generator)
@@ -57,14 +57,14 @@ def draw_weights(unet: torch.nn.Module, generator: torch.Generator) -> None:
 
 
 def save_shards(unet: torch.nn.Module, folder: Path) -> None:
-    """Halves of the weights, a file at a time: never a second copy of the whole."""
+    """Save the weights in half precision, one shard at a time, to hold no second copy of all."""
     shards: list[list[str]] = [[]]
-    room = _SHARD_WEIGHTS
+    room = _MAX_SHARD_WEIGHTS
     weights = dict(unet.named_parameters())
     for name, weight in weights.items():
         if room < weight.numel():
             shards.append([])
-            room = _SHARD_WEIGHTS
+            room = _MAX_SHARD_WEIGHTS
         shards[-1].append(name)
         room -= weight.numel()
     for index, names in enumerate(shards, start=1):
@@ -72,22 +72,22 @@ def save_shards(unet: torch.nn.Module, folder: Path) -> None:
         save_file({name: weights[name].detach().half() for name in names}, folder / file)
 
 
-def inputs(
+def draw_inputs(
     config: dict[str, object], size: int, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator)
 
-    given = {
+    inputs = {
         "latents": draw(1, 4, size, size),
         "times": torch.tensor([481.0]),
         "text": draw(1, 77, int(str(config["cross_attention_dim"]))),
     }
     if config.get("addition_embed_type"):
         side = 8.0 * size
-        given["pooled"] = draw(1, 1280)
-        given["time_ids"] = torch.tensor([[side, side, 0.0, 0.0, side, side]])
-    return given
+        inputs["pooled"] = draw(1, 1280)
+        inputs["time_ids"] = torch.tensor([[side, side, 0.0, 0.0, side, side]])
+    return inputs
 
 
 if __name__ == "__main__":

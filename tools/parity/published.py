@@ -1,7 +1,7 @@
 """The configs of published checkpoints, without their weights.
 
-Of CompVis/stable-diffusion-v1-4, stabilityai/stable-diffusion-2-1-base and
-stabilityai/stable-diffusion-xl-base-1.0: what differs from the libraries' defaults.
+The checkpoints are CompVis/stable-diffusion-v1-4, stabilityai/stable-diffusion-2-1-base and
+stabilityai/stable-diffusion-xl-base-1.0. Only values other than the libraries' defaults are listed.
 """
 
 from collections.abc import Mapping
@@ -87,4 +87,4 @@ PUBLISHED: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
         "vae": {**_AUTOENCODER, "scaling_factor": 0.13025, "force_upcast": True},
     },
 }
-"""Model, network, `config.json`."""
+"""By model and network: the fields of its `config.json`."""

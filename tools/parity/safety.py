@@ -1,7 +1,7 @@
-"""A tiny safety checker, and what PyTorch makes of pictures with it.
+"""A tiny safety checker, and PyTorch's results with it.
 
-Goes in: a folder. Comes out: its two folders of a checkpoint, spelt like files of 2022, and named
-tensors.
+The input is a folder. The output is the checker's two folders there, with the key names of 2022,
+and named tensors: images, their preprocessed pixels and embeddings, and whether each is flagged.
 """
 
 from pathlib import Path
@@ -17,12 +17,16 @@ from tools.parity.checkpoints import Tensors, randomise, rewrite
 
 EDGE, WIDTH = 32, 12
 HALF = torch.float16
-UNREACHED = 2.0
+UNREACHABLE = 2.0
 """A threshold above every cosine."""
 
 
-def checker(thresholds_for: torch.Tensor) -> StableDiffusionSafetyChecker:
-    """One whose verdicts on prepared pictures are: as they are, no, and by every rule there is."""
+def checker(pixels: torch.Tensor) -> StableDiffusionSafetyChecker:
+    """Return a checker whose thresholds suit these preprocessed images.
+
+    One image matches a concept outright, one matches only by the special-care bonus, and one misses
+    its concept by as little.
+    """
     vision = {
         "hidden_size": 16,
         "intermediate_size": 32,
@@ -33,20 +37,20 @@ def checker(thresholds_for: torch.Tensor) -> StableDiffusionSafetyChecker:
     }
     model = StableDiffusionSafetyChecker(CLIPConfig(vision_config=vision, projection_dim=WIDTH))
     randomise(model.eval(), torch.Generator().manual_seed(5), HALF)
-    states = model.visual_projection(model.vision_model(thresholds_for)[1])
+    states = model.visual_projection(model.vision_model(pixels)[1])
     concepts = cosine_distance(states, model.concept_embeds)
     special = cosine_distance(states, model.special_care_embeds)
-    model.concept_embeds_weights.fill_(UNREACHED)
-    model.special_care_embeds_weights.fill_(UNREACHED)
-    # The picture that is nearest to the first special concept meets it, and no other does.
-    cared = int(special[:, 0].argmax())
-    model.special_care_embeds_weights[0] = special[cared, 0] - 0.02
-    # What each is nearest to among the concepts: one met outright, two missed by a little, of
-    # which special care lifts the first over the threshold.
-    order = [at for at in concepts[:, 0].argsort(descending=True).tolist() if at != cared]
+    model.concept_embeds_weights.fill_(UNREACHABLE)
+    model.special_care_embeds_weights.fill_(UNREACHABLE)
+    # Only the image that is nearest to the first special-care concept matches it.
+    special_image = int(special[:, 0].argmax())
+    model.special_care_embeds_weights[0] = special[special_image, 0] - 0.02
+    # One image matches a concept outright. Two others miss theirs by a little, of which the bonus
+    # lifts `special_image` over the threshold.
+    order = [at for at in concepts[:, 0].argsort(descending=True).tolist() if at != special_image]
     outright, missed = order[0], order[1]
     model.concept_embeds_weights[0] = concepts[outright, 0] - 0.004
-    for at, concept in ((cared, 1), (missed, 2)):
+    for at, concept in ((special_image, 1), (missed, 2)):
         model.concept_embeds[concept] += 8 * states[at] / states[at].norm()
         nearest = cosine_distance(states, model.concept_embeds)[at, concept]
         model.concept_embeds_weights[concept] = nearest + 0.005
@@ -56,34 +60,34 @@ def checker(thresholds_for: torch.Tensor) -> StableDiffusionSafetyChecker:
 
 
 @torch.no_grad()
-def write_safety(folder: Path) -> Tensors:
-    """The checker's folders, and pictures, what becomes of them, and the verdicts."""
+def write_safety_checkpoint(folder: Path) -> Tensors:
+    """Write the checker's folders; return images and PyTorch's results."""
     generator = torch.Generator().manual_seed(6)
     coarse = torch.rand(8, 3, 5, 6, generator=generator)
     smooth = interpolate(coarse, size=(40, 48), mode="bicubic").clamp(0, 1)
-    pictures = (smooth * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+    images = (smooth * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
     processor = CLIPImageProcessorPil(
         size={"shortest_edge": EDGE}, crop_size={"height": EDGE, "width": EDGE}
     )
-    prepared = processor(list(pictures.numpy()), return_tensors="pt").pixel_values
+    prepared = processor(list(images.numpy()), return_tensors="pt").pixel_values
     model = checker(prepared)
     embeds = model.visual_projection(model.vision_model(prepared)[1])
-    _, verdicts = model(prepared, [torch.zeros(1)] * len(pictures))
+    _, flagged = model(prepared, [torch.zeros(1)] * len(images))
     model.save_pretrained(folder / "safety_checker")
     processor.save_pretrained(folder / "feature_extractor")
     file = folder / "safety_checker" / "model.safetensors"
-    rewrite(file, lambda key, tensor: {_of_2022(key): tensor.to(HALF)})
+    rewrite(file, lambda key, tensor: {_key_of_2022(key): tensor.to(HALF)})
     positions = torch.arange((EDGE // 8) ** 2 + 1)[None]
     save_file(
         load_file(file) | {"vision_model.vision_model.embeddings.position_ids": positions}, file
     )
     return {
-        "pictures": pictures,
+        "pictures": images,
         "prepared": prepared.contiguous(),
         "embeds": embeds,
-        "flagged": torch.tensor(verdicts),
+        "flagged": torch.tensor(flagged),
     }
 
 
-def _of_2022(key: str) -> str:
+def _key_of_2022(key: str) -> str:
     return f"vision_model.{key}" if key.startswith("vision_model.") else key

@@ -1,6 +1,6 @@
-"""Runs of diffusers' schedulers around a formula instead of a network.
+"""Runs of diffusers' schedulers with a formula in place of the network.
 
-Goes in: nothing. Comes out: the samples after every call of the model, by case.
+There is no input. The output is, by case, the samples after every call of the model.
 """
 
 import contextlib
@@ -31,14 +31,18 @@ SAMPLERS = {
     "euler": EulerDiscreteScheduler,
     "dpmsolver++": DPMSolverMultistepScheduler,
 }
-"""Those that draw no noise of their own: whole pictures are compared with these."""
-ALL = SAMPLERS | {
+"""Schedulers that add no noise at their steps. Whole images are compared with these."""
+ALL_SAMPLERS = SAMPLERS | {
     "euler_ancestral": EulerAncestralDiscreteScheduler,
     "dpmsolver++_karras": DPMSolverMultistepScheduler,
     "lcm": LCMScheduler,
 }
-DRAWING = (scheduling_dpmsolver_multistep, scheduling_euler_ancestral_discrete, scheduling_lcm)
-"""Modules whose noise is replaced by ours."""
+MODULES_WITH_NOISE = (
+    scheduling_dpmsolver_multistep,
+    scheduling_euler_ancestral_discrete,
+    scheduling_lcm,
+)
+"""Modules whose random noise is replaced by ours."""
 
 SD = {
     "beta_schedule": "scaled_linear",
@@ -66,33 +70,33 @@ CONFIGS = {
     "sde": SDE,
     "sde_heun": {**SDE, "solver_type": "heun"},
 }
-"""Of the scheduler, by the name used in cases; the test has the same."""
+"""Scheduler configs, by their name in the cases. The test has the same."""
 
 
 def model(x: torch.Tensor, timestep: float) -> torch.Tensor:
-    """Stands for a network in the samplers' runs; the tests have the same in numpy."""
+    """Compute the formula that replaces the network. The test has the same in numpy."""
     return torch.tanh(0.7 * x + 0.3 * torch.roll(x, 1, -1)) * (0.5 + timestep / 1000)
 
 
 def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
-    """Sampler, prediction, spacing, steps, steps skipped because of a picture, config."""
+    """Yield scheduler, prediction type, spacing, steps, steps skipped by an init image, config."""
     spacings, predictions = ("leading", "trailing", "linspace"), ("epsilon", "v_prediction")
-    yield from itertools.product(ALL, predictions, spacings, (1, 2, 3, 8), (0,), ("sd",))
-    yield from itertools.product(ALL, ("epsilon",), spacings, (8,), (1, 3, 7), ("sd",))
-    predicting_samples = [name for name in ALL if name not in ("pndm", "euler_ancestral")]
+    yield from itertools.product(ALL_SAMPLERS, predictions, spacings, (1, 2, 3, 8), (0,), ("sd",))
+    yield from itertools.product(ALL_SAMPLERS, ("epsilon",), spacings, (8,), (1, 3, 7), ("sd",))
+    predicting_samples = [name for name in ALL_SAMPLERS if name not in ("pndm", "euler_ancestral")]
     yield from itertools.product(predicting_samples, ("sample",), spacings, (5,), (0,), ("sd",))
     for prediction, steps in itertools.product(("sample", "v_prediction"), (5, 50)):
         yield "ddim", prediction, "trailing", steps, 0, "linear"
-    for name in [name for name in ALL if name != "pndm"]:
+    for name in [name for name in ALL_SAMPLERS if name != "pndm"]:
         yield name, "v_prediction", "trailing", 7, 0, "zero"
-    for name in ALL:
+    for name in ALL_SAMPLERS:
         yield name, "v_prediction", "leading", 10, 0, "cosine"
     for name in ("ddim", "lcm"):
         yield from itertools.product((name,), predictions, ("leading",), (6,), (0,), ("clip",))
     dpm = ("clipped_cosine", "not_lower_at_last", "euler_at_last")
     dpm += ("first_order", "heun", "sde", "sde_heun")
     yield from itertools.product(("dpmsolver++",), ("epsilon",), spacings, (6, 16), (0,), dpm)
-    # With epsilon its first clean sample is noise 20,000 times enlarged, and so is float32's error.
+    # With epsilon, the first predicted x0 and its float32 error are 20,000 times enlarged noise.
     yield "dpmsolver++", "v_prediction", "leading", 6, 0, "karras_cosine"
     both = ("karras", "sigma_min")
     yield from itertools.product(
@@ -102,8 +106,11 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
 
 
 def sampler_runs() -> Tensors:
-    """Every case, joined by `|`, to the samples after every call of the model; and what went in:
-    the noise at the start, at every step, and the clean sample of cases that skip steps."""
+    """Return the samples after every call of the model, by the case joined by `|`; and the inputs.
+
+    The inputs are the noise at the start, the noise of every step, and the clean sample from which
+    the cases with skipped steps start.
+    """
     generator = torch.Generator().manual_seed(3)
     start = torch.randn(1, 4, 4, 4, generator=generator)
     clean = torch.randn(1, 4, 4, 4, generator=generator)
@@ -123,25 +130,25 @@ def run(
     clean: torch.Tensor,
     fresh: torch.Tensor,
 ) -> torch.Tensor:
-    """Samples as the model sees them, `[calls, 1, 4, 4, 4]`; the last as the decoder does."""
+    """Return the sample after every call, scaled as the model gets it: `[calls, 1, 4, 4, 4]`."""
     settings = {"prediction_type": prediction, "timestep_spacing": spacing, "clip_sample": False}
     settings |= {"skip_prk_steps": True, **CONFIGS[config]}
     settings |= {"use_karras_sigmas": True} if name.endswith("karras") else {}
-    scheduler = ALL[name].from_config(settings)
+    scheduler = ALL_SAMPLERS[name].from_config(settings)
     scheduler.set_timesteps(steps)
     timesteps, x = scheduler.timesteps[skipped:], start * scheduler.init_noise_sigma
-    if hasattr(scheduler, "set_begin_index"):  # or it stumbles over timesteps that come twice
+    if hasattr(scheduler, "set_begin_index"):  # it cannot find the index of repeated timesteps
         scheduler.set_begin_index(skipped)
     if skipped:
         x = scheduler.add_noise(clean, start, timesteps[:1])
-    seen, noises = [], iter(fresh)
+    inputs, noises = [], iter(fresh)
     with contextlib.ExitStack() as patches:
-        for module in DRAWING:
+        for module in MODULES_WITH_NOISE:
             patches.enter_context(
                 patch.object(module, "randn_tensor", lambda *_, **__: next(noises))
             )
         for timestep in timesteps:
             scaled = scheduler.scale_model_input(x, timestep)
-            seen.append(scaled)
+            inputs.append(scaled)
             x = scheduler.step(model(scaled, float(timestep)), timestep, x).prev_sample
-    return torch.stack([*seen[1:], x])
+    return torch.stack([*inputs[1:], x])

@@ -1,7 +1,7 @@
-"""A tiny checkpoint of Stable Diffusion XL, and what PyTorch makes of it.
+"""A tiny checkpoint of Stable Diffusion XL, and PyTorch's results for it.
 
-Goes in: a folder. Comes out: a random checkpoint there, in half precision, and named tensors:
-inputs and outputs of every part.
+The input is a folder. The output is a random checkpoint there, in half precision, and named
+tensors: inputs and outputs of every part.
 """
 
 from pathlib import Path
@@ -15,15 +15,22 @@ from diffusers import (
 )
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from tools.parity.answers import coded, denoised, paint, tokenize
-from tools.parity.checkpoints import SIZE, Tensors, hush, make_tokenizer, randomise, save
+from tools.parity.answers import generate, run_unet, run_vae, tokenize
+from tools.parity.checkpoints import (
+    SIZE,
+    Tensors,
+    make_tokenizer,
+    randomise,
+    save,
+    scale_down_output,
+)
 
 POOLED, SINUSOIDS = 12, 8
 HALF = torch.float16
 
 
 def unet() -> UNet2DConditionModel:
-    """SDXL-base's arrangement, a level and a depth smaller in every number."""
+    """Return a UNet with the structure of SDXL-base, but smaller in every number."""
     return UNet2DConditionModel(
         sample_size=SIZE,
         block_out_channels=(8, 16, 16),
@@ -41,22 +48,22 @@ def unet() -> UNet2DConditionModel:
     )
 
 
-def text_config(width: int, activation: str, words: int) -> CLIPTextConfig:
+def text_config(width: int, activation: str, vocabulary_size: int) -> CLIPTextConfig:
     return CLIPTextConfig(
-        vocab_size=words,
+        vocab_size=vocabulary_size,
         hidden_size=width,
         intermediate_size=2 * width,
         num_hidden_layers=3,
         num_attention_heads=2,
         hidden_act=activation,
         projection_dim=POOLED,
-        # What SDXL's files say: it is older than the config, and means the highest id.
+        # As in SDXL's files, which predate this field's meaning: the end is the highest id.
         eos_token_id=2,
     )
 
 
 def euler_config() -> EulerDiscreteScheduler:
-    """SDXL-base's."""
+    """Return the scheduler of SDXL-base."""
     return EulerDiscreteScheduler(
         beta_start=0.00085,
         beta_end=0.012,
@@ -66,8 +73,8 @@ def euler_config() -> EulerDiscreteScheduler:
     )
 
 
-def write_xl(folder: Path) -> StableDiffusionXLPipeline:
-    """A pipeline whose weights are what its half-precision files hold."""
+def write_xl_checkpoint(folder: Path) -> StableDiffusionXLPipeline:
+    """Write a checkpoint; return a pipeline with exactly the stored half-precision weights."""
     tokenizer = make_tokenizer(folder / "tokenizer", "<|endoftext|>")
     other = make_tokenizer(folder / "tokenizer_2", "!")
     pipeline = StableDiffusionXLPipeline(
@@ -93,30 +100,30 @@ def write_xl(folder: Path) -> StableDiffusionXLPipeline:
     generator = torch.Generator().manual_seed(4)
     for name in ("text_encoder", "text_encoder_2", "unet", "vae"):
         randomise(getattr(pipeline, name).eval(), generator, HALF)
-    hush(pipeline.unet, HALF)
+    scale_down_output(pipeline.unet, HALF)
     save(pipeline, folder, HALF)
     return pipeline
 
 
 @torch.no_grad()
 def expected_of_xl(pipeline: StableDiffusionXLPipeline) -> Tensors:
-    """Inputs and outputs of every network, every block of the UNet, and whole pictures."""
+    """Return inputs and outputs of every network and UNet block, and whole images."""
     tokens = [tokenize(pipeline.tokenizer), tokenize(pipeline.tokenizer_2)]
     one = pipeline.text_encoder(tokens[0], output_hidden_states=True)
     two = pipeline.text_encoder_2(tokens[1], output_hidden_states=True)
     text = torch.cat([one.hidden_states[-2], two.hidden_states[-2]], dim=-1)
     side = float(4 * SIZE)
     time_ids = torch.tensor([[side, side / 2, 0.0, 4.0, side, side]] * 2)
-    found = {
+    tensors = {
         "tokens": torch.stack(tokens, dim=1).int(),
         "text": text,
         "text.pooled": two.text_embeds,
         "unet.time_ids": time_ids,
     }
     added = {"text_embeds": two.text_embeds[:2], "time_ids": time_ids}
-    found |= denoised(pipeline.unet, text[:2], added_cond_kwargs=added)
-    found |= coded(pipeline.vae, found["unet.latents"])
-    # Where nothing is said against, and nothing else, SDXL has zeros: here and there.
+    tensors |= run_unet(pipeline.unet, text[:2], added_cond_kwargs=added)
+    tensors |= run_vae(pipeline.vae, tensors["unet.latents"])
+    # Without any negative prompt, SDXL uses zeros, in diffusers and in the engine.
     for name, negatives in (("said", ["red", "blue"]), ("unsaid", None)):
-        found[f"pictures.{name}"] = paint(pipeline, found["unet.latents"], negatives)
-    return {key: tensor.clone().contiguous() for key, tensor in found.items()}
+        tensors[f"pictures.{name}"] = generate(pipeline, tensors["unet.latents"], negatives)
+    return {key: tensor.clone().contiguous() for key, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""A checkpoint that cannot be used is refused with one clear sentence."""
+"""A checkpoint that cannot be used is refused with an error that names the file and the fault."""
 
 import json
 from pathlib import Path
@@ -13,36 +13,40 @@ from imagefleet.worker.engine.checkpoint.files import TensorFiles, digest, weigh
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"
-ONLY_UPWARDS = {
+UP_ATTENTION_ONLY = {
     "attention_head_dim": [3, 4],
     "down_block_types": ["DownBlock2D", "DownBlock2D"],
     "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
 }
 
 
-def test_a_pickle_is_not_read(checkpoint: Path) -> None:
+def test_weights_as_a_pickle_are_refused(checkpoint: Path) -> None:
     unet = checkpoint / "unet" / UNET
     unet.rename(unet.with_suffix(".bin"))
-    with pytest.raises(CheckpointError, match="as a pickle only"):
+    with pytest.raises(CheckpointError, match="holds weights as a pickle only"):
         TensorFiles(checkpoint / "unet")
 
 
-def test_no_weights_at_all_are_said(checkpoint: Path) -> None:
+def test_a_folder_without_weights_is_refused(checkpoint: Path) -> None:
     (checkpoint / "unet" / UNET).unlink()
-    with pytest.raises(CheckpointError, match=r"has no weights: model or diffusion_pytorch_model"):
+    with pytest.raises(
+        CheckpointError, match=r"holds no weights; it needs model or diffusion_pytorch_model"
+    ):
         TensorFiles(checkpoint / "unet")
 
 
-@pytest.mark.parametrize("half", ["", ".fp16"])
-@pytest.mark.parametrize("newer", [True, False])
-def test_shards_are_one_network(checkpoint: Path, half: str, newer: bool) -> None:
+@pytest.mark.parametrize("variant", ["", ".fp16"])
+@pytest.mark.parametrize("variant_first", [True, False])
+def test_shards_are_read_as_one_network(
+    checkpoint: Path, variant: str, variant_first: bool
+) -> None:
     folder = checkpoint / "unet"
     whole = load_file(folder / UNET)
     (folder / UNET).unlink()
     names = sorted(whole)
     for index, part in enumerate((names[::2], names[1::2]), start=1):
         shard = f"-0000{index}-of-00002"
-        name = UNET.replace(".safetensors", half + shard if newer else shard + half)
+        name = UNET.replace(".safetensors", variant + shard if variant_first else shard + variant)
         save_file({key: whole[key] for key in part}, folder / f"{name}.safetensors")
     assert TensorFiles(folder).shapes == {key: value.shape for key, value in whole.items()}
     weight_files(folder)[1].unlink()
@@ -50,18 +54,18 @@ def test_shards_are_one_network(checkpoint: Path, half: str, newer: bool) -> Non
         TensorFiles(folder)
 
 
-def test_a_tensor_in_two_shards_is_refused(checkpoint: Path) -> None:
+def test_a_tensor_that_is_in_two_shards_is_refused(checkpoint: Path) -> None:
     folder = checkpoint / "unet"
     for index in (1, 2):
         (folder / f"{Path(UNET).stem}-0000{index}-of-00002.safetensors").write_bytes(
             (folder / UNET).read_bytes()
         )
     (folder / UNET).unlink()
-    with pytest.raises(CheckpointError, match=r"00002-of-00002\S+ has \S+, as another file"):
+    with pytest.raises(CheckpointError, match=r"00002-of-00002\S+ holds \S+, which another file"):
         TensorFiles(folder)
 
 
-def test_full_precision_goes_before_half(checkpoint: Path) -> None:
+def test_full_precision_is_preferred_to_half_precision(checkpoint: Path) -> None:
     full = checkpoint / "unet" / UNET
     half = full.with_suffix(".fp16.safetensors")
     half.write_bytes(full.read_bytes())
@@ -70,24 +74,28 @@ def test_full_precision_goes_before_half(checkpoint: Path) -> None:
     assert weight_files(checkpoint / "unet") == [half]
 
 
-def test_a_truncated_file_is_named(checkpoint: Path) -> None:
+def test_the_error_names_a_truncated_file(checkpoint: Path) -> None:
     unet = checkpoint / "unet" / UNET
     unet.write_bytes(unet.read_bytes()[:-1000])
     with pytest.raises(CheckpointError, match="is truncated or damaged"):
         TensorFiles(checkpoint / "unet")
 
 
-def test_a_broken_config_is_named(checkpoint: Path) -> None:
+def test_the_error_names_a_config_that_is_not_json(checkpoint: Path) -> None:
     (checkpoint / "unet" / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"unet/config\.json cannot be read as JSON"):
         Configs.read(checkpoint)
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "named"),
+    ("file", "change", "message"),
     [
-        ("model_index.json", {"_class_name": "FluxPipeline"}, "is a FluxPipeline"),
-        ("model_index.json", {"_class_name": "StableDiffusionXLPipeline"}, "without its text_e"),
+        ("model_index.json", {"_class_name": "FluxPipeline"}, "_class_name is 'FluxPipeline'"),
+        (
+            "model_index.json",
+            {"_class_name": "StableDiffusionXLPipeline"},
+            "text_encoder_2 is missing",
+        ),
         ("unet/config.json", {"addition_embed_type": "text_time"}, "addition_time_embed_dim is m"),
         ("unet/config.json", {"down_block_types": ["DownBlock2D"]}, "1 entries for 2 levels"),
         ("unet/config.json", {"addition_embed_type": "image"}, "addition_embed_type='image'"),
@@ -102,7 +110,11 @@ def test_a_broken_config_is_named(checkpoint: Path) -> None:
         (SCHEDULER, {"steps_offset": "1"}, "steps_offset='1' is not a whole number of at least 0"),
         (SCHEDULER, {"beta_start": None}, "beta_start=None is not a number above 0 below 1"),
         (SCHEDULER, {"clip_sample_range": "x"}, "clip_sample_range='x' is not a number above 0"),
-        (SCHEDULER, {"original_inference_steps": 2000}, "=2000 of num_train_timesteps=1000"),
+        (
+            SCHEDULER,
+            {"original_inference_steps": 2000},
+            "=2000 is more than num_train_timesteps=1000",
+        ),
         (SCHEDULER, {"rescale_betas_zero_snr": "no"}, "rescale_betas_zero_snr='no'"),
         ("vae/config.json", {"scaling_factor": "0.18"}, "scaling_factor='0.18' is not a number"),
         ("unet/config.json", {"norm_eps": "x"}, "norm_eps='x' is not a number above 0"),
@@ -110,7 +122,7 @@ def test_a_broken_config_is_named(checkpoint: Path) -> None:
         ("unet/config.json", {"down_block_types": 7}, "down_block_types=7 is not a list"),
         ("unet/config.json", {"up_block_types": [["x"], 3]}, r"up_block_types entry=\['x'\]"),
         ("unet/config.json", {"mid_block_type": ["x"]}, r"mid_block_type=\['x'\]"),
-        ("unet/config.json", ONLY_UPWARDS, "3 heads do not divide block_out_channels=16"),
+        ("unet/config.json", UP_ATTENTION_ONLY, "3 heads do not divide block_out_channels=16"),
         ("unet/config.json", {"cross_attention_dim": 99}, "cross_attention_dim"),
         ("vae/config.json", {"shift_factor": 0.1}, "shift_factor"),
         ("unet/config.json", {"attention_head_dim": 5}, "5 heads do not divide block_out_ch"),
@@ -122,16 +134,16 @@ def test_a_broken_config_is_named(checkpoint: Path) -> None:
         ("text_encoder/config.json", {"architectures": ["T5EncoderModel"]}, "architectures"),
     ],
 )
-def test_a_config_of_another_family_is_refused_by_field(
-    checkpoint: Path, file: str, change: dict[str, Any], named: str
+def test_the_error_names_an_unsupported_field(
+    checkpoint: Path, file: str, change: dict[str, Any], message: str
 ) -> None:
     path = checkpoint / file
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(CheckpointError, match=named):
+    with pytest.raises(CheckpointError, match=message):
         Configs.read(checkpoint)
 
 
-def test_the_digest_follows_every_file_that_decides_a_picture(checkpoint: Path) -> None:
+def test_the_digest_changes_with_every_file_that_influences_an_image(checkpoint: Path) -> None:
     before = digest(checkpoint)
     assert before.startswith("sha256:")
     (checkpoint / "README.md").write_text("about")

@@ -1,4 +1,4 @@
-"""Every sampler's table walks where diffusers' scheduler walks."""
+"""Every scheduler's table makes the same samples as diffusers' scheduler."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -42,7 +42,7 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "sde": SDE,
     "sde_heun": {**SDE, "solver_type": "heun"},
 }
-"""As in tools/parity/samplers.py."""
+"""The same configs as in tools/parity/samplers.py."""
 CLASSES: Final = {
     "ddim": "DDIMScheduler",
     "pndm": "PNDMScheduler",
@@ -52,12 +52,12 @@ CLASSES: Final = {
     "dpmsolver++_karras": "DPMSolverMultistepScheduler",
     "lcm": "LCMScheduler",
 }
-TIGHT: Final = 2e-5
-"""Measured, without a network and over at most 50 steps. Promised: 1e-4."""
+TOLERANCE: Final = 2e-5
+"""Relative tolerance, measured without a network over at most 50 steps. We promise 1e-4."""
 
 
 def _model(x: Any, timestep: float) -> Any:
-    """The same stand-in for a network as in the fixtures."""
+    """Compute the formula that replaces the network, as in tools/parity/samplers.py."""
     mixed = 0.7 * x + 0.3 * np.roll(x, 1, -1)
     return (np.tanh(mixed) * (0.5 + timestep / 1000)).astype(np.float32)
 
@@ -68,53 +68,53 @@ def _schedule(name: str, prediction: str, spacing: str, config: str) -> NoiseSch
     return NoiseSchedule.from_json(fields | CONFIGS[config])
 
 
-def _walked(made: coefficients.Table, *, from_picture: bool) -> Any:
-    """The samples after every row; the noise of each row as in the fixtures."""
-    x = START * np.float32(made.initial_scale)
-    if from_picture:
-        x = np.float32(made.start.alpha) * CLEAN + np.float32(made.start.sigma) * START
+def _run(table: coefficients.Table, *, from_image: bool) -> Any:
+    """Return the samples after every row, with the noise of the fixtures."""
+    x = START * np.float32(table.init_noise_sigma)
+    if from_image:
+        x = np.float32(table.start.alpha) * CLEAN + np.float32(table.start.sigma) * START
     step, history, fresh = (
         jax.jit(coefficients.step),
         np.zeros((1, 4, 4, 4, 4), np.float32),
         iter(FRESH),
     )
-    seen = []
-    for row in made.rows:
+    samples = []
+    for row in table.rows:
         output = _model(np.asarray(x), float(row[0]))
         noise = next(fresh) if row[coefficients.FRESH] else np.zeros_like(x)
         x, history = step(x, output, history, noise, row[None])
-        seen.append(np.asarray(x))
-    return np.stack(seen)
+        samples.append(np.asarray(x))
+    return np.stack(samples)
 
 
 @pytest.mark.parametrize("case", RUNS)
-def test_a_run_visits_the_samples_of_diffusers(case: str) -> None:
+def test_a_run_makes_the_samples_of_diffusers(case: str) -> None:
     name, prediction, spacing, steps, skipped, config = case.split("|")
     noise = _schedule(name, prediction, spacing, config)
     assert name in registry.available(noise)
-    made = SCHEDULERS[name](noise, int(steps), int(skipped))
-    walked = _walked(made, from_picture=skipped != "0")
-    assert worst(walked, RUNS[case]) < TIGHT
+    table = SCHEDULERS[name](noise, int(steps), int(skipped))
+    samples = _run(table, from_image=skipped != "0")
+    assert worst(samples, RUNS[case]) < TOLERANCE
 
 
-def test_every_sampler_prediction_and_spacing_is_compared() -> None:
-    seen = {tuple(case.split("|")[:3]) for case in RUNS}
+def test_every_scheduler_prediction_type_and_spacing_is_compared() -> None:
+    compared = {tuple(case.split("|")[:3]) for case in RUNS}
     spacings = ("leading", "trailing", "linspace")
     for name in SCHEDULERS:
         for prediction in ("epsilon", "v_prediction", "sample"):
             if name in registry.available(_schedule(name, prediction, "leading", "sd")):
-                assert seen >= {(name, prediction, spacing) for spacing in spacings}
+                assert compared >= {(name, prediction, spacing) for spacing in spacings}
 
 
-def test_a_padded_table_reads_the_same_rows() -> None:
-    made = SCHEDULERS["ddim"](_schedule("ddim", "epsilon", "leading", "sd"), 7, 0)
-    padded = np.stack([made.padded(30), made.padded(30)])
-    read = coefficients.row_at(jax.numpy.asarray(padded), jax.numpy.asarray([0, 6]))
-    np.testing.assert_array_equal(read, made.rows[[0, 6]])
+def test_padding_a_table_does_not_change_its_rows() -> None:
+    table = SCHEDULERS["ddim"](_schedule("ddim", "epsilon", "leading", "sd"), 7, 0)
+    padded = np.stack([table.padded(30), table.padded(30)])
+    rows = coefficients.row_at(jax.numpy.asarray(padded), jax.numpy.asarray([0, 6]))
+    np.testing.assert_array_equal(rows, table.rows[[0, 6]])
 
 
 @pytest.mark.parametrize(
-    ("config", "named"),
+    ("config", "message"),
     [
         ({"_class_name": "FlowMatchEulerDiscreteScheduler"}, "_class_name"),
         ({"thresholding": True}, "thresholding"),
@@ -125,8 +125,11 @@ def test_a_padded_table_reads_the_same_rows() -> None:
         ({"trained_betas": "linear"}, "trained_betas is not a list"),
         ({"num_train_timesteps": 2, "trained_betas": [0.1, 1]}, "trained_betas has 1"),
         ({"num_train_timesteps": 2, "trained_betas": [0.1, None]}, "trained_betas has None"),
-        ({"num_train_timesteps": 2, "trained_betas": [1e-9, 0.1]}, "betas of this scheduler"),
-        ({"beta_start": 0.9, "beta_end": 0.9}, "nothing of it at the last"),
+        (
+            {"num_train_timesteps": 2, "trained_betas": [1e-9, 0.1]},
+            "the betas are too small or too large",
+        ),
+        ({"beta_start": 0.9, "beta_end": 0.9}, "leave some signal at the last"),
         ({"_class_name": "DDPMScheduler", "variance_type": "learned"}, "variance_type='learned'"),
         ({"_class_name": "PNDMScheduler"}, "skip_prk_steps=False"),
         ({"_class_name": "PNDMScheduler", "skip_prk_steps": False}, "skip_prk_steps=False"),
@@ -139,60 +142,60 @@ def test_a_padded_table_reads_the_same_rows() -> None:
         ),
     ],
 )
-def test_a_process_we_do_not_have_is_refused_by_name(config: dict[str, Any], named: str) -> None:
-    with pytest.raises(CheckpointError, match=named):
+def test_the_error_names_an_unsupported_field(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
         NoiseSchedule.from_json(config)
 
 
-def test_ddim_clips_unless_its_file_says_otherwise_and_others_only_if_it_does() -> None:
+def test_clip_sample_is_on_by_default_for_ddim_only() -> None:
     assert NoiseSchedule.from_json({"_class_name": "DDIMScheduler"}).clip_bound == 1.0
     pndm = {"_class_name": "PNDMScheduler", "skip_prk_steps": True}
     assert NoiseSchedule.from_json(pndm).clip_bound == np.inf
 
 
-def test_a_checkpoint_made_for_pndm_runs_with_every_sampler_and_pndm_by_default() -> None:
+def test_a_checkpoint_for_pndm_runs_with_every_scheduler_and_defaults_to_pndm() -> None:
     noise = NoiseSchedule.from_json({"_class_name": "PNDMScheduler", "skip_prk_steps": True, **SD})
     assert registry.available(noise) == tuple(SCHEDULERS)
     assert registry.default(noise) == "pndm"
 
 
 @pytest.mark.parametrize(("name", "class_name"), CLASSES.items())
-def test_a_checkpoints_own_sampler_is_its_default(name: str, class_name: str) -> None:
+def test_the_default_is_the_scheduler_of_the_checkpoint(name: str, class_name: str) -> None:
     noise = NoiseSchedule.from_json({"_class_name": class_name, "skip_prk_steps": True, **SD})
     assert registry.default(noise) == name.removesuffix("_karras")
 
 
-def test_a_checkpoint_that_says_karras_gets_them_by_the_plain_name() -> None:
-    said = _schedule("dpmsolver++", "epsilon", "leading", "karras")
-    silent = _schedule("dpmsolver++", "epsilon", "leading", "sd")
+def test_use_karras_sigmas_applies_to_the_plain_scheduler_name() -> None:
+    karras = _schedule("dpmsolver++", "epsilon", "leading", "karras")
+    default = _schedule("dpmsolver++", "epsilon", "leading", "sd")
     plain, forced = SCHEDULERS["dpmsolver++"], SCHEDULERS["dpmsolver++_karras"]
-    np.testing.assert_array_equal(plain(said, 9, 0).rows, forced(silent, 9, 0).rows)
-    assert not np.array_equal(plain(said, 9, 0).rows, plain(silent, 9, 0).rows)
+    np.testing.assert_array_equal(plain(karras, 9, 0).rows, forced(default, 9, 0).rows)
+    assert not np.array_equal(plain(karras, 9, 0).rows, plain(default, 9, 0).rows)
 
 
-def test_samplers_are_not_offered_where_their_formula_has_no_answer() -> None:
+def test_schedulers_are_not_offered_where_their_formula_is_undefined() -> None:
     assert "pndm" not in registry.available(_schedule("ddim", "v_prediction", "trailing", "zero"))
-    of_samples = registry.available(_schedule("ddim", "sample", "leading", "sd"))
-    assert not {"pndm", "euler_ancestral"} & set(of_samples)
+    offered = registry.available(_schedule("ddim", "sample", "leading", "sd"))
+    assert not {"pndm", "euler_ancestral"} & set(offered)
 
 
-def test_more_steps_than_a_consistency_model_was_distilled_at_still_go_downwards() -> None:
-    made = SCHEDULERS["lcm"](_schedule("lcm", "epsilon", "leading", "sd"), 80, 0)
-    assert (np.diff(made.rows[:, 0]) < 0).all()
-    assert np.isfinite(np.delete(made.rows, coefficients.BOUND, axis=1)).all()
+def test_lcm_timesteps_still_decrease_with_more_steps_than_in_distillation() -> None:
+    table = SCHEDULERS["lcm"](_schedule("lcm", "epsilon", "leading", "sd"), 80, 0)
+    assert (np.diff(table.rows[:, 0]) < 0).all()
+    assert np.isfinite(np.delete(table.rows, coefficients.BOUND, axis=1)).all()
 
 
-def test_betas_may_be_given_one_by_one() -> None:
+def test_trained_betas_replace_the_beta_schedule() -> None:
     betas = np.linspace(1e-4, 0.02, 1000, dtype=np.float32).tolist()
-    given = NoiseSchedule.from_json({"trained_betas": betas})
-    np.testing.assert_array_equal(given.alphas_cumprod, NoiseSchedule.from_json({}).alphas_cumprod)
+    listed = NoiseSchedule.from_json({"trained_betas": betas})
+    np.testing.assert_array_equal(listed.alphas_cumprod, NoiseSchedule.from_json({}).alphas_cumprod)
 
 
 @pytest.mark.parametrize("spacing", ["leading", "trailing", "linspace"])
 @pytest.mark.parametrize(
     ("train", "counts"), [(40, range(1, 41)), (1000, (61, 122, 999, 1000))], ids=["all", "extreme"]
 )
-def test_every_sampler_runs_at_any_step_count_there_can_be(
+def test_every_scheduler_runs_with_any_possible_step_count(
     spacing: str, train: int, counts: Sequence[int]
 ) -> None:
     for config in ({}, SD, CONFIGS["clipped_cosine"]):
@@ -207,12 +210,12 @@ def test_every_sampler_runs_at_any_step_count_there_can_be(
                 assert len(rows) == expected or (clipped and len(rows) < expected), case
                 assert np.isfinite(np.delete(rows, coefficients.BOUND, axis=1)).all(), case
                 assert 0 <= rows[:, 0].min() <= rows[:, 0].max() <= train - 1, case
-                one = scheduler(noise, steps, steps - 1).rows  # from a picture, hardly changed
-                assert np.isfinite(np.delete(one, coefficients.BOUND, axis=1)).all(), case
+                last = scheduler(noise, steps, steps - 1).rows  # an init image at a low strength
+                assert np.isfinite(np.delete(last, coefficients.BOUND, axis=1)).all(), case
 
 
 @pytest.mark.parametrize("class_name", ["PNDMScheduler", "EulerAncestralDiscreteScheduler"])
-def test_a_checkpoint_that_forbids_its_own_sampler_is_refused(class_name: str) -> None:
+def test_a_checkpoint_that_cannot_run_its_own_scheduler_is_refused(class_name: str) -> None:
     config = {"_class_name": class_name, "prediction_type": "sample", "skip_prk_steps": True}
     noise = NoiseSchedule.from_json(config)
     with pytest.raises(CheckpointError, match=f"{class_name} is not defined for.*'sample'"):
@@ -220,6 +223,6 @@ def test_a_checkpoint_that_forbids_its_own_sampler_is_refused(class_name: str) -
 
 
 @pytest.mark.parametrize("variance", ["fixed_small", "fixed_small_log", "fixed_large"])
-def test_a_file_that_diffusers_writes_for_ddpm_is_read(variance: str) -> None:
+def test_a_config_of_ddpm_with_a_fixed_variance_is_read(variance: str) -> None:
     noise = NoiseSchedule.from_json({"_class_name": "DDPMScheduler", "variance_type": variance})
     assert registry.default(noise) == "ddim"

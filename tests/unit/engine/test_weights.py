@@ -1,4 +1,4 @@
-"""Loading is strict: what does not fit is said, all of it, at once."""
+"""Loading is strict: one error lists every weight that does not match."""
 
 import hashlib
 import json
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build import Configs, abstract, load_networks
-from imagefleet.worker.engine.checkpoint.weights import entries
+from imagefleet.worker.engine.build import Configs, abstract_network, load_networks
+from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.clip_text import ClipText, ClipTextConfig
 from imagefleet.worker.engine.models.config import Json
@@ -52,65 +52,69 @@ def test_every_missing_unused_and_misshapen_key_of_every_network_is_in_one_error
     with pytest.raises(CheckpointError) as caught:
         _load(checkpoint)
     assert str(caught.value).splitlines() == [
-        "4 weights do not fit the configs of this checkpoint:",
-        "  missing unet: conv_in.weight",
-        "  unused unet: conv_in.extra",
-        "  misshapen unet: conv_out.bias is [5], the config makes it [4]",
-        "  missing vae: decoder.conv_in.bias",
+        "4 weights do not match the configs of this checkpoint; "
+        "take weights and configs from the same model:",
+        "  unet: conv_in.weight is missing",
+        "  unet: conv_in.extra is not a weight of this network",
+        "  unet: conv_out.bias has shape [5], but the config requires [4]",
+        "  vae: decoder.conv_in.bias is missing",
     ]
 
 
-@pytest.mark.parametrize(("dtype", "said"), [(np.int8, "I8"), (np.bool_, "BOOL")])
+@pytest.mark.parametrize(("dtype", "stored"), [(np.int8, "I8"), (np.bool_, "BOOL")])
 def test_weights_that_are_not_floating_point_are_refused(
-    checkpoint: Path, dtype: type, said: str
+    checkpoint: Path, dtype: type, stored: str
 ) -> None:
     key = "conv_in.weight"
     _change(checkpoint / UNET, lambda t: t.update({key: t[key].astype(dtype)}))
-    with pytest.raises(CheckpointError, match=rf"mistyped unet: {key} is {said}, not F32 or F16"):
+    message = rf"unet: {key} has dtype {stored}, but must have F32 or F16"
+    with pytest.raises(CheckpointError, match=message):
         _load(checkpoint)
 
 
-def test_a_weight_in_its_old_spelling_and_in_todays_is_refused(checkpoint: Path) -> None:
+def test_a_weight_under_its_old_and_its_current_key_is_refused(checkpoint: Path) -> None:
     def add(tensors: Tensors) -> None:
         old = next(key for key in tensors if key.startswith("text_model."))
         tensors[old.removeprefix("text_model.")] = np.zeros_like(tensors[old])
 
     _change(checkpoint / "text_encoder" / "model.safetensors", add)
-    with pytest.raises(CheckpointError, match=r"twice text_encoder: (\S+), text_model\.\1"):
+    with pytest.raises(
+        CheckpointError, match=r"text_encoder: (\S+) and text_model\.\1 are the same weight"
+    ):
         _load(checkpoint)
 
 
-def test_half_an_autoencoder_is_not_enough(checkpoint: Path) -> None:
+def test_an_autoencoder_without_its_encoder_is_refused(checkpoint: Path) -> None:
     def strip(tensors: Tensors) -> None:
         for key in [key for key in tensors if key.startswith(("encoder.", "quant_conv."))]:
             del tensors[key]
 
     _change(checkpoint / VAE, strip)
-    with pytest.raises(CheckpointError, match=r"missing vae: encoder\.conv_in\.bias"):
+    with pytest.raises(CheckpointError, match=r"vae: encoder\.conv_in\.bias is missing"):
         _load(checkpoint)
 
 
-def test_a_foreign_key_beside_the_encoder_is_unused(checkpoint: Path) -> None:
+def test_an_unknown_key_is_refused(checkpoint: Path) -> None:
     _change(checkpoint / VAE, lambda t: t.update({"encoder.other": np.zeros(1, np.float16)}))
-    with pytest.raises(CheckpointError, match=r"unused vae: encoder\.other"):
+    with pytest.raises(CheckpointError, match=r"vae: encoder\.other is not a weight of"):
         _load(checkpoint)
 
 
-def test_a_config_that_makes_another_network_is_caught_by_its_weights(checkpoint: Path) -> None:
+def test_a_config_that_does_not_match_the_weights_is_refused(checkpoint: Path) -> None:
     config = checkpoint / "unet" / "config.json"
     config.write_text(config.read_text().replace('"layers_per_block": 1', '"layers_per_block": 2'))
-    with pytest.raises(CheckpointError, match=r"missing unet: down_blocks\.0\.resnets\.1\."):
+    with pytest.raises(CheckpointError, match=r"unet: down_blocks\.0\.resnets\.1\.\S+ is missing"):
         _load(checkpoint)
 
 
 def _network(name: str, config: Json) -> Any:
     if name.startswith("text_encoder"):
-        return abstract(ClipText, ClipTextConfig.from_json(config))
+        return abstract_network(ClipText, ClipTextConfig.from_json(config))
     if name == "safety_checker":
-        return abstract(SafetyChecker, SafetyConfig.from_json(config, {}))
+        return abstract_network(SafetyChecker, SafetyConfig.from_json(config, {}))
     if name == "unet":
-        return abstract(UNet, UNetConfig.from_json(config))
-    return abstract(Vae, VaeConfig.from_json(config))
+        return abstract_network(UNet, UNetConfig.from_json(config))
+    return abstract_network(Vae, VaeConfig.from_json(config))
 
 
 PUBLISHED = json.loads((FOLDER / "full_size.json").read_text())
@@ -119,9 +123,9 @@ PUBLISHED = json.loads((FOLDER / "full_size.json").read_text())
 @pytest.mark.parametrize(
     ("model", "network"), [(model, name) for model in PUBLISHED for name in PUBLISHED[model]]
 )
-def test_we_know_every_weight_of_the_published_models(model: str, network: str) -> None:
+def test_every_weight_of_the_published_models_is_known(model: str, network: str) -> None:
     expected = PUBLISHED[model][network]
-    found = entries(network, _network(network, expected["config"]))
-    assert sum(math.prod(entry.shape) for entry in found) == expected["parameters"]
-    lines = sorted(f"{entry.key} {list(entry.stored_shapes[0])}" for entry in found)
+    entries = weight_entries(network, _network(network, expected["config"]))
+    assert sum(math.prod(entry.shape) for entry in entries) == expected["parameters"]
+    lines = sorted(f"{entry.key} {list(entry.stored_shapes[0])}" for entry in entries)
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == expected["sha256"]

@@ -1,7 +1,7 @@
-"""Which checkpoints this engine runs, and what their JSON says.
+"""Read the configs of a checkpoint.
 
-Goes in: a folder in diffusers' layout. Comes out: the configs of its networks, checked one by one
-and against each other. Reads no weights.
+The input is a folder in diffusers' layout, the output the configs of its networks. Each config is
+checked alone, then against the others. This module reads no weights.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.files import networks_of, read_json
+from imagefleet.worker.engine.checkpoint.files import network_folders, read_json
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.models.clip_text import ClipTextConfig
 from imagefleet.worker.engine.models.safety import SafetyConfig
@@ -21,12 +21,12 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A kind of pipeline, by the folders of its parts."""
+    """A diffusers pipeline class that this engine runs, with the folders of its parts."""
 
     text_encoders: tuple[str, ...]
     tokenizers: tuple[str, ...]
     guidance_scale: float
-    """diffusers' default."""
+    """The default of this pipeline in diffusers."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -45,34 +45,38 @@ FAMILIES: Final[Mapping[str, Family]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Configs:
-    """The JSON of a checkpoint."""
+    """The configs of all parts of a checkpoint."""
 
     family: Family
-    texts: tuple[ClipTextConfig, ...]
+    text_encoders: tuple[ClipTextConfig, ...]
     unet: UNetConfig
     vae: VaeConfig
     noise: NoiseSchedule
     safety: SafetyConfig | None
-    """None: the checkpoint has no checker, or it was not asked for."""
-    empty_is_zero: bool
-    """`force_zeros_for_empty_prompt`."""
+    """None if the checkpoint has no safety checker, or the caller turned it off."""
+    force_zeros_for_empty_prompt: bool
+    """Whether the states of an empty negative prompt are zeros (model_index.json, SDXL)."""
 
     @classmethod
     def read(cls, folder: Path, *, safety_checker: bool = True) -> Self:
-        """
+        """Read and check the configs in `folder`.
+
         Args:
-            folder: With a model_index.json.
-            safety_checker: Whether to have the checkpoint's, if it has one.
+            folder: A folder with a model_index.json.
+            safety_checker: Whether to read the safety checker, if the checkpoint has one.
 
         Raises:
-            CheckpointError: a file is missing, of another family, or does not fit the others.
+            CheckpointError: A file is missing, is of an unsupported pipeline, or contradicts
+                another file.
         """
         index = read_json(folder / "model_index.json")
         family = _family(index)
         configs = cls(
             family=family,
-            texts=tuple(
-                ClipTextConfig.from_json(read_json(folder / name / "config.json"))
+            text_encoders=tuple(
+                ClipTextConfig.from_json(
+                    read_json(folder / name / "config.json"), file=f"{name}/config.json"
+                )
                 for name in family.text_encoders
             ),
             unet=UNetConfig.from_json(read_json(folder / "unet" / "config.json")),
@@ -81,42 +85,44 @@ class Configs:
                 read_json(folder / "scheduler" / "scheduler_config.json")
             ),
             safety=_safety(folder, index) if safety_checker else None,
-            empty_is_zero=bool(index.get("force_zeros_for_empty_prompt", False)),
+            force_zeros_for_empty_prompt=bool(index.get("force_zeros_for_empty_prompt", False)),
         )
-        configs._require_fit()
+        configs._require_consistent()
         return configs
 
-    def _require_fit(self) -> None:
-        latent, text = self.vae.latent_channels, sum(text.hidden_size for text in self.texts)
-        lengths = {config.max_position_embeddings for config in self.texts}
-        added = self.unet.added
-        pooled = self.texts[-1].projection_dim if len(self.texts) > 1 else None
-        for what, one, other in (
+    def _require_consistent(self) -> None:
+        latent = self.vae.latent_channels
+        text = sum(config.hidden_size for config in self.text_encoders)
+        lengths = {config.max_position_embeddings for config in self.text_encoders}
+        text_time = self.unet.text_time
+        pooled = self.text_encoders[-1].projection_dim if len(self.text_encoders) > 1 else None
+        for fields, one, other in (
             ("UNet in_channels, autoencoder latent_channels", self.unet.in_channels, latent),
             ("UNet out_channels, autoencoder latent_channels", self.unet.out_channels, latent),
             ("UNet cross_attention_dim, text hidden_size", self.unet.cross_attention_dim, text),
-            ("UNet pooled text, text projection_dim", added and added.pooled, pooled),
+            ("UNet pooled text, text projection_dim", text_time and text_time.pooled, pooled),
             ("text max_position_embeddings", min(lengths), max(lengths)),
         ):
             if one != other:
                 raise CheckpointError(
-                    f"the parts of this checkpoint do not fit: {what} are {one} and {other}"
+                    f"the configs of this checkpoint contradict each other: {fields} must be "
+                    f"equal but are {one} and {other}; take all parts from one model"
                 )
 
     @property
-    def granularity(self) -> int:
-        """Picture sizes are multiples of this."""
+    def shape_multiple(self) -> int:
+        """Pixels of which height and width must be multiples."""
         return self.vae.downsampling * self.unet.downsampling
 
     @property
-    def native(self) -> Shape:
-        """The size the model was trained at."""
+    def native_shape(self) -> Shape:
+        """The shape at which the model was trained."""
         side = self.unet.sample_size * self.vae.downsampling
         return Shape(height=side, width=side)
 
 
 def _safety(folder: Path, index: Mapping[str, Any]) -> SafetyConfig | None:
-    if "safety_checker" not in networks_of(index):
+    if "safety_checker" not in network_folders(index):
         return None
     return SafetyConfig.from_json(
         read_json(folder / "safety_checker" / "config.json"),
@@ -128,9 +134,12 @@ def _family(index: Mapping[str, Any]) -> Family:
     name = str(index.get("_class_name"))
     if (family := FAMILIES.get(name)) is None:
         raise CheckpointError(
-            f"the checkpoint is a {name}; this engine runs {' and '.join(FAMILIES)}"
+            f"model_index.json: _class_name is {name!r}; this engine runs {' and '.join(FAMILIES)}"
         )
     for part in (*family.text_encoders, *family.tokenizers, "unet", "vae", "scheduler"):
         if not (index.get(part) or [None])[0]:
-            raise CheckpointError(f"the checkpoint is a {name} without its {part}")
+            raise CheckpointError(
+                f"model_index.json: {part} is missing, which a {name} needs; "
+                "save the whole pipeline with diffusers"
+            )
     return family

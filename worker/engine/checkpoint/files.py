@@ -1,7 +1,7 @@
-"""What is in a checkpoint's files, before anybody knows a network.
+"""Read the files of a checkpoint.
 
-Goes in: a folder in diffusers' layout. Comes out: its JSON, its tensors one by one, and its digest.
-Reads safetensors only: a pickle runs code.
+The input is a folder in diffusers' layout, the output its JSON, slices of its tensors and its
+digest. This module knows no networks. It reads safetensors only, because a pickle can run code.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from imagefleet.shared.errors import CheckpointError
 
 NETWORKS: Final = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
-"""Folders with weights that this engine knows; which of them there are, model_index.json says."""
+"""Folders of networks that this engine knows. model_index.json lists those of a checkpoint."""
 WEIGHTS: Final = ("model", "diffusion_pytorch_model")
-"""File names of transformers and of diffusers, without their ending."""
+"""Names of the weight files of transformers and of diffusers, without suffix."""
 
 _WEIGHT_FILE: Final = re.compile(
     rf"(?P<name>{'|'.join(WEIGHTS)})(?P<half>\.fp16)?"
@@ -28,39 +28,47 @@ _WEIGHT_FILE: Final = re.compile(
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """
+    """Return the JSON object in a file.
+
     Raises:
-        CheckpointError: the file is missing or is not a JSON object.
+        CheckpointError: The file is missing or holds no JSON object.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"the checkpoint has no {path.parent.name}/{path.name}") from error
+        raise CheckpointError(f"{path} is missing; download the model again") from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+        raise CheckpointError(
+            f"{path} cannot be read as JSON ({error}); download it again"
+        ) from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is not a JSON object")
+        raise CheckpointError(f"{path} does not hold a JSON object")
     return content
 
 
 class TensorFiles:
-    """The safetensors of one network, opened but not read."""
+    """The open safetensors files of one network. Tensors are read only on demand."""
 
     def __init__(self, folder: Path) -> None:
-        """
+        """Open the weight files in `folder`.
+
         Raises:
-            CheckpointError: no safetensors there, one is damaged, or two have the same tensor.
+            CheckpointError: There are no safetensors, one is damaged, or two files hold the same
+                tensor.
         """
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
-        """In the format's own words: F16."""
+        """Dtypes as safetensors spells them, such as F16."""
         self._files: dict[str, Any] = {}
         for path in weight_files(folder):
             try:
                 file: Any = safe_open(path, framework="numpy")
                 for key in file.keys():  # noqa: SIM118  (not a mapping)
                     if key in self._files:
-                        raise CheckpointError(f"{path} has {key}, as another file there does")
+                        raise CheckpointError(
+                            f"{path} holds {key}, which another file of this folder also holds; "
+                            "remove the file that is not part of the model"
+                        )
                     tensor = file.get_slice(key)
                     self.shapes[key] = tuple(tensor.get_shape())
                     self.dtypes[key] = tensor.get_dtype()
@@ -70,17 +78,19 @@ class TensorFiles:
                     f"{path} is truncated or damaged ({error}); download it again"
                 ) from error
 
-    def part(self, key: str, index: tuple[slice, ...]) -> NDArray[Any]:
-        """Part of a tensor, in the file's own dtype; nothing else of it is read."""
+    def read_slice(self, key: str, index: tuple[slice, ...]) -> NDArray[Any]:
+        """Return a slice of a tensor in the file's dtype. Only this slice is read."""
         tensor: NDArray[Any] = self._files[key].get_slice(key)[index]
         return tensor
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """The safetensors of a network: one file, or all its shards; fp16 variants if nothing else.
+    """Return the safetensors files of a network: one file, or all its shards.
+
+    The fp16 variant is taken only if there is no other.
 
     Raises:
-        CheckpointError: there are none, or not all.
+        CheckpointError: There is no weight file, or a shard is missing.
     """
     kinds: dict[tuple[bool, str, str], list[Path]] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -88,7 +98,7 @@ def weight_files(folder: Path) -> Sequence[Path]:
             half = bool(match["half"] or match["half_of_shard"])
             kinds.setdefault((half, match["shards"] or "", match["name"]), []).append(path)
     if not kinds:
-        raise CheckpointError(_without_weights(folder))
+        raise CheckpointError(_no_weights_message(folder))
     (_, shards, _), files = min(kinds.items())
     if len(files) != int(shards or 1):
         raise CheckpointError(
@@ -98,32 +108,32 @@ def weight_files(folder: Path) -> Sequence[Path]:
     return files
 
 
-def _without_weights(folder: Path) -> str:
+def _no_weights_message(folder: Path) -> str:
     pickles = sorted(
         path.name for ending in ("bin", "ckpt", "pt") for path in folder.glob(f"*.{ending}")
     )
     if pickles:
         return (
-            f"{folder} has its weights as a pickle only ({', '.join(pickles)}), which could run "
+            f"{folder} holds weights as a pickle only ({', '.join(pickles)}), which could run "
             "code; save the model again with diffusers and safe_serialization=True"
         )
-    return f"{folder} has no weights: {' or '.join(WEIGHTS)}.safetensors"
+    return f"{folder} holds no weights; it needs {' or '.join(WEIGHTS)}.safetensors"
 
 
-def networks_of(index: Mapping[str, Any]) -> list[str]:
-    """Folders with weights, by model_index.json: a part that is not there is null there."""
+def network_folders(index: Mapping[str, Any]) -> list[str]:
+    """Return the folders of networks that model_index.json lists. Absent parts are null in it."""
     return [name for name in NETWORKS if (index.get(name) or [None])[0]]
 
 
 def digest(folder: Path) -> str:
-    """`sha256:…` over the names and contents of every file that decides a picture."""
+    """Return `sha256:…` over names and contents of every file that influences an image."""
     index = folder / "model_index.json"
-    networks = networks_of(read_json(index))
+    networks = network_folders(read_json(index))
     files = [path for network in networks for path in weight_files(folder / network)]
     files += [folder / network / "config.json" for network in networks]
     files += [index, folder / "scheduler" / "scheduler_config.json"]
-    for others in ("tokenizer", "tokenizer_2", "feature_extractor"):
-        files += [path for path in (folder / others).glob("*") if path.is_file()]
+    for part in ("tokenizer", "tokenizer_2", "feature_extractor"):
+        files += [path for path in (folder / part).glob("*") if path.is_file()]
     total = hashlib.sha256()
     for path in sorted(files):
         with path.open("rb") as file:
@@ -133,7 +143,7 @@ def digest(folder: Path) -> str:
 
 
 def config_digest(folder: Path) -> str:
-    """Of the configs alone: which networks these are, whatever their weights."""
+    """Return `sha256:…` over the configs only: it names the networks, not their weights."""
     total = hashlib.sha256()
     for path in sorted([folder / "model_index.json", *folder.glob("*/*config.json")]):
         content = hashlib.sha256(path.read_bytes()).hexdigest()

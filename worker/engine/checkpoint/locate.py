@@ -1,7 +1,7 @@
-"""Where a model lies: in the package, in a folder, or on the Hugging Face Hub.
+"""Find the checkpoint of a model: in the package, in a folder, or on the Hugging Face Hub.
 
-Goes in: the model's name. Comes out: a folder in diffusers' layout. From the Hub it takes the files
-this engine reads and no others: not the pickles, not the same weights a second time.
+The input is the model's name, the output a folder in diffusers' layout. From the Hub it downloads
+only the files that this engine reads: no pickles, and no second copy of the same weights.
 """
 
 import re
@@ -11,11 +11,16 @@ from typing import Final
 
 import imagefleet.worker
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.files import WEIGHTS, networks_of, read_json, weight_files
+from imagefleet.worker.engine.checkpoint.files import (
+    WEIGHTS,
+    network_folders,
+    read_json,
+    weight_files,
+)
 
 BUNDLED: Final = ("shapes",)
 
-_DESCRIPTIONS: Final = (
+_METADATA_PATTERNS: Final = (
     "model_index.json",
     "imagefleet.json",
     "scheduler/scheduler_config.json",
@@ -23,14 +28,14 @@ _DESCRIPTIONS: Final = (
     "tokenizer/*",
     "tokenizer_2/*",
 )
-_HALF: Final = ".fp16"
+_FP16: Final = ".fp16"
 
 
 def find_checkpoint(model: str) -> Path:
-    """The folder of a model; downloads it if it is a Hub id.
+    """Return the folder of a model. Download the model if it is a Hub id.
 
     Raises:
-        CheckpointError: no such folder, no such repository, or the Hub cannot be reached.
+        CheckpointError: The folder or repository does not exist, or the Hub is unreachable.
     """
     if model in BUNDLED:
         folder = Path(imagefleet.worker.__file__).parent / "bundled" / model
@@ -41,16 +46,16 @@ def find_checkpoint(model: str) -> Path:
     else:
         folder = _download(model)
     if not (folder / "model_index.json").is_file():
-        what = "has no model_index.json" if folder.is_dir() else "is not a folder"
+        fault = "has no model_index.json" if folder.is_dir() else "is not a folder"
         raise CheckpointError(
-            f"model {model!r}: {folder} {what}; give `shapes`, a folder in diffusers' layout, "
+            f"model {model!r}: {folder} {fault}; give `shapes`, a folder in diffusers' layout, "
             "or a Hub id like CompVis/stable-diffusion-v1-4"
         )
     return folder
 
 
 def announced_name(model: str, folder: Path) -> str:
-    """What producers call this model: `shapes`, the Hub id, or the folder's own name."""
+    """Return the model's name for producers: `shapes`, the Hub id, or the folder's name."""
     if model in BUNDLED:
         return model
     is_folder = Path(model).expanduser().resolve() == folder.resolve()
@@ -58,25 +63,25 @@ def announced_name(model: str, folder: Path) -> str:
 
 
 def _download(repository: str) -> Path:
-    folder = _snapshot(repository, _DESCRIPTIONS)
+    folder = _snapshot(repository, _METADATA_PATTERNS)
     if not (folder / "model_index.json").is_file():
         return folder
-    networks = networks_of(read_json(folder / "model_index.json"))
-    _snapshot(repository, _weights_of(networks, half=""))
-    if halved := [network for network in networks if not _has_weights(folder / network)]:
-        _snapshot(repository, _weights_of(halved, half=_HALF))
+    networks = network_folders(read_json(folder / "model_index.json"))
+    _snapshot(repository, _weight_patterns(networks, variant=""))
+    if incomplete := [network for network in networks if not _has_weights(folder / network)]:
+        _snapshot(repository, _weight_patterns(incomplete, variant=_FP16))
     return folder
 
 
-def _weights_of(networks: Sequence[str], half: str) -> list[str]:
-    """Patterns of the networks' files; of older and newer spellings."""
+def _weight_patterns(networks: Sequence[str], variant: str) -> list[str]:
+    """Return patterns of config and weight files, with either place of the variant's suffix."""
     names = [
-        spelling
+        pattern
         for name in WEIGHTS
-        for spelling in (
-            f"{name}{half}.safetensors",
-            f"{name}{half}-?????-of-?????.safetensors",
-            f"{name}-?????-of-?????{half}.safetensors",
+        for pattern in (
+            f"{name}{variant}.safetensors",
+            f"{name}{variant}-?????-of-?????.safetensors",
+            f"{name}-?????-of-?????{variant}.safetensors",
         )
     ]
     return [f"{network}/{name}" for network in networks for name in ("config.json", *names)]
@@ -94,9 +99,9 @@ def _snapshot(repository: str, patterns: Sequence[str]) -> Path:
 
     try:
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-    except Exception as error:  # any of httpx's, the Hub's own and the file system's
+    except Exception as error:  # httpx, huggingface_hub and the file system raise their own
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise CheckpointError(
-            f"model {repository!r} is neither a folder nor can it be had from the Hub "
+            f"model {repository!r} is not a folder and could not be downloaded from the Hub "
             f"({type(error).__name__}: {reason}); check the name, the network and HF_TOKEN"
         ) from error

@@ -1,9 +1,9 @@
-"""Weights of a checkpoint into our networks, strictly.
+"""Load the weights of a checkpoint into our networks, strictly.
 
-Goes in: an abstract network (shapes only), the tensors of a checkpoint. Comes out: its parameters
-on the devices. Our attribute names are the checkpoint's wherever they can be; the tables below are
-the exceptions. A key that is missing, unused, given twice, misshapen or not of floating-point
-numbers stops everything.
+The input is an abstract network (shapes only) and the tensors of a checkpoint, the output its
+parameters on the devices. Our attribute names are those of the checkpoint where possible; the
+tables below list the exceptions. Loading fails if any key is missing, unused or duplicate, or has
+the wrong shape or a dtype that is not floating-point.
 """
 
 import math
@@ -21,22 +21,23 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.files import TensorFiles
 from imagefleet.worker.engine.mesh import Index, Placement
 
-Names = Sequence[tuple[str, str]]
-Arrays = dict[Any, Any]
-"""A network's parameters, a tree of plain dictionaries: JAX takes it apart at every call, which
-with nnx's own cost a batch of one a quarter of its time on CPU."""
+RenameRules = Sequence[tuple[str, str]]
+"""Pairs of a regular expression and its replacement, applied in order."""
+Params = dict[Any, Any]
+"""The parameters of a network as a tree of plain dictionaries. JAX flattens it at every call; with
+an nnx.State, that took a quarter of the time of a batch of one on CPU."""
 
 DTYPES: Final = ("F32", "F16", "BF16")
-"""What weights may be stored as, in safetensors' words."""
-_ONE_OF: Final = " or ".join(DTYPES)
-LEAVES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+"""Supported dtypes of stored weights, as safetensors spells them."""
+_DTYPE_LIST: Final = " or ".join(DTYPES)
+LEAF_NAMES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
-_CLIP_TEXT: Final[Names] = (
+_CLIP_TEXT: Final[RenameRules] = (
     (r"^(token|position)_embedding\b", r"embeddings.\1_embedding"),
     (r"^layers\b", "encoder.layers"),
 )
 
-OUR_NAMES: Final[Mapping[str, Names]] = {
+TO_CHECKPOINT_NAMES: Final[Mapping[str, RenameRules]] = {
     "text_encoder": _CLIP_TEXT,
     "text_encoder_2": _CLIP_TEXT,
     "unet": (
@@ -51,9 +52,9 @@ OUR_NAMES: Final[Mapping[str, Names]] = {
     ),
     "safety_checker": ((r"\bvision_model\.layers\b", "vision_model.encoder.layers"),),
 }
-"""(pattern in our path, the checkpoint's spelling)."""
+"""By network: rules from our parameter path to the checkpoint's key."""
 
-OLD_NAMES: Final[Mapping[str, Names]] = {
+FROM_OLD_NAMES: Final[Mapping[str, RenameRules]] = {
     "text_encoder": ((r"^text_model\.", ""),),
     "text_encoder_2": ((r"^text_model\.", ""),),
     "unet": (),
@@ -65,21 +66,21 @@ OLD_NAMES: Final[Mapping[str, Names]] = {
     ),
     "safety_checker": ((r"^vision_model\.vision_model\.", "vision_model."),),
 }
-"""(pattern in a key of an older file, today's spelling)."""
+"""By network: rules from a key in files of older library versions to the current key."""
 
 BUFFERS: Final[Mapping[str, frozenset[str]]] = {
-    "text_encoder": frozenset({"embeddings.position_ids"}),  # 0, 1, 2, …, in older files
+    "text_encoder": frozenset({"embeddings.position_ids"}),  # 0, 1, 2 …: only older files hold it
     "text_encoder_2": frozenset({"embeddings.position_ids"}),
     "unet": frozenset(),
     "vae": frozenset(),
     "safety_checker": frozenset({"vision_model.embeddings.position_ids"}),
 }
-"""Keys that hold no weight."""
+"""By network: keys of constant buffers, which are not weights."""
 
 
 @dataclass(frozen=True)
 class WeightEntry:
-    """One parameter of ours and the key that fills it."""
+    """One parameter of a network and the checkpoint key that fills it."""
 
     path: tuple[Any, ...]
     key: str
@@ -87,7 +88,10 @@ class WeightEntry:
 
     @property
     def stored_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """What the key may be in a file: a linear layer may be stored as a 1x1 convolution."""
+        """Return the shapes that the key may have in a file.
+
+        A linear layer may be stored as a 1x1 convolution.
+        """
         if self.path[-1] != "kernel":
             return (self.shape,)
         if len(self.shape) == 4:
@@ -96,104 +100,121 @@ class WeightEntry:
         return (self.shape[::-1], (*self.shape[::-1], 1, 1))
 
     def read(self, files: TensorFiles, key: str, index: Index) -> NDArray[Any]:
-        """A part of it, from torch's layout: our kernels are input x output, and convolutions
-        h x w x in x out. Only this part is read."""
+        """Read one slice of the parameter and convert it from torch's layout.
+
+        Our linear kernels are `[in, out]`, torch's `[out, in]`; our convolution kernels are
+        `[h, w, in, out]`, torch's `[out, in, h, w]`. Only this slice is read.
+
+        Args:
+            files: The open files.
+            key: The key as these files spell it.
+            index: The slice, in our layout.
+        """
         if self.path[-1] != "kernel":
-            return files.part(key, index)
+            return files.read_slice(key, index)
         if len(self.shape) == 4:
             height, width, channels_in, channels_out = index
-            stored = files.part(key, (channels_out, channels_in, height, width))
+            stored = files.read_slice(key, (channels_out, channels_in, height, width))
             return stored.transpose(2, 3, 1, 0)
-        whole = (slice(None),) * (len(files.shapes[key]) - 2)  # of a 1x1 convolution
-        stored = files.part(key, (*index[::-1], *whole))
+        trailing = (slice(None),) * (len(files.shapes[key]) - 2)  # the 1x1 of a convolution
+        stored = files.read_slice(key, (*index[::-1], *trailing))
         return stored.reshape(stored.shape[:2]).T
 
 
-def entries(network: str, model: nnx.Module) -> list[WeightEntry]:
-    """Every parameter of a network with its key, in the order of the state."""
-    found = []
+def weight_entries(network: str, model: nnx.Module) -> list[WeightEntry]:
+    """Return every parameter of a network with its key, in the order of the nnx state."""
+    entries = []
     for path, variable in nnx.to_flat_state(nnx.state(model)):
         *parts, leaf = (str(part) for part in path)
-        key = _rewrite(".".join([*parts, LEAVES.get(leaf, leaf)]), OUR_NAMES[network])
-        found.append(WeightEntry(path, key, tuple(variable.get_value().shape)))
-    return found
+        key = _rewrite(".".join([*parts, LEAF_NAMES.get(leaf, leaf)]), TO_CHECKPOINT_NAMES[network])
+        entries.append(WeightEntry(path, key, tuple(variable.get_value().shape)))
+    return entries
 
 
 class WeightMapping:
-    """Which key fills which parameter of one network; says what does not fit."""
+    """The mapping from checkpoint keys to the parameters of one network."""
 
     def __init__(self, network: str, model: nnx.Module, files: TensorFiles) -> None:
-        """
+        """Match the parameters of `model` with the keys in `files`.
+
         Args:
-            network: The folder's name, as in the tables above.
-            model: The abstract network to fill.
-            files: The checkpoint's tensors.
+            network: The name of the network's folder, as in the tables above.
+            model: The abstract network.
+            files: The network's weight files.
         """
         self._network, self._files = network, files
-        self._entries = entries(network, model)
-        self._spelling: dict[str, str] = {}
-        self._twice: list[str] = []
-        for key in sorted(files.shapes):
-            name = _rewrite(key, OLD_NAMES[network])
-            if (first := self._spelling.setdefault(name, key)) != key:
-                self._twice.append(f"{first}, {key}")
+        self._entries = weight_entries(network, model)
+        self._stored_keys: dict[str, str] = {}
+        """The key in the files, by the current key."""
+        self._duplicates: list[str] = []
+        for stored_key in sorted(files.shapes):
+            key = _rewrite(stored_key, FROM_OLD_NAMES[network])
+            if (first := self._stored_keys.setdefault(key, stored_key)) != stored_key:
+                self._duplicates.append(f"{first} and {stored_key}")
         known = {entry.key for entry in self._entries} | BUFFERS[network]
-        self._unused = sorted(self._spelling.keys() - known)
+        self._unused = sorted(self._stored_keys.keys() - known)
 
-    def faults(self) -> list[str]:
-        """A line for every key that is not as it must be."""
-        missing = [entry.key for entry in self._entries if entry.key not in self._spelling]
-        lines = [f"missing {self._network}: {key}" for key in missing]
-        lines += [f"unused {self._network}: {key}" for key in self._unused]
-        lines += [f"twice {self._network}: {keys}" for keys in self._twice]
+    def mismatches(self) -> list[str]:
+        """Return a sentence for every key that does not match the network."""
+        missing = [entry.key for entry in self._entries if entry.key not in self._stored_keys]
+        lines = [f"{self._network}: {key} is missing" for key in missing]
+        lines += [f"{self._network}: {key} is not a weight of this network" for key in self._unused]
+        lines += [f"{self._network}: {keys} are the same weight" for keys in self._duplicates]
         for entry in self._entries:
-            if entry.key in self._spelling:
-                lines += self._faults_of(entry, self._spelling[entry.key])
+            if entry.key in self._stored_keys:
+                lines += self._tensor_mismatches(entry, self._stored_keys[entry.key])
         return lines
 
-    def _faults_of(self, entry: WeightEntry, key: str) -> list[str]:
-        """Of a tensor that is there."""
-        lines, shape, dtype = [], self._files.shapes[key], self._files.dtypes[key]
+    def _tensor_mismatches(self, entry: WeightEntry, stored_key: str) -> list[str]:
+        shape, dtype = self._files.shapes[stored_key], self._files.dtypes[stored_key]
+        lines = []
         if shape not in entry.stored_shapes:
             lines.append(
-                f"misshapen {self._network}: {entry.key} is {list(shape)}, "
-                f"the config makes it {list(entry.stored_shapes[0])}"
+                f"{self._network}: {entry.key} has shape {list(shape)}, "
+                f"but the config requires {list(entry.stored_shapes[0])}"
             )
         if dtype not in DTYPES:
-            lines.append(f"mistyped {self._network}: {entry.key} is {dtype}, not {_ONE_OF}")
+            lines.append(
+                f"{self._network}: {entry.key} has dtype {dtype}, but must have {_DTYPE_LIST}"
+            )
         return lines
 
-    def bytes_on_a_device(self, dtype: np.dtype[Any], placement: Placement) -> int:
-        """What `load` will put on each."""
+    def bytes_per_device(self, dtype: np.dtype[Any], placement: Placement) -> int:
+        """Return the bytes that `load` will place on each device."""
         return sum(
-            math.prod(placement.of_weight(entry.shape).shard_shape(entry.shape)) * dtype.itemsize
+            math.prod(placement.weight_sharding(entry.shape).shard_shape(entry.shape))
+            * dtype.itemsize
             for entry in self._entries
         )
 
-    def load(self, dtype: np.dtype[Any], placement: Placement) -> Arrays:
-        """Read, cast and place every parameter, one after the other, each in the parts that the
-        devices take: the host never holds more than the parts of one."""
+    def load(self, dtype: np.dtype[Any], placement: Placement) -> Params:
+        """Read every parameter, cast it and place it on the devices.
+
+        Parameters are read one at a time and in the slices that the devices hold, so the host never
+        holds more than the slices of one parameter.
+        """
         flat = []
         for entry in self._entries:
-            read = partial(entry.read, self._files, self._spelling[entry.key])
+            read = partial(entry.read, self._files, self._stored_keys[entry.key])
             flat.append((entry.path, placement.place_weight(entry.shape, dtype, read)))
-        return cast(Arrays, nnx.to_pure_dict(nnx.from_flat_state(flat)))
+        return cast(Params, nnx.to_pure_dict(nnx.from_flat_state(flat)))
 
 
-def require_complete(plans: Iterable[WeightMapping]) -> None:
-    """
+def require_complete(mappings: Iterable[WeightMapping]) -> None:
+    """Check that every weight file matches its network.
+
     Raises:
-        CheckpointError: every fault of every network, at once.
+        CheckpointError: Some key does not match. The error lists all mismatches of all networks.
     """
-    faults = [line for plan in plans for line in plan.faults()]
-    if faults:
+    mismatches = [line for mapping in mappings for line in mapping.mismatches()]
+    if mismatches:
         raise CheckpointError(
-            f"{len(faults)} weights do not fit the configs of this checkpoint:\n  "
-            + "\n  ".join(faults)
+            f"{len(mismatches)} weights do not match the configs of this checkpoint; "
+            "take weights and configs from the same model:\n  " + "\n  ".join(mismatches)
         )
 
 
-def _rewrite(name: str, table: Names) -> str:
-    for pattern, spelling in table:
-        name = re.sub(pattern, spelling, name)
+def _rewrite(name: str, rules: RenameRules) -> str:
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
     return name

@@ -1,7 +1,7 @@
-"""Blocks that the UNet and the autoencoder share, in diffusers' definitions, channels last.
+"""Layers and blocks that several networks share, defined as in diffusers but channels last.
 
-Goes in: feature maps `[batch, height, width, channels]`. Comes out: the same. Attribute names are
-the checkpoint's, so that the tables in `worker.engine.checkpoint.weights` stay short.
+Input and output are feature maps `[batch, height, width, channels]`. Attribute names are those of
+the checkpoints, so that the tables in `worker.engine.checkpoint.weights` stay short.
 """
 
 from typing import Final, cast
@@ -12,14 +12,14 @@ import numpy as np
 from flax import nnx
 
 _UNSET: Final = nnx.initializers.zeros
-"""Weights come from a checkpoint, so nothing is ever drawn."""
+"""Initializer of every weight. Weights come from a checkpoint, so none is drawn at random."""
 
 
 class _NoKeys:
-    """Stands for `nnx.Rngs`, whose bookkeeping takes seconds over hundreds of layers."""
+    """A replacement for `nnx.Rngs`, which takes seconds for hundreds of layers."""
 
     def params(self) -> None:
-        """The key that `_UNSET` does not look at."""
+        """Return the random key, which `_UNSET` ignores."""
 
 
 def _no_keys() -> nnx.Rngs:
@@ -27,14 +27,14 @@ def _no_keys() -> nnx.Rngs:
 
 
 def linear(channels_in: int, channels_out: int, *, use_bias: bool = True) -> nnx.Linear:
-    """A dense layer over the last axis."""
+    """Return a dense layer over the last axis."""
     return nnx.Linear(
         channels_in, channels_out, use_bias=use_bias, kernel_init=_UNSET, rngs=_no_keys()
     )
 
 
 def embedding(count: int, width: int) -> nnx.Embed:
-    """A row for each of `count` ids."""
+    """Return an embedding of `count` ids."""
     return nnx.Embed(count, width, embedding_init=_UNSET, rngs=_no_keys())
 
 
@@ -44,16 +44,16 @@ def conv(
     *,
     kernel: int = 3,
     stride: int = 1,
-    border: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (1, 1),
     use_bias: bool = True,
 ) -> nnx.Conv:
-    """A square convolution; `border` is what it adds before and after, along each axis."""
+    """Return a square convolution; `padding` is added before and after, along each axis."""
     return nnx.Conv(
         channels_in,
         channels_out,
         (kernel, kernel),
         strides=stride,
-        padding=(border, border),
+        padding=(padding, padding),
         use_bias=use_bias,
         kernel_init=_UNSET,
         rngs=_no_keys(),
@@ -61,10 +61,10 @@ def conv(
 
 
 class GroupNorm(nnx.Module):
-    """Wu & He 2018, as torch computes it: in float32, variance from centred values.
+    """Group normalisation (Wu & He 2018) as torch computes it: in float32, from centred values.
 
-    Sums run over pixels first and over a group's channels last, which vectorises where flax's own
-    splits the channel axis: a step of a 128-256-256 UNet takes 3 % less CPU time.
+    The means run over pixels first and over a group's channels last. This vectorises, while flax's
+    GroupNorm splits the channel axis: a step of a 128-256-256 UNet takes 3 % less CPU time.
     """
 
     def __init__(self, channels: int, groups: int, epsilon: float) -> None:
@@ -74,7 +74,7 @@ class GroupNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`x [b, ..., c]`"""
+        """Return the normalised `x [b, ..., c]`."""
         wide = x.astype(jnp.float32)
         centred = wide - self._group_mean(wide)
         inverse = jax.lax.rsqrt(self._group_mean(jnp.square(centred)) + self.epsilon)
@@ -82,7 +82,7 @@ class GroupNorm(nnx.Module):
         return (centred * (inverse * scale) + bias).astype(x.dtype)
 
     def _group_mean(self, x: jax.Array) -> jax.Array:
-        """`[b, ..., c]` to `[b, 1, ..., c]`: over all pixels and the channels of each group."""
+        """Average over all pixels and each group's channels: `[b, ..., c]` to `[b, 1, ..., c]`."""
         batch, *pixels, channels = x.shape
         sums = x.mean(range(1, x.ndim - 1)).reshape(batch, self.groups, -1)
         means = jnp.repeat(sums.mean(-1), channels // self.groups, axis=1)
@@ -90,18 +90,20 @@ class GroupNorm(nnx.Module):
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """x Φ(x) (Hendrycks & Gimpel 2016) by the error function, as torch computes it;
-    `jax.nn.gelu` takes the complementary one, which is slower on CPU."""
+    """Return x Φ(x) (Hendrycks & Gimpel 2016), by the error function as in torch.
+
+    `jax.nn.gelu` uses the complementary error function, which is slower on CPU.
+    """
     return 0.5 * x * (1 + jax.lax.erf(x * np.sqrt(0.5).astype(x.dtype)))
 
 
 def layer_norm(channels: int, epsilon: float) -> nnx.LayerNorm:
-    """LayerNorm as torch computes it: statistics in float32, variance from centred values."""
+    """Return a LayerNorm that computes as torch: in float32, variance from centred values."""
     return nnx.LayerNorm(channels, epsilon=epsilon, use_fast_variance=False, rngs=_no_keys())
 
 
 class ResnetBlock(nnx.Module):
-    """ResnetBlock2D: two convolutions around the time embedding, and a shortcut."""
+    """diffusers' ResnetBlock2D: two convolutions, the time embedding between, and a shortcut."""
 
     def __init__(
         self,
@@ -118,11 +120,14 @@ class ResnetBlock(nnx.Module):
         self.norm2 = GroupNorm(channels_out, groups, epsilon)
         self.conv2 = conv(channels_out, channels_out)
         # A 1x1 convolution over channels-last maps is a matrix product.
-        changes = channels_in != channels_out
-        self.conv_shortcut = linear(channels_in, channels_out) if changes else None
+        is_resized = channels_in != channels_out
+        self.conv_shortcut = linear(channels_in, channels_out) if is_resized else None
 
     def __call__(self, x: jax.Array, time: jax.Array | None = None) -> jax.Array:
-        """`x [b, h, w, c]`, `time [b, e]` if the block was built with `time_channels`."""
+        """Return `[b, h, w, channels_out]` from `x [b, h, w, c]`.
+
+        `time [b, e]` is the time embedding, if the block was built with `time_channels`.
+        """
         hidden = self.conv1(jax.nn.silu(self.norm1(x)))
         if self.time_emb_proj is not None and time is not None:
             hidden += self.time_emb_proj(jax.nn.silu(time))[:, None, None, :]
@@ -131,7 +136,7 @@ class ResnetBlock(nnx.Module):
 
 
 class Upsample(nnx.Module):
-    """Upsample2D: every pixel four times, then a convolution."""
+    """diffusers' Upsample2D: nearest-neighbour upsampling by 2, then a convolution."""
 
     def __init__(self, channels: int) -> None:
         self.conv = conv(channels, channels)

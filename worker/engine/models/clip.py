@@ -1,6 +1,6 @@
-"""The transformer that CLIP's text and image encoders share (Radford et al. 2021).
+"""The transformer layer of CLIP's text and image encoders (Radford et al. 2021).
 
-Goes in: embedded tokens or patches. Comes out: the same, attended. Knows neither words nor pixels.
+Input and output are embeddings of tokens or patches. This module knows neither text nor pixels.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from imagefleet.worker.engine.models.blocks import gelu, layer_norm, linear
 
 
 def quick_gelu(x: jax.Array) -> jax.Array:
-    """CLIP's own approximation of GELU."""
+    """Return CLIP's approximation of GELU, x sigmoid(1.702 x) (Hendrycks & Gimpel 2016)."""
     return x * jax.nn.sigmoid(1.702 * x)
 
 
@@ -25,7 +25,7 @@ ACTIVATIONS: Final[dict[str, Callable[[jax.Array], jax.Array]]] = {
 
 
 class LayerConfig(Protocol):
-    """What a layer wants to know of its encoder's config."""
+    """The fields of an encoder's config that its layers read."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -40,7 +40,7 @@ class LayerConfig(Protocol):
 
 
 class SelfAttention(nnx.Module):
-    """CLIPAttention."""
+    """transformers' CLIPAttention."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         self.heads, self.causal = heads, causal
@@ -55,7 +55,7 @@ class SelfAttention(nnx.Module):
 
 
 class Mlp(nnx.Module):
-    """CLIPMLP."""
+    """transformers' CLIPMLP."""
 
     def __init__(self, width: int, inner: int, activation: str) -> None:
         self.activation = activation
@@ -67,7 +67,7 @@ class Mlp(nnx.Module):
 
 
 class EncoderLayer(nnx.Module):
-    """CLIPEncoderLayer: norms come first."""
+    """transformers' CLIPEncoderLayer, which normalises before attention and before the MLP."""
 
     def __init__(self, config: LayerConfig, *, causal: bool) -> None:
         width, epsilon = config.hidden_size, config.layer_norm_eps
@@ -77,6 +77,6 @@ class EncoderLayer(nnx.Module):
         self.mlp = Mlp(width, config.intermediate_size, config.hidden_act)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`x [b, n, c]`, and so the result."""
+        """Map `[b, n, c]` to `[b, n, c]`."""
         x += self.self_attn(self.layer_norm1(x))
         return x + self.mlp(self.layer_norm2(x))

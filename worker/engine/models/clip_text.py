@@ -1,8 +1,8 @@
-"""CLIP's text encoder (Radford et al. 2021): Stable Diffusion 1.x's, 2.x's and both of SDXL's.
+"""CLIP's text encoder (Radford et al. 2021), as Stable Diffusion 1.x and 2.x and SDXL use it.
 
-Goes in: token ids. Comes out: hidden states of every token, and the prompt's as a whole. Knows no
-text: the tokenizer is `worker.engine.tokenizer`. Which states a UNet reads is said in
-`worker.engine.prompts`.
+The input is token ids, the output the hidden states of every token and the pooled state of the
+prompt. This module knows no text (see `worker.engine.tokenizer`) and does not choose the states
+that a UNet reads (see `worker.engine.prompt_encoder`).
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from imagefleet.worker.engine.models.blocks import embedding, layer_norm, linear
 from imagefleet.worker.engine.models.clip import ACTIVATIONS, EncoderLayer
 from imagefleet.worker.engine.models.config import ConfigReader, Json
 
-_PLAIN: Final = ["CLIPTextModel"]
-_PROJECTING: Final = ["CLIPTextModelWithProjection"]
-_HIGHEST: Final = 2
-"""The `eos_token_id` of configs older than transformers 4.31. It is wrong, and means: the end is
-the token with the highest id."""
+_WITHOUT_PROJECTION: Final = ["CLIPTextModel"]
+_WITH_PROJECTION: Final = ["CLIPTextModelWithProjection"]
+_LEGACY_EOS_TOKEN_ID: Final = 2
+"""The `eos_token_id` in configs older than transformers 4.31. It is wrong: in those models the end
+token is the one with the highest id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +37,26 @@ class ClipTextConfig:
     layer_norm_eps: float
     eos_token_id: int
     projection_dim: int | None
-    """Width of the pooled state; None: the encoder has no projection."""
+    """Width of the pooled state. None if the encoder has no projection."""
 
     @classmethod
-    def from_json(cls, config: Json) -> Self:
-        """
+    def from_json(cls, config: Json, file: str = "text_encoder/config.json") -> Self:
+        """Read the config; errors name `file`.
+
         Raises:
-            CheckpointError: fields that are missing or ask for another network.
+            CheckpointError: Fields are missing or unsupported.
         """
-        fields = ConfigReader("text encoder", config)
+        fields = ConfigReader(file, config)
         fields.choice("model_type", "clip_text_model", ("clip_text_model",))
-        kind = fields.choice("architectures", _PLAIN, (_PLAIN, _PROJECTING))
-        width, hidden = fields.count("projection_dim", 512), fields.count("hidden_size", 512)
-        fields.ignored(
+        architecture = fields.choice(
+            "architectures", _WITHOUT_PROJECTION, (_WITHOUT_PROJECTION, _WITH_PROJECTION)
+        )
+        projected, hidden = fields.count("projection_dim", 512), fields.count("hidden_size", 512)
+        fields.ignore(
             *("attention_dropout", "dropout", "initializer_factor", "initializer_range", "dtype"),
             *("torch_dtype", "bos_token_id", "pad_token_id", "transformers_version"),
         )
-        read = cls(
+        checked = cls(
             vocab_size=fields.count("vocab_size", 49408),
             hidden_size=hidden,
             intermediate_size=fields.count("intermediate_size", 2048),
@@ -62,28 +65,28 @@ class ClipTextConfig:
             max_position_embeddings=fields.count("max_position_embeddings", 77),
             hidden_act=fields.choice("hidden_act", "quick_gelu", tuple(ACTIVATIONS)),
             layer_norm_eps=fields.number("layer_norm_eps", 1e-5, above=0),
-            eos_token_id=fields.count("eos_token_id", 49407, least=0),
-            projection_dim=width if kind == _PROJECTING else None,
+            eos_token_id=fields.count("eos_token_id", 49407, minimum=0),
+            projection_dim=projected if architecture == _WITH_PROJECTION else None,
         )
         fields.finish()
-        return read
+        return checked
 
 
 class TextStates(NamedTuple):
-    """What the encoder makes of tokens `[b, n]`."""
+    """The encoder's output for tokens `[b, n]`."""
 
-    last: jax.Array
+    last_hidden_state: jax.Array
     """`[b, n, hidden_size]`, after the final norm."""
-    penultimate: jax.Array
-    """`[b, n, hidden_size]`, before the last layer, not normed."""
-    end: jax.Array
-    """int32 `[b]`: where the first end token stands. At 1 there are no words."""
+    penultimate_hidden_state: jax.Array
+    """`[b, n, hidden_size]`: the input of the last layer, without the final norm."""
+    end_position: jax.Array
+    """int32 `[b]`: position of the first end token. It is 1 if the prompt is empty."""
     pooled: jax.Array | None
-    """`[b, projection_dim]`: the last state of that token, projected."""
+    """`[b, projection_dim]`: the projected last hidden state of that token."""
 
 
 class ClipText(nnx.Module):
-    """CLIPTextModel and CLIPTextModelWithProjection."""
+    """transformers' CLIPTextModel and CLIPTextModelWithProjection."""
 
     def __init__(self, config: ClipTextConfig) -> None:
         width, projected = config.hidden_size, config.projection_dim
@@ -97,19 +100,21 @@ class ClipText(nnx.Module):
         self.text_projection = linear(width, projected, use_bias=False) if projected else None
 
     def __call__(self, tokens: jax.Array) -> TextStates:
-        """`tokens [b, n]`, int32."""
+        """Encode `tokens [b, n]`, int32."""
         x = self.token_embedding(tokens)
         x += self.position_embedding(jnp.arange(tokens.shape[1]))
-        penultimate = x
+        penultimate_hidden_state = x
         for layer in self.layers:
-            penultimate, x = x, layer(x)
-        last, end = self.final_layer_norm(x), self._end(tokens)
+            penultimate_hidden_state, x = x, layer(x)
+        last_hidden_state = self.final_layer_norm(x)
+        end_position = self._end_position(tokens)
         pooled = None
         if self.text_projection is not None:
-            of_end = jnp.take_along_axis(last, end[:, None, None], axis=1)[:, 0]  # [b, hidden]
-            pooled = self.text_projection(of_end)
-        return TextStates(last, penultimate, end, pooled)
+            index = end_position[:, None, None]
+            end_state = jnp.take_along_axis(last_hidden_state, index, axis=1)[:, 0]  # [b, hidden]
+            pooled = self.text_projection(end_state)
+        return TextStates(last_hidden_state, penultimate_hidden_state, end_position, pooled)
 
-    def _end(self, tokens: jax.Array) -> jax.Array:
+    def _end_position(self, tokens: jax.Array) -> jax.Array:
         end = self.config.eos_token_id
-        return jnp.argmax(tokens if end == _HIGHEST else tokens == end, axis=1)
+        return jnp.argmax(tokens if end == _LEGACY_EOS_TOKEN_ID else tokens == end, axis=1)

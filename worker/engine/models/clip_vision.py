@@ -1,7 +1,7 @@
 """CLIP's image encoder (Radford et al. 2021).
 
-Goes in: square pictures, normalised. Comes out: one state for each. Knows nothing of what it is
-compared with.
+The input is normalised square images, the output one state per image. This module does not know
+what the states are compared with.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from imagefleet.worker.engine.models.config import ConfigReader, Json
 
 @dataclass(frozen=True, kw_only=True)
 class ClipVisionConfig:
-    """`vision_config` of a CLIP config."""
+    """The `vision_config` of a CLIP config."""
 
     hidden_size: int
     intermediate_size: int
@@ -31,14 +31,15 @@ class ClipVisionConfig:
 
     @classmethod
     def from_json(cls, config: Json) -> Self:
-        """
+        """Read the config.
+
         Raises:
-            CheckpointError: fields that are missing or ask for another network.
+            CheckpointError: Fields are missing or unsupported.
         """
-        fields = ConfigReader("image encoder", config)
-        fields.ignored(*config)  # old files list every option of text generation
-        fields.fixed(num_channels=3)
-        read = cls(
+        fields = ConfigReader("safety_checker/config.json, vision_config", config)
+        fields.ignore(*config)  # old files list every option of text generation
+        fields.require(num_channels=3)
+        checked = cls(
             hidden_size=(width := fields.count("hidden_size", 768)),
             intermediate_size=fields.count("intermediate_size", 3072),
             num_hidden_layers=fields.count("num_hidden_layers", 12),
@@ -49,42 +50,43 @@ class ClipVisionConfig:
             layer_norm_eps=fields.number("layer_norm_eps", 1e-5, above=0),
         )
         fields.finish()
-        return read
+        return checked
 
 
 class Embeddings(nnx.Module):
-    """CLIPVisionEmbeddings: a token for each patch, one for the whole before them."""
+    """transformers' CLIPVisionEmbeddings: a class token, followed by a token for each patch."""
 
     def __init__(self, config: ClipVisionConfig) -> None:
         width, patch = config.hidden_size, config.patch_size
         self.class_embedding = nnx.Param(jnp.zeros(width))
         self.patch_embedding = conv(
-            3, width, kernel=patch, stride=patch, border=(0, 0), use_bias=False
+            3, width, kernel=patch, stride=patch, padding=(0, 0), use_bias=False
         )
         self.position_embedding = embedding((config.image_size // patch) ** 2 + 1, width)
 
     def __call__(self, pixels: jax.Array) -> jax.Array:
+        """Map `pixels [b, image_size, image_size, 3]` to tokens `[b, 1 + patches, c]`."""
         patches = self.patch_embedding(pixels)  # [b, rows, columns, c]
         patches = patches.reshape(patches.shape[0], -1, patches.shape[-1])
-        whole = jnp.broadcast_to(self.class_embedding[...], (len(patches), 1, patches.shape[-1]))
-        tokens = jnp.concatenate([whole, patches], axis=1)
+        first = jnp.broadcast_to(self.class_embedding[...], (len(patches), 1, patches.shape[-1]))
+        tokens = jnp.concatenate([first, patches], axis=1)
         return tokens + self.position_embedding(jnp.arange(tokens.shape[1]))
 
 
 class ClipVision(nnx.Module):
-    """CLIPVisionModel's pooled output."""
+    """transformers' CLIPVisionModel, of which only the pooled output is computed."""
 
     def __init__(self, config: ClipVisionConfig) -> None:
         width, epsilon = config.hidden_size, config.layer_norm_eps
         self.embeddings = Embeddings(config)
-        self.pre_layrnorm = layer_norm(width, epsilon)  # so the files spell it
+        self.pre_layrnorm = layer_norm(width, epsilon)  # the spelling of the checkpoints
         self.layers = nnx.List(
             EncoderLayer(config, causal=False) for _ in range(config.num_hidden_layers)
         )
         self.post_layernorm = layer_norm(width, epsilon)
 
     def __call__(self, pixels: jax.Array) -> jax.Array:
-        """`pixels [b, image_size, image_size, 3]` to `[b, hidden_size]`."""
+        """Encode `pixels [b, image_size, image_size, 3]` to `[b, hidden_size]`."""
         x = self.pre_layrnorm(self.embeddings(pixels))
         for layer in self.layers:
             x = layer(x)

@@ -1,8 +1,9 @@
-"""The denoiser: UNet2DConditionModel of Stable Diffusion 1.x, 2.x (Rombach et al. 2022) and SDXL
-(Podell et al. 2023).
+"""The denoiser of Stable Diffusion 1.x and 2.x (Rombach et al. 2022) and of SDXL (Podell et al.
+2023): diffusers' UNet2DConditionModel.
 
-Goes in: noisy latents, a timestep per latent, the prompt as the text encoders leave it. Comes out:
-the model's prediction (noise, v or sample: the scheduler knows which). Maps are `[b, h, w, c]`.
+The input is noisy latents, a timestep for each, and the states of the text encoders. The output is
+the model's prediction (epsilon, v or sample: only the scheduler knows which). Feature maps are
+`[b, h, w, c]`.
 """
 
 import math
@@ -29,7 +30,7 @@ from imagefleet.worker.engine.models.unet_config import UNetConfig
 def timestep_embedding(
     timesteps: jax.Array, width: int, *, flip_sin_to_cos: bool, freq_shift: int
 ) -> jax.Array:
-    """Sinusoids of the timestep (Ho et al. 2020); `[b]` to `[b, width]`, float32."""
+    """Return sinusoids of the timesteps (Ho et al. 2020): `[b]` to `[b, width]`, float32."""
     half = width // 2
     exponents = jnp.arange(half, dtype=jnp.float32) / (half - freq_shift)
     angles = timesteps[:, None] * jnp.exp(-math.log(10_000) * exponents)  # [b, width / 2]
@@ -38,25 +39,25 @@ def timestep_embedding(
 
 
 class TimeEmbedding(nnx.Module):
-    """TimestepEmbedding: two layers over the sinusoids."""
+    """diffusers' TimestepEmbedding: two layers over the sinusoids."""
 
-    def __init__(self, width: int, inner: int) -> None:
-        self.linear_1 = linear(width, inner)
-        self.linear_2 = linear(inner, inner)
+    def __init__(self, channels_in: int, width: int) -> None:
+        self.linear_1 = linear(channels_in, width)
+        self.linear_2 = linear(width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.linear_2(jax.nn.silu(self.linear_1(x)))
 
 
-class KeyValue(NamedTuple):
-    """What a layer attends to, projected: each `[b, n, c]`."""
+class ContextKV(NamedTuple):
+    """Keys and values of one attention layer for a context, each `[b, n, c]`."""
 
     key: jax.Array
     value: jax.Array
 
 
 class Attention(nnx.Module):
-    """Of the pixels to themselves, or to the text."""
+    """diffusers' Attention: self-attention of the pixels, or cross-attention to the text."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
         self.heads = heads
@@ -65,16 +66,17 @@ class Attention(nnx.Module):
         self.to_v = linear(context_width, width, use_bias=False)
         self.to_out = linear(width, width)
 
-    def read(self, context: jax.Array) -> KeyValue:
-        """Project `context [b, n, d]`. The text stays the same over all steps: once is enough."""
-        return KeyValue(self.to_k(context), self.to_v(context))
+    def project_context(self, context: jax.Array) -> ContextKV:
+        """Return keys and values of `context [b, n, d]`."""
+        return ContextKV(self.to_k(context), self.to_v(context))
 
-    def __call__(self, x: jax.Array, read: KeyValue) -> jax.Array:
-        return self.to_out(attention(self.to_q(x), read.key, read.value, heads=self.heads))
+    def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
+        """Map `x [b, h*w, c]` to `[b, h*w, c]`."""
+        return self.to_out(attention(self.to_q(x), context.key, context.value, heads=self.heads))
 
 
 class FeedForward(nnx.Module):
-    """GEGLU (Shazeer 2020), with GELU by the error function."""
+    """diffusers' FeedForward: GEGLU (Shazeer 2020), with GELU by the error function."""
 
     def __init__(self, width: int) -> None:
         self.proj_in = linear(width, 8 * width)
@@ -86,7 +88,7 @@ class FeedForward(nnx.Module):
 
 
 class TransformerBlock(nnx.Module):
-    """BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
+    """diffusers' BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
         self.norm1 = layer_norm(width, 1e-5)
@@ -96,24 +98,24 @@ class TransformerBlock(nnx.Module):
         self.norm3 = layer_norm(width, 1e-5)
         self.ff = FeedForward(width)
 
-    def __call__(self, x: jax.Array, text: KeyValue) -> jax.Array:
-        """`x [b, h*w, c]`, `text` as `attn2` reads it."""
+    def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
+        """Map `x [b, h*w, c]` to `[b, h*w, c]`; `context` is from `attn2.project_context`."""
         normed = self.norm1(x)
-        x += self.attn1(normed, self.attn1.read(normed))
-        x += self.attn2(self.norm2(x), text)
+        x += self.attn1(normed, self.attn1.project_context(normed))
+        x += self.attn2(self.norm2(x), context)
         return x + self.ff(self.norm3(x))
 
 
-Texts = Sequence[Sequence[KeyValue]]
-"""The text as every transformer of a block attends to it."""
+BlockContext = Sequence[Sequence[ContextKV]]
+"""Keys and values of the text: for each transformer of a UNet block, for each of its layers."""
 
 
 class Transformer(nnx.Module):
-    """Transformer2DModel: the pixels of a map as a sequence."""
+    """diffusers' Transformer2DModel: transformer layers over the pixels of a feature map."""
 
     def __init__(self, config: UNetConfig, level: int) -> None:
         width = config.block_out_channels[level]
-        # 1e-6 here and norm_eps in the resnets: so it is in diffusers.
+        # diffusers uses 1e-6 here, but norm_eps in the resnets.
         self.norm = GroupNorm(width, config.norm_num_groups, 1e-6)
         self.proj_in = linear(width, width)
         self.transformer_blocks = nnx.List(
@@ -122,16 +124,18 @@ class Transformer(nnx.Module):
         )
         self.proj_out = linear(width, width)
 
-    def read(self, text: jax.Array) -> list[KeyValue]:
-        """`text [b, n, d]` as each block attends to it."""
-        return [block.attn2.read(text) for block in self.transformer_blocks]
+    def project_context(self, encoder_hidden_states: jax.Array) -> list[ContextKV]:
+        """Return the keys and values of each layer for `encoder_hidden_states [b, n, d]`."""
+        return [
+            block.attn2.project_context(encoder_hidden_states) for block in self.transformer_blocks
+        ]
 
-    def __call__(self, x: jax.Array, text: Sequence[KeyValue]) -> jax.Array:
-        """`x [b, h, w, c]`, `text` from `read`."""
+    def __call__(self, x: jax.Array, context: Sequence[ContextKV]) -> jax.Array:
+        """Map `x [b, h, w, c]` to `[b, h, w, c]`; `context` is from `project_context`."""
         batch, _, _, channels = x.shape
         hidden = self.proj_in(self.norm(x).reshape(batch, -1, channels))  # [b, h*w, c]
-        for block, read in zip(self.transformer_blocks, text, strict=True):
-            hidden = block(hidden, read)
+        for block, key_value in zip(self.transformer_blocks, context, strict=True):
+            hidden = block(hidden, key_value)
         return x + self.proj_out(hidden).reshape(x.shape)
 
 
@@ -146,7 +150,7 @@ def _resnet(config: UNetConfig, channels_in: int, channels_out: int) -> ResnetBl
 
 
 class Downsample(nnx.Module):
-    """Downsample2D: a convolution of stride 2."""
+    """diffusers' Downsample2D: a convolution of stride 2."""
 
     def __init__(self, channels: int) -> None:
         self.conv = conv(channels, channels, stride=2)
@@ -156,25 +160,25 @@ class Downsample(nnx.Module):
 
 
 class DownBlock(nnx.Module):
-    """DownBlock2D and CrossAttnDownBlock2D."""
+    """diffusers' DownBlock2D and CrossAttnDownBlock2D."""
 
     def __init__(self, config: UNetConfig, level: int) -> None:
         channels = config.block_out_channels
         width, layers = channels[level], config.layers_per_block[level]
         widths_in = [channels[max(level - 1, 0)], *[width] * (layers - 1)]
         self.resnets = nnx.List(_resnet(config, before, width) for before in widths_in)
-        attending = layers if config.down_attends[level] else 0
-        self.attentions = nnx.List(Transformer(config, level) for _ in range(attending))
+        transformers = layers if config.down_has_attention[level] else 0
+        self.attentions = nnx.List(Transformer(config, level) for _ in range(transformers))
         is_last = level == len(channels) - 1
         self.downsampler = None if is_last else Downsample(width)
 
-    def __call__(self, x: jax.Array, time: jax.Array, text: Texts) -> list[jax.Array]:
-        """The output of every layer; the last one is the block's. A text for each attention."""
+    def __call__(self, x: jax.Array, time: jax.Array, context: BlockContext) -> list[jax.Array]:
+        """Return the output of every layer. The last one is the output of the block."""
         outputs = []
         for index, resnet in enumerate(self.resnets):
             x = resnet(x, time)
             if self.attentions:
-                x = self.attentions[index](x, text[index])
+                x = self.attentions[index](x, context[index])
             outputs.append(x)
         if self.downsampler is not None:
             outputs.append(self.downsampler(x))
@@ -182,61 +186,62 @@ class DownBlock(nnx.Module):
 
 
 class MidBlock(nnx.Module):
-    """UNetMidBlock2DCrossAttn and UNetMidBlock2D."""
+    """diffusers' UNetMidBlock2DCrossAttn and UNetMidBlock2D."""
 
     def __init__(self, config: UNetConfig) -> None:
         level = len(config.block_out_channels) - 1
         width = config.block_out_channels[level]
-        attending = int(config.mid_attends)
-        self.resnets = nnx.List(_resnet(config, width, width) for _ in range(1 + attending))
-        self.attentions = nnx.List(Transformer(config, level) for _ in range(attending))
+        transformers = int(config.mid_has_attention)
+        self.resnets = nnx.List(_resnet(config, width, width) for _ in range(1 + transformers))
+        self.attentions = nnx.List(Transformer(config, level) for _ in range(transformers))
 
-    def __call__(self, x: jax.Array, time: jax.Array, text: Texts) -> jax.Array:
+    def __call__(self, x: jax.Array, time: jax.Array, context: BlockContext) -> jax.Array:
         x = self.resnets[0](x, time)
-        for index, attend in enumerate(self.attentions):
-            x = self.resnets[index + 1](attend(x, text[index]), time)
+        for index, transformer in enumerate(self.attentions):
+            x = self.resnets[index + 1](transformer(x, context[index]), time)
         return x
 
 
 class UpBlock(nnx.Module):
-    """UpBlock2D and CrossAttnUpBlock2D; takes one more layer than its down block."""
+    """diffusers' UpBlock2D and CrossAttnUpBlock2D, with one layer more than the down block."""
 
     def __init__(self, config: UNetConfig, index: int) -> None:
         channels = config.block_out_channels
         level = len(channels) - 1 - index
         width, layers = channels[level], config.layers_per_block[level] + 1
         below = channels[min(level + 1, len(channels) - 1)]
-        hidden = [below, *[width] * (layers - 1)]
-        skipped = [*[width] * (layers - 1), channels[max(level - 1, 0)]]
+        widths_in = [below, *[width] * (layers - 1)]
+        skip_widths = [*[width] * (layers - 1), channels[max(level - 1, 0)]]
         self.resnets = nnx.List(
-            _resnet(config, own + skip, width) for own, skip in zip(hidden, skipped, strict=True)
+            _resnet(config, width_in + skip_width, width)
+            for width_in, skip_width in zip(widths_in, skip_widths, strict=True)
         )
-        attending = layers if config.up_attends[index] else 0
-        self.attentions = nnx.List(Transformer(config, level) for _ in range(attending))
+        transformers = layers if config.up_has_attention[index] else 0
+        self.attentions = nnx.List(Transformer(config, level) for _ in range(transformers))
         self.upsampler = None if level == 0 else Upsample(width)
 
     def __call__(
-        self, x: jax.Array, skips: list[jax.Array], time: jax.Array, text: Texts
+        self, x: jax.Array, skips: list[jax.Array], time: jax.Array, context: BlockContext
     ) -> jax.Array:
-        """Takes its skips from the end of `skips`, and removes them there."""
+        """Return the output of the block. Its skips are popped from the end of `skips`."""
         for index, resnet in enumerate(self.resnets):
             x = resnet(jnp.concatenate([x, skips.pop()], axis=-1), time)
             if self.attentions:
-                x = self.attentions[index](x, text[index])
+                x = self.attentions[index](x, context[index])
         return x if self.upsampler is None else self.upsampler(x)
 
 
-class Reading(NamedTuple):
-    """What the UNet took from a prompt."""
+class PromptContext(NamedTuple):
+    """The part of the UNet's computation that depends on the prompt only, not on the step."""
 
-    texts: Sequence[Texts]
-    """For each block: down, mid, up."""
-    added: jax.Array | None
-    """`[…, e]`, onto the timestep's embedding; None where the config has no `added`."""
+    blocks: Sequence[BlockContext]
+    """Keys and values of the text for each block: down, mid, up."""
+    text_time_embedding: jax.Array | None
+    """`[…, e]`, added to the timestep's embedding. None if the config has no `text_time`."""
 
 
 class UNet(nnx.Module):
-    """UNet2DConditionModel."""
+    """diffusers' UNet2DConditionModel."""
 
     def __init__(self, config: UNetConfig) -> None:
         self.config = config
@@ -244,53 +249,67 @@ class UNet(nnx.Module):
         levels = range(len(config.block_out_channels))
         self.conv_in = conv(config.in_channels, width)
         self.time_embedding = TimeEmbedding(width, 4 * width)
-        added = config.added
-        self.add_embedding = TimeEmbedding(added.width, 4 * width) if added else None
+        text_time = config.text_time
+        self.add_embedding = TimeEmbedding(text_time.width, 4 * width) if text_time else None
         self.down_blocks = nnx.List(DownBlock(config, level) for level in levels)
         self.mid_block = MidBlock(config)
         self.up_blocks = nnx.List(UpBlock(config, index) for index in levels)
         self.conv_norm_out = GroupNorm(width, config.norm_num_groups, config.norm_eps)
         self.conv_out = conv(width, config.out_channels)
 
-    def read(
+    def project_context(
         self,
-        hidden: jax.Array,
-        pooled: jax.Array | None = None,
+        encoder_hidden_states: jax.Array,
+        text_embeds: jax.Array | None = None,
         time_ids: Sequence[float] = (),
-    ) -> Reading:
-        """What the UNet takes from a prompt, once for all steps.
+    ) -> PromptContext:
+        """Return the keys and values of the prompt. They stay the same over all steps of a batch.
 
         Args:
-            hidden: The text encoders' states `[…, n, d]`.
-            pooled: The prompt as a whole `[…, p]`, where the config has `added`.
-            time_ids: Then also the picture's height and width, the top and left of its crop, and
-                the height and width wanted; in pixels (Podell et al. 2023, section 2.2).
+            encoder_hidden_states: States of the text encoders `[…, n, d]`.
+            text_embeds: Pooled state of the prompt `[…, p]`, if the config has `text_time`.
+            time_ids: In that case also the image's original height and width, top and left of its
+                crop, and its target height and width, in pixels (Podell et al. 2023, section 2.2).
         """
         blocks: list[DownBlock | MidBlock | UpBlock] = [*self.down_blocks, self.mid_block]
         blocks += self.up_blocks
-        texts = [[each.read(hidden) for each in block.attentions] for block in blocks]
-        if self.add_embedding is None or self.config.added is None or pooled is None:
-            return Reading(texts, None)
-        numbers = self._sinusoids(jnp.array(time_ids, jnp.float32), self.config.added.sinusoids)
-        numbers = jnp.broadcast_to(numbers.reshape(-1), (*pooled.shape[:-1], numbers.size))
-        both = jnp.concatenate([pooled, numbers.astype(pooled.dtype)], axis=-1)
-        return Reading(texts, self.add_embedding(both))
+        contexts = [
+            [transformer.project_context(encoder_hidden_states) for transformer in block.attentions]
+            for block in blocks
+        ]
+        text_time = self.config.text_time
+        if self.add_embedding is None or text_time is None or text_embeds is None:
+            return PromptContext(contexts, None)
+        sizes = self._sinusoids(jnp.array(time_ids, jnp.float32), text_time.sinusoids)
+        sizes = jnp.broadcast_to(sizes.reshape(-1), (*text_embeds.shape[:-1], sizes.size))
+        text_and_sizes = jnp.concatenate([text_embeds, sizes.astype(text_embeds.dtype)], axis=-1)
+        return PromptContext(contexts, self.add_embedding(text_and_sizes))
 
-    def __call__(self, latents: jax.Array, timesteps: jax.Array, prompt: Reading) -> jax.Array:
-        """`latents [b, h, w, c]`, `timesteps [b]` float32, `prompt` from `read`; computes in the
-        dtype of `latents` and returns the prediction `[b, h, w, out_channels]`."""
+    def __call__(
+        self, latents: jax.Array, timesteps: jax.Array, prompt: PromptContext
+    ) -> jax.Array:
+        """Return the prediction `[b, h, w, out_channels]`, in the dtype of `latents`.
+
+        Args:
+            latents: `[b, h, w, in_channels]`.
+            timesteps: float32 `[b]`.
+            prompt: From `project_context`.
+        """
+        # Timestep
         sinusoids = self._sinusoids(timesteps, self.config.block_out_channels[0])
-        time = self.time_embedding(sinusoids.astype(latents.dtype))
-        if prompt.added is not None:
-            time += prompt.added
+        time = self.time_embedding(sinusoids.astype(latents.dtype))  # [b, 4 * channels]
+        if prompt.text_time_embedding is not None:
+            time += prompt.text_time_embedding
+        # Down
+        contexts = iter(prompt.blocks)
         x = self.conv_in(latents)
         skips = [x]
-        texts = iter(prompt.texts)
         for down in self.down_blocks:
-            skips += down(skips[-1], time, next(texts))
-        x = self.mid_block(skips[-1], time, next(texts))
+            skips += down(skips[-1], time, next(contexts))
+        # Middle and up
+        x = self.mid_block(skips[-1], time, next(contexts))
         for up in self.up_blocks:
-            x = up(x, skips, time, next(texts))
+            x = up(x, skips, time, next(contexts))
         return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
 
     def _sinusoids(self, numbers: jax.Array, width: int) -> jax.Array:

@@ -1,6 +1,6 @@
-"""What a UNet2DConditionModel's `config.json` asks for, checked.
+"""Read the `config.json` of diffusers' UNet2DConditionModel.
 
-Goes in: the parsed JSON. Comes out: a `UNetConfig`, or every field that asks for another network.
+The input is the parsed JSON, the output a `UNetConfig`. An error lists every unsupported field.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from imagefleet.worker.engine.models.config import ConfigReader, Json
 
-_ATTENDING: Final = {
+_HAS_ATTENTION: Final = {
     "DownBlock2D": False,
     "CrossAttnDownBlock2D": True,
     "UpBlock2D": False,
@@ -16,26 +16,26 @@ _ATTENDING: Final = {
 }
 
 _TIME_IDS: Final = 6
-"""Numbers that SDXL tells the UNet of a picture: see `UNet.read`."""
+"""SDXL's numbers about an image's size and crop: see `UNet.project_context`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UNetConfig:
-    """`unet/config.json`. Tuples have an entry per resolution level, the finest first."""
+    """`unet/config.json`. Tuples have an entry per resolution level, the finest level first."""
 
     sample_size: int
     in_channels: int
     out_channels: int
     block_out_channels: tuple[int, ...]
     layers_per_block: tuple[int, ...]
-    down_attends: tuple[bool, ...]
-    up_attends: tuple[bool, ...]
-    """In the order of the file: the coarsest first."""
-    mid_attends: bool
+    down_has_attention: tuple[bool, ...]
+    up_has_attention: tuple[bool, ...]
+    """In the order of the file: the coarsest level first."""
+    mid_has_attention: bool
     transformer_layers: tuple[int, ...]
     heads: tuple[int, ...]
     cross_attention_dim: int
-    added: "AddedConfig | None"
+    text_time: "TextTimeConfig | None"
     norm_num_groups: int
     norm_eps: float
     flip_sin_to_cos: bool
@@ -43,72 +43,79 @@ class UNetConfig:
 
     @classmethod
     def from_json(cls, config: Json) -> Self:
-        """
+        """Read the config.
+
         Raises:
-            CheckpointError: fields that are missing or ask for another network.
+            CheckpointError: Fields are missing or unsupported.
         """
-        fields = ConfigReader("UNet", config)
+        fields = ConfigReader("unet/config.json", config)
         channels = fields.counts("block_out_channels", (320, 640, 1280, 1280))
         levels = len(channels)
-        _refuse_other_families(fields)
-        read = cls(
+        _require_supported(fields)
+        checked = cls(
             sample_size=fields.count("sample_size", 64),
             in_channels=fields.count("in_channels", 4),
             out_channels=fields.count("out_channels", 4),
             block_out_channels=channels,
             layers_per_block=fields.per_level("layers_per_block", 2, levels),
-            down_attends=_attends(fields, "down_block_types", levels),
-            up_attends=_attends(fields, "up_block_types", levels),
-            mid_attends=_mid_attends(fields),
+            down_has_attention=_block_attention(fields, "down_block_types", levels),
+            up_has_attention=_block_attention(fields, "up_block_types", levels),
+            mid_has_attention=_mid_attention(fields),
             transformer_layers=fields.per_level("transformer_layers_per_block", 1, levels),
             heads=_heads(fields, channels),
             cross_attention_dim=fields.count("cross_attention_dim", 1280),
-            added=AddedConfig.read(fields),
+            text_time=TextTimeConfig.read(fields),
             norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),
             norm_eps=fields.number("norm_eps", 1e-5, above=0),
             flip_sin_to_cos=fields.flag("flip_sin_to_cos", True),
-            freq_shift=fields.count("freq_shift", 0, least=0),
+            freq_shift=fields.count("freq_shift", 0, minimum=0),
         )
-        for width, heads, attends in zip(channels, read.heads, read._levels_attend, strict=False):
-            if attends and width % heads:
-                fields.fault(f"{heads} heads do not divide block_out_channels={width}")
+        for width, heads, has_attention in zip(
+            channels, checked.heads, checked._level_has_attention, strict=False
+        ):
+            if has_attention and width % heads:
+                fields.add_error(f"{heads} heads do not divide block_out_channels={width}")
         fields.finish()
-        return read
+        return checked
 
     @property
-    def _levels_attend(self) -> tuple[bool, ...]:
-        """On the way down, in the middle or on the way up."""
-        *finer, coarsest = self.down_attends
-        downwards = (*finer, coarsest or self.mid_attends)
-        return tuple(map(any, zip(downwards, reversed(self.up_attends), strict=False)))
+    def _level_has_attention(self) -> tuple[bool, ...]:
+        """Whether a level has attention in its down, mid or up block."""
+        *finer, coarsest = self.down_has_attention
+        down_and_mid = (*finer, coarsest or self.mid_has_attention)
+        return tuple(map(any, zip(down_and_mid, reversed(self.up_has_attention), strict=False)))
 
     @property
     def downsampling(self) -> int:
-        """Latent sizes must be divisible by this."""
+        """Number by which height and width of the latents must be divisible."""
         return 1 << (len(self.block_out_channels) - 1)
 
 
 @dataclass(frozen=True)
-class AddedConfig:
-    """SDXL's second embedding beside the timestep's: the prompt as a whole, and the picture's size,
-    crop and target size."""
+class TextTimeConfig:
+    """Widths of SDXL's `text_time` embedding, which is added to the timestep's embedding.
+
+    It embeds the pooled state of the prompt and the image's original size, crop and target size.
+    """
 
     pooled: int
-    """Width of the prompt's pooled state."""
+    """Width of the pooled state of the prompt."""
     sinusoids: int
     """Width of the embedding of each of the six numbers."""
 
     @classmethod
     def read(cls, fields: ConfigReader) -> Self | None:
-        """None for a family without it."""
-        kind = fields.choice("addition_embed_type", None, (None, "text_time"))
+        """Return the widths. None if the UNet has no such embedding."""
+        embed_type = fields.choice("addition_embed_type", None, (None, "text_time"))
         names = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
-        if kind is None:
-            fields.ignored(*names)
+        if embed_type is None:
+            fields.ignore(*names)
             return None
         sinusoids, width = (fields.count(name) for name in names)
         if (pooled := width - _TIME_IDS * sinusoids) < 1:
-            fields.fault(f"{names[1]}={width} has no room for {_TIME_IDS} x {names[0]}={sinusoids}")
+            fields.add_error(
+                f"{names[1]}={width} must be more than {_TIME_IDS} x {names[0]}={sinusoids}"
+            )
         return cls(pooled, sinusoids)
 
     @property
@@ -116,42 +123,48 @@ class AddedConfig:
         return self.pooled + _TIME_IDS * self.sinusoids
 
 
-def _attends(fields: ConfigReader, name: str, levels: int) -> tuple[bool, ...]:
-    side = "Down" if name.startswith("down") else "Up"
-    kinds = fields.get(name)
-    if not isinstance(kinds, list | tuple) or not kinds:
-        fields.fault(f"{name}={kinds!r} is not a list of blocks")
+def _block_attention(fields: ConfigReader, name: str, levels: int) -> tuple[bool, ...]:
+    """Return whether the block of each level has attention."""
+    direction = "Down" if name.startswith("down") else "Up"
+    supported = tuple(block for block in _HAS_ATTENTION if direction in block)
+    blocks = fields.get(name)
+    if not isinstance(blocks, list | tuple) or not blocks:
+        fields.add_error(f"{name}={blocks!r} is not a list of blocks")
         return (False,) * levels
-    for block in kinds:
-        fields.one_of(f"{name} entry", block, tuple(k for k in _ATTENDING if side in k))
-    if len(kinds) != levels:
-        fields.fault(f"{name} has {len(kinds)} entries for {levels} levels")
-    return tuple(_ATTENDING.get(str(block), False) for block in kinds)
+    for block in blocks:
+        fields.require_one_of(f"{name} entry", block, supported)
+    if len(blocks) != levels:
+        fields.add_error(f"{name} has {len(blocks)} entries for {levels} levels")
+    return tuple(_HAS_ATTENTION.get(str(block), False) for block in blocks)
 
 
-def _mid_attends(fields: ConfigReader) -> bool:
-    kinds = {"UNetMidBlock2DCrossAttn": True, "UNetMidBlock2D": False}
-    return bool(kinds.get(str(fields.choice("mid_block_type", next(iter(kinds)), tuple(kinds)))))
+def _mid_attention(fields: ConfigReader) -> bool:
+    supported = {"UNetMidBlock2DCrossAttn": True, "UNetMidBlock2D": False}
+    block = fields.choice("mid_block_type", "UNetMidBlock2DCrossAttn", tuple(supported))
+    return bool(supported.get(str(block)))
 
 
 def _heads(fields: ConfigReader, channels: tuple[int, ...]) -> tuple[int, ...]:
-    """Heads per level. `attention_head_dim` is their number in every published config, against its
-    name; where `num_attention_heads` is given too, it is what it says."""
+    """Return the number of attention heads per level.
+
+    In every published config `attention_head_dim` is that number, despite its name. Only where a
+    config also has `num_attention_heads`, `attention_head_dim` is the width of a head.
+    """
     levels = len(channels)
     if fields.get("num_attention_heads", None) is None:
         return fields.per_level("attention_head_dim", 8, levels)
     heads = fields.per_level("num_attention_heads", None, levels)
     widths = fields.per_level("attention_head_dim", 8, levels)
     if channels != tuple(count * width for count, width in zip(heads, widths, strict=False)):
-        fields.fault(
+        fields.add_error(
             f"num_attention_heads={list(heads)} x attention_head_dim={list(widths)} "
-            f"are not block_out_channels={list(channels)}"
+            f"is not block_out_channels={list(channels)}"
         )
     return heads
 
 
-def _refuse_other_families(fields: ConfigReader) -> None:
-    fields.fixed(
+def _require_supported(fields: ConfigReader) -> None:
+    fields.require(
         act_fn="silu",
         attention_type="default",
         center_input_sample=False,
@@ -178,7 +191,7 @@ def _refuse_other_families(fields: ConfigReader) -> None:
         time_embedding_type="positional",
         timestep_post_act=None,
     )
-    # Linear or convolutional projections are the same product over channels-last maps, and
-    # attention scores are float32 in any case.
-    fields.ignored("use_linear_projection", "upcast_attention", "dropout")
-    fields.ignored("addition_embed_type_num_heads")  # of an embedding refused above
+    # Linear and 1x1 convolutional projections compute the same over channels-last maps, and
+    # attention scores are always float32 here.
+    fields.ignore("use_linear_projection", "upcast_attention", "dropout")
+    fields.ignore("addition_embed_type_num_heads")  # belongs to an embedding refused above

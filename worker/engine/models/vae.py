@@ -1,7 +1,7 @@
-"""The autoencoder between pixels and latents: AutoencoderKL (Rombach et al. 2022).
+"""The autoencoder: diffusers' AutoencoderKL (Rombach et al. 2022).
 
-Goes in: latents, or pixels in -1..1. Comes out: the other. Latents here are unscaled: the pipeline
-divides by `scaling_factor` before decoding.
+It decodes latents to pixels in -1..1 and encodes pixels to latents. Latents are unscaled here: the
+caller divides by `scaling_factor` before decoding and multiplies by it after encoding.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from imagefleet.worker.engine.models.blocks import GroupNorm, ResnetBlock, Upsam
 from imagefleet.worker.engine.models.config import ConfigReader, Json
 
 _EPSILON: Final = 1e-6
-"""Of every norm here; the UNet's resnets use 1e-5."""
+"""Epsilon of every GroupNorm here; the UNet's resnets use 1e-5."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VaeConfig:
-    """`vae/config.json`. `block_out_channels` has the finest level first."""
+    """`vae/config.json`. `block_out_channels` starts with the finest level."""
 
     in_channels: int
     out_channels: int
@@ -36,18 +36,19 @@ class VaeConfig:
 
     @classmethod
     def from_json(cls, config: Json) -> Self:
-        """
+        """Read the config.
+
         Raises:
-            CheckpointError: fields that are missing or ask for another network.
+            CheckpointError: Fields are missing or unsupported.
         """
-        fields = ConfigReader("autoencoder", config)
+        fields = ConfigReader("vae/config.json", config)
         channels = fields.counts("block_out_channels", (64,))
         levels = len(channels)
-        fields.fixed(act_fn="silu", shift_factor=None, latents_mean=None, latents_std=None)
+        fields.require(act_fn="silu", shift_factor=None, latents_mean=None, latents_std=None)
         fields.choice("down_block_types", None, (["DownEncoderBlock2D"] * levels,))
         fields.choice("up_block_types", None, (["UpDecoderBlock2D"] * levels,))
-        fields.ignored("sample_size", "force_upcast")
-        read = cls(
+        fields.ignore("sample_size", "force_upcast")
+        checked = cls(
             in_channels=fields.choice("in_channels", 3, (3,)),
             out_channels=fields.choice("out_channels", 3, (3,)),
             latent_channels=fields.count("latent_channels", 4),
@@ -60,16 +61,16 @@ class VaeConfig:
             mid_block_add_attention=fields.flag("mid_block_add_attention", True),
         )
         fields.finish()
-        return read
+        return checked
 
     @property
     def downsampling(self) -> int:
-        """Pixels a latent stands for, along each side."""
+        """Pixels per latent, along each side."""
         return 1 << (len(self.block_out_channels) - 1)
 
 
 class VaeAttention(nnx.Module):
-    """Attention of every position to every other, one head."""
+    """diffusers' Attention of the autoencoder: self-attention of the pixels, with one head."""
 
     def __init__(self, config: VaeConfig) -> None:
         width = config.block_out_channels[-1]
@@ -91,33 +92,33 @@ def _resnet(config: VaeConfig, channels_in: int, channels_out: int) -> ResnetBlo
 
 
 class VaeMidBlock(nnx.Module):
-    """UNetMidBlock2D."""
+    """diffusers' UNetMidBlock2D."""
 
     def __init__(self, config: VaeConfig) -> None:
         width = config.block_out_channels[-1]
         self.resnets = nnx.List(_resnet(config, width, width) for _ in range(2))
-        attending = range(int(config.mid_block_add_attention))
-        self.attentions = nnx.List(VaeAttention(config) for _ in attending)
+        layers = range(int(config.mid_block_add_attention))
+        self.attentions = nnx.List(VaeAttention(config) for _ in layers)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = self.resnets[0](x)
-        for attend in self.attentions:
-            x = attend(x)
+        for layer in self.attentions:
+            x = layer(x)
         return self.resnets[1](x)
 
 
 class VaeDownsample(nnx.Module):
-    """Downsample2D with padding 0: one row and column are added at the end only."""
+    """diffusers' Downsample2D with padding 0, which pads one row and column at the end only."""
 
     def __init__(self, channels: int) -> None:
-        self.conv = conv(channels, channels, stride=2, border=(0, 1))
+        self.conv = conv(channels, channels, stride=2, padding=(0, 1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.conv(x)
 
 
 class VaeDownBlock(nnx.Module):
-    """DownEncoderBlock2D."""
+    """diffusers' DownEncoderBlock2D."""
 
     def __init__(self, config: VaeConfig, level: int) -> None:
         channels = config.block_out_channels
@@ -134,7 +135,7 @@ class VaeDownBlock(nnx.Module):
 
 
 class VaeUpBlock(nnx.Module):
-    """UpDecoderBlock2D."""
+    """diffusers' UpDecoderBlock2D."""
 
     def __init__(self, config: VaeConfig, level: int) -> None:
         channels = config.block_out_channels
@@ -151,7 +152,7 @@ class VaeUpBlock(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """Pixels to the mean and log-variance of latents."""
+    """diffusers' Encoder: pixels to the moments (mean and log-variance) of latents."""
 
     def __init__(self, config: VaeConfig) -> None:
         channels = config.block_out_channels
@@ -169,7 +170,7 @@ class Encoder(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """Latents to pixels."""
+    """diffusers' Decoder: latents to pixels."""
 
     def __init__(self, config: VaeConfig) -> None:
         channels = config.block_out_channels
@@ -188,27 +189,35 @@ class Decoder(nnx.Module):
         return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
 
 
-def _quant(channels: int, wanted: bool) -> nnx.Linear | None:
-    return linear(channels, channels) if wanted else None
+def _quant_conv(channels: int, use: bool) -> nnx.Linear | None:
+    return linear(channels, channels) if use else None
 
 
 class Vae(nnx.Module):
-    """AutoencoderKL."""
+    """diffusers' AutoencoderKL."""
 
     def __init__(self, config: VaeConfig) -> None:
         self.encoder = Encoder(config)
-        self.quant_conv = _quant(2 * config.latent_channels, config.use_quant_conv)
-        self.post_quant_conv = _quant(config.latent_channels, config.use_post_quant_conv)
+        self.quant_conv = _quant_conv(2 * config.latent_channels, config.use_quant_conv)
+        self.post_quant_conv = _quant_conv(config.latent_channels, config.use_post_quant_conv)
         self.decoder = Decoder(config)
 
     def decode(self, latents: jax.Array) -> jax.Array:
-        """Unscaled latents `[b, h, w, latent_channels]` to pixels `[b, fh, fw, 3]`, about -1..1."""
+        """Decode unscaled latents `[b, h, w, latent_channels]`.
+
+        Returns:
+            Pixels `[b, f*h, f*w, 3]`, about -1..1, with f the `downsampling`.
+        """
         return self.decoder(
             latents if self.post_quant_conv is None else self.post_quant_conv(latents)
         )
 
     def encode(self, pixels: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Pixels `[b, fh, fw, 3]` to mean and log-variance `[b, h, w, latent_channels]`."""
+        """Encode pixels `[b, f*h, f*w, 3]` in -1..1, with f the `downsampling`.
+
+        Returns:
+            Mean and log-variance of the unscaled latents, each `[b, h, w, latent_channels]`.
+        """
         moments = self.encoder(pixels)
         moments = moments if self.quant_conv is None else self.quant_conv(moments)
         mean, log_variance = jnp.split(moments, 2, axis=-1)

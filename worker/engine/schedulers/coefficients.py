@@ -1,14 +1,14 @@
-"""What every sampler is here: a table made on the host, and one pure step on the devices.
+"""The common form of all schedulers: a coefficient table from the host, a pure step on the devices.
 
-A row holds a timestep and the coefficients of
+A row of the table holds a timestep and the coefficients of
 
-    h   = P x + Q m, no larger than a bound      m: the model's output at that timestep
+    h   = P x + Q m, clipped to a bound          m: the model's output at that timestep
     x'  = A x + D m + B0 h + B1 h' + … + B4 h'''' + S z
                                                  h', h'', …: the h of earlier rows; z: fresh noise
 
-so that any sampler, step count and guidance in any slot share one executable. A row is one call of
-the model: PNDM has one more than steps. It also holds how to read the clean sample the model has in
-mind, for previews, and the level of noise it arrives at, where inpainting puts back what is kept.
+so slots with any scheduler, step count and guidance share one executable. A row is one call of the
+model; PNDM has one row more than steps. A row also holds the coefficients of the predicted x0, for
+previews, and the noise level after the row, at which inpainting restores the parts to keep.
 """
 
 import math
@@ -21,44 +21,44 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, Level, clean_sample
+from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, NoiseLevel, x0_from_output
 
 LAGS: Final = 5
-"""h of this row and of four earlier ones: PNDM's fourth row reaches back over one it skips."""
+"""The h of this row and of four earlier rows: PNDM's fifth row reads back past one it skips."""
 COLUMNS: Final = 11 + LAGS
 (
     _TIMESTEP,
     _SAMPLE_TO_H,
     _OUTPUT_TO_H,
-    _SAMPLE_TO_CLEAN,
-    _OUTPUT_TO_CLEAN,
+    _SAMPLE_TO_X0,
+    _OUTPUT_TO_X0,
     BOUND,
     _KEEP,
     _DIRECT,
     FRESH,
-    _ARRIVING_ALPHA,
-    _ARRIVING_SIGMA,
+    _NEXT_ALPHA,
+    _NEXT_SIGMA,
     _LAG0,
 ) = range(12)
 
 
 @dataclass(frozen=True)
 class Table:
-    """One sampler at one step count, from one step on."""
+    """The coefficients of one scheduler for one step count, from its first step or a later one."""
 
     rows: NDArray[np.float32]
     """`[calls, COLUMNS]`."""
-    start: Level
-    """The noise of the first row: what a picture to start from is mixed with."""
-    initial_scale: float = 1.0
-    """Standard deviation of the noise it starts from when there is no picture."""
+    start: NoiseLevel
+    """Noise level before the first row, at which an init image is mixed with noise."""
+    init_noise_sigma: float = 1.0
+    """Standard deviation of the first sample without an init image."""
 
     def padded(self, length: int) -> NDArray[np.float32]:
-        """`[length, COLUMNS]`; the added rows are never reached."""
+        """Return the rows padded to `[length, COLUMNS]`. The added rows are never used."""
         return np.pad(self.rows, ((0, length - len(self.rows)), (0, 0)))
 
 
-def row(
+def make_row(
     timestep: float,
     *,
     keep: float,
@@ -68,52 +68,68 @@ def row(
     direct: float = 0.0,
     fresh: float = 0.0,
 ) -> list[float]:
-    """One row: A, the B's, (P, Q), the bound of h, D and S. By default h is the model's output.
+    """Return one row. By default h is the model's output.
 
-    `table` adds what the level it begins at and the one it arrives at give.
+    Args:
+        timestep: The timestep that the model gets.
+        keep: A.
+        lags: B0, B1 …
+        to_h: P and Q.
+        bound: The bound of the absolute value of h.
+        direct: D.
+        fresh: S.
+
+    `make_table` fills in the columns that depend on the noise levels before and after the row.
     """
     past = [*lags, *[0.0] * (LAGS - len(lags))]
     return [timestep, *to_h, 0.0, 0.0, bound, keep, direct, fresh, *CLEAN, *past]
 
 
-def table(
+def make_table(
     rows: list[list[float]],
-    levels: Sequence[Level],
+    levels: Sequence[NoiseLevel],
     prediction: str,
-    initial_scale: float = 1.0,
+    init_noise_sigma: float = 1.0,
 ) -> Table:
-    """Rows to a table, for a model that predicts so; `levels` are those at which they begin."""
-    made = np.array(rows, np.float32).reshape(-1, COLUMNS)
-    to_clean = [clean_sample(prediction, level) for level in levels]
-    made[:, _SAMPLE_TO_CLEAN : _OUTPUT_TO_CLEAN + 1] = to_clean
-    made[:, _ARRIVING_ALPHA : _ARRIVING_SIGMA + 1] = [*levels[1:], CLEAN]
-    return Table(made, levels[0], initial_scale)
+    """Complete the rows to a table.
+
+    Args:
+        rows: From `make_row`.
+        levels: The noise level before each row.
+        prediction: The model's `prediction_type`.
+        init_noise_sigma: See `Table`.
+    """
+    completed = np.array(rows, np.float32).reshape(-1, COLUMNS)
+    to_x0 = [x0_from_output(prediction, level) for level in levels]
+    completed[:, _SAMPLE_TO_X0 : _OUTPUT_TO_X0 + 1] = to_x0
+    completed[:, _NEXT_ALPHA : _NEXT_SIGMA + 1] = [*levels[1:], CLEAN]
+    return Table(completed, levels[0], init_noise_sigma)
 
 
 def row_at(rows: jax.Array, position: jax.Array) -> jax.Array:
-    """`rows [b, calls, COLUMNS]`, `position [b]` to `[b, COLUMNS]`.
+    """Return the row at each slot's position: `[b, calls, COLUMNS]` and `[b]` to `[b, COLUMNS]`.
 
-    A masked sum rather than a gather: each slot stays on its device.
+    This is a masked sum and not a gather, so that each slot stays on its device.
     """
-    here = jnp.arange(rows.shape[1]) == position[:, None]  # [b, calls]
-    return jnp.sum(jnp.where(here[:, :, None], rows, 0), axis=1)
+    is_at_position = jnp.arange(rows.shape[1]) == position[:, None]  # [b, calls]
+    return jnp.sum(jnp.where(is_at_position[:, :, None], rows, 0), axis=1)
 
 
 def timestep(row: jax.Array) -> jax.Array:
-    """`[b, COLUMNS]` to `[b]`."""
+    """Return the timestep of each row: `[b, COLUMNS]` to `[b]`."""
     return row[:, _TIMESTEP]
 
 
-def clean(row: jax.Array, x: jax.Array, output: jax.Array) -> jax.Array:
-    """The clean sample that the model has in mind: what `output` says of `x`, `[b, h, w, c]`."""
+def predicted_x0(row: jax.Array, x: jax.Array, output: jax.Array) -> jax.Array:
+    """Return the predicted x0 for sample `x` and model output `output`, all `[b, h, w, c]`."""
     column = row[:, :, None, None, None]
-    return column[:, _SAMPLE_TO_CLEAN] * x + column[:, _OUTPUT_TO_CLEAN] * output
+    return column[:, _SAMPLE_TO_X0] * x + column[:, _OUTPUT_TO_X0] * output
 
 
-def arriving(row: jax.Array, clean: jax.Array, noise: jax.Array) -> jax.Array:
-    """`clean` with as much of `noise` (both `[b, h, w, c]`) as is left after this row."""
+def noised_to_next_level(row: jax.Array, x0: jax.Array, noise: jax.Array) -> jax.Array:
+    """Return `x0` with `noise` (both `[b, h, w, c]`) at the noise level after this row."""
     column = row[:, :, None, None, None]
-    return column[:, _ARRIVING_ALPHA] * clean + column[:, _ARRIVING_SIGMA] * noise
+    return column[:, _NEXT_ALPHA] * x0 + column[:, _NEXT_SIGMA] * noise
 
 
 def step(
@@ -123,10 +139,10 @@ def step(
 
     Args:
         x: Samples `[b, h, w, c]`.
-        output: The model's, of the same shape.
-        history: Earlier h, the latest first, `[b, LAGS - 1, h, w, c]`.
-        fresh: Noise that no other step sees, of the shape of `x`.
-        row: `[b, COLUMNS]`.
+        output: The model's output, of the same shape.
+        history: The h of earlier rows, the latest first, `[b, LAGS - 1, h, w, c]`.
+        fresh: Noise of this step only, of the shape of `x`.
+        row: One row per slot, `[b, COLUMNS]`.
 
     Returns:
         The next samples and the next history.
@@ -135,6 +151,6 @@ def step(
     bound = column[:, BOUND]
     h = jnp.clip(column[:, _SAMPLE_TO_H] * x + column[:, _OUTPUT_TO_H] * output, -bound, bound)
     recent = jnp.concatenate([h[:, None], history], axis=1)  # [b, LAGS, h, w, c]
-    moved = column[:, _KEEP] * x + column[:, _DIRECT] * output + column[:, FRESH] * fresh
-    # Not an einsum: on accelerators its products would be rounded to bfloat16.
-    return moved + jnp.sum(column[:, _LAG0:] * recent, axis=1), recent[:, :-1]
+    without_h = column[:, _KEEP] * x + column[:, _DIRECT] * output + column[:, FRESH] * fresh
+    # An einsum would round its products to bfloat16 on accelerators.
+    return without_h + jnp.sum(column[:, _LAG0:] * recent, axis=1), recent[:, :-1]

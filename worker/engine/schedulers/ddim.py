@@ -1,32 +1,37 @@
-"""DDIM (Song et al. 2021) without added noise, as diffusers' DDIMScheduler at eta 0."""
+"""DDIM (Song et al. 2021, equation 12 without noise): diffusers' DDIMScheduler with eta=0."""
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, row, table
-from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, Level, clean_sample, direction
+from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.noise_levels import (
+    CLEAN,
+    NoiseLevel,
+    eps_from_output,
+    x0_from_output,
+)
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 
-def ddim(noise: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
-    """`steps` calls of the model, less the `skipped` first ones; h is the clean sample."""
-    kept = noise.alphas_cumprod
-    to_one = noise.set_alpha_to_one is None or noise.set_alpha_to_one
-    final = CLEAN if to_one else Level.of(kept[0])
-    stride = noise.num_train_timesteps // steps
-    visited = noise.timesteps(steps, default_spacing="leading")[skipped:]
-    levels = [Level.of(kept[timestep]) for timestep in visited]
+def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
+    alphas_cumprod = schedule.alphas_cumprod
+    ends_clean = schedule.set_alpha_to_one is None or schedule.set_alpha_to_one
+    final = CLEAN if ends_clean else NoiseLevel.from_alpha_cumprod(alphas_cumprod[0])
+    stride = schedule.num_train_timesteps // steps
+    timesteps = schedule.timesteps(steps, default_spacing="leading")[skipped:]
+    levels = [NoiseLevel.from_alpha_cumprod(alphas_cumprod[timestep]) for timestep in timesteps]
     rows = []
-    for timestep, level in zip(visited, levels, strict=True):
-        before = timestep - stride
-        end = Level.of(kept[before]) if before >= 0 else final
-        # Clipping changes the clean sample only, not the noise that goes with it.
-        eps = direction(noise.prediction_type, level)
+    for timestep, level in zip(timesteps, levels, strict=True):
+        previous = timestep - stride
+        end = NoiseLevel.from_alpha_cumprod(alphas_cumprod[previous]) if previous >= 0 else final
+        # Like diffusers, clip the predicted x0 but not the predicted eps.
+        eps = eps_from_output(schedule.prediction_type, level)
         rows.append(
-            row(
+            make_row(
                 timestep,
-                to_h=clean_sample(noise.prediction_type, level),
-                bound=noise.clip_bound,
+                to_h=x0_from_output(schedule.prediction_type, level),
+                bound=schedule.clip_bound,
                 keep=end.sigma * eps.sample_part,
                 direct=end.sigma * eps.output_part,
                 lags=(end.alpha,),
             )
         )
-    return table(rows, levels, noise.prediction_type)
+    return make_table(rows, levels, schedule.prediction_type)

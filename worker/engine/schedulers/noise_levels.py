@@ -1,9 +1,9 @@
-"""How noisy a sample is, and the linear maps between samples and the model's output.
+"""Noise levels, and x0 and eps as linear combinations of a sample and the model's output.
 
-Goes in: a noise schedule. Comes out: coefficients. Plain numpy.
+The input is a noise schedule, the output coefficients. This module uses numpy only.
 
-Throughout, a noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1. diffusers'
-Euler and DPM-Solver keep samples at x0 + (sigma / alpha) eps and speak of that ratio.
+A noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1. diffusers' Euler and
+DPM-Solver use the ratio sigma / alpha, and Euler keeps samples as x0 + (sigma / alpha) * eps.
 """
 
 from typing import Final, NamedTuple
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule
 
 
-class Level(NamedTuple):
-    """How noisy a sample is."""
+class NoiseLevel(NamedTuple):
+    """Alpha and sigma of a noisy sample."""
 
     alpha: float
     sigma: float
 
     @classmethod
-    def of(cls, kept: float) -> "Level":
-        """From the share of variance left, `alphas_cumprod[t]`."""
-        return cls(float(kept) ** 0.5, (1 - float(kept)) ** 0.5)
+    def from_alpha_cumprod(cls, alpha_cumprod: float) -> "NoiseLevel":
+        """Return the level from `alphas_cumprod[t]`, the share of the signal's variance."""
+        return cls(float(alpha_cumprod) ** 0.5, (1 - float(alpha_cumprod)) ** 0.5)
 
     @classmethod
-    def of_ratio(cls, ratio: float) -> "Level":
-        """From sigma / alpha."""
+    def from_ratio(cls, ratio: float) -> "NoiseLevel":
+        """Return the level from sigma / alpha."""
         alpha = 1 / (float(ratio) ** 2 + 1) ** 0.5
         return cls(alpha, float(ratio) * alpha)
 
@@ -37,68 +37,71 @@ class Level(NamedTuple):
         return self.sigma / self.alpha
 
 
-CLEAN: Final = Level(1.0, 0.0)
+CLEAN: Final = NoiseLevel(1.0, 0.0)
 
 
-class Mix(NamedTuple):
-    """A quantity as sample_part * x + output_part * m, with m the model's output."""
+class LinearCombination(NamedTuple):
+    """The quantity sample_part * x + output_part * m, with sample x and model output m."""
 
     sample_part: float
     output_part: float
 
 
-def clean_sample(prediction: str, level: Level) -> Mix:
-    """The x0 that a model's output stands for."""
+def x0_from_output(prediction: str, level: NoiseLevel) -> LinearCombination:
+    """Return the predicted x0, for a model of this `prediction_type` (v: Salimans & Ho 2022)."""
     alpha, sigma = level
     if prediction == "epsilon":
-        return Mix(1 / alpha, -sigma / alpha)
+        return LinearCombination(1 / alpha, -sigma / alpha)
     if prediction == "v_prediction":
-        return Mix(alpha, -sigma)
-    return Mix(0.0, 1.0)
+        return LinearCombination(alpha, -sigma)
+    return LinearCombination(0.0, 1.0)
 
 
-def direction(prediction: str, level: Level) -> Mix:
-    """The eps that a model's output stands for."""
+def eps_from_output(prediction: str, level: NoiseLevel) -> LinearCombination:
+    """Return the predicted eps, for a model of this `prediction_type` (v: Salimans & Ho 2022)."""
     alpha, sigma = level
     if prediction == "epsilon":
-        return Mix(0.0, 1.0)
+        return LinearCombination(0.0, 1.0)
     if prediction == "v_prediction":
-        return Mix(sigma, alpha)
-    return Mix(1 / sigma, -alpha / sigma)
+        return LinearCombination(sigma, alpha)
+    return LinearCombination(1 / sigma, -alpha / sigma)
 
 
-def moved(prediction: str, start: Level, end: Level) -> Mix:
-    """The sample at `end` along the straight line of DDIM (Song et al. 2021, equation 12)."""
-    x0, eps = clean_sample(prediction, start), direction(prediction, start)
-    return Mix(
+def ddim_transition(prediction: str, start: NoiseLevel, end: NoiseLevel) -> LinearCombination:
+    """Return the sample at `end` after a DDIM step from `start` (Song et al. 2021, equation 12)."""
+    x0, eps = x0_from_output(prediction, start), eps_from_output(prediction, start)
+    return LinearCombination(
         end.alpha * x0.sample_part + end.sigma * eps.sample_part,
         end.alpha * x0.output_part + end.sigma * eps.output_part,
     )
 
 
-def noise_ratios(noise: NoiseSchedule) -> Floats:
-    """sigma / alpha at each training timestep."""
-    kept = noise.alphas_cumprod.copy()
-    if noise.rescale_betas_zero_snr:
-        kept[-1] = 2**-24  # as diffusers does, or the ratio would be infinite
-    return np.asarray(((1 - kept) / kept) ** 0.5, np.float64)
+def training_ratios(schedule: NoiseSchedule) -> Floats:
+    """Return sigma / alpha at each training timestep."""
+    alphas_cumprod = schedule.alphas_cumprod.copy()
+    if schedule.rescale_betas_zero_snr:
+        alphas_cumprod[-1] = 2**-24  # as in diffusers; at 0 the ratio would be infinite
+    return np.asarray(((1 - alphas_cumprod) / alphas_cumprod) ** 0.5, np.float64)
 
 
-def ratios_at(noise: NoiseSchedule, timesteps: NDArray[np.floating | np.integer]) -> Floats:
-    """sigma / alpha at these timesteps, which may be fractions."""
-    at = np.arange(noise.num_train_timesteps)
-    return np.asarray(np.interp(timesteps, at, noise_ratios(noise)), np.float64)
+def ratios_at(schedule: NoiseSchedule, timesteps: NDArray[np.floating | np.integer]) -> Floats:
+    """Return sigma / alpha at these timesteps, which may be fractions."""
+    known_timesteps = np.arange(schedule.num_train_timesteps)
+    return np.asarray(np.interp(timesteps, known_timesteps, training_ratios(schedule)), np.float64)
 
 
 def karras_ratios(largest: float, smallest: float, steps: int) -> Floats:
-    """Karras et al. 2022, equation 5 with rho 7: noise levels, denser where there is little."""
+    """Return the noise levels of Karras et al. 2022, equation 5 with rho=7."""
     ramp = np.linspace(0, 1, steps)
     first, last = largest ** (1 / 7), smallest ** (1 / 7)
     return np.asarray((first + ramp * (last - first)) ** 7)
 
 
-def timesteps_of(noise: NoiseSchedule, ratios: Floats) -> Floats:
-    """The opposite of `ratios_at`: fractions of timesteps, between the logarithms."""
-    known = np.log(np.float32(noise_ratios(noise)))  # diffusers' rounding decides whole timesteps
-    at = np.arange(noise.num_train_timesteps)
-    return np.asarray(np.interp(np.log(ratios), known, at), np.float64)
+def timesteps_at(schedule: NoiseSchedule, ratios: Floats) -> Floats:
+    """Return the timesteps of these ratios, as fractions; interpolates the logarithms.
+
+    It rounds to float32 where diffusers does, because callers round the result to whole timesteps.
+    """
+    known = np.log(np.float32(training_ratios(schedule)))
+    known_timesteps = np.arange(schedule.num_train_timesteps)
+    return np.asarray(np.interp(np.log(ratios), known, known_timesteps), np.float64)

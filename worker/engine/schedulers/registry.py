@@ -1,4 +1,4 @@
-"""The samplers there are, by the names jobs use."""
+"""The supported schedulers, by the names that jobs use."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -13,7 +13,7 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.pndm import pndm
 
 Scheduler = Callable[[NoiseSchedule, int, int], Table]
-"""From a noise schedule, a step count and how many steps to skip at the start."""
+"""Returns the table for a noise schedule, a step count and a number of first steps to skip."""
 
 SCHEDULERS: Final[Mapping[str, Scheduler]] = {
     "ddim": ddim,
@@ -25,7 +25,7 @@ SCHEDULERS: Final[Mapping[str, Scheduler]] = {
     "lcm": lcm,
 }
 
-_NAMES: Final = {
+_NAME_BY_CLASS: Final = {
     "EulerAncestralDiscreteScheduler": "euler_ancestral",
     "EulerDiscreteScheduler": "euler",
     "LCMScheduler": "lcm",
@@ -34,30 +34,31 @@ _NAMES: Final = {
 }
 
 EXTRA_CALLS: Final = 1
-"""Calls of the model beyond the number of steps, at most (PNDM)."""
+"""Maximum number of calls of the model beyond the number of steps (PNDM)."""
 
 
-def available(noise: NoiseSchedule) -> tuple[str, ...]:
-    """Samplers that can run this model."""
-    unfit: set[str] = set()
-    if noise.prediction_type == "sample":
-        unfit |= {"pndm", "euler_ancestral"}  # not defined for it, in diffusers either
-    if noise.rescale_betas_zero_snr:
-        unfit.add("pndm")  # divides by the signal left, which is none
-    return tuple(name for name in SCHEDULERS if name not in unfit)
+def available(schedule: NoiseSchedule) -> tuple[str, ...]:
+    """Return the names of the schedulers that can run this model."""
+    unsupported: set[str] = set()
+    if schedule.prediction_type == "sample":
+        unsupported |= {"pndm", "euler_ancestral"}  # diffusers does not define them either
+    if schedule.rescale_betas_zero_snr:
+        unsupported.add("pndm")  # it divides by alpha, which is 0 at the last timestep
+    return tuple(name for name in SCHEDULERS if name not in unsupported)
 
 
-def default(noise: NoiseSchedule) -> str:
-    """The checkpoint's own sampler if it is one of ours, else DDIM.
+def default(schedule: NoiseSchedule) -> str:
+    """Return the name of the checkpoint's own scheduler if it is supported, else `ddim`.
 
     Raises:
-        CheckpointError: what the checkpoint predicts forbids its own sampler.
+        CheckpointError: The checkpoint's own scheduler is not defined for its prediction type or
+            its betas.
     """
-    name = _NAMES.get(noise.class_name, "ddim")
-    if name not in available(noise):
+    name = _NAME_BY_CLASS.get(schedule.class_name, "ddim")
+    if name not in available(schedule):
         raise CheckpointError(
-            f"scheduler: {noise.class_name} is not defined for "
-            f"prediction_type={noise.prediction_type!r}, "
-            f"rescale_betas_zero_snr={noise.rescale_betas_zero_snr}; DDIMScheduler is"
+            f"scheduler/scheduler_config.json: {schedule.class_name} is not defined for "
+            f"prediction_type={schedule.prediction_type!r}, "
+            f"rescale_betas_zero_snr={schedule.rescale_betas_zero_snr}; use DDIMScheduler"
         )
     return name
