@@ -1,7 +1,8 @@
-"""From rows to a plan in the destination, streaming: memory holds one open shard a picture size.
+"""Plan a dataset: read its rows as a stream and write the plan to the destination.
 
-`plan.json` is written last. A destination without it has no plan, whatever else lies there; one
-with the plan of other work is refused and left as it is.
+Rows, a `DatasetSpec` and a store go in; the plan and its row files come out. Memory holds one open
+shard per image size. `plan.json` is written last: a destination without it has no plan, whatever
+other files it holds. A destination that holds another plan is refused and stays unchanged.
 """
 
 import hashlib
@@ -32,13 +33,13 @@ from imagefleet.shared.storage import ObjectStore
 
 _WRITERS: Final = 8
 _IN_FLIGHT: Final = 32
-"""Files of rows waiting to be written; of 1,000 prompts each about 100 KiB."""
+"""Row files that wait to be written; one with 1,000 prompts has about 100 KiB."""
 MAX_SHARD_SIZE: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """A whole dataset, as asked for."""
+    """The parameters of a whole dataset, as the user gave them."""
 
     defaults: RowDefaults
     format: BulkFormat
@@ -46,40 +47,40 @@ class DatasetSpec:
     dedupe: bool = False
 
 
-def plan(
+def plan_dataset(
     rows: Rows, spec: DatasetSpec, store: ObjectStore, offers: dict[str, Offer]
 ) -> tuple[Plan, bool]:
-    """Plan `rows` in `store`. The plan, and whether it stood there already.
+    """Write the plan for `rows` to `store`. Return it, and whether the store already held it.
 
     Raises:
-        InvalidRequest: the input or what holds for all rows is wrong, or no row can be painted.
-        PlanConflict: other work is planned there.
-        StorageDenied, StorageUnavailable: it cannot be written; no plan is left behind.
+        InvalidRequest: the input or a parameter of all rows is wrong, or no row can be generated.
+        PlanConflict: the store holds another plan.
+        StorageDenied, StorageUnavailable: the plan cannot be written; none is left behind.
     """
     if not 1 <= spec.defaults.shard_size <= MAX_SHARD_SIZE:
         limit = f"must be between 1 and {MAX_SHARD_SIZE}"
         raise InvalidRequest("shard_size", spec.defaults.shard_size, limit)
     planner = RowPlanner(spec.defaults, offers)
     existing = read_plan(store)
-    found = open_rows(rows)
-    _check_columns(spec.defaults, found)
+    source_rows = open_rows(rows)
+    _check_columns(spec.defaults, source_rows)
     if existing is None:
         store.check()
     writer = _Writer(store, existing)
     with writer, _PlanBuilder(spec, planner, writer) as builder:
-        for number, row in enumerate(found.rows):
+        for number, row in enumerate(source_rows.rows):
             if row is not None:
                 builder.add(number, row)
-        made = builder.finish(found.source, _model_digest(spec, offers))
+        plan = builder.finish(source_rows.source, _model_digest(spec, offers))
     if existing is not None:
-        _check_same_work(existing, made, store)
+        _check_same_work(existing, plan, store)
         return existing, True
-    store.put(PLAN, made.dump(), "application/json")
-    return made, False
+    store.put(PLAN, plan.dump(), "application/json")
+    return plan, False
 
 
 def read_plan(store: ObjectStore) -> Plan | None:
-    """The plan that stands in `store`. Raises PlanDamaged."""
+    """Return the plan in `store`, or None. Raise PlanDamaged if it cannot be read."""
     try:
         return Plan.load(store.get(PLAN))
     except KeyError:
@@ -93,7 +94,7 @@ class _OpenShard:
 
 
 class _PlanBuilder:
-    """The plan as far as the rows have been read."""
+    """Collects rows into shards, and builds the plan from them."""
 
     def __init__(self, spec: DatasetSpec, planner: RowPlanner, writer: "_Writer") -> None:
         self._spec = spec
@@ -128,10 +129,11 @@ class _PlanBuilder:
         for size, shard in self._open.items():
             self._close(size, shard)
         if not self._shards:
-            raise InvalidRequest("input", source.name, f"has no row to paint{self._rejected.first}")
+            limit = f"has no row that can be generated{self._rejected.first_reason}"
+            raise InvalidRequest("input", source.name, limit)
         self._planner.check_columns()
         shards = tuple(shard.result() for shard in self._shards)
-        self._writer.put_file(REJECTED, self._rejected)
+        self._writer.put_rejected(self._rejected)
         defaults = self._spec.defaults
         return Plan(
             format=self._spec.format,
@@ -168,34 +170,36 @@ class _PlanBuilder:
 
 
 class _Writer:
-    """Writes files of rows on threads, a bounded number at once. Where a plan `existing`, only those
-    that were planned and are gone."""
+    """Writes row files in threads, with a bounded number in flight.
+
+    If a plan exists already, it writes only row files of that plan that are missing.
+    """
 
     def __init__(self, store: ObjectStore, existing: Plan | None) -> None:
         self._store = store
         self._missing: set[tuple[str, str]] | None = None
-        """Names of shards with the SHA-256 of their rows; None means all."""
+        """Name and row digest of the shards to write; None means all."""
         if existing is not None:
-            there = set(store.list("plan/"))
+            stored = set(store.list("plan/"))
             self._missing = {
                 (shard.name, shard.sha256)
                 for shard in existing.shards
-                if plan_key(shard.name) not in there
+                if plan_key(shard.name) not in stored
             }
         self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="plan")
         self._free_slots = threading.BoundedSemaphore(_IN_FLIGHT)
         self._failed: BaseException | None = None
 
     def put_rows(self, name: str, size: Size, shard: _OpenShard) -> "Future[ShardPlan]":
-        """Raises what an earlier file met."""
+        """Start to write a row file. Raise the error of an earlier file, if one failed."""
         self._free_slots.acquire()
         if self._failed is not None:
             raise self._failed
         return self._threads.submit(self._put_rows, name, size, shard)
 
-    def put_file(self, key: str, rejected: RejectedRowsFile) -> None:
+    def put_rejected(self, rejected: RejectedRowsFile) -> None:
         if self._missing is None and rejected.count:
-            self._store.put_file(key, rejected.file, "application/jsonl")
+            self._store.put_file(REJECTED, rejected.file, "application/jsonl")
 
     def _put_rows(self, name: str, size: Size, shard: _OpenShard) -> ShardPlan:
         try:
@@ -225,7 +229,7 @@ class _Writer:
 
 
 class _SeenRows:
-    """What was asked for before, by its hash, on disk: in memory 10 million rows take 1 GB."""
+    """The hashes of all rows so far, on disk: in memory, 10 million rows would take 1 GB."""
 
     def __init__(self) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="imagefleet-seen-")  # noqa: SIM115
@@ -244,13 +248,12 @@ class _SeenRows:
         self._file.close()
 
 
-def _check_columns(defaults: RowDefaults, found: Input) -> None:
-    """Whether what is taken from columns can be, where they are known before the rows. Raises
-    InvalidRequest."""
+def _check_columns(defaults: RowDefaults, source_rows: Input) -> None:
+    """Raise InvalidRequest if a parameter's column is missing from the input's known columns."""
     for name, column in defaults.columns.items():
-        if found.columns is not None and column not in found.columns:
-            there = escape_surrogates(", ".join(found.columns)) or "none"
-            limit = f"{found.source.name} has no such column; there are {there}"
+        if source_rows.columns is not None and column not in source_rows.columns:
+            known = escape_surrogates(", ".join(source_rows.columns)) or "none"
+            limit = f"{source_rows.source.name} has no such column; its columns: {known}"
             raise InvalidRequest("column", f"{name}={column}", limit)
 
 
@@ -259,21 +262,21 @@ def _model_digest(spec: DatasetSpec, offers: dict[str, Offer]) -> str | None:
     return None if offer is None else offer.digest
 
 
-def _check_same_work(existing: Plan, made: Plan, store: ObjectStore) -> None:
-    """Raises PlanConflict."""
-    if not existing.is_same_work(made):
+def _check_same_work(existing: Plan, new: Plan, store: ObjectStore) -> None:
+    """Raise PlanConflict if the stored plan is not `new`, or if their models differ."""
+    if not existing.is_same_work(new):
         fields = [
             name
             for name in Plan.model_fields
             if name not in ("created_at", "source", "model_digest")
-            and getattr(existing, name) != getattr(made, name)
+            and getattr(existing, name) != getattr(new, name)
         ]
         raise PlanConflict(
-            f"{store.url} holds the plan of other work: {', '.join(fields)} differ; "
-            "take another destination, or give the same input and parameters to go on"
+            f"{store.url} holds another plan: {', '.join(fields)} differ; use another destination, "
+            "or give the same input and parameters to continue this one"
         )
-    if existing.model_digest and made.model_digest and existing.model_digest != made.model_digest:
+    if existing.model_digest and new.model_digest and existing.model_digest != new.model_digest:
         raise PlanConflict(
-            f"{store.url} was planned for model {existing.model_digest}, the fleet has "
-            f"{made.model_digest} now; a dataset is made by one model"
+            f"{store.url} was planned for model {existing.model_digest}, but the fleet has "
+            f"{new.model_digest} now; one model must generate the whole dataset"
         )

@@ -1,4 +1,8 @@
-"""A run on the terminal: how far, how fast, who, and what failed. Pure but for the printing."""
+"""Show the progress of a bulk run in the terminal.
+
+The statuses of a run go in; counts, rates, workers and failure reasons are printed. Only `watch`
+prints, all other functions are pure.
+"""
 
 import time
 from collections import deque
@@ -15,24 +19,24 @@ from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.jobs.model import State
 
 _WINDOW_S: Final = 60.0
-"""Rates are over the last minute."""
+"""Rates are averages over the last minute."""
 
 
 class Rates:
-    """Samples a second, from looks at a run."""
+    """The rates of a run in samples per second, from successive statuses."""
 
     def __init__(self, at: float, status: RunStatus) -> None:
         self._history = deque([(at, status)])
 
     def add(self, at: float, status: RunStatus) -> None:
-        """A look at `at` seconds."""
+        """Add a status that was read at `at` seconds."""
         self._history.append((at, status))
         while len(self._history) > 2 and at - self._history[0][0] > _WINDOW_S:
             self._history.popleft()
 
     @property
     def known(self) -> bool:
-        """One look at a run that is going on tells no rate."""
+        """Return whether there is a rate: one status of a running run gives none."""
         return len(self._history) > 1 or self._history[-1][1].done
 
     @property
@@ -43,22 +47,25 @@ class Rates:
         return self._rate(lambda status: status.images_by_worker.get(worker, 0))
 
     def seconds_left(self) -> float | None:
-        """None if nothing moves."""
+        """Return the estimated seconds to the end; None if there is no progress."""
         status = self._history[-1][1]
         if status.done or self.overall <= 0:
             return None
         return max(0, status.samples - status.images - status.failed_images) / self.overall
 
     def _rate(self, count: Callable[[RunStatus], int]) -> float:
-        """Of a run that has ended, over all its time."""
-        (began, first), (ended, last) = self._history[0], self._history[-1]
+        """Return the rate over the history; for an ended run, over its whole time."""
+        (first_at, first), (last_at, last) = self._history[0], self._history[-1]
         if last.finished_at is not None:
             return count(last) / max(last.finished_at - last.started_at, 1.0)
-        return max(0, count(last) - count(first)) / max(ended - began, 1e-9)
+        return max(0, count(last) - count(first)) / max(last_at - first_at, 1e-9)
 
 
 def watch(statuses: Iterator[RunStatus], console: Console) -> RunStatus:
-    """Show the run at every look. Ctrl-C leaves it going: KeyboardInterrupt is the caller's."""
+    """Show each status of a run and return the last one.
+
+    Ctrl-C ends the view and not the run; the caller handles KeyboardInterrupt.
+    """
     status = next(statuses)
     rates = Rates(time.monotonic(), status)
     try:
@@ -68,12 +75,12 @@ def watch(statuses: Iterator[RunStatus], console: Console) -> RunStatus:
                 live.update(render(status, rates), refresh=True)
     finally:
         if not console.is_terminal:
-            console.line()  # there Live leaves its last line open
+            console.line()  # Live does not end its last line there
     return status
 
 
 def render(status: RunStatus, rates: Rates) -> RenderableType:
-    """What `watch` shows."""
+    """Return the view of one status."""
     ended = status.images + status.failed_images
     shards = status.shards_by_state
     head = Text.assemble(
@@ -81,7 +88,7 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
         (status.state.value, _COLOURS[status.state]),
         f"  {status.destination}",
     )
-    counts = f"{status.images} of {status.samples} pictures, {status.failed_images} failed"
+    counts = f"{status.images} of {status.samples} images, {status.failed_images} failed"
     if rates.known:
         counts += f"   {rates.overall:.1f} images/s   {_time_left(status, rates)}"
     shard_counts = (
@@ -110,7 +117,7 @@ def _workers(status: RunStatus, rates: Rates) -> list[RenderableType]:
 def _reasons(status: RunStatus) -> list[RenderableType]:
     if not status.failures_by_reason:
         return []
-    table = Table("failed because", "images", box=None, pad_edge=False)
+    table = Table("failure reason", "images", box=None, pad_edge=False)
     for reason, images in sorted(status.failures_by_reason.items()):
         table.add_row(reason, str(images))
     return [table]

@@ -1,8 +1,9 @@
-"""Rows of any input, one at a time: text, CSV, JSON lines, Parquet, or whatever can be iterated.
+"""Read the rows of any input one at a time: text, CSV, JSON lines, Parquet or an iterable.
 
-Goes in: a path, or an iterable of prompts or mappings. Comes out: the names of its columns, if they
-are known beforehand, and for each row a prompt, a mapping of columns, or what is wrong with it.
-Knows no parameters and no plan. Memory holds one row, of Parquet one row group.
+A path, or an iterable of prompts or mappings, goes in. The names of its columns come out, if they
+are known in advance, and for each row a prompt, a mapping of columns, or the reason why it cannot
+be read. This module knows no parameters and no plan. Memory holds one row, for Parquet one row
+group.
 """
 
 import csv
@@ -22,46 +23,47 @@ from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 
 _BATCH_ROWS: Final = 1_000
 _MAX_SHOWN_CHARS: Final = 60
-"""Characters of a wrong value that are repeated."""
+"""Maximum characters of a wrong value in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow:
-    """A row that cannot be read."""
+    """A row that cannot be read or planned, with the reason."""
 
     field: str
     value: str | None
-    """None if there is none."""
+    """None if the field has no value."""
     reason: str
 
 
 Row = str | Mapping[str, Any] | RejectedRow
 Rows = str | Path | Iterable[str | Mapping[str, Any]]
-"""A path, or the rows themselves; a Hugging Face dataset is the latter."""
+"""A path, or an iterable of rows, such as a Hugging Face dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """What was found to plan."""
+    """An opened input."""
 
     source: Source
     columns: Sequence[str] | None
-    """None if only the rows tell; none at all if every line is a prompt."""
+    """None if only the rows show their columns; empty if every line is a prompt."""
     rows: Iterator[Row | None]
-    """None is a blank line of a file, which is no row but counts as one."""
+    """None stands for a blank line of a file. It is not a row, but it takes a row number."""
 
 
 def open_rows(rows: Rows) -> Input:
-    """Look at the input; its rows are read when they are asked for.
+    """Open the input. Its rows are read lazily.
 
     Raises:
-        InvalidRequest: no such file, or of an unknown kind; nothing that can be iterated.
-        ConfigurationError: its reader is not installed.
+        InvalidRequest: the file does not exist or has an unknown type, or `rows` is not iterable.
+        ConfigurationError: the reader for this file type is not installed.
     """
     if isinstance(rows, str | Path):
         return _open_file(Path(rows))
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
-        raise InvalidRequest("rows", rows, "must be a file's path, or several prompts or mappings")
+        limit = "must be the path of a file, or an iterable of prompts or mappings"
+        raise InvalidRequest("rows", rows, limit)
     return Input(
         source=Source(name=type(rows).__name__),
         columns=getattr(rows, "column_names", None),  # of a Hugging Face dataset
@@ -70,8 +72,8 @@ def open_rows(rows: Rows) -> Input:
 
 
 def _open_file(path: Path) -> Input:
-    kind = _FILE_TYPES.get(path.suffix.lower())
-    if kind is None:
+    file_type = _FILE_TYPES.get(path.suffix.lower())
+    if file_type is None:
         raise InvalidRequest("input", str(path), f"must end in {', '.join(_FILE_TYPES)}")
     try:
         with path.open("rb") as file:
@@ -79,18 +81,18 @@ def _open_file(path: Path) -> Input:
     except OSError as error:
         raise InvalidRequest("input", str(path), error.strerror or "cannot be read") from None
     source = Source(name=path.name, sha256=sha256)
-    return Input(source=source, columns=kind.columns(path), rows=kind.read(path))
+    return Input(source=source, columns=file_type.columns(path), rows=file_type.read(path))
 
 
 def _read_txt(path: Path) -> Iterator[Row | None]:
-    """A prompt a line. Broken UTF-8 comes through as lone surrogates, which are refused later."""
+    """Yield a prompt per line. Invalid UTF-8 becomes lone surrogates, which are rejected later."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
         for line in file:
             yield line.rstrip("\r\n") if line.strip() else None
 
 
 def _read_jsonl(path: Path) -> Iterator[Row | None]:
-    """A JSON object or string a line."""
+    """Yield a JSON object or string per line."""
     loads = json.loads
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
         for line in file:
@@ -104,35 +106,39 @@ def _read_jsonl(path: Path) -> Iterator[Row | None]:
 
 
 def _read_csv(path: Path) -> Iterator[Row | None]:
-    """With a header. An empty cell is a column left out, save the prompt's own.
+    """Yield a mapping per row of a file with a header. An empty cell means no value.
 
-    Raises InvalidRequest: two columns of one name, or a quote that swallows the rest."""
+    Raises:
+        InvalidRequest: two columns have one name, or a quote is never closed.
+    """
     with _open_csv(path) as reader:
         header = _header(reader, path)
         while True:
-            begins = reader.line_num + 1
+            first_line = reader.line_num + 1
             try:
                 cells = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
                 if "end of data" in str(error):
-                    open_quote = f"a quote in the row at line {begins} is never closed"
-                    raise InvalidRequest("input", str(path), open_quote) from None
-                yield RejectedRow("line", str(begins), f"is not CSV: {error}")
+                    limit = f"a quote in the row at line {first_line} is never closed"
+                    raise InvalidRequest("input", str(path), limit) from None
+                yield RejectedRow("line", str(first_line), f"is not CSV: {error}")
                 continue
             if cells is None:
                 yield None
             elif len(cells) > len(header):
-                wide = f"has {len(cells)} cells, the header {len(header)}"
-                yield RejectedRow("line", str(reader.line_num), wide)
+                reason = f"has {len(cells)} cells, the header has {len(header)}"
+                yield RejectedRow("line", str(reader.line_num), reason)
             else:
                 yield dict(zip(header, cells, strict=False))
 
 
 class _CsvReader:
-    """A `csv.reader` that gives None for a blank line: it alone takes a quoted blank cell for one,
-    but that is a row."""
+    """A `csv.reader` that yields None for a blank line, and a row for a quoted blank cell.
+
+    `csv.reader` gives equal cells for a line of spaces and for a quoted cell of spaces.
+    """
 
     def __init__(self, file: Iterable[str]) -> None:
         self._reader = csv.reader(self._remember_line(file), strict=True)
@@ -140,14 +146,14 @@ class _CsvReader:
 
     @property
     def line_num(self) -> int:
-        """Of the last line read, from 1."""
+        """Return the number of the last line read, from 1."""
         return self._reader.line_num
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> list[str] | None:
-        """Raises csv.Error; it can go on after that."""
+        """Return the next row. After csv.Error, reading can continue."""
         cells = next(self._reader)
         return None if self._line.isspace() else cells
 
@@ -169,14 +175,14 @@ def _csv_columns(path: Path) -> list[str]:
 
 
 def _header(reader: _CsvReader, path: Path) -> list[str]:
-    """The first line that is not blank."""
+    """Read the header: the first line that is not blank."""
     try:
         header = next((cells for cells in reader if cells is not None), [])
     except csv.Error as error:
         raise InvalidRequest("input", str(path), f"its header is not CSV: {error}") from None
     for name in header:
         if name and header.count(name) > 1:
-            raise InvalidRequest("column", name, "stands twice in the header")
+            raise InvalidRequest("column", name, "appears twice in the header")
     return header
 
 
@@ -202,7 +208,8 @@ def _open_parquet(path: Path) -> "Iterator[ParquetFile]":
             yield file
     except (ArrowInvalid, ArrowException, OSError) as error:
         sentence = str(error).splitlines()[0]
-        raise InvalidRequest("input", str(path), f"not a whole Parquet file: {sentence}") from None
+        limit = f"is not a complete Parquet file: {sentence}"
+        raise InvalidRequest("input", str(path), limit) from None
 
 
 def _row_of(row: object) -> Row:
@@ -217,11 +224,11 @@ def _row_of(row: object) -> Row:
 
 @dataclass(frozen=True)
 class _FileType:
-    """A kind of file."""
+    """How files with one suffix are read."""
 
     read: Callable[[Path], Iterator[Row | None]]
     columns: Callable[[Path], Sequence[str] | None]
-    """As in `Input`."""
+    """Returns the columns as in `Input`."""
 
 
 _FILE_TYPES: Final = {

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from imagefleet.shared.jobs.model import JobRequest, JobResult
+from imagefleet.shared.jobs.model import JobResult
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import open_store
 
 _TIMEOUT_S: Final = 600.0
@@ -13,7 +14,7 @@ Regenerate = Callable[[JobRequest], list[bytes]]
 
 
 class SubmittedJob(Protocol):
-    """What `regenerate` needs of `producer.client.Job`."""
+    """The part of `producer.client.Job` that `regenerate` uses."""
 
     def result(self, timeout: float | None = None) -> JobResult: ...
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be painted: kept while they are found, listed in the plan, told to the user."""
+"""Rejected rows: collected during planning, stored in the plan, and described to the user."""
 
 import json
 import tempfile
@@ -12,32 +12,32 @@ from imagefleet.shared.storage import ObjectStore
 
 
 class RejectedRowsFile:
-    """Rows that cannot be painted, on disk: there may be as many as rows."""
+    """A temporary file of rejected rows. It is on disk because all rows may be rejected."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile(prefix="imagefleet-rejected-")  # noqa: SIM115
         self.count = 0
-        self.first = ""
-        """Said when there is no other row."""
+        self.first_reason = ""
+        """Text for the error that is raised if all rows are rejected."""
 
-    def add(self, number: int, wrong: RejectedRow) -> None:
-        rejected = {
+    def add(self, number: int, row: RejectedRow) -> None:
+        document = {
             "row": number,
-            "field": escape_surrogates(wrong.field),
-            "value": wrong.value and escape_surrogates(wrong.value),
-            "reason": escape_surrogates(wrong.reason),
+            "field": escape_surrogates(row.field),
+            "value": row.value and escape_surrogates(row.value),
+            "reason": escape_surrogates(row.reason),
         }
         if not self.count:
-            self.first = f"; {describe_rejected(rejected)}"
+            self.first_reason = f"; {describe_rejected(document)}"
         self.count += 1
-        self.file.write(canonical_json(rejected) + b"\n")
+        self.file.write(canonical_json(document) + b"\n")
 
     def close(self) -> None:
         self.file.close()
 
 
 def read_rejected(store: ObjectStore) -> Iterator[dict[str, object]]:
-    """The rows of a plan that cannot be painted: row, field, value, reason."""
+    """Yield the rejected rows of a plan: row, field, value, reason."""
     try:
         data = store.get(REJECTED)
     except KeyError:
@@ -47,6 +47,6 @@ def read_rejected(store: ObjectStore) -> Iterator[dict[str, object]]:
 
 
 def describe_rejected(rejected: Mapping[str, object]) -> str:
-    """A rejected row in one sentence."""
-    shown = "" if rejected["value"] is None else f"={rejected['value']!r}:"
-    return f"row {rejected['row']}: {rejected['field']}{shown} {rejected['reason']}"
+    """Return one sentence about a rejected row."""
+    value = "" if rejected["value"] is None else f"={rejected['value']!r}:"
+    return f"row {rejected['row']}: {rejected['field']}{value} {rejected['reason']}"

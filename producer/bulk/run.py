@@ -1,7 +1,7 @@
-"""A dataset being made, from the producer's side: start it, watch it, stop it, send parts again.
+"""The producer's handle of a bulk run: watch it, stop it, verify it, and send shards again.
 
-Goes in: rows, a destination, parameters. Comes out: a `BulkRun`, which lives in the destination and
-in Redis and needs no process of the producer's to go on.
+A plan, its store and a connection go in; statuses and reports come out. The state of a run is in
+its destination and in Redis, so it continues without a process of the producer.
 """
 
 import time
@@ -31,7 +31,7 @@ _POLL_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class BulkRun:
-    """The handle of a run. Costs nothing to keep; make another from the destination at any time."""
+    """The handle of a bulk run. It holds no state; another can be made from the destination."""
 
     id: str
     destination: str
@@ -41,15 +41,17 @@ class BulkRun:
     regenerate: Regenerate = field(repr=False, compare=False)
 
     def status(self) -> RunStatus:
-        """Where it stands. Raises UnknownRun if Redis has no record of it (any more)."""
+        """Return the status of the run. Raise UnknownRun if Redis has no record of it."""
         with self.connection.runs() as runs:
             return runs.get(self.id)
 
     def statuses(
         self, every_s: float = _POLL_S, *, deadline: float = float("inf")
     ) -> Iterator[RunStatus]:
-        """Where it stands, time and again until it has ended or `deadline` is past (as of
-        `time.monotonic`). Warns if no worker is alive when it begins."""
+        """Yield the status every `every_s` seconds, until the run has ended or `deadline` is past.
+
+        Log a warning at the start if no worker is alive. `deadline` is a time of `time.monotonic`.
+        """
         status = self.status()
         if not status.done:
             self.connection.warn_if_no_worker()
@@ -64,43 +66,49 @@ class BulkRun:
         yield status
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """Wait until it ends, however it ends.
+        """Wait until the run has ended, in any state, and return its status.
 
         Raises:
-            ResultTimeout: `timeout` seconds passed; the run goes on.
+            ResultTimeout: `timeout` seconds have passed; the run continues.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         *_, last = self.statuses(deadline=deadline)
         if not last.done:
-            raise ResultTimeout(f"run {self.id} is not done after {timeout:g} s; it goes on")
+            raise ResultTimeout(f"run {self.id} has not ended after {timeout:g} s; it continues")
         return last
 
     def cancel(self) -> State:
-        """Stop it: workers put its shards down between batches. What is made stays."""
+        """Stop the run and return its state. Workers release its shards between two batches.
+
+        Finished samples stay.
+        """
         with self.connection.runs() as runs:
             return runs.cancel(self.id)
 
     def verify(self, *, sample: int = 0) -> VerifyReport:
-        """Hold every file against the plan, and `sample` rows against what the fleet paints now."""
+        """Check every file against the plan, and `sample` rows against images generated now."""
         return verify(self.plan, self.store, self.regenerate, sample=sample)
 
     def repair(self, report: VerifyReport) -> int:
-        """Have the shards with problems made again. How many there are."""
+        """Send the damaged shards of a report again, and return their number.
+
+        Unplanned files and damaged plans stay as they are.
+        """
         shards = damaged_shards(self.plan, report)
         return self.resend(shards, lambda shard: shard_files(self.store, shard.name))
 
     def rejected(self) -> Iterator[dict[str, object]]:
-        """Rows that could not be planned: row, field, value, reason."""
+        """Yield the rows that could not be planned: row, field, value, reason."""
         return read_rejected(self.store)
 
     def failures(self) -> Iterator[RowFailure]:
-        """Rows that were planned and could not be painted, as far as shards are finished."""
+        """Yield the planned rows of finished shards that could not be generated."""
         for _, stats in finished_shards(self.store, self.plan.shards):
             yield from stats.failures
 
     def retry_failed(self) -> int:
-        """Send the finished shards with failed rows once more, and those that were lost. How many
-        went."""
+        """Send failed shards, shards with failed rows, and lost shards again. Return their
+        number."""
         again = [
             shard
             for shard, stats in finished_shards(self.store, self.plan.shards)
@@ -114,57 +122,67 @@ class BulkRun:
         shards: Sequence[ShardPlan],
         damaged_files: Callable[[ShardPlan], Sequence[str]] = lambda shard: (),
     ) -> int:
-        """Take the commit markers of `shards` away, and the files that are `damaged_files`, and have
-        what is missing painted. Shards on their way or in work are left alone. How many went.
+        """Delete the commit markers and the `damaged_files` of shards, and send the shards again.
 
-        Whoever resumes the run meanwhile may send a shard that was withdrawn here, and a worker may
-        find it finished before its marker goes: it is sent anew after that in any case."""
+        Skip shards that are queued or running. Return the number of shards sent.
+
+        If another producer resumes the run meanwhile, it may send a withdrawn shard, and a worker
+        may find its commit marker and record it as finished before the marker is deleted. So these
+        shards are restarted at the end, in whatever state they are.
+        """
         if not shards:
             return 0
         options = self._current_options()
         with self.connection.runs() as runs:
             runs.start(self._new_run(options))
-            free = set(runs.withdraw(self.id, (shard.number for shard in shards)))
-            again = [shard for shard in shards if shard.number in free]
-            for shard in again:
-                parts = self.store.list(checkpoints_prefix(shard.name, shard.sha256))
-                told = [key for key in parts if not key.endswith(".tar")]  # what failed before
-                for key in (*damaged_files(shard), *told, stats_key(shard.name)):
-                    runs.withdraw(self.id, [shard.number])  # a sign of life: no worker steps in
+            withdrawn = set(runs.withdraw(self.id, (shard.number for shard in shards)))
+            restarted = [shard for shard in shards if shard.number in withdrawn]
+            for shard in restarted:
+                checkpoints = self.store.list(checkpoints_prefix(shard.name, shard.sha256))
+                failed_rows = [key for key in checkpoints if not key.endswith(".tar")]
+                for key in (*damaged_files(shard), *failed_rows, stats_key(shard.name)):
+                    # Each change delays the recovery of stalled runs, which would send the shard.
+                    runs.withdraw(self.id, [shard.number])
                     self.store.delete(key)
-        if again:
+        if restarted:
             for key in (RUN_STATS, CARD):
                 self.store.delete(key)
-        self._enqueue(options, anew=again)
-        return len(again)
+        self._enqueue(options, restarted=restarted)
+        return len(restarted)
 
     def resume(self, *, max_failures: int | None, priority: int) -> None:
-        """Send every shard that is neither finished nor on its way; finished is one whose commit
-        marker still stands."""
-        done = self._in_state(State.SUCCEEDED)
-        stands = {shard.name for shard, _ in finished_shards(self.store, done)}
-        if gone := [shard for shard in done if shard.name not in stands]:
-            self.resend(gone)
-        unsettled = (State.RUNNING, State.CANCELLED)
-        if len(stands) < len(self.plan.shards) or self.status().state in unsettled:
+        """Send every shard that is neither finished nor queued nor running.
+
+        A shard counts as finished only if its commit marker exists.
+        """
+        succeeded = self._in_state(State.SUCCEEDED)
+        marked = {shard.name for shard, _ in finished_shards(self.store, succeeded)}
+        if unmarked := [shard for shard in succeeded if shard.name not in marked]:
+            self.resend(unmarked)
+        resumable = (State.RUNNING, State.CANCELLED)
+        if len(marked) < len(self.plan.shards) or self.status().state in resumable:
             self._enqueue((max_failures, priority))
         if self.status().state is State.SUCCEEDED:
             write_missing_summary(self.store, self.plan)
 
-    def _enqueue(self, options: tuple[int | None, int], *, anew: Sequence[ShardPlan] = ()) -> None:
-        """Set the run going: every shard that is neither finished nor on its way, and those `anew`.
-        Of shards that Redis has not heard of, those with a commit marker are finished."""
+    def _enqueue(
+        self, options: tuple[int | None, int], *, restarted: Sequence[ShardPlan] = ()
+    ) -> None:
+        """Start the run, and send its open shards and those in `restarted`.
+
+        A shard without a record in Redis counts as finished if its commit marker exists.
+        """
         run = self._new_run(options)
         with self.connection.runs() as runs:
             runs.start(run)
-            runs.restart_shards(run, map(shard_to_send, anew))
-            known = {record.shard for record in runs.shards(self.id)}
-            unheard = [shard for shard in self.plan.shards if shard.number not in known]
+            runs.restart_shards(run, map(shard_to_send, restarted))
+            recorded = {record.shard for record in runs.shards(self.id)}
+            unrecorded = [shard for shard in self.plan.shards if shard.number not in recorded]
             runs.mark_finished(
                 self.id,
                 [
-                    (s.number, stats.samples, stats.reasons())
-                    for s, stats in finished_shards(self.store, unheard)
+                    (shard.number, stats.samples, stats.reasons())
+                    for shard, stats in finished_shards(self.store, unrecorded)
                 ],
             )
             runs.resend_lost(run, map(shard_to_send, self.plan.shards))
@@ -172,8 +190,10 @@ class BulkRun:
             runs.finish_run(self.id)
 
     def _resend_lost(self) -> int:
-        """Send the shards of which Redis has no message, or not even a record: it failed over, or
-        was set back, or who sent them did not live to send all. How many."""
+        """Send the shards that have no message or no record in Redis. Return their number.
+
+        This happens after a failover or a restore of Redis, or if the producer died while sending.
+        """
         try:
             status = self.status()
         except UnknownRun:
@@ -185,11 +205,11 @@ class BulkRun:
 
     def _in_state(self, state: State) -> list[ShardPlan]:
         with self.connection.runs() as runs:
-            found = {record.shard for record in runs.shards(self.id) if record.state is state}
-        return [shard for shard in self.plan.shards if shard.number in found]
+            numbers = {record.shard for record in runs.shards(self.id) if record.state is state}
+        return [shard for shard in self.plan.shards if shard.number in numbers]
 
     def _current_options(self) -> tuple[int | None, int]:
-        """Failures allowed and priority of the run so far."""
+        """Return the current `max_failures` and priority of the run."""
         try:
             status = self.status()
         except UnknownRun:

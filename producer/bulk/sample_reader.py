@@ -1,7 +1,6 @@
-"""The samples of a finished shard, read back: keys of an archive, pictures by key.
+"""Read the samples of a finished shard: the keys in its files, and images by key.
 
-Goes in: a shard's files as bytes. Comes out: which samples they hold. Damage is a `DamagedFile`, told
-in a few words.
+A shard's files go in; their samples come out. A damaged file raises `DamagedFile`.
 """
 
 import io
@@ -19,13 +18,14 @@ EXTENSION = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG:
 
 
 class DamagedFile(Exception):
-    """A file that cannot be read as what it should be."""
+    """A file is not what its name says. The message continues a sentence about the file."""
 
 
 def sample_keys_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> list[str]:
-    """The keys of the samples in an archive or Parquet file, each as often as it is there.
+    """Return the keys of the samples in an archive or Parquet file, with repetitions.
 
-    Raises Damaged: it cannot be opened, or a sample is not whole.
+    Raises:
+        DamagedFile: the file cannot be opened, or a sample is incomplete.
     """
     if kind is BulkFormat.PARQUET:
         return [name.rpartition(".")[0] for name, _ in _parquet_images(data)]
@@ -39,30 +39,30 @@ def sample_keys_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> 
                 if not found:
                     keys.append(key)
                 if key != keys[-1] or suffix in found:
-                    raise DamagedFile(f"sample {keys[-1]} is not whole")
+                    raise DamagedFile(f"has an incomplete sample {keys[-1]}")
                 found.add(suffix)
                 if found == wanted:
                     found = set()
     except (tarfile.TarError, OSError, ValueError) as error:
         raise DamagedFile(f"cannot be opened: {error}") from None
     if found:
-        raise DamagedFile(f"sample {keys[-1]} is not whole")
+        raise DamagedFile(f"has an incomplete sample {keys[-1]}")
     return keys
 
 
 def read_metadata(data: bytes) -> list[tuple[str, str, int]]:
-    """Key, prompt and seed of each sample in a shard's JSON lines. Raises Damaged."""
+    """Return key, prompt and seed of each sample in a shard's metadata. Raise DamagedFile."""
     try:
         documents = [json.loads(line) for line in data.splitlines()]
         return [(each["key"], each["prompt"], each["seed"]) for each in documents]
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFile(f"is not the samples' metadata: {error}") from None
+        raise DamagedFile(f"does not hold the samples' metadata: {error}") from None
 
 
 def read_image(
     store: ObjectStore, shard: str, key: str, kind: BulkFormat, image_format: ImageFormat
 ) -> bytes:
-    """One picture's file out of a finished shard. Raises KeyError, Damaged."""
+    """Return the file of one image of a finished shard. Raise KeyError or DamagedFile."""
     name = f"{key}.{EXTENSION[image_format]}"
     if kind is BulkFormat.FILES:
         return store.get(file_key(shard, name))

@@ -1,6 +1,6 @@
-"""The handle of a dataset's run: by starting it, or by finding it.
+"""Start a bulk run, or find an existing one.
 
-Goes in: what a user gave. What is wrong with it is said before anything is written.
+The user's arguments go in; a `BulkRun` comes out. Arguments are checked before anything is written.
 """
 
 from contextlib import suppress
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from imagefleet.producer.bulk.planner import DatasetSpec, plan, read_plan
+from imagefleet.producer.bulk.planner import DatasetSpec, plan_dataset, read_plan
 from imagefleet.producer.bulk.readers import Rows
 from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.row_validation import RowDefaults
@@ -16,13 +16,14 @@ from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.connection import Connection
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, run_id
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
-from imagefleet.shared.jobs.model import ImageFormat, JobRequest
+from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore, open_store
 
 DEFAULT_SHARD_SIZE: Final = 1_000
 
 
-def start(
+def start(  # noqa: PLR0913 - every argument is an option of a dataset
     connection: Connection,
     regenerate: Regenerate,
     rows: Rows,
@@ -41,12 +42,14 @@ def start(
     model: str | None = None,
     **parameters: Any,
 ) -> BulkRun:
-    """Plan and send a dataset, or go on with the same one. See `Client.bulk`."""
+    """Plan and send a dataset, or resume it if the destination holds the same plan.
+
+    See `Client.bulk`.
+    """
     if unknown := sorted(parameters.keys() - RowParameters.model_fields.keys()):
         known = ", ".join(RowParameters.model_fields)
-        raise InvalidRequest(
-            unknown[0], parameters[unknown[0]], f"no such parameter; besides {known}"
-        )
+        limit = f"no such parameter; the parameters of rows are {known}"
+        raise InvalidRequest(unknown[0], parameters[unknown[0]], limit)
     if max_failures is not None and max_failures < 0:
         raise InvalidRequest("max_failures", max_failures, "must be at least 0")
     if not 0 <= priority <= 9:
@@ -65,36 +68,38 @@ def start(
         image_format=_one_of(ImageFormat, "image_format", image_format),
         dedupe=dedupe,
     )
-    where, store = _open_destination(destination)
-    made, _ = plan(rows, spec, store, connection.offers())
-    run = _handle(connection, regenerate, where, store, made)
+    url, store = _open_destination(destination)
+    plan, _ = plan_dataset(rows, spec, store, connection.offers())
+    run = _bulk_run(connection, regenerate, url, store, plan)
     run.resume(max_failures=max_failures, priority=priority)
     return run
 
 
 def find(connection: Connection, regenerate: Regenerate, name: str | Path) -> BulkRun:
-    """The run of a destination, or of a run id. Raises UnknownRun."""
+    """Return the run with this id or destination. Raise UnknownRun if there is none."""
     destination = str(name)
     with suppress(UnknownRun), connection.runs() as runs:
         destination = runs.get(destination).destination
-    where, store = _open_destination(destination)
-    made = read_plan(store)
-    if made is None:
-        raise UnknownRun(f"{destination!r} is neither a run here nor a destination with a plan")
-    return _handle(connection, regenerate, where, store, made)
+    url, store = _open_destination(destination)
+    plan = read_plan(store)
+    if plan is None:
+        raise UnknownRun(
+            f"{destination!r} is neither a run in this Redis nor a destination with a plan"
+        )
+    return _bulk_run(connection, regenerate, url, store, plan)
 
 
-def _handle(
+def _bulk_run(
     connection: Connection,
     regenerate: Regenerate,
     destination: str,
     store: ObjectStore,
-    made: Plan,
+    plan: Plan,
 ) -> BulkRun:
     return BulkRun(
-        id=run_id(store.url, made),
+        id=run_id(store.url, plan),
         destination=destination,
-        plan=made,
+        plan=plan,
         store=store,
         connection=connection,
         regenerate=regenerate,
@@ -102,13 +107,15 @@ def _handle(
 
 
 def _open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
-    """The destination as every host can open it, and its store. A path without a scheme is a
-    folder here."""
+    """Return the URL of the destination, which every host can open, and its store.
+
+    A path without a scheme is a folder on this host.
+    """
     url = str(destination)
     if "://" not in url:
         url = Path(url).absolute().as_uri()
     if url.startswith("memory:"):
-        raise InvalidRequest("destination", url, "must be a place that workers can reach")
+        raise InvalidRequest("destination", url, "must be a store that workers can reach")
     try:
         store = open_store(url)
     except ConfigurationError as error:
@@ -119,11 +126,11 @@ def _open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
 
 
 def _row_parameters(given: dict[str, Any]) -> RowParameters:
-    """Raises InvalidRequest."""
+    """Parse the parameters for all rows. Raise InvalidRequest if one is wrong."""
     try:
         return RowParameters.model_validate(given)
     except ValueError:
-        JobRequest.parse({"prompt": "any", **given})  # says it in our words
+        JobRequest.parse({"prompt": "any", **given})  # raises InvalidRequest for the same value
         raise
 
 

@@ -1,8 +1,8 @@
-"""Hold a dataset against its plan: every planned sample once, every file as it was stored, and some
-pictures painted again.
+"""Verify a dataset: every planned sample exists once, every file is unchanged, and some images are
+generated again and compared.
 
-Goes in: a plan and its store. Comes out: a `VerifyReport` with the problems found, by shard. Reads
-one shard's file at a time, and changes nothing.
+A plan and its store go in; a `VerifyReport` with the problems of each shard comes out. Memory holds
+one shard's files. Nothing is changed.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from imagefleet.producer.bulk.sample_reader import (
     EXTENSION,
     DamagedFile,
     read_image,
-    sample_keys_in,
     read_metadata,
+    sample_keys_in,
 )
 from imagefleet.shared.bulk.file_layout import (
     archive_key,
@@ -37,36 +37,36 @@ from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDa
 from imagefleet.shared.storage import ObjectStore
 
 _MAX_DIFFERENCE: Final = 1
-"""A sample painted on other devices may differ by this much of 255."""
+"""Levels, of 255, by which an image may differ that other devices generated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that is not as planned."""
+    """A difference between the dataset and its plan."""
 
     shard: str
     what: str
     """`unfinished`, `missing file`, `changed file`, `damaged file`, `missing samples`, `unplanned
-    samples`, `repeated samples`, `other rows`, `stray file`, `different picture`, `not compared`
-    or `damaged plan`"""
+    samples`, `repeated samples`, `wrong prompt or seed`, `unplanned file`, `different image`,
+    `not compared` or `damaged plan`."""
     detail: str
     samples: int = 0
-    """How many it concerns, where that is known."""
+    """Number of samples with the problem, if it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What was looked at and what was found."""
+    """The result of a verification. `planned`, `present` and `failed` count samples."""
 
     shards: int
     planned: int
-    """Samples"""
     present: int
     failed: int
-    """Samples that could not be painted, and are told in the commit markers: no problem."""
+    """Samples that could not be generated. The commit markers list them, so they are no problem."""
     regenerated: int
+    """Images that were generated again and compared."""
     max_difference: int
-    """Largest difference of a picture painted again, of 255."""
+    """Largest difference of a regenerated image in levels, of 255."""
     problems: tuple[Problem, ...]
 
     @property
@@ -75,14 +75,15 @@ class VerifyReport:
 
     @property
     def unplanned_files(self) -> int:
-        """Files that nobody planned. They are the user's to delete."""
-        return sum(problem.what == "stray file" for problem in self.problems)
+        """Return the number of files that are not in the plan. Only the user may delete them."""
+        return sum(problem.what == "unplanned file" for problem in self.problems)
 
 
 def verify(
     plan: Plan, store: ObjectStore, regenerate: Regenerate, *, sample: int = 0, seed: int = 0
 ) -> VerifyReport:
-    """Look at every shard, and have `sample` rows painted again, drawn with `seed`."""
+    """Check every shard, and compare `sample` rows, drawn with `seed`, with images generated
+    now."""
     verification = _Verification(plan, store)
     for shard in plan.shards:
         verification.check_shard(shard)
@@ -93,16 +94,18 @@ def verify(
 
 
 class _Verification:
+    """One verification of a dataset, with the problems found so far."""
+
     def __init__(self, plan: Plan, store: ObjectStore) -> None:
         self._plan = plan
         self._store = store
         self._problems: list[Problem] = []
         self._intact: list[tuple[ShardPlan, int]] = []
-        """Shards without a problem, and how many samples each has."""
+        """Shards without a problem, with their number of samples."""
         self._finished: set[str] = set()
         self._files: set[str] = set()
-        """Named by commit markers."""
-        self._present = self._failed = self._regenerated = self._levels = 0
+        """Keys in commit markers."""
+        self._present = self._failed = self._regenerated = self._max_difference = 0
 
     def report(self) -> VerifyReport:
         return VerifyReport(
@@ -111,7 +114,7 @@ class _Verification:
             present=self._present,
             failed=self._failed,
             regenerated=self._regenerated,
-            max_difference=self._levels,
+            max_difference=self._max_difference,
             problems=tuple(self._problems),
         )
 
@@ -129,11 +132,11 @@ class _Verification:
             yield Problem(shard=shard.name, what="damaged plan", detail=str(error))
             return
         except (KeyError, ValueError):
-            detail = f"no {stats_key(shard.name)} that can be read"
+            detail = f"{stats_key(shard.name)} is missing or cannot be read"
             yield Problem(shard=shard.name, what="unfinished", detail=detail, samples=shard.samples)
             return
         if stats.plan_sha256 != shard.sha256:
-            detail = f"{stats_key(shard.name)} is of other rows than those planned"
+            detail = f"{stats_key(shard.name)} belongs to other rows than those planned"
             yield Problem(shard=shard.name, what="unfinished", detail=detail, samples=shard.samples)
             return
         failed = {failure.row for failure in stats.failures}
@@ -150,20 +153,20 @@ class _Verification:
         yield from self._changed_files(shard, stats, data)
         yield from self._samples(shard, wanted.keys(), data)
         if (metadata := data.get(metadata_key(shard.name))) is not None:
-            yield from _other_rows(shard.name, wanted, metadata)
+            yield from _wrong_rows(shard.name, wanted, metadata)
 
     def find_unplanned_files(self) -> None:
-        """Files that readers of the dataset would take for a part of it, and nobody planned."""
+        """Find files that readers would take for shards, but that the plan does not contain."""
         planned = {shard.name for shard in self._plan.shards}
         for key in self._store.list():
             shard = re.split("[./]", key, maxsplit=1)[0]
-            told = key == stats_key(shard) or key in self._files
-            is_stray = shard not in planned or (shard in self._finished and not told)
-            if shard.isdecimal() and is_stray:
-                self._problems.append(Problem(shard=shard, what="stray file", detail=key))
+            is_listed = key == stats_key(shard) or key in self._files
+            is_unplanned = shard not in planned or (shard in self._finished and not is_listed)
+            if shard.isdecimal() and is_unplanned:
+                self._problems.append(Problem(shard=shard, what="unplanned file", detail=key))
 
     def _rows(self, shard: ShardPlan) -> list[ShardRow]:
-        """Raises PlanDamaged."""
+        """Return the rows of a shard. Raise PlanDamaged if its row file is missing or changed."""
         try:
             data = self._store.get(plan_key(shard.name))
         except KeyError:
@@ -173,8 +176,10 @@ class _Verification:
     def _changed_files(
         self, shard: ShardPlan, stats: ShardStats, data: dict[str, bytes]
     ) -> Iterator[Problem]:
-        """Hold files against their SHA-256; keep in `data` those that list samples, and the names
-        of the others that were read."""
+        """Check files against their SHA-256, and add them to `data` by key.
+
+        Only files that list samples keep their content there; for others it is empty.
+        """
         listing = {self._listing(shard.name), metadata_key(shard.name)}
         for file in stats.files:
             try:
@@ -184,7 +189,7 @@ class _Verification:
                 continue
             data[file.key] = content if file.key in listing else b""
             if hashlib.sha256(content).hexdigest() != file.sha256:
-                detail = f"{file.key}: its SHA-256 differs from that in the commit marker"
+                detail = f"{file.key}: its SHA-256 differs from the one in the commit marker"
                 if len(content) != file.size:
                     detail += f"; it has {len(content)} bytes, not {file.size}"
                 yield Problem(shard=shard.name, what="changed file", detail=detail)
@@ -192,10 +197,10 @@ class _Verification:
     def _samples(
         self, shard: ShardPlan, wanted: Set[str], data: dict[str, bytes]
     ) -> Iterator[Problem]:
-        """Every planned sample once, in the pictures and in the metadata."""
-        for key, listed in self._lists(shard, data):
+        """Check that images and metadata contain every planned sample exactly once."""
+        for key, list_samples in self._lists(shard, data):
             try:
-                found = Counter(listed())
+                found = Counter(list_samples())
             except DamagedFile as error:
                 yield Problem(shard=shard.name, what="damaged file", detail=f"{key} {error}")
                 continue
@@ -213,7 +218,7 @@ class _Verification:
     def _lists(
         self, shard: ShardPlan, data: dict[str, bytes]
     ) -> Iterator[tuple[str, Callable[[], list[str]]]]:
-        """The files that tell a shard's samples, and how."""
+        """Yield the files that list a shard's samples, with a function that reads the keys."""
         plan = self._plan
         if plan.format is BulkFormat.FILES:
             prefix, suffix = f"{shard.name}/", f".{EXTENSION[plan.image_format]}"
@@ -226,18 +231,19 @@ class _Verification:
                 lambda: sample_keys_in(content, plan.format, plan.image_format),
             )
         if (metadata := data.get(metadata_key(shard.name))) is not None:
-            yield metadata_key(shard.name), lambda: [t[0] for t in read_metadata(metadata)]
+            yield metadata_key(shard.name), lambda: [key for key, *_ in read_metadata(metadata)]
 
     def _listing(self, shard: str) -> str:
         return parquet_key(shard) if self._plan.format is BulkFormat.PARQUET else archive_key(shard)
 
-    def compare(self, sample: int, regenerate: Regenerate, draw: random.Random) -> None:
-        """Paint pictures of whole shards again, and hold them against those stored."""
+    def compare(self, sample: int, regenerate: Regenerate, rng: random.Random) -> None:
+        """Generate `sample` rows of intact shards again, and compare them with the stored
+        images."""
         if not self._intact:
             return
         weights = [samples for _, samples in self._intact]
-        for shard, _ in draw.choices(self._intact, weights, k=sample):
-            row = draw.choice(self._rows(shard))
+        for shard, _ in rng.choices(self._intact, weights, k=sample):
+            row = rng.choice(self._rows(shard))
             stats = ShardStats.model_validate_json(self._store.get(stats_key(shard.name)))
             if row.row in {failure.row for failure in stats.failures}:
                 continue
@@ -246,29 +252,27 @@ class _Verification:
     def _compare_row(self, shard: ShardPlan, row: ShardRow, regenerate: Regenerate) -> None:
         plan = self._plan
         try:
-            again = regenerate(plan.request(shard, row))
+            regenerated = regenerate(plan.request(shard, row))
         except ImagefleetError as error:
-            detail = f"row {row.row} could not be painted again: {error}"
+            detail = f"row {row.row} could not be generated again: {error}"
             self._problems.append(Problem(shard=shard.name, what="not compared", detail=detail))
             return
-        for image, painted in enumerate(again):
+        for image, data in enumerate(regenerated):
             key = sample_key(row.row, image)
             stored = read_image(self._store, shard.name, key, plan.format, plan.image_format)
-            levels = pixel_difference(stored, painted)
+            difference = pixel_difference(stored, data)
             self._regenerated += 1
-            self._levels = max(self._levels, levels)
-            if levels > _MAX_DIFFERENCE:
-                detail = (
-                    f"{key} differs by up to {levels} of 255 levels from the same one painted now"
-                )
+            self._max_difference = max(self._max_difference, difference)
+            if difference > _MAX_DIFFERENCE:
+                detail = f"{key} differs by up to {difference} of 255 levels from an image made now"
                 self._problems.append(
-                    Problem(shard=shard.name, what="different picture", detail=detail, samples=1)
+                    Problem(shard=shard.name, what="different image", detail=detail, samples=1)
                 )
 
 
-def _other_rows(shard: str, wanted: dict[str, ShardRow], metadata: bytes) -> Iterator[Problem]:
-    """Samples under a planned key that were made of another prompt or seed."""
-    with suppress(DamagedFile):  # told before
+def _wrong_rows(shard: str, wanted: dict[str, ShardRow], metadata: bytes) -> Iterator[Problem]:
+    """Find samples with a planned key whose prompt or seed is not the planned one."""
+    with suppress(DamagedFile):  # reported by `_samples`
         keys = [
             key
             for key, prompt, seed in read_metadata(metadata)
@@ -276,12 +280,15 @@ def _other_rows(shard: str, wanted: dict[str, ShardRow], metadata: bytes) -> Ite
         ]
         if keys:
             detail = f"{', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"
-            yield Problem(shard=shard, what="other rows", detail=detail, samples=len(keys))
+            what = "wrong prompt or seed"
+            yield Problem(shard=shard, what=what, detail=detail, samples=len(keys))
 
 
 def pixel_difference(one: bytes, other: bytes) -> int:
-    """The largest difference of two picture files in any channel of any pixel; 255 if their sizes
-    differ. Raises ConfigurationError without Pillow."""
+    """Return the largest difference of two image files in any channel of any pixel, of 255.
+
+    Return 255 if their sizes differ. Raise ConfigurationError if Pillow is missing.
+    """
     if one == other:
         return 0
     try:
@@ -291,10 +298,6 @@ def pixel_difference(one: bytes, other: bytes) -> int:
     with Image.open(BytesIO(one)) as first, Image.open(BytesIO(other)) as second:
         if first.size != second.size:
             return 255
-        apart = ImageChops.difference(first.convert("RGB"), second.convert("RGB"))
-    return max(level for level, pixels in enumerate(_levels(apart.histogram())) if pixels)
-
-
-def _levels(histogram: list[int]) -> list[int]:
-    """Pixels a level, the three channels together."""
-    return [sum(histogram[level::256]) for level in range(256)]
+        difference = ImageChops.difference(first.convert("RGB"), second.convert("RGB"))
+    histogram = difference.histogram()  # 256 levels for each of the three channels
+    return max(index % 256 for index, pixels in enumerate(histogram) if pixels)

@@ -1,4 +1,4 @@
-"""`imagefleet bulk`: whole datasets, from a file of prompts to finished shards."""
+"""`imagefleet bulk`: commands that start, watch, stop, verify and repair bulk runs."""
 
 import sys
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import ImageFormat, State
 
 _MAX_LISTED_ROWS: Final = 20
-"""Rows told one by one; the files in the destination tell all."""
+"""Maximum rows that are printed one by one; files in the destination list all of them."""
 
 
 def _choice(kind: type[StrEnum]) -> click.Choice[str]:
@@ -32,9 +32,9 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 
 @click.group()
 def bulk() -> None:
-    """Whole datasets: "img2dataset, but the images are made".
+    """Generate whole datasets from files of prompts.
 
-    RUN is a run's destination or its id.
+    RUN is the destination or the id of a run.
     """
 
 
@@ -43,11 +43,15 @@ def bulk() -> None:
 @click.argument("destination")
 @click.option("--num-images-per-prompt", type=int)
 @click.option(
-    "--shard-size", type=int, default=DEFAULT_SHARD_SIZE, show_default=True, help="In pictures."
+    "--shard-size",
+    type=int,
+    default=DEFAULT_SHARD_SIZE,
+    show_default=True,
+    help="Images per shard.",
 )
 @click.option("--format", type=_choice(BulkFormat), default="webdataset", show_default=True)
 @click.option("--image-format", type=_choice(ImageFormat), default="png", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Rows derive theirs from it.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For rows without a seed.")
 @click.option("--negative-prompt")
 @click.option("--height", type=int)
 @click.option("--width", type=int)
@@ -56,10 +60,14 @@ def bulk() -> None:
 @click.option("--scheduler")
 @click.option("--model")
 @click.option(
-    "--column", "columns", multiple=True, metavar="PARAMETER=COLUMN", help="As in prompt=caption."
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="PARAMETER=COLUMN",
+    help="Read a parameter from another column, as in prompt=caption.",
 )
-@click.option("--dedupe", is_flag=True, help="Paint rows that ask for the same only once.")
-@click.option("--max-failures", type=int, help="Pictures that may fail before the run stops.")
+@click.option("--dedupe", is_flag=True, help="Generate rows with equal parameters only once.")
+@click.option("--max-failures", type=int, help="Stop the run when more images than this fail.")
 @click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True)
 @click.option("--wait/--no-wait", default=True, show_default=True)
 def run(
@@ -70,84 +78,86 @@ def run(
     wait: bool,
     **options: Any,
 ) -> None:
-    """Make a picture of every row of PROMPTS (.txt, .csv, .jsonl or .parquet) in DESTINATION.
+    """Generate images for every row of PROMPTS (.txt, .csv, .jsonl or .parquet) in DESTINATION.
 
-    The same command again goes on where the run stands. Exit code 1 if it does not succeed.
+    The same command resumes a run that has not finished. The exit code is 1 if the run does not
+    succeed.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    found = client.bulk(prompts, destination, columns=_pairs(columns), **given)
-    plan = found.plan
+    bulk_run = client.bulk(prompts, destination, columns=_parse_columns(columns), **given)
+    plan = bulk_run.plan
     click.echo(
-        f"run {found.id}: {plan.samples} pictures of {plan.rows} rows in {found.destination}"
+        f"run {bulk_run.id}: {plan.samples} images from {plan.rows} rows in {bulk_run.destination}"
     )
     if plan.duplicates:
-        click.echo(f"{plan.duplicates} rows left out: they ask for the same as an earlier one")
-    _print_rejected(found)
+        click.echo(f"{plan.duplicates} duplicate rows are left out")
+    _print_rejected(bulk_run)
     if wait:
-        _watch(found)
+        _watch(bulk_run)
 
 
 @client_command
 @click.argument("name", metavar="[RUN]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Whole records, one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run.")
 def status(client: Client, name: str | None, as_json: bool) -> None:
-    """Where a run stands; without RUN all that Redis knows."""
-    runs = [client.find_bulk(name).status()] if name else list(_all(client))
-    for found in runs:
+    """Show the status of RUN, or of all runs that Redis has a record of."""
+    statuses = [client.find_bulk(name).status()] if name else list(_all_statuses(client))
+    for each in statuses:
         if as_json:
-            click.echo(found.model_dump_json())
+            click.echo(each.model_dump_json())
         else:
-            Console().print(render(found, Rates(0.0, found)))
-    if not all(found.done for found in runs):
+            Console().print(render(each, Rates(0.0, each)))
+    if not all(each.done for each in statuses):
         client.connection.warn_if_no_worker()
 
 
 @client_command
 @click.argument("name", metavar="RUN")
-@click.option("--timeout", type=float, help="Seconds to wait at most, without a view.")
+@click.option("--timeout", type=float, help="Maximum seconds to wait, without a progress view.")
 def wait(client: Client, name: str, timeout: float | None) -> None:
-    """Watch a run until it ends. Exit code 1 if it does not succeed."""
-    found = client.find_bulk(name)
+    """Show the progress of a run until it ends. The exit code is 1 if it does not succeed."""
+    bulk_run = client.find_bulk(name)
     if timeout is not None:
-        found.wait(timeout)
-    _watch(found)
+        bulk_run.wait(timeout)
+    _watch(bulk_run)
 
 
 @client_command
 @click.argument("name", metavar="RUN")
 def cancel(client: Client, name: str) -> None:
-    """Stop a run between two batches. What is made stays; `bulk run` goes on with it."""
+    """Stop a run between two batches. Finished images stay, and `bulk run` resumes the run."""
     click.echo(f"{name}  {client.find_bulk(name).cancel()}")
 
 
 @client_command
 @click.argument("name", metavar="RUN")
 def retry_failed(client: Client, name: str) -> None:
-    """Paint the rows that failed once more."""
+    """Generate failed rows again."""
     click.echo(f"{client.find_bulk(name).retry_failed()} shards sent again")
 
 
 @client_command
 @click.argument("name", metavar="RUN")
-@click.option("--sample", type=click.IntRange(min=0), default=0, help="Rows to paint again.")
-@click.option("--repair", is_flag=True, help="Have damaged shards made again.")
+@click.option("--sample", type=click.IntRange(min=0), default=0, help="Rows to generate again.")
+@click.option("--repair", is_flag=True, help="Generate damaged shards again.")
 def verify(client: Client, name: str, sample: int, repair: bool) -> None:
-    """Hold every file against the plan. Exit code 1 unless all is well.
+    """Check every file against the plan. The exit code is 1 if there is a problem.
 
-    Files that nobody planned are left to you to delete, also by --repair.
+    Unplanned files are not deleted, also not by --repair. Delete them yourself.
     """
-    found = client.find_bulk(name)
-    report = found.verify(sample=sample)
-    click.echo(_sum(report))
-    Console().print(_table(report))
+    bulk_run = client.find_bulk(name)
+    report = bulk_run.verify(sample=sample)
+    click.echo(_summary(report))
+    Console().print(_problem_table(report))
     if report.clean:
         return
     if repair:
-        click.echo(f"{found.repair(report)} shards sent again; `imagefleet bulk wait` follows them")
+        sent = bulk_run.repair(report)
+        click.echo(f"{sent} shards sent again; `imagefleet bulk wait` shows their progress")
     if report.unplanned_files:
         click.echo(
-            f"stray files: {report.unplanned_files}. Nobody planned them, so only you may delete them; "
-            "`verify` is content once they are gone"
+            f"{report.unplanned_files} unplanned files: they are not in the plan, and imagefleet "
+            "does not delete them. Delete them, or `verify` reports them again."
         )
     sys.exit(1)
 
@@ -156,65 +166,66 @@ for command in (run, status, wait, cancel, verify, retry_failed):
     bulk.add_command(command)
 
 
-def _all(client: Client) -> Iterator[RunStatus]:
-    """Those whose records have not expired."""
+def _all_statuses(client: Client) -> Iterator[RunStatus]:
+    """Yield the statuses of all runs whose records have not expired."""
     with client.connection.runs() as runs:
-        for each in runs.ids():
+        for run_id in runs.ids():
             with suppress(UnknownRun):
-                yield runs.get(each)
+                yield runs.get(run_id)
 
 
-def _pairs(columns: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
+def _parse_columns(columns: tuple[str, ...]) -> dict[str, str]:
+    """Return parameter to column. Raise click.UsageError if an option is not PARAMETER=COLUMN."""
+    parsed = {}
     for text in columns:
         name, equals, column = text.partition("=")
         if not equals or not name or not column:
             raise click.UsageError(
                 f"--column {text}: must be PARAMETER=COLUMN, as in prompt=caption"
             )
-        pairs[name.replace("-", "_")] = column
-    return pairs
+        parsed[name.replace("-", "_")] = column
+    return parsed
 
 
-def _print_rejected(found: BulkRun) -> None:
-    if not found.plan.rejected:
+def _print_rejected(bulk_run: BulkRun) -> None:
+    rejected = bulk_run.plan.rejected
+    if not rejected:
         return
-    click.echo(
-        f"rows that cannot be painted: {found.plan.rejected} (plan/rejected.jsonl)", err=True
-    )
-    for wrong, _ in zip(found.rejected(), range(_MAX_LISTED_ROWS), strict=False):
-        click.echo(f"  {describe_rejected(wrong)}", err=True)
+    click.echo(f"{rejected} rows were rejected; plan/rejected.jsonl lists all of them:", err=True)
+    for row, _ in zip(bulk_run.rejected(), range(_MAX_LISTED_ROWS), strict=False):
+        click.echo(f"  {describe_rejected(row)}", err=True)
 
 
-def _watch(found: BulkRun) -> None:
+def _watch(bulk_run: BulkRun) -> None:
+    """Show the progress of a run until it ends, and end this process."""
     try:
-        ended = watch(found.statuses(every_s=1.0), Console())
+        last = watch(bulk_run.statuses(every_s=1.0), Console())
     except KeyboardInterrupt:
         click.echo(
-            f"\nThe run goes on. `imagefleet bulk wait {found.id}` shows it again.", err=True
+            f"\nThe run continues. `imagefleet bulk wait {bulk_run.id}` shows it again.", err=True
         )
         sys.exit(130)
-    if ended.failed_images:
-        for failure, _ in zip(found.failures(), range(_MAX_LISTED_ROWS), strict=False):
+    if last.failed_images:
+        for failure, _ in zip(bulk_run.failures(), range(_MAX_LISTED_ROWS), strict=False):
             click.echo(f"  row {failure.row}: {failure.code}: {failure.message}", err=True)
-    sys.exit(0 if ended.state is State.SUCCEEDED else 1)
+    sys.exit(0 if last.state is State.SUCCEEDED else 1)
 
 
-def _sum(report: VerifyReport) -> str:
-    found = (
-        f"{report.present} of {report.planned} pictures in {report.shards} shards, "
+def _summary(report: VerifyReport) -> str:
+    text = (
+        f"{report.present} of {report.planned} images in {report.shards} shards, "
         f"{report.failed} failed"
     )
     if report.regenerated:
-        found += (
-            f"; {report.regenerated} painted again, at most {report.max_difference} of 255 "
-            "levels apart"
+        text += (
+            f"; {report.regenerated} generated again, with a difference of at most "
+            f"{report.max_difference} of 255 levels"
         )
-    return found
+    return text
 
 
-def _table(report: VerifyReport) -> Table:
-    table = Table("shard", "what", "samples", "detail")
+def _problem_table(report: VerifyReport) -> Table:
+    table = Table("shard", "problem", "samples", "detail")
     for problem in report.problems:
         samples = str(problem.samples) if problem.samples else ""
         table.add_row(problem.shard, problem.what, samples, problem.detail)

@@ -122,15 +122,15 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
     prompts.write_text("\n".join([*PROMPTS, "", "x" * 4_001, ""]))
     told = bulk("run", prompts, data, "--shard-size", 10)
     assert told.returncode == 0, told.stderr
-    assert "30 of 30 pictures" in told.stdout
+    assert "30 of 30 images" in told.stdout
     assert told.stdout.endswith("\n")
-    assert "rows that cannot be painted: 1" in told.stderr
+    assert "1 rows were rejected" in told.stderr
     assert "row 31: prompt='xxx" in told.stderr
     assert not (data / "parts").exists()
     checked = bulk("verify", data, "--sample", 2)
     assert checked.returncode == 0, checked.stdout
-    assert "30 of 30 pictures in 3 shards, 0 failed; 2 painted again" in checked.stdout
-    assert "at most 0 of 255 levels apart" in checked.stdout
+    assert "30 of 30 images in 3 shards, 0 failed; 2 generated again" in checked.stdout
+    assert "a difference of at most 0 of 255 levels" in checked.stdout
     assert json.loads((data / "stats.json").read_text())["samples"] == 30
     assert (data / "README.md").read_text().startswith("---\npretty_name:")
 
@@ -141,7 +141,7 @@ def test_the_same_command_again_is_done_at_once_and_another_is_refused(
     again = fleet.bulk(PROMPTS, made.destination, shard_size=10, num_images_per_prompt=2)
     assert again == made
     assert again.status().state is State.SUCCEEDED
-    with pytest.raises(PlanConflict, match="holds the plan of other work"):
+    with pytest.raises(PlanConflict, match="holds another plan"):
         fleet.bulk(PROMPTS, made.destination, shard_size=11, num_images_per_prompt=2)
 
 
@@ -182,7 +182,7 @@ def test_ctrl_c_leaves_the_run_going(
         assert runs.shards(run_id)
     watching.send_signal(signal.SIGINT)
     _, told = watching.communicate(timeout=120)
-    assert (watching.returncode, "The run goes on" in told) == (130, True)
+    assert (watching.returncode, "The run continues" in told) == (130, True)
     run = producer.find_bulk(run_id)
     assert not run.status().done
     with pytest.raises(ResultTimeout):
@@ -313,7 +313,7 @@ def _remove(*names: str) -> Callable[[Path], None]:
     [
         (_cut, {"changed file", "damaged file"}),
         (_swap, {"changed file", "missing samples", "unplanned samples"}),
-        (_flip, {"changed file", "other rows"}),
+        (_flip, {"changed file", "wrong prompt or seed"}),
         (_remove("00001.stats.json"), {"unfinished"}),
         (_remove("00001.tar"), {"missing file"}),
         (_remove("00001.tar", "00001.jsonl"), {"missing file"}),
@@ -344,9 +344,9 @@ def test_a_stray_shard_is_told_and_left_alone(bulk: Bulk, copy: tuple[BulkRun, P
     (folder / "notes.txt").write_text("mine")
     report = run.verify()
     strays = {(problem.what, problem.detail) for problem in report.problems}
-    assert strays == {("stray file", "00077.tar"), ("stray file", "00001.bak.tar")}
+    assert strays == {("unplanned file", "00077.tar"), ("unplanned file", "00001.bak.tar")}
     told = bulk("verify", folder, "--repair")
-    assert (told.returncode, "stray files: 2. Nobody planned them" in told.stdout) == (1, True)
+    assert (told.returncode, "2 unplanned files: they are not in the plan" in told.stdout) == (1, True)
     assert "0 shards sent again" in told.stdout
     (folder / "00077.tar").unlink()
     (folder / "00001.bak.tar").unlink()
@@ -383,7 +383,7 @@ def test_a_picture_that_is_not_of_its_prompt_is_found_by_painting_again(
     for path in (tmp_path / "1").glob("0*"):
         if path.suffix != ".json":
             shutil.copy(path, tmp_path / "2")
-    assert [p.what for p in runs[1].verify().problems] == ["changed file"] * 2 + ["other rows"]
+    assert [p.what for p in runs[1].verify().problems] == ["changed file"] * 2 + ["wrong prompt or seed"]
     stats = json.loads((tmp_path / "1" / "00000.stats.json").read_text())
     stats["plan_sha256"] = runs[1].plan.shards[0].sha256
     lines = tmp_path / "2" / "00000.jsonl"
@@ -392,7 +392,7 @@ def test_a_picture_that_is_not_of_its_prompt_is_found_by_painting_again(
     stats["files"][1]["sha256"] = hashlib.sha256(lines.read_bytes()).hexdigest()
     (tmp_path / "2" / "00000.stats.json").write_text(json.dumps(stats))
     assert runs[1].verify().clean
-    assert [p.what for p in runs[1].verify(sample=1).problems] == ["different picture"]
+    assert [p.what for p in runs[1].verify(sample=1).problems] == ["different image"]
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_a_destination_that_cannot_be_written_is_told(fleet: Client, tmp_path: P
 def test_a_name_that_is_no_run_is_told(bulk: Bulk, tmp_path: Path) -> None:
     for command in ("status", "wait", "cancel", "verify", "retry-failed"):
         told = bulk(command, tmp_path / "nothing")
-        assert (told.returncode, "neither a run here" in told.stderr) == (1, True)
+        assert (told.returncode, "neither a run in this Redis" in told.stderr) == (1, True)
 
 
 def test_all_runs_are_listed_as_json(bulk: Bulk, made: BulkRun) -> None:

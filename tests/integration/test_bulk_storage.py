@@ -12,7 +12,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.mounts import in_namespace
 from tests.support.processes import StartWorker
-from tests.support.s3 import BUCKET, FaultyS3, carry, error, reply, signed_s3
+from tests.support.s3 import BUCKET, FaultyS3, error, forward, reply, signed_s3
 
 PROMPTS = [f"prompt {n}" for n in range(30)]
 
@@ -46,7 +46,7 @@ class _Store:
         if self._away.is_set() and not self.back.is_set():
             error(503, "SlowDown")(door, body, number)
         else:
-            reply(door, *carry(self._upstream, door, body))
+            reply(door, *forward(self._upstream, door, body))
 
 
 def test_a_store_that_goes_away_while_a_shard_is_stored_costs_time_only(

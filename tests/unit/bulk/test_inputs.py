@@ -83,7 +83,7 @@ def test_a_broken_line_is_one_row(tmp_path: Path) -> None:
 def test_a_line_with_more_cells_than_the_header_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\na\nb,c\nd\n")
     found = _read(tmp_path / "a.csv")
-    assert found[1] == RejectedRow("line", "3", "has 2 cells, the header 1")
+    assert found[1] == RejectedRow("line", "3", "has 2 cells, the header has 1")
     assert found[2] == {"prompt": "d"}
 
 
@@ -96,7 +96,7 @@ def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InvalidRequest, match="not a whole Parquet file"):
+    with pytest.raises(InvalidRequest, match="is not a complete Parquet file"):
         _read(path)
 
 

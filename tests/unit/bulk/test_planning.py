@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from imagefleet.producer.bulk.planner import DatasetSpec, plan, read_plan
+from imagefleet.producer.bulk.planner import DatasetSpec, plan_dataset, read_plan
 from imagefleet.producer.bulk.readers import Rows
-from imagefleet.producer.bulk.rejected import read_rejected, describe_rejected
+from imagefleet.producer.bulk.rejected import describe_rejected, read_rejected
 from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import (
@@ -63,7 +63,7 @@ def _spec(*, dedupe: bool = False, **changes: Any) -> DatasetSpec:
 def _plan(
     rows: Rows, store: ObjectStore, offers: dict[str, Offer] | None = None, **changes: Any
 ) -> Plan:
-    return plan(rows, _spec(**changes), store, offers or {})[0]
+    return plan_dataset(rows, _spec(**changes), store, offers or {})[0]
 
 
 def _rows(store: ObjectStore, made: Plan) -> list[list[ShardRow]]:
@@ -179,7 +179,7 @@ def test_what_is_wrong_for_all_rows_is_refused_at_once(field: str, changes: dict
 
 def test_an_input_without_one_good_row_says_what_is_wrong_with_the_first() -> None:
     store = MemoryStore()
-    with pytest.raises(InvalidRequest, match=r"no row to paint; row 0: prompt=''"):
+    with pytest.raises(InvalidRequest, match=r"no row that can be generated; row 0: prompt=''"):
         _plan(["", ""], store)
     assert read_plan(store) is None
 
@@ -225,7 +225,7 @@ def test_a_column_that_the_input_has_not_is_refused_before_anything_is_written(
     store = MemoryStore()
     with pytest.raises(InvalidRequest) as refused:
         _plan(path, store, columns={"seed": "nope"})
-    sentence = f"column='seed=nope': {name} has no such column; there are {there}"
+    sentence = f"column='seed=nope': {name} has no such column; its columns: {there}"
     assert str(refused.value) == sentence
     assert list(store.list()) == []
 
@@ -262,7 +262,7 @@ def test_the_same_again_changes_nothing_and_other_work_is_refused() -> None:
     store = MemoryStore()
     first = _plan(["a", "b"], store)
     before = {key: store.get(key) for key in store.list()}
-    again, stood = plan(["a", "b"], _spec(), store, {"default": OFFER})
+    again, stood = plan_dataset(["a", "b"], _spec(), store, {"default": OFFER})
     assert (again, stood) == (first, True)
     with pytest.raises(PlanConflict, match=r"shards differ"):
         _plan(["a", "c"], store)
@@ -392,8 +392,8 @@ def test_broken_text_inside_a_column_is_carried_along_as_escapes(tmp_path: Path)
     ("data", "reason"),
     [
         (b'prompt\na cat\n"a dog\na bird\na cow\n', "line 3 is never closed"),
-        (b"prompt,prompt\na cat,a dog\n", "stands twice"),
-        ("prompt,caf\u00e9\na,b\n".encode("latin-1"), "not UTF-8"),
+        (b"prompt,prompt\na cat,a dog\n", "appears twice"),
+        ("prompt,caf\u00e9\na,b\n".encode("latin-1"), "UTF-8 name"),
     ],
 )
 def test_a_csv_file_of_which_no_row_can_be_trusted_is_refused(

@@ -65,7 +65,7 @@ def test_one_look_at_a_run_that_goes_on_tells_no_rate() -> None:
 def test_the_view_names_shards_workers_and_reasons() -> None:
     status = _status(200)
     shown = _text(status, Rates(0.0, status))
-    for words in ("200 of 400 pictures, 2 failed", "1 of 4 shards done", "one", "device_error"):
+    for words in ("200 of 400 images, 2 failed", "1 of 4 shards done", "one", "device_error"):
         assert words in shown
 
 
