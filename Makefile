@@ -59,7 +59,7 @@ bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis and the command are killed
 	$(BIN)/python -m tests.chaos_bulk
 
-chaos: $(VENV)/.dev ## ten minutes of kill -9 everywhere, then the ledger; fails if anything is lost, doubled or foreign
+chaos: $(VENV)/.dev ## ten minutes of injected faults, then an audit; fails if a job is lost, duplicated or foreign
 	$(BIN)/python -m tests.chaos $(CHAOS)
 
 chaos-stock: $(VENV)/.dev ## the same on Celery's own Redis transport, for comparison; fails if that loses nothing
@@ -83,7 +83,7 @@ judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from 
 
 sheets: $(VENV)/.dev ## the pictures in the README
 	$(BIN)/imagefleet demo --out $(OUT) && cp $(OUT)/contact-sheet.png docs/contact-sheet.png
-	$(BIN)/python -m tools.train_shapes.sheets docs/guidance.png
+	$(BIN)/python -m tools.train_shapes.guidance_sheet docs/guidance.png
 
 train: .venv-parity/.installed ## train the bundled model anew, two hours on two cores (installs torch beside)
 	.venv-parity/bin/pip install -q tqdm

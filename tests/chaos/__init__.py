@@ -1,1 +1,1 @@
-"""A fleet under every kind of death, and a ledger of what became of each prompt."""
+"""Fault injection: run a fleet while its parts are killed, then audit every job."""

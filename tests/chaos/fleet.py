@@ -1,7 +1,7 @@
-"""The worker processes of a chaos run: as many as were wanted, whatever is done to them.
+"""The worker processes of a chaos run: `Fleet` keeps their number constant.
 
-They are forked from one process that has imported everything but read no setting. A worker that
-lives for eight seconds cannot spend two of them on imports.
+They are forked from one process that has imported everything and has read no setting. A worker
+lives for about eight seconds, and imports would take two of them.
 """
 
 import multiprocessing
@@ -15,22 +15,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-_HASTE_S: Final = 120.0
-"""Longest wait for workers that were told to stop in peace: longer than they wait themselves."""
+_STOP_TIMEOUT_S: Final = 120.0
+"""Seconds to wait after SIGTERM before SIGKILL. It exceeds the workers' own drain time."""
 
 Main = Callable[[], None]
-"""What a worker process runs. Of a module, so that the new process finds it."""
+"""What a worker process runs. It must be a module's function, so that the new process can import
+it."""
 
 
-def our_worker() -> None:
-    """`imagefleet-worker`, without flags."""
+def run_worker() -> None:
+    """Run `imagefleet-worker` without flags."""
     from imagefleet.worker.cli import main
 
     main(args=[], prog_name="imagefleet-worker")
 
 
 class Fleet:
-    """Starts a worker for each that ended. Frozen ones count as living: they hold their jobs."""
+    """A fleet starts a worker for each one that ended.
+
+    A worker that was stopped with SIGSTOP counts as alive, because it still holds its jobs.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class Fleet:
         self.started = 0
 
     def __enter__(self) -> Self:
-        self.fill()
+        self.refill()
         return self
 
     def __exit__(
@@ -63,8 +67,8 @@ class Fleet:
         for worker in self.workers:
             worker.kill()
 
-    def fill(self) -> None:
-        """Bury the dead, thaw who was frozen for long enough, start others for those who left."""
+    def refill(self) -> None:
+        """Continue frozen workers whose time is over, and replace workers that ended."""
         now = time.monotonic()
         for until, worker in list(self.frozen):
             if now >= until:
@@ -77,39 +81,40 @@ class Fleet:
             self.workers.append(Worker(self._context, self._main, self._environment, log))
 
     def freeze(self, worker: "Worker", seconds: float) -> None:
+        """Stop a worker with SIGSTOP; `refill` continues it after `seconds`."""
         worker.freeze()
         self.frozen.append((time.monotonic() + seconds, worker))
 
-    def awake(self) -> list["Worker"]:
-        asleep = [worker for _, worker in self.frozen]
-        return [worker for worker in self.workers if worker not in asleep]
+    def not_frozen(self) -> list["Worker"]:
+        frozen = [worker for _, worker in self.frozen]
+        return [worker for worker in self.workers if worker not in frozen]
 
     def thaw_all(self) -> None:
         self.frozen = [(0.0, worker) for _, worker in self.frozen]
-        self.fill()
+        self.refill()
 
-    def relieve(self, drain_s: float) -> None:
-        """Tell all to leave; those who follow them get `drain_s` for the same."""
+    def replace_all(self, drain_s: float) -> None:
+        """Send SIGTERM to all workers. Their successors get `drain_s` seconds to drain."""
         self._environment = {**self._environment, "IMAGEFLEET_DRAIN_S": str(drain_s)}
         for worker in self.workers:
             worker.terminate()
 
     @property
-    def leaving(self) -> bool:
-        """Whether somebody who was told to leave is still here."""
-        return any(worker.told for worker in self.workers)
+    def any_stopping(self) -> bool:
+        """Whether a worker that got SIGTERM still runs."""
+        return any(worker.stopping for worker in self.workers)
 
     def stop(self) -> list[int]:
-        """SIGTERM to all; their exit codes."""
+        """Send SIGTERM to all workers, and return their exit codes."""
         for worker in self.workers:
             worker.terminate()
-        codes = [worker.wait(_HASTE_S) for worker in self.workers]
+        codes = [worker.wait(_STOP_TIMEOUT_S) for worker in self.workers]
         self.workers = []
         return codes
 
 
 class Worker:
-    """One process."""
+    """One worker process."""
 
     def __init__(
         self,
@@ -118,9 +123,11 @@ class Worker:
         environment: dict[str, str],
         log: Path,
     ) -> None:
-        self.told = False
-        """To leave."""
-        self._process = context.Process(target=_live, args=(main, environment, log), daemon=True)
+        self.stopping = False
+        """Whether it got SIGTERM."""
+        self._process = context.Process(
+            target=_run_in_child, args=(main, environment, log), daemon=True
+        )
         self._process.start()
 
     @property
@@ -132,7 +139,7 @@ class Worker:
         self._process.join()
 
     def terminate(self) -> None:
-        self.told = True
+        self.stopping = True
         self._process.terminate()
 
     def freeze(self) -> None:
@@ -142,7 +149,7 @@ class Worker:
         self._send(signal.SIGCONT)
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit code; negative for a signal, and SIGKILL after `timeout_s`."""
+        """Return the exit code, negative for a signal. Send SIGKILL after `timeout_s`."""
         self._process.join(timeout_s)
         if self.alive:
             self.kill()
@@ -152,12 +159,12 @@ class Worker:
     def _send(self, number: int) -> None:
         if self.alive:
             assert self._process.pid is not None
-            with suppress(ProcessLookupError):  # it died a moment ago
+            with suppress(ProcessLookupError):  # the process may die after the check
                 os.kill(self._process.pid, number)
 
 
-def _live(main: Main, environment: dict[str, str], log: Path) -> None:
-    threading.Thread(target=_leave_with_the_suite, daemon=True).start()
+def _run_in_child(main: Main, environment: dict[str, str], log: Path) -> None:
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.environ.update(environment)
     with log.open("wb") as output:
         for stream in (1, 2):
@@ -165,9 +172,9 @@ def _live(main: Main, environment: dict[str, str], log: Path) -> None:
     main()
 
 
-def _leave_with_the_suite() -> None:
-    """Also if that was killed and could not clean up."""
-    suite = multiprocessing.parent_process()
-    assert suite is not None
-    suite.join()
+def _exit_with_parent() -> None:
+    """End with the parent process, even if that was killed and could not clean up."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The other processes of a run: those that ask, and the one that stores."""
+"""The producer processes and the S3 process of a chaos run."""
 
 import json
 import os
@@ -10,26 +10,26 @@ from types import TracebackType
 from typing import Final, Self
 
 from imagefleet.shared.redis_client.child_process import die_with_parent
-from tests.chaos.orders import Order, Producer, write
+from tests.chaos.planned_jobs import PlannedJob, ProducerKind, write
 
 ROOT: Final = Path(__file__).parents[2]
 PUTS: Final = "puts"
-"""Among the kinds of faults: the puts there were in all."""
+"""The key for the number of all puts, among the counts of faults."""
 
 
 class Producers:
-    """One process for each kind of producer."""
+    """The producer processes, one for each kind of producer."""
 
     def __init__(
         self,
-        orders: Sequence[Order],
+        planned: Sequence[PlannedJob],
         environment: Mapping[str, str],
         folder: Path,
-        module: str = "tests.chaos.producers",
+        module: str = "tests.chaos.producer_process",
     ) -> None:
-        path = folder / "orders.jsonl"
-        write(orders, path)
-        self._journals = {kind: folder / f"accepted by {kind}" for kind in Producer}
+        path = folder / "planned.jsonl"
+        write(planned, path)
+        self._journals = {kind: folder / f"accepted by {kind}" for kind in ProducerKind}
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", module, kind.value, path, journal],
@@ -54,21 +54,23 @@ class Producers:
             process.wait()
 
     def done(self) -> bool:
+        """Whether all have ended. Raise AssertionError if one failed."""
         codes = [process.poll() for process in self._processes]
         assert not any(codes), f"producers ended with {codes}"
         return None not in codes
 
     def accepted(self) -> list[str]:
+        """Return the ids of the jobs that the fleet accepted."""
         return [job_id for path in self._journals.values() for job_id in path.read_text().split()]
 
 
-class Bucket:
-    """The S3 process; see `tests.chaos.bucket`."""
+class FaultyS3Process:
+    """The S3 process. See `tests.chaos.faulty_s3`."""
 
     def __init__(self, seed: int, log: Path) -> None:
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.bucket", str(seed)],
+                [sys.executable, "-m", "tests.chaos.faulty_s3", str(seed)],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -78,7 +80,7 @@ class Bucket:
             )
         addresses = json.loads(self._answer())
         self.url: str = addresses["url"]
-        self.honest_url: str = addresses["honest_url"]
+        self.direct_url: str = addresses["direct_url"]
         self.environment: dict[str, str] = addresses["environment"]
 
     def __enter__(self) -> Self:
@@ -94,7 +96,7 @@ class Bucket:
         self._process.communicate()
 
     def faults(self) -> dict[str, int]:
-        """How many there were, by kind, and of how many puts."""
+        """Return the number of faults by kind, and the number of puts under `PUTS`."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()

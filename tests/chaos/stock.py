@@ -1,7 +1,8 @@
-"""`python -m tests.chaos.stock`: the same mischief on plain Celery, for comparison.
+"""`python -m tests.chaos.stock`: inject the same faults into plain Celery, for comparison.
 
-It has it easier: no poison prompts (one would be redelivered for ever), no withdrawals, no storage,
-no callbacks to deliver. Exit code 1 if its ledger is clean: then the suite would be too weak.
+Its task is easier: there are no poison prompts (Celery would redeliver one for ever), no
+cancellations, no storage and no callbacks. The exit code is 1 if the audit finds no problem,
+because then the faults are too weak to prove anything.
 """
 
 import secrets
@@ -18,95 +19,111 @@ import redis
 
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.chaos.audit import AuditReport
+from tests.chaos.faults import FaultInjector
 from tests.chaos.fleet import Fleet
-from tests.chaos.ledger import Ledger
-from tests.chaos.mischief import Mischief
-from tests.chaos.orders import draw
+from tests.chaos.planned_jobs import draw_jobs
 from tests.chaos.processes import Producers
-from tests.chaos.stock_app import BEGUN, FINISHED, URL, VISIBILITY_S, stock_worker
-from tests.chaos.suite import Plan
+from tests.chaos.stock_app import FINISHED, STARTED, URL, VISIBILITY_S, run_stock_worker
+from tests.chaos.suite import ChaosConfig
 
 _IMPORTS = ("celery.bin.celery", "celery.apps.worker", "celery.concurrency.thread", "kombu")
-_QUIET_S = 12.0 * VISIBILITY_S
-"""Nothing finished for so long: nothing more will come."""
+_QUIET_TIMEOUT_S = 12.0 * VISIBILITY_S
+"""Seconds without a finished job after which no more are expected."""
 
 
-def run(plan: Plan, folder: Path) -> Ledger:
+def run(config: ChaosConfig, folder: Path) -> AuditReport:
     with ExitStack() as stack:
         server = stack.enter_context(LocalRedisServer(folder / "redis"))
-        orders = draw(
-            plan.seed, jobs=plan.jobs, seconds=0.9 * plan.seconds, killers=0, callback_url=""
+        planned = draw_jobs(
+            config.seed, jobs=config.jobs, seconds=0.9 * config.seconds, killers=0, callback_url=""
         )
         environment = {URL: server.url}
         producers = stack.enter_context(
-            Producers(orders, environment, folder, module="tests.chaos.stock_app")
+            Producers(planned, environment, folder, module="tests.chaos.stock_app")
         )
         workers = folder / "workers"
         fleet = stack.enter_context(
-            Fleet(workers, environment, size=plan.workers, main=stock_worker, imports=_IMPORTS)
+            Fleet(
+                workers, environment, size=config.workers, main=run_stock_worker, imports=_IMPORTS
+            )
         )
-        mischief = Mischief(fleet, server, plan.seed, plan.lease_s)
-        mischief.play(plan.seconds, lambda: None)
+        injector = FaultInjector(fleet, server, config.seed, config.lease_s)
+        injector.run(config.seconds, lambda: None)
         fleet.thaw_all()
         client = connect(server.url)
-        wait_until_quiet(client, fleet, producers, plan)
+        wait_until_quiet(client, fleet, producers, config)
         fleet.stop()
-        ledger = Ledger(title=f"Stock transport: {plan.jobs:,} jobs, {plan.seconds:.0f} s of chaos")
-        for deed, count in mischief.counts.items():
-            ledger.note("what was done to it", deed, count)
-        audit(ledger, producers.accepted(), client)
-    return ledger
+        report = AuditReport(
+            title=f"Stock transport: {config.jobs:,} jobs, {config.seconds:.0f} s of chaos"
+        )
+        for fault, count in injector.counts.items():
+            report.note("injected faults", fault, count)
+        audit(report, producers.accepted(), client)
+    return report
 
 
-def wait_until_quiet(client: redis.Redis, fleet: Fleet, producers: Producers, plan: Plan) -> None:
+def wait_until_quiet(
+    client: redis.Redis, fleet: Fleet, producers: Producers, config: ChaosConfig
+) -> None:
     changed, before = time.monotonic(), -1
-    while time.monotonic() < changed + _QUIET_S:
-        fleet.fill()
+    while time.monotonic() < changed + _QUIET_TIMEOUT_S:
+        fleet.refill()
         with suppress(redis.RedisError):
             runs = client.scard(FINISHED)
             if runs != before or not producers.done():
                 changed, before = time.monotonic(), runs
-            elif len(_runs(client, FINISHED)) == plan.jobs and not client.exists("unacked"):
+            elif len(_runs(client, FINISHED)) == config.jobs and not client.exists("unacked"):
                 return
         time.sleep(0.5)
 
 
-def audit(ledger: Ledger, accepted: list[str], client: redis.Redis) -> None:
-    begun, finished = _runs(client, BEGUN), _runs(client, FINISHED)
+def audit(report: AuditReport, accepted: list[str], client: redis.Redis) -> None:
+    started, finished = _runs(client, STARTED), _runs(client, FINISHED)
     section = "jobs"
-    ledger.note(section, "submitted", len(accepted))
-    ledger.note(section, "finished at least once", len(finished))
-    ledger.note(section, "runs begun in all", begun.total())
-    ledger.never(section, "lost", set(accepted) - finished.keys())
-    doubled = [job_id for job_id, times in finished.items() if times > 1]
-    ledger.never(section, "reported finished more than once", doubled)
+    report.note(section, "submitted", len(accepted))
+    report.note(section, "finished at least once", len(finished))
+    report.note(section, "runs started in all", started.total())
+    report.expect_none(section, "lost", set(accepted) - finished.keys())
+    duplicated = [job_id for job_id, times in finished.items() if times > 1]
+    report.expect_none(section, "reported finished more than once", duplicated)
     left = [key for key in client.scan_iter() if key.startswith(("unacked", "celery\x06"))]
-    ledger.note("left in Redis", "unacked messages", client.hlen("unacked"))
-    ledger.note("left in Redis", "waiting messages", client.llen("celery"))
-    ledger.note("left in Redis", "keys of the transport", len(left))
+    report.note("left in Redis", "unacked messages", client.hlen("unacked"))
+    report.note("left in Redis", "waiting messages", client.llen("celery"))
+    report.note("left in Redis", "keys of the transport", len(left))
 
 
 def _runs(client: redis.Redis, key: str) -> Counter[str]:
-    """How often each job was noted there."""
+    """Return how many runs of each job the set at `key` holds."""
     runs = cast(set[str], client.smembers(key))
     return Counter(run.partition(" ")[0] for run in runs)
 
 
 @click.command()
-@click.option("--seed", type=int, default=None, help="To draw the same again. Default: any.")
-@click.option("--jobs", default=Plan.jobs, show_default=True)
-@click.option("--seconds", default=Plan.seconds, show_default=True, help="Of mischief.")
-@click.option("--out", type=Path, default=None, help="Writes the table there too.")
+@click.option(
+    "--seed",
+    type=int,
+    default=None,
+    help="Draw the same jobs and faults as an earlier run. Default: a random seed.",
+)
+@click.option("--jobs", default=ChaosConfig.jobs, show_default=True)
+@click.option(
+    "--seconds",
+    default=ChaosConfig.seconds,
+    show_default=True,
+    help="How long faults are injected.",
+)
+@click.option("--out", type=Path, default=None, help="Write the table to this file too.")
 def main(seed: int | None, jobs: int, seconds: float, out: Path | None) -> None:
     seed = secrets.randbits(32) if seed is None else seed
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="chaos-stock-") as name:
-        ledger = run(Plan(seed=seed, jobs=jobs, seconds=seconds), Path(name))
-    print(ledger.markdown())
+        report = run(ChaosConfig(seed=seed, jobs=jobs, seconds=seconds), Path(name))
+    print(report.markdown())
     if out is not None:
-        out.write_text(ledger.markdown())
-    print("; ".join(ledger.wrong) or "nothing lost, nothing doubled: the suite is too weak")
-    sys.exit(not ledger.wrong)
+        out.write_text(report.markdown())
+    print("; ".join(report.problems) or "nothing lost or duplicated: the faults are too weak")
+    sys.exit(not report.problems)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The same work on Celery's own Redis transport, set up as its documentation advises.
+"""The same jobs on Celery's own Redis transport, configured as Celery's documentation advises.
 
-`python -m tests.chaos.stock_app KIND ORDERS JOURNAL` is a producer of it. Each finished run of a
-task is written down: that stands for the callback a customer would get.
+`python -m tests.chaos.stock_app KIND JOBS JOURNAL` runs a producer. Each finished run of a task is
+recorded in a set, which stands for the callback that a customer would get.
 """
 
 import os
@@ -14,16 +14,16 @@ from typing import Final
 from celery import Celery
 
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, celery_url, connect
-from tests.chaos.orders import Order, Producer, read
-from tests.chaos.producers import due, send_task, until_accepted
+from tests.chaos.planned_jobs import PlannedJob, ProducerKind, read
+from tests.chaos.producer_process import due_chunks, send_task, submit_until_accepted
 
 URL: Final = "IMAGEFLEET_REDIS_URL"
 TASK: Final = "stock.render"
-BEGUN: Final = "stock:begun"
+STARTED: Final = "stock:begun"
 FINISHED: Final = "stock:finished"
-"""Sets of "job run": a resent note of the same run counts once."""
+"""A set of "job run", as `STARTED` is. A repeated command for the same run counts once."""
 VISIBILITY_S: Final = 6
-"""Longer than any task here, and so short that redelivery can be waited for."""
+"""Seconds. Longer than any task here, and short enough to wait for redelivery."""
 _STEP_S: Final = 0.05
 _THREADS: Final = "8"
 
@@ -44,42 +44,42 @@ def create_app(url: str) -> Celery:
             "unacked_restore_throttle": 1,
         },
     )
-    patient = connect(url, retries=RETRY_FOREVER)
+    client = connect(url, retries=RETRY_FOREVER)
 
     @app.task(name=TASK)
     def render(job_id: str, steps: int) -> str:
         run = f"{job_id} {uuid.uuid4().hex}"
-        patient.sadd(BEGUN, run)
+        client.sadd(STARTED, run)
         time.sleep(steps * _STEP_S)
-        patient.sadd(FINISHED, run)
+        client.sadd(FINISHED, run)
         return job_id
 
     return app
 
 
-def stock_worker() -> None:
+def run_stock_worker() -> None:
     options = ["worker", "-P", "threads", "-c", _THREADS, "--without-gossip", "--without-mingle"]
     create_app(os.environ[URL]).worker_main([*options, "--loglevel", "INFO"])
 
 
-def produce(kind: Producer, orders: Path, journal: Path) -> None:
+def produce(kind: ProducerKind, planned: Path, journal: Path) -> None:
     app = create_app(os.environ[URL])
 
-    def submit(bundle: list[Order]) -> None:
-        [order] = bundle
-        steps = order.parameters["num_inference_steps"]
-        send_task(app, TASK, args=[order.id, steps], task_id=order.id)
+    def submit(chunk: list[PlannedJob]) -> None:
+        [job] = chunk
+        steps = job.parameters["num_inference_steps"]
+        send_task(app, TASK, args=[job.id, steps], task_id=job.id)
 
-    mine = [order for order in read(orders) if order.producer is kind]
+    mine = [job for job in read(planned) if job.producer is kind]
     with journal.open("w") as lines:
-        for bundle in due(mine, time.monotonic(), 1):
-            if bundle:
-                until_accepted(submit, bundle)
-                lines.write(f"{bundle[0].id}\n")
+        for chunk in due_chunks(mine, time.monotonic(), 1):
+            if chunk:
+                submit_until_accepted(submit, chunk)
+                lines.write(f"{chunk[0].id}\n")
                 lines.flush()
             else:
                 time.sleep(_STEP_S)
 
 
 if __name__ == "__main__":
-    produce(Producer(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
+    produce(ProducerKind(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

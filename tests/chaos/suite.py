@@ -1,6 +1,6 @@
-"""One run: servers, workers, producers, mischief, peace, audit.
+"""One chaos run: start everything, inject faults, let the jobs finish, and audit the results.
 
-Goes in: a `Plan`. Comes out: a `Ledger`. The order of things is that of `run`.
+A `ChaosConfig` goes in and an `AuditReport` comes out.
 """
 
 import os
@@ -20,20 +20,20 @@ from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store
-from tests.chaos.fleet import Fleet, our_worker
-from tests.chaos.ledger import (
-    Ledger,
+from tests.chaos.audit import (
+    AuditReport,
     audit_callbacks,
     audit_keys,
     audit_records,
     audit_tenants,
-    end_of,
+    terminal_fields,
 )
-from tests.chaos.mailbox import Mailbox
-from tests.chaos.mischief import Mischief
-from tests.chaos.orders import SIZES, Order, draw
-from tests.chaos.pictures import audit_pictures
-from tests.chaos.processes import PUTS, Bucket, Producers
+from tests.chaos.audit_images import audit_images
+from tests.chaos.faults import FaultInjector
+from tests.chaos.fleet import Fleet, run_worker
+from tests.chaos.planned_jobs import SIZES, PlannedJob, draw_jobs
+from tests.chaos.processes import PUTS, FaultyS3Process, Producers
+from tests.chaos.webhook_receiver import FlakyReceiver
 
 NAMESPACE: Final = "chaos"
 _IMPORTS: Final = (
@@ -49,115 +49,123 @@ _IMPORTS: Final = (
     "imagefleet.worker.cli",
     "imagefleet.worker.celery_app.tasks",
 )
-_LOOK_EVERY_S: Final = 1.0
-_HURRY_EVERY_S: Final = 10.0
+_POLL_EVERY_S: Final = 1.0
+_CALLBACKS_DUE_EVERY_S: Final = 10.0
 _CHUNK: Final = 500
 _DRAIN_S: Final = "1"
-"""Less than a picture may take to be stored: some are handed back."""
+"""Seconds. Storing an image can take longer, so that some jobs are requeued."""
 _LAST_DRAIN_S: Final = 60.0
-"""Of those who end the run. Nothing is under way then, so only a hang takes so long, however busy
-the machine is."""
+"""Seconds for the workers that end the run. They have no jobs left, so that only a hang takes so
+long, even on a busy machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How much, how long, and from which seed everything is drawn."""
+class ChaosConfig:
+    """The size and length of a chaos run, and the seed of its jobs and faults."""
 
     seed: int
     jobs: int = 5_200
     seconds: float = 480.0
-    """Of mischief. Then everything left is finished in peace."""
-    patience_s: float = 300.0
-    """Then, with nothing more coming to an end for so long, whatever is open counts as lost."""
+    """Seconds of faults. The remaining jobs then finish without new faults."""
+    stall_timeout_s: float = 300.0
+    """Seconds without progress after which the jobs that have not ended count as lost."""
     workers: int = 4
     killers: int = 6
     lease_s: float = 3.0
     model: str = "fake:seconds=0.05,capacity=8"
 
 
-def run(plan: Plan, folder: Path) -> Ledger:
-    """Raises AssertionError if a server or a producer fails; the fleet's faults are counted."""
+def run(config: ChaosConfig, folder: Path) -> AuditReport:
+    """Run the fleet under faults and return the audit.
+
+    Raises:
+        AssertionError: a server or a producer failed. The fleet's failures are in the report.
+    """
     began = time.monotonic()
-    ledger = Ledger(title=f"{plan.jobs:,} jobs, {plan.seconds:.0f} s of chaos")
+    report = AuditReport(title=f"{config.jobs:,} jobs, {config.seconds:.0f} s of chaos")
     with ExitStack() as stack:
         server = stack.enter_context(LocalRedisServer(folder / "redis"))
-        bucket = stack.enter_context(Bucket(plan.seed, folder / "bucket.log"))
-        mailbox = stack.enter_context(Mailbox(plan.seed))
-        orders = draw(
-            plan.seed,
-            jobs=plan.jobs,
-            seconds=0.9 * plan.seconds,
-            killers=plan.killers,
-            callback_url=mailbox.url,
+        s3 = stack.enter_context(FaultyS3Process(config.seed, folder / "s3.log"))
+        receiver = stack.enter_context(FlakyReceiver(config.seed))
+        planned = draw_jobs(
+            config.seed,
+            jobs=config.jobs,
+            seconds=0.9 * config.seconds,
+            killers=config.killers,
+            callback_url=receiver.url,
         )
-        environment = _environment(plan, server, bucket, mailbox)
-        producers = stack.enter_context(Producers(orders, environment, folder))
+        environment = _environment(config, server, s3, receiver)
+        producers = stack.enter_context(Producers(planned, environment, folder))
         workers = folder / "workers"
         fleet = stack.enter_context(
-            Fleet(workers, environment, size=plan.workers, main=our_worker, imports=_IMPORTS)
+            Fleet(workers, environment, size=config.workers, main=run_worker, imports=_IMPORTS)
         )
-        watch = Watch(server, [order.id for order in orders])
-        mischief = Mischief(fleet, server, plan.seed, plan.lease_s)
-        mischief.play(plan.seconds, watch.look)
-        mailbox.calm = True
+        watcher = RecordWatcher(server, [job.id for job in planned])
+        injector = FaultInjector(fleet, server, config.seed, config.lease_s)
+        injector.run(config.seconds, watcher.poll)
+        receiver.always_up = True
         fleet.thaw_all()
-        fleet.relieve(_LAST_DRAIN_S)
-        make_peace(plan, fleet, producers, watch)
-        note_mischief(ledger, plan, mischief, fleet.started, bucket.faults())
-        note_codes(ledger, fleet.stop())
-        audit(ledger, orders, producers.accepted(), watch, bucket, mailbox)
-    ledger.note("time", "all in all, seconds", round(time.monotonic() - began))
-    return ledger
+        fleet.replace_all(_LAST_DRAIN_S)
+        finish_undisturbed(config, fleet, producers, watcher)
+        report_faults(report, config, injector, fleet.started, s3.faults())
+        report_exit_codes(report, fleet.stop())
+        audit(report, planned, producers.accepted(), watcher, s3, receiver)
+    report.note("time", "total, seconds", round(time.monotonic() - began))
+    return report
 
 
 def audit(
-    ledger: Ledger,
-    orders: Sequence[Order],
+    report: AuditReport,
+    planned: Sequence[PlannedJob],
     accepted: Sequence[str],
-    watch: "Watch",
-    bucket: Bucket,
-    mailbox: Mailbox,
+    watcher: "RecordWatcher",
+    s3: FaultyS3Process,
+    receiver: FlakyReceiver,
 ) -> None:
-    found = watch.read_all()
-    audit_records(ledger, orders, accepted, found, watch.first_ends)
-    with _environ(bucket.environment):
-        store = open_store(bucket.honest_url)
-    audit_pictures(ledger, {order.id: order for order in orders}, found, store)
-    audit_callbacks(ledger, orders, found, mailbox)
-    audit_tenants(ledger, orders, found)
-    failed = [job_id for job_id, status in found.items() if status.state is State.FAILED]
-    audit_keys(ledger, watch.client, NAMESPACE, failed)
+    statuses = watcher.read_all()
+    audit_records(report, planned, accepted, statuses, watcher.first_terminal)
+    with _environ(s3.environment):
+        store = open_store(s3.direct_url)
+    audit_images(report, {job.id: job for job in planned}, statuses, store)
+    audit_callbacks(report, planned, statuses, receiver)
+    audit_tenants(report, planned, statuses)
+    failed = [job_id for job_id, status in statuses.items() if status.state is State.FAILED]
+    audit_keys(report, watcher.client, NAMESPACE, failed)
 
 
-def make_peace(plan: Plan, fleet: Fleet, producers: Producers, watch: "Watch") -> None:
-    """Let the producers and the fleet come to their end. Nothing is killed any more, but storage
-    stays as it was."""
-    left, changed_at, hurried_at = -1, time.monotonic(), -_HURRY_EVERY_S
-    while time.monotonic() < changed_at + plan.patience_s:
-        fleet.fill()
-        watch.look()
-        owed = watch.client.zcard(f"{NAMESPACE}:outbox")
-        if left != len(watch.open) + owed:
-            left, changed_at = len(watch.open) + owed, time.monotonic()
-        if producers.done() and not watch.open:
-            if time.monotonic() > hurried_at + _HURRY_EVERY_S:
-                bring_callbacks_forward(watch.client)
-                hurried_at = time.monotonic()
-            if not fleet.leaving and nothing_under_way(watch.client, living=len(fleet.workers)):
+def finish_undisturbed(
+    config: ChaosConfig, fleet: Fleet, producers: Producers, watcher: "RecordWatcher"
+) -> None:
+    """Wait until the producers and all jobs have ended. No more workers are killed, but storage
+    still fails one put in ten."""
+    left, changed_at, callbacks_due_at = -1, time.monotonic(), -_CALLBACKS_DUE_EVERY_S
+    while time.monotonic() < changed_at + config.stall_timeout_s:
+        fleet.refill()
+        watcher.poll()
+        waiting = watcher.client.zcard(f"{NAMESPACE}:outbox")
+        if left != len(watcher.open) + waiting:
+            left, changed_at = len(watcher.open) + waiting, time.monotonic()
+        if producers.done() and not watcher.open:
+            if time.monotonic() > callbacks_due_at + _CALLBACKS_DUE_EVERY_S:
+                make_callbacks_due(watcher.client)
+                callbacks_due_at = time.monotonic()
+            if not fleet.any_stopping and is_idle(watcher.client, living=len(fleet.workers)):
                 return
         time.sleep(0.1)
 
 
-def bring_callbacks_forward(client: redis.Redis) -> None:
-    """Their schedule is three days long; nobody wants to wait for it here."""
-    owed = client.zrange(f"{NAMESPACE}:outbox", 0, -1)
-    if owed:
-        client.zadd(f"{NAMESPACE}:outbox", dict.fromkeys(owed, 0.0), xx=True)
+def make_callbacks_due(client: redis.Redis) -> None:
+    """Make all waiting callbacks due now, since their retry schedule is three days long."""
+    waiting = client.zrange(f"{NAMESPACE}:outbox", 0, -1)
+    if waiting:
+        client.zadd(f"{NAMESPACE}:outbox", {str(each): 0.0 for each in waiting}, xx=True)
 
 
-def nothing_under_way(client: redis.Redis, living: int) -> bool:
-    """Nor is anybody's death unnoticed: who was killed last still has a lease for a while, and it
-    takes a living worker to clear that away."""
+def is_idle(client: redis.Redis, living: int) -> bool:
+    """Whether nothing is in flight or waiting, and only the `living` workers hold a lease.
+
+    The lease of a killed worker remains until a living one reclaims it.
+    """
     names = ("outbox", "later", "deliveries", "queues")
     keys = [f"{NAMESPACE}:{name}" for name in names]
     claims = next(client.scan_iter(f"{NAMESPACE}:claims:*", count=10_000), None)
@@ -165,80 +173,85 @@ def nothing_under_way(client: redis.Redis, living: int) -> bool:
     return not client.exists(*keys) and claims is None and leases == living
 
 
-class Watch:
-    """Looks at the records from outside, and remembers each job's end as it was at first."""
+class RecordWatcher:
+    """The record watcher polls the job records and keeps each job's terminal fields when it first
+    sees them."""
 
     def __init__(self, server: LocalRedisServer, ids: Sequence[str]) -> None:
         self.client = connect(server.url)
         self.open = list(ids)
-        self.first_ends: dict[str, str] = {}
+        self.first_terminal: dict[str, str] = {}
         self._ids = list(ids)
         self._records = JobRecords(self.client, NAMESPACE, 3600)
-        self._looked_at = 0.0
+        self._polled_at = 0.0
 
-    def look(self) -> None:
-        if time.monotonic() < self._looked_at + _LOOK_EVERY_S:
+    def poll(self) -> None:
+        if time.monotonic() < self._polled_at + _POLL_EVERY_S:
             return
         with suppress(redis.RedisError):
             states = zip(self.open, self._records.states(self.open), strict=True)
             ended = [job_id for job_id, state in states if state in TERMINAL]
             for status in self._records.read(ended):
                 assert status is not None
-                self.first_ends[status.id] = end_of(status)
-            self.open = [job_id for job_id in self.open if job_id not in self.first_ends]
-        self._looked_at = time.monotonic()
+                self.first_terminal[status.id] = terminal_fields(status)
+            self.open = [job_id for job_id in self.open if job_id not in self.first_terminal]
+        self._polled_at = time.monotonic()
 
     def read_all(self) -> dict[str, JobStatus]:
-        """Every record there is, whether anybody ordered it or not."""
+        """Return every record in Redis, planned or not."""
         prefix = f"{NAMESPACE}:job:"
         ids = [key.removeprefix(prefix) for key in self.client.scan_iter(f"{prefix}*", count=1000)]
-        found: dict[str, JobStatus] = {}
+        statuses: dict[str, JobStatus] = {}
         for at in range(0, len(ids), _CHUNK):
             for status in self._records.read(ids[at : at + _CHUNK]):
                 assert status is not None
-                found[status.id] = status
-        return found
+                statuses[status.id] = status
+        return statuses
 
 
 def _environment(
-    plan: Plan, server: LocalRedisServer, bucket: Bucket, mailbox: Mailbox
+    config: ChaosConfig, server: LocalRedisServer, s3: FaultyS3Process, receiver: FlakyReceiver
 ) -> dict[str, str]:
     return {
-        **bucket.environment,
+        **s3.environment,
         "IMAGEFLEET_REDIS_URL": server.url,
         "IMAGEFLEET_NAMESPACE": NAMESPACE,
-        "IMAGEFLEET_MODEL": plan.model,
+        "IMAGEFLEET_MODEL": config.model,
         "IMAGEFLEET_SHAPES": ",".join(f"{height}x{width}" for height, width in SIZES),
-        "IMAGEFLEET_STORAGE_URL": bucket.url,
-        "IMAGEFLEET_LEASE_S": str(plan.lease_s),
+        "IMAGEFLEET_STORAGE_URL": s3.url,
+        "IMAGEFLEET_LEASE_S": str(config.lease_s),
         "IMAGEFLEET_DRAIN_S": _DRAIN_S,
-        # Where a worker dies every two seconds, and Redis and storage with them, one job in five is
-        # taken over, and of those one in three once more: with the default of 4 harmless prompts
-        # would be given up.
+        # A worker dies every two seconds, and Redis and storage fail as well: one job in five is
+        # delivered again, and one in three of those once more. With the default of 4, harmless
+        # prompts would become dead letters.
         "IMAGEFLEET_MAX_DELIVERIES": "10",
-        "IMAGEFLEET_WEBHOOK_SECRETS": mailbox.secret,
+        "IMAGEFLEET_WEBHOOK_SECRETS": receiver.secret,
         "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
     }
 
 
-def note_mischief(
-    ledger: Ledger, plan: Plan, mischief: Mischief, started: int, faults: Mapping[str, int]
+def report_faults(
+    report: AuditReport,
+    config: ChaosConfig,
+    injector: FaultInjector,
+    started: int,
+    faults: Mapping[str, int],
 ) -> None:
-    section = "what was done to it"
-    ledger.note(section, "seed", plan.seed)
-    for deed, count in mischief.counts.items():
-        ledger.note(section, deed, count)
-    ledger.note(section, "workers started in all", started)
-    ledger.note(section, "puts at S3", faults[PUTS])
+    section = "injected faults"
+    report.note(section, "seed", config.seed)
+    for fault, count in injector.counts.items():
+        report.note(section, fault, count)
+    report.note(section, "workers started in all", started)
+    report.note(section, "puts at S3", faults[PUTS])
     for what, count in sorted(faults.items()):
         if what != PUTS:
-            ledger.note(section, f"of them {what}", count)
+            report.note(section, f"of them {what}", count)
 
 
-def note_codes(ledger: Ledger, codes: Sequence[int]) -> None:
-    """SIGTERM itself ends a worker that had not come so far as to hear it."""
-    unwell = [code for code in codes if code not in (0, -signal.SIGTERM)]
-    ledger.never("what was done to it", "workers that did not end well at last", unwell)
+def report_exit_codes(report: AuditReport, codes: Sequence[int]) -> None:
+    """Report workers that failed at the end. SIGTERM may end one before it installs its handler."""
+    failed = [code for code in codes if code not in (0, -signal.SIGTERM)]
+    report.expect_none("injected faults", "workers that failed at the end", failed)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The chaos suite itself, for as long as a test may take; `make chaos` is the long one."""
+"""A short chaos run; `make chaos` is the long one."""
 
 import os
 import subprocess
@@ -8,14 +8,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_no_prompt_is_lost_doubled_or_foreign_whatever_dies(tmp_path: Path) -> None:
-    """In a process of its own: it starts servers, forks workers and is in earnest about signals.
+def test_no_job_is_lost_duplicated_or_foreign_when_parts_are_killed(tmp_path: Path) -> None:
+    """The run has its own process, because it starts servers, forks workers and sends signals.
 
-    `CHAOS_SEED` draws the same again; the seed is printed.
+    The seed is printed. `CHAOS_SEED` repeats the jobs and faults of an earlier run.
     """
     seed = ["--seed", os.environ["CHAOS_SEED"]] if "CHAOS_SEED" in os.environ else []
     size = ["--jobs", "500", "--seconds", "45", "--killers", "2"]
-    command = [sys.executable, "-m", "tests.chaos", *size, *seed, "--folder", tmp_path]
+    command = [sys.executable, "-m", "tests.chaos", *size, *seed, "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,6 +1,6 @@
-"""Everything that is done to the fleet while it works, at random, from a seed.
+"""Fault injection: kill, freeze and disconnect parts of the fleet at random times from a seed.
 
-Runs in the main thread: a Redis started from another one would end with that thread.
+It runs in the main thread, because a Redis started from another thread would end with that thread.
 """
 
 import random
@@ -24,14 +24,14 @@ _CRASH_EVERY_S: Final = 40.0
 _TICK_S: Final = 0.05
 
 
-class Mischief:
-    """`play` until the time is over. `counts` tells what was done."""
+class FaultInjector:
+    """The fault injector kills and freezes workers and Redis; `counts` has the number by kind."""
 
     def __init__(self, fleet: Fleet, server: LocalRedisServer, seed: int, lease_s: float) -> None:
         self._fleet, self._server, self._lease_s = fleet, server, lease_s
         self._rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self._deeds: list[tuple[float, Callable[[], None]]] = [
+        self._faults: list[tuple[float, Callable[[], None]]] = [
             (KILL_EVERY_S, self._kill),
             (_FREEZE_EVERY_S, self._freeze),
             (_TERMINATE_EVERY_S, self._terminate),
@@ -39,16 +39,16 @@ class Mischief:
             (_CRASH_EVERY_S, self._crash),
         ]
 
-    def play(self, seconds: float, meanwhile: Callable[[], None]) -> None:
-        """For `seconds`; `meanwhile` is called at every turn."""
+    def run(self, seconds: float, meanwhile: Callable[[], None]) -> None:
+        """Inject faults for `seconds`, and call `meanwhile` in every iteration."""
         began = time.monotonic()
-        due = [began + self._pause(every_s) for every_s, _ in self._deeds]
+        due = [began + self._pause(every_s) for every_s, _ in self._faults]
         while time.monotonic() < began + seconds:
-            for number, (every_s, deed) in enumerate(self._deeds):
+            for number, (every_s, inject) in enumerate(self._faults):
                 if time.monotonic() >= due[number]:
-                    deed()
+                    inject()
                     due[number] += self._pause(every_s)
-            self._fleet.fill()
+            self._fleet.refill()
             meanwhile()
             time.sleep(_TICK_S)
 
@@ -60,25 +60,25 @@ class Mischief:
         self.counts["kill -9 of a worker"] += 1
 
     def _freeze(self) -> None:
-        """For longer than its lease."""
-        if awake := self._fleet.awake():
+        """Stop a worker for longer than its lease."""
+        if not_frozen := self._fleet.not_frozen():
             seconds = self._lease_s * self._rng.uniform(1.5, 3.0)
-            self._fleet.freeze(self._rng.choice(awake), seconds)
+            self._fleet.freeze(self._rng.choice(not_frozen), seconds)
             self.counts["SIGSTOP beyond the lease, SIGCONT"] += 1
 
     def _terminate(self) -> None:
-        if awake := self._fleet.awake():
-            self._rng.choice(awake).terminate()
+        if not_frozen := self._fleet.not_frozen():
+            self._rng.choice(not_frozen).terminate()
             self.counts["SIGTERM with 1 s to drain"] += 1
 
     def _disconnect(self) -> None:
-        """Every connection of a client, blocked in a command or not."""
+        """Close every client's connection, also those blocked in a command."""
         with connect(self._server.url) as client, suppress(redis.RedisError):
             client.execute_command("CLIENT", "KILL", "TYPE", "normal")
         self.counts["CLIENT KILL TYPE normal"] += 1
 
     def _crash(self) -> None:
-        """Redis dies and comes back from its append-only file."""
+        """Kill Redis and restart it from its append-only file."""
         self._server.kill()
         time.sleep(self._rng.uniform(0.1, 2.0))
         self._server.start()

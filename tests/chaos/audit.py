@@ -1,0 +1,183 @@
+"""The audit of a chaos run: counts, and a sentence for each thing that must not have happened.
+
+Each `audit_…` reads one kind of result and writes into the report. What is expected follows from
+the planned jobs alone; the audit takes nothing from the fleet's own counters.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from redis import Redis
+
+from imagefleet.shared.errors import TooManyDeliveries
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import CallbackEvent, State
+from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.webhooks.signature import webhook_id
+from tests.chaos.planned_jobs import ALLOWED_STATES, TENANTS, PlannedJob, Scenario
+from tests.chaos.webhook_receiver import FlakyReceiver
+
+_MAX_SHOWN: Final = 5
+_COMPARED_PRIORITIES: Final = (3, 4, 5)
+"""These share one priority level, so that only their tenants differ."""
+_MAY_REMAIN: Final = (
+    "celery-task-meta-",  # Celery's results, until they expire
+    "_kombu.binding",  # the queues that Celery's producers declared
+    "{namespace}:job:",
+    "{namespace}:catalogue",
+    "{namespace}:dead",
+    "{namespace}:outbox:log",
+)
+
+
+@dataclass(kw_only=True)
+class AuditReport:
+    """The report holds sections of counts and a list of problems."""
+
+    title: str
+    sections: dict[str, dict[str, str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def note(self, section: str, what: str, count: object) -> None:
+        self.sections.setdefault(section, {})[what] = str(count)
+
+    def expect_none(self, section: str, what: str, statuses: Collection[object]) -> None:
+        """Note a count that must be 0, and a problem if it is not."""
+        self.note(section, f"**{what}**", len(statuses))
+        if statuses:
+            some = ", ".join(str(each) for each in list(statuses)[:_MAX_SHOWN])
+            self.problems.append(f"{what}: {len(statuses)} ({some})")
+
+    def markdown(self) -> str:
+        lines = [f"### {self.title}", "", "| | |", "|---|---:|"]
+        for section, rows in self.sections.items():
+            lines += [f"| *{section}* | |", *(f"| {what} | {n} |" for what, n in rows.items())]
+        return "\n".join([*lines, ""])
+
+
+def audit_records(
+    report: AuditReport,
+    planned: Sequence[PlannedJob],
+    accepted: Collection[str],
+    statuses: Mapping[str, JobStatus],
+    first_terminal: Mapping[str, str],
+) -> None:
+    """Check that every accepted job has one terminal record, the right one, that never changed.
+
+    `first_terminal` maps a job to its `terminal_fields` when its end was first observed.
+    """
+    section = "jobs"
+    report.note(section, "submitted", len(accepted))
+    states = Counter(statuses[job_id].state for job_id in accepted if job_id in statuses)
+    for state in State:
+        if states[state] or state in (State.SUCCEEDED, State.FAILED, State.CANCELLED):
+            report.note(section, f"{state}", states[state])
+    report.note(section, "poison", sum(job.poison for job in planned))
+    redelivered = [status for status in statuses.values() if status.deliveries > 1]
+    report.note(section, "delivered more than once", len(redelivered))
+    thrice = sum(status.deliveries > 2 for status in redelivered)
+    report.note(section, "delivered more than twice", thrice)
+    report.note(section, "retries of failed attempts", sum(s.retries for s in statuses.values()))
+    ended = {job_id for job_id, status in statuses.items() if status.done}
+    report.expect_none(section, "never accepted", {job.id for job in planned} - set(accepted))
+    report.expect_none(section, "lost", set(accepted) - ended)
+    report.expect_none(section, "foreign records", statuses.keys() - {job.id for job in planned})
+    report.expect_none(section, "wrong terminal states", list(_wrong_states(planned, statuses)))
+    changed = [
+        i
+        for i, end in first_terminal.items()
+        if i not in statuses or end != terminal_fields(statuses[i])
+    ]
+    report.expect_none(section, "changed after they ended", changed)
+
+
+def terminal_fields(status: JobStatus) -> str:
+    """Return as JSON what a producer can see of a job that ended."""
+    return status.model_dump_json(include={"state", "result", "error", "finished_at"})
+
+
+def _wrong_states(
+    planned: Iterable[PlannedJob], statuses: Mapping[str, JobStatus]
+) -> Iterable[str]:
+    for job in planned:
+        status = statuses.get(job.id)
+        if status is None or not status.done:
+            continue
+        code = status.error and status.error.code
+        kills = job.scenario is Scenario.KILLS_WORKER and code != TooManyDeliveries.code
+        if status.state not in ALLOWED_STATES[job.scenario] or kills:
+            yield f"{job.id} was planned to {job.scenario}, is {status.state} {status.error or ''}"
+
+
+def audit_callbacks(
+    report: AuditReport,
+    planned: Iterable[PlannedJob],
+    statuses: Mapping[str, JobStatus],
+    receiver: FlakyReceiver,
+) -> None:
+    """Check that each job with a callback URL has one callback id, that of its terminal state."""
+    section = "callbacks"
+    expected = {
+        webhook_id(f"{job.id}.{CallbackEvent(statuses[job.id].state)}"): job.id
+        for job in planned
+        if "callback_url" in job.parameters and job.id in statuses and statuses[job.id].done
+    }
+    accepted = receiver.accepted
+    report.note(section, "expected", len(expected))
+    report.note(section, "accepted by the receiver", len(accepted))
+    report.note(section, "refused while it was down", receiver.refused)
+    report.note(section, "cut off when the sender died", receiver.cut_off)
+    report.note(section, "accepted more than once, same id", len(_repeated(accepted)))
+    report.expect_none(
+        section, "missing", [expected[each] for each in expected.keys() - accepted.keys()]
+    )
+    report.expect_none(section, "of another event or job", accepted.keys() - expected.keys())
+    report.note(section, "badly signed", receiver.unverified)
+    if receiver.unverified:
+        report.problems.append(f"{receiver.unverified} callbacks were badly signed")
+
+
+def _repeated(accepted: Counter[str]) -> list[str]:
+    return [each for each, times in accepted.items() if times > 1]
+
+
+def audit_tenants(
+    report: AuditReport, planned: Iterable[PlannedJob], statuses: Mapping[str, JobStatus]
+) -> None:
+    """Check that no tenant waited longer than the flooding one.
+
+    Only first attempts of one priority level are compared.
+    """
+    waits: dict[str | None, list[float]] = {tenant: [] for tenant in TENANTS}
+    for job in planned:
+        status = statuses.get(job.id)
+        if status is None or status.started_at is None or status.deliveries != 1:
+            continue
+        if job.parameters["priority"] in _COMPARED_PRIORITIES and not status.retries:
+            waited = status.started_at - status.submitted_at
+            waits[job.parameters["tenant"]].append(waited)
+    medians = {tenant: statistics.median(each or [0.0]) for tenant, each in waits.items()}
+    for tenant, each in waits.items():
+        summary = (
+            f"{len(each)} jobs, waited {medians[tenant]:.1f} s (median), {max(each or [0]):.1f}"
+        )
+        report.note("tenants", tenant or "none", f"{summary} (longest)")
+    starved = [tenant for tenant, median in medians.items() if median > medians["flood"] + 5.0]
+    report.expect_none("tenants", "waited longer than the one that floods", starved)
+
+
+def audit_keys(report: AuditReport, client: Redis, namespace: str, failed: Collection[str]) -> None:
+    """Check that Redis holds only records, results and the dead letters of the failed jobs."""
+    may_stay = tuple(prefix.format(namespace=namespace) for prefix in _MAY_REMAIN)
+    left = [key for key in client.scan_iter(count=1000) if not key.startswith(may_stay)]
+    section = "left in Redis"
+    report.expect_none(section, "queues, claims, leases, deliveries, retries, callbacks", left)
+    dead_letters = {dead_letter.job_id for dead_letter in DeadLetters(client, namespace).read()}
+    report.note(section, "dead letters", len(dead_letters))
+    report.expect_none(section, "failed without a dead letter", set(failed) - dead_letters)
+    report.expect_none(
+        section, "dead letters of jobs that did not fail", dead_letters - set(failed)
+    )

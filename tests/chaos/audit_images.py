@@ -1,0 +1,138 @@
+"""Check that the store holds exactly the images of the jobs that succeeded, byte by byte.
+
+The fake engine's image is a pure function of its spec, and encoding is deterministic. So the
+content of each object follows from the planned job alone.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from imagefleet.shared.jobs.model import ImageResult, State
+from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage.job_keys import image_key, metadata_key
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.images.encode import encode
+from imagefleet.worker.images.metadata import image_metadata
+from imagefleet.worker.jobs.attempt import plan_attempt
+from tests.chaos.audit import AuditReport
+from tests.chaos.planned_jobs import SIZES, PlannedJob
+
+_READERS: Final = 4
+_ENGINE: Final = FakeEngine(shapes=[Shape(height=height, width=width) for height, width in SIZES])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedImage:
+    """One image as it must be stored."""
+
+    index: int
+    key: str
+    data: bytes
+    seed: int
+
+
+def expected_images(job: PlannedJob) -> Iterator[ExpectedImage]:
+    """Yield the images that a job must have.
+
+    Poison jobs are not allowed: they would do here what they do to workers.
+    """
+    attempt = plan_attempt(job.id, job.request, _ENGINE.info)
+    images = _ENGINE.start_batch(attempt.specs, attempt.shape).images()
+    for index, (spec, pixels) in enumerate(zip(attempt.specs, images, strict=True)):
+        metadata = image_metadata(job_id=job.id, spec=spec, shape=attempt.shape, info=_ENGINE.info)
+        encoded = encode(pixels, job.request.format.value, metadata)
+        key = image_key(job.id, index, encoded.extension)
+        yield ExpectedImage(index=index, key=key, data=encoded.data, seed=spec.seed)
+
+
+def audit_images(
+    report: AuditReport,
+    planned: Mapping[str, PlannedJob],
+    statuses: Mapping[str, JobStatus],
+    store: ObjectStore,
+) -> None:
+    """Compare every object of the store with what the planned jobs must have stored.
+
+    Each object is read once.
+    """
+    section = "objects"
+    keys = list(store.list("jobs/"))
+    with ThreadPoolExecutor(_READERS) as pool:
+        objects = dict(zip(keys, pool.map(store.get, keys), strict=True))
+    missing: list[str] = []
+    other: list[str] = []
+    expected: set[str] = set()
+    for job_id, status in statuses.items():
+        if status.state is State.SUCCEEDED and job_id in planned and not planned[job_id].poison:
+            for key, problem in _compared(planned[job_id], status, objects):
+                expected.add(key)
+                if problem:
+                    (missing if key not in objects else other).append(f"{key}: {problem}")
+    rest = objects.keys() - expected
+    unfinished = {key for key in rest if _is_of_unfinished_job(key, planned, statuses)}
+    report.note(section, "images of succeeded jobs", sum(not _is_sidecar(k) for k in expected))
+    report.note(section, "sidecars", sum(_is_sidecar(key) for key in expected))
+    report.note(section, "of jobs cancelled or failed after an upload", len(unfinished))
+    report.expect_none(section, "missing", missing)
+    report.expect_none(section, "other bytes, SHA-256 or pixels than the job's", other)
+    report.expect_none(section, "unplanned objects", rest - unfinished)
+
+
+def _compared(
+    job: PlannedJob, status: JobStatus, objects: Mapping[str, bytes]
+) -> Iterator[tuple[str, str]]:
+    """Yield each key that a succeeded job must have, with what is wrong there or ''."""
+    assert status.result is not None
+    recorded = {image.index: image for image in status.result.images}
+    expected = list(expected_images(job))
+    if len(recorded) != len(expected):
+        yield f"jobs/{job.id}/", f"{len(recorded)} images recorded, {len(expected)} requested"
+    for each in expected:
+        image = recorded.get(each.index)
+        yield each.key, _image_problem(each, image, objects.get(each.key))
+        sidecar = metadata_key(job.id, each.index)
+        yield sidecar, _sidecar_problem(job, each, objects.get(sidecar))
+
+
+def _image_problem(expected: ExpectedImage, image: ImageResult | None, data: bytes | None) -> str:
+    if image is None or data is None:
+        return "not there"
+    if data != expected.data:
+        return "foreign"
+    recorded = (image.key, image.sha256, image.size, image.seed)
+    sha256 = hashlib.sha256(data).hexdigest()
+    right = recorded == (expected.key, sha256, len(data), expected.seed)
+    return "" if right else "recorded wrongly"
+
+
+def _sidecar_problem(job: PlannedJob, expected: ExpectedImage, data: bytes | None) -> str:
+    if data is None:
+        return "not there"
+    document = json.loads(data)
+    described = (document["job_id"], document["image_index"], document["image"]["sha256"])
+    sha256 = hashlib.sha256(expected.data).hexdigest()
+    return "" if described == (job.id, expected.index, sha256) else "of another image"
+
+
+def _is_of_unfinished_job(
+    key: str, planned: Mapping[str, PlannedJob], statuses: Mapping[str, JobStatus]
+) -> bool:
+    """Whether the key is one that a job would have used if it had succeeded, and it did not."""
+    job_id = key.split("/")[1]
+    if job_id not in planned or job_id not in statuses or statuses[job_id].state is State.SUCCEEDED:
+        return False
+    if planned[job_id].poison:
+        return False
+    image_keys = {each.key for each in expected_images(planned[job_id])}
+    count = planned[job_id].request.num_images_per_prompt
+    return key in image_keys | {metadata_key(job_id, index) for index in range(count)}
+
+
+def _is_sidecar(key: str) -> bool:
+    return key.endswith(".json")

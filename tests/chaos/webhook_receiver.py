@@ -1,0 +1,79 @@
+"""A webhook receiver that is down half of the time and records what it accepted."""
+
+import random
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler
+from types import TracebackType
+from typing import Final, Self
+
+from imagefleet.shared.webhooks.signature import ID_HEADER, new_secret
+from tests.support.receiver import Receiver, respond_with
+
+_UP_OR_DOWN_S: Final = 5.0
+"""Seconds of each period, up and down in turn."""
+_ACCEPTED: Final = respond_with(204)
+_UNAUTHORIZED: Final = respond_with(401)
+_REFUSED: Final = respond_with(503)
+
+
+def _hang_up(handler: BaseHTTPRequestHandler, number: int) -> None:
+    handler.close_connection = True
+
+
+class FlakyReceiver:
+    """`with FlakyReceiver(seed) as receiver: … receiver.url … receiver.accepted`"""
+
+    def __init__(self, seed: int) -> None:
+        self.secret = new_secret()
+        self.always_up = False
+        self.refused = 0
+        """Requests that were refused while it was down."""
+        self.unverified = 0
+        """Requests without a valid signature."""
+        self.cut_off = 0
+        """Requests that ended early because their sender died."""
+        self._accepted: list[int] = []
+        self._rng = random.Random(seed)
+        self._began = time.monotonic()
+        self._receiver = Receiver([self.secret], self._respond)
+
+    @property
+    def url(self) -> str:
+        return self._receiver.url
+
+    @property
+    def accepted(self) -> Counter[str]:
+        """The number of 204 responses by webhook id."""
+        return Counter(self._receiver.deliveries[n].headers[ID_HEADER] for n in self._accepted)
+
+    def __enter__(self) -> Self:
+        self._receiver.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._receiver.__exit__(kind, error, trace)
+
+    def _respond(self, handler: BaseHTTPRequestHandler, number: int) -> None:
+        delivery = self._receiver.deliveries[number - 1]
+        if len(delivery.body) < int(delivery.headers.get("content-length", 0)):
+            self.cut_off += 1
+            _hang_up(handler, number)
+        elif not delivery.verified:
+            self.unverified += 1
+            _UNAUTHORIZED(handler, number)
+        elif self._is_up():
+            self._accepted.append(number - 1)
+            _ACCEPTED(handler, number)
+        else:
+            self.refused += 1
+            self._rng.choice((_REFUSED, _hang_up))(handler, number)
+
+    def _is_up(self) -> bool:
+        periods = int((time.monotonic() - self._began) / _UP_OR_DOWN_S)
+        return self.always_up or periods % 2 == 0
