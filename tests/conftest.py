@@ -1,4 +1,4 @@
-"""What many tests share: a real Redis, and 8 virtual devices for JAX."""
+"""Fixtures of all tests: a real Redis server, and 8 virtual devices for JAX."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before any test imports JAX: its CPU devices are counted once.
+# JAX counts its CPU devices once, when it is first used.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import pytest
@@ -17,7 +17,7 @@ import redis
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer, find_server
 
-# A shell that runs tests in the background has them ignore Ctrl-C, and so would what they start.
+# A shell lets background processes ignore SIGINT, and the processes that tests start inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -27,7 +27,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[LocalRedisServer]:
-    """A real server of this test run's own, with append-only file."""
+    """A Redis server with an append-only file, shared by all tests of this process."""
     folder = tempfile.mkdtemp(prefix="imagefleet-test-")
     with LocalRedisServer(Path(folder)) as server:
         yield server
@@ -36,7 +36,7 @@ def redis_server() -> Iterator[LocalRedisServer]:
 
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[LocalRedisServer]:
-    """A server that this test may kill and start again."""
+    """A Redis server that the test may kill and restart."""
     with LocalRedisServer(tmp_path / "redis") as server:
         yield server
 
@@ -50,5 +50,5 @@ def client(redis_server: LocalRedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def namespace() -> str:
-    """Keys of this test alone."""
+    """A prefix for the keys of one test."""
     return f"t{uuid.uuid4().hex[:8]}"

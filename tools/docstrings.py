@@ -203,17 +203,25 @@ def _is_finite(word: str, before: str, after: str) -> bool:
     if before in _ACTORS and word.endswith("ed"):
         return True
     if word in _VERBS | _NOUN_TOO:
-        if word in _NOUN_TOO and _makes_noun(after):
-            return False
-        plural = (
-            before.endswith("s")
-            and not before.endswith(("ss", "'s"))
-            and _base(before) not in _VERBS
-        )
-        return before in _ACTORS - {"it", "he", "she"} or (
-            plural and before not in _NO_SUBJECT | _FINITE | _PRONOUNS | {"as", "less", "redis"}
-        )
-    if not _base(word) or (before in _NO_SUBJECT and before not in _PRONOUNS):
+        return _is_plural_verb(word, before, after)
+    return bool(_base(word)) and _is_singular_verb(word, before, after)
+
+
+def _is_plural_verb(word: str, before: str, after: str) -> bool:
+    """Tell whether a listed verb without an s is finite, as in `workers share`."""
+    if word in _NOUN_TOO and _makes_noun(after):
+        return False
+    plural = (
+        before.endswith("s") and not before.endswith(("ss", "'s")) and _base(before) not in _VERBS
+    )
+    return before in _ACTORS - {"it", "he", "she"} or (
+        plural and before not in _NO_SUBJECT | _FINITE | _PRONOUNS | {"as", "less", "redis"}
+    )
+
+
+def _is_singular_verb(word: str, before: str, after: str) -> bool:
+    """Tell whether a listed verb with an s is finite, as in `it runs`."""
+    if before in _NO_SUBJECT and before not in _PRONOUNS:
         return False
     if _base(word) in _VERBS or before in _PRONOUNS - {"X"}:
         return True

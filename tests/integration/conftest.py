@@ -1,4 +1,4 @@
-"""A fleet of this test's own: settings, worker processes with the fake engine, a client."""
+"""Fixtures of one test's fleet: settings, worker processes with the fake engine, and a client."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ MakeClaims = Callable[..., Claims]
 
 @pytest.fixture
 def make_claims(client: redis.Redis, redis_server: LocalRedisServer, namespace: str) -> MakeClaims:
-    """The claims of a worker of this name, which has its lease."""
+    """Return a function that makes the claims of a worker and acquires its lease."""
 
     def make(worker: str, lease_s: float = 60) -> Claims:
         claims = Claims(
@@ -56,7 +56,7 @@ def start(settings: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
     yield start
     for worker in started:
         worker.kill()
-        print(worker.log.name, worker.output()[-3000:])  # which pytest shows if the test failed
+        print(worker.log.name, worker.output()[-3000:])  # pytest shows it if the test failed
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Hand-made engines for tests of what surrounds an engine."""
+"""A hand-written engine for tests of the code around an engine."""
 
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Pictures, Shape
+from imagefleet.worker.engine.interface import ImageArrays, ImageSpec, ModelInfo, Shape
 
 INFO = ModelInfo(
     name="tiny",
@@ -19,7 +19,7 @@ INFO = ModelInfo(
 
 
 class RecordingEngine:
-    """Remembers its batches; `on_batch` may raise."""
+    """An engine that records its batches and returns images of one grey. `on_batch` may raise."""
 
     info = INFO
     recompiles = 0
@@ -35,20 +35,20 @@ class RecordingEngine:
     def truncated(self, prompt: str) -> bool:
         return False
 
-    def render(self, specs: Sequence[ImageSpec], shape: Shape) -> "RecordedRendering":
+    def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> "RecordedBatch":
         self.batches.append(list(specs))
         self._on_batch(specs)
-        return RecordedRendering(specs, shape)
+        return RecordedBatch(specs, shape)
 
 
-class RecordedRendering:
+class RecordedBatch:
     def __init__(self, specs: Sequence[ImageSpec], shape: Shape) -> None:
         self._specs, self._shape = specs, shape
 
     def __iter__(self) -> Iterator[int]:
         yield from range(1, max(spec.num_inference_steps for spec in self._specs) + 1)
 
-    def pictures(self) -> Pictures:
+    def images(self) -> ImageArrays:
         size = (self._shape.height, self._shape.width, 3)
         return np.stack([np.full(size, spec.seed % 256, np.uint8) for spec in self._specs])
 

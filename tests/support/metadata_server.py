@@ -1,4 +1,4 @@
-"""Google Cloud's metadata server, as far as one value of it goes, over real HTTP.
+"""Google Cloud's metadata server with one value, `preempted`, over real HTTP.
 
 https://cloud.google.com/compute/docs/metadata/querying-metadata#waitforchange
 """
@@ -10,21 +10,21 @@ from urllib.parse import parse_qs, urlsplit
 
 from imagefleet.producer.demo.local_http import LocalServer
 
-Manner = Callable[[BaseHTTPRequestHandler], None]
-"""Who answers instead."""
+Respond = Callable[[BaseHTTPRequestHandler], None]
+"""A function that writes the response in place of the server."""
 
 
 class MetadataServer(LocalServer):
     """`with MetadataServer() as platform: … platform.url … platform.preempt()`"""
 
     def __init__(self) -> None:
-        self.manner: Manner | None = None
-        """In the place of a well-behaved answer."""
-        self.asked: list[dict[str, str]] = []
-        """The questions so far: their query and their `metadata-flavor`."""
+        self.respond: Respond | None = None
+        """What writes the responses, if not the server itself."""
+        self.requests: list[dict[str, str]] = []
+        """The requests so far: their query parameters and their `metadata-flavor` as `flavor`."""
         self._preempted = False
         self._changed = threading.Condition()
-        super().__init__(self._door())
+        super().__init__(self._handler())
 
     @property
     def url(self) -> str:
@@ -36,35 +36,35 @@ class MetadataServer(LocalServer):
             self._changed.notify_all()
 
     def _value(self, query: dict[str, str]) -> tuple[str, str]:
-        """The value and its tag, once the tag is another than the one that is known."""
+        """Wait until the ETag differs from `last_etag`. Return the value and its ETag."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._tag() != query.get("last_etag"), float(query.get("timeout_sec", 0))
+                lambda: self._etag() != query.get("last_etag"), float(query.get("timeout_sec", 0))
             )
-            return str(self._preempted).upper(), self._tag()
+            return str(self._preempted).upper(), self._etag()
 
-    def _tag(self) -> str:
+    def _etag(self) -> str:
         return "c0ffee" if self._preempted else "decaf"
 
-    def _door(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
 
-        class Door(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
-                question = {name: values[-1] for name, values in query.items()}
+                known = {name: values[-1] for name, values in query.items()}
                 flavor = self.headers.get("metadata-flavor", "")
-                server.asked.append({**question, "flavor": flavor})
-                if server.manner is not None:
-                    server.manner(self)
+                server.requests.append({**known, "flavor": flavor})
+                if server.respond is not None:
+                    server.respond(self)
                 elif flavor != "Google" or not server.url.endswith(path):
                     self.send_error(403 if flavor != "Google" else 404)
                 else:
-                    self._say(*server._value(question))
+                    self._send(*server._value(known))
 
-            def _say(self, value: str, tag: str) -> None:
+            def _send(self, value: str, etag: str) -> None:
                 self.send_response(200)
-                self.send_header("etag", tag)
+                self.send_header("etag", etag)
                 self.send_header("content-length", str(len(value)))
                 self.end_headers()
                 self.wfile.write(value.encode())
@@ -72,4 +72,4 @@ class MetadataServer(LocalServer):
             def log_message(self, format: str, *args: object) -> None:
                 return None
 
-        return Door
+        return Handler

@@ -1,4 +1,4 @@
-"""Real worker processes for tests."""
+"""Worker processes for tests."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Worker:
-    """A worker process of this test, `imagefleet-worker` unless `command` says otherwise."""
+    """A worker process of a test. It runs `imagefleet-worker` unless `command` is given."""
 
     def __init__(
         self,
@@ -66,7 +66,11 @@ StartWorker = Callable[..., Worker]
 
 
 def until(found: Callable[[], T], timeout_s: float = 60) -> T:
-    """Poll until `found` returns something true, and return that. Fails after `timeout_s`."""
+    """Poll until `found` returns a true value, and return it.
+
+    Raises:
+        AssertionError: `timeout_s` passed first.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         value = found()

@@ -1,4 +1,4 @@
-"""A callback receiver over real HTTP(S), with the manners a test asks for."""
+"""A webhook receiver over real HTTP or HTTPS that responds as a test wants."""
 
 import ssl
 import threading
@@ -20,21 +20,21 @@ class Delivery:
     verified: bool
 
 
-Manner = Callable[[BaseHTTPRequestHandler, int], None]
-"""How to answer request number n (from 1)."""
+Respond = Callable[[BaseHTTPRequestHandler, int], None]
+"""A function that writes the response to request number n, which counts from 1."""
 
 
-def answers(*statuses: int, **headers: str) -> Manner:
-    """Status by status, the last one for ever."""
+def respond_with(*statuses: int, **headers: str) -> Respond:
+    """Respond with one status after the other. The last one repeats."""
 
-    def manner(door: BaseHTTPRequestHandler, number: int) -> None:
-        door.send_response(statuses[min(number, len(statuses)) - 1])
+    def respond(handler: BaseHTTPRequestHandler, number: int) -> None:
+        handler.send_response(statuses[min(number, len(statuses)) - 1])
         for name, value in headers.items():
-            door.send_header(name, value)
-        door.send_header("content-length", "0")
-        door.end_headers()
+            handler.send_header(name, value)
+        handler.send_header("content-length", "0")
+        handler.end_headers()
 
-    return manner
+    return respond
 
 
 class Receiver(LocalServer):
@@ -43,14 +43,14 @@ class Receiver(LocalServer):
     def __init__(
         self,
         secrets: Sequence[str] = (),
-        manner: Manner | None = None,
+        respond: Respond | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._secrets = secrets
-        self._manner = manner or answers(204)
+        self._respond = respond or respond_with(204)
         self._changed = threading.Condition()
         self.deliveries: list[Delivery] = []
-        super().__init__(self._door())
+        super().__init__(self._handler())
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._scheme = "http" if tls is None else "https"
@@ -65,7 +65,7 @@ class Receiver(LocalServer):
             assert arrived, f"{len(self.deliveries)} of {count} deliveries within {timeout_s} s"
             return list(self.deliveries)
 
-    def _note(self, path: str, headers: dict[str, str], body: bytes) -> int:
+    def _record(self, path: str, headers: dict[str, str], body: bytes) -> int:
         try:
             verify(headers, body, self._secrets)
             verified = True
@@ -78,16 +78,16 @@ class Receiver(LocalServer):
             self._changed.notify_all()
             return len(self.deliveries)
 
-    def _door(self) -> type[BaseHTTPRequestHandler]:
-        note, manner = self._note, self._manner
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        record, respond = self._record, self._respond
 
-        class Door(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                manner(self, note(self.path, headers, body))
+                respond(self, record(self.path, headers, body))
 
             def log_message(self, format: str, *args: object) -> None:
                 return None
 
-        return Door
+        return Handler
