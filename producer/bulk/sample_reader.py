@@ -21,31 +21,31 @@ class DamagedFile(Exception):
     """A file is not what its name says. The message continues a sentence about the file."""
 
 
-def sample_keys_in(data: bytes, kind: BulkFormat, image_format: ImageFormat) -> list[str]:
+def sample_keys_in(data: bytes, file_format: BulkFormat, image_format: ImageFormat) -> list[str]:
     """Return the keys of the samples in an archive or Parquet file, with repetitions.
 
     Raises:
         DamagedFile: the file cannot be opened, or a sample is incomplete.
     """
-    if kind is BulkFormat.PARQUET:
+    if file_format is BulkFormat.PARQUET:
         return [name.rpartition(".")[0] for name, _ in _parquet_images(data)]
     wanted = {EXTENSION[image_format], "json", "txt"}
     keys: list[str] = []
-    found: set[str] = set()
+    suffixes: set[str] = set()
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             for name in archive.getnames():
                 key, _, suffix = name.rpartition(".")
-                if not found:
+                if not suffixes:
                     keys.append(key)
-                if key != keys[-1] or suffix in found:
+                if key != keys[-1] or suffix in suffixes:
                     raise DamagedFile(f"has an incomplete sample {keys[-1]}")
-                found.add(suffix)
-                if found == wanted:
-                    found = set()
+                suffixes.add(suffix)
+                if suffixes == wanted:
+                    suffixes = set()
     except (tarfile.TarError, OSError, ValueError) as error:
         raise DamagedFile(f"cannot be opened: {error}") from None
-    if found:
+    if suffixes:
         raise DamagedFile(f"has an incomplete sample {keys[-1]}")
     return keys
 
@@ -60,13 +60,13 @@ def read_metadata(data: bytes) -> list[tuple[str, str, int]]:
 
 
 def read_image(
-    store: ObjectStore, shard: str, key: str, kind: BulkFormat, image_format: ImageFormat
+    store: ObjectStore, shard: str, key: str, file_format: BulkFormat, image_format: ImageFormat
 ) -> bytes:
     """Return the file of one image of a finished shard. Raise KeyError or DamagedFile."""
     name = f"{key}.{EXTENSION[image_format]}"
-    if kind is BulkFormat.FILES:
+    if file_format is BulkFormat.FILES:
         return store.get(file_key(shard, name))
-    if kind is BulkFormat.PARQUET:
+    if file_format is BulkFormat.PARQUET:
         return dict(_parquet_images(store.get(parquet_key(shard))))[name]
     try:
         with tarfile.open(fileobj=io.BytesIO(store.get(archive_key(shard))), mode="r:") as archive:

@@ -200,16 +200,16 @@ class _Verification:
         """Check that images and metadata contain every planned sample exactly once."""
         for key, list_samples in self._lists(shard, data):
             try:
-                found = Counter(list_samples())
+                counts = Counter(list_samples())
             except DamagedFile as error:
                 yield Problem(shard=shard.name, what="damaged file", detail=f"{key} {error}")
                 continue
             if key != metadata_key(shard.name):
-                self._present += len(wanted & found.keys())
+                self._present += len(wanted & counts.keys())
             for what, keys in (
-                ("missing samples", wanted - found.keys()),
-                ("unplanned samples", found.keys() - wanted),
-                ("repeated samples", {name for name, times in found.items() if times > 1}),
+                ("missing samples", wanted - counts.keys()),
+                ("unplanned samples", counts.keys() - wanted),
+                ("repeated samples", {name for name, times in counts.items() if times > 1}),
             ):
                 if keys:
                     detail = f"{key}: {', '.join(sorted(keys)[:3])}{' …' if len(keys) > 3 else ''}"

@@ -31,10 +31,10 @@ _DATA_FILES: Final = {
 
 def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
     """Write `stats.json` and the card. Raise KeyError if a shard is not finished."""
-    found = [stats for _, stats in finished_shards(store, plan.shards)]
-    if len(found) < len(plan.shards):
-        raise KeyError(f"{len(plan.shards) - len(found)} shards are not finished")
-    stats = RunStats.of(plan, found)
+    markers = [stats for _, stats in finished_shards(store, plan.shards)]
+    if len(markers) < len(plan.shards):
+        raise KeyError(f"{len(plan.shards) - len(markers)} shards are not finished")
+    stats = RunStats.of(plan, markers)
     store.put(CARD, render_card(plan, stats).encode(), "text/markdown; charset=utf-8")
     store.put(RUN_STATS, stats.dump(), "application/json")
     return stats
