@@ -1,4 +1,4 @@
-"""A connection that breaks in the midst of a command finds the new master."""
+"""A connection that breaks during a command connects to the new master."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from imagefleet.shared.redis_client.sentinel_connection import SentinelMasterCon
 from tests.support.redis import TcpServer
 
 
-class Watchers:
-    """What the pool asks of Sentinels, answered from memory."""
+class FakeSentinels:
+    """Sentinels that answer the connection pool from memory."""
 
     def __init__(self, master: TcpServer) -> None:
         self.master = master
@@ -21,18 +21,18 @@ class Watchers:
         return "127.0.0.1", self.master.port
 
 
-def test_a_command_whose_master_died_goes_to_the_new_one(tmp_path: Path) -> None:
+def test_a_command_goes_to_the_new_master_after_the_old_one_died(tmp_path: Path) -> None:
     with TcpServer(tmp_path / "old") as old, TcpServer(tmp_path / "new") as new:
-        watchers = Watchers(old)
+        sentinels = FakeSentinels(old)
         pool = SentinelConnectionPool(
             "fleet",
-            watchers,
+            sentinels,
             connection_class=SentinelMasterConnection,
             retry=Retry(NoBackoff(), retries=3),
         )
         with redis.Redis(connection_pool=pool, single_connection_client=True) as client:
-            assert client.ping()  # from now on it holds its connection
+            assert client.ping()  # the client keeps this connection
             old.kill()
-            watchers.master = new
+            sentinels.master = new
             client.set("key", "value")
         assert new.client().get("key") == "value"

@@ -1,4 +1,4 @@
-"""The message producers write is the one Celery itself would send."""
+"""The message that producers write equals the one that Celery sends."""
 
 import base64
 import json
@@ -8,14 +8,14 @@ import redis
 from celery import Celery
 
 from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
-from imagefleet.shared.jobs.model import JobRequest, pack
 from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.request import JobRequest, pack
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
-OUR_OWN = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"}
-"""Of the sending process, unused here, or left empty by us to keep prompts out of logs."""
-OPTIONAL = {
+IGNORED = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"}
+"""These differ by sender, are not used here, or are empty to keep prompts out of logs."""
+DEFAULTS = {
     "shadow": None,
     "eta": None,
     "expires": None,
@@ -28,20 +28,21 @@ OPTIONAL = {
     "stamped_headers": None,
     "stamps": {},
 }
-"""Celery writes these out; left out they mean the same (message protocol 2)."""
+"""Celery's defaults. A message without them means the same (message protocol 2)."""
 
 
-def _opened(text: str) -> dict[str, Any]:
+def _comparable(text: str) -> dict[str, Any]:
+    """Decode the body and drop what may differ."""
     envelope: dict[str, Any] = json.loads(text)
     envelope["body"] = json.loads(base64.b64decode(envelope["body"]))
-    headers = {k: v for k, v in envelope["headers"].items() if OPTIONAL.get(k, ...) != v}
+    headers = {k: v for k, v in envelope["headers"].items() if DEFAULTS.get(k, ...) != v}
     for part in (headers, envelope["properties"]):
-        for name in OUR_OWN:
+        for name in IGNORED:
             part.pop(name, None)
     return {**envelope, "headers": headers}
 
 
-def test_our_message_equals_celery_s_own(
+def test_our_message_equals_the_one_that_celery_sends(
     redis_server: LocalRedisServer, client: redis.Redis, namespace: str
 ) -> None:
     request = JobRequest.parse({"prompt": "ein Kreis 🔴", "seed": 7, "priority": 6})
@@ -55,5 +56,5 @@ def test_our_message_equals_celery_s_own(
             queue=queue,
             priority=6,
         )
-    [theirs] = client.lrange(list_key(queue, 6), 0, -1)
-    assert _opened(job_message("an-id", request, queue)) == _opened(theirs)
+    [sent_by_celery] = client.lrange(list_key(queue, 6), 0, -1)
+    assert _comparable(job_message("an-id", request, queue)) == _comparable(sent_by_celery)

@@ -1,4 +1,4 @@
-"""The outbox in a real Redis: nothing owed is forgotten, nothing settled comes back."""
+"""The outbox in a real Redis: pending callbacks are never lost, and ended ones never return."""
 
 import json
 from collections.abc import Iterable
@@ -9,8 +9,9 @@ from redis import Redis
 
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs import events
-from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobRequest
+from imagefleet.shared.jobs.model import CallbackEvent, JobError
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.webhooks.messages import (
     CallbackState,
     DeliveryOutcome,
@@ -37,83 +38,85 @@ def _claim(outbox: Outbox, limit: int = 10, lease_s: float = 60.0) -> list[Outbo
     return outbox.claim(limit, lease_s)
 
 
-def _names(messages: Iterable[OutboxMessage]) -> list[str]:
+def _ids(messages: Iterable[OutboxMessage]) -> list[str]:
     return [message.id for message in messages]
 
 
-def test_what_is_owed_is_due_at_once_and_claimed_once(outbox: Outbox) -> None:
+def test_an_added_message_is_due_at_once_and_claimed_once(outbox: Outbox) -> None:
     outbox.add(_message())
     assert _claim(outbox) == [_message()]
     assert _claim(outbox) == []
-    assert outbox.waiting() == 1
+    assert outbox.count_waiting() == 1
 
 
-def test_the_longest_due_go_first_and_no_more_than_asked_for(outbox: Outbox) -> None:
+def test_the_longest_due_messages_are_claimed_first_up_to_the_limit(outbox: Outbox) -> None:
     for name in "abc":
         outbox.add(_message(name))
-    assert _names(_claim(outbox, limit=2)) == ["a", "b"]
-    assert _names(_claim(outbox, limit=2)) == ["c"]
+    assert _ids(_claim(outbox, limit=2)) == ["a", "b"]
+    assert _ids(_claim(outbox, limit=2)) == ["c"]
 
 
-def test_a_message_may_be_owed_within_a_pipeline(outbox: Outbox, client: Redis) -> None:
+def test_a_message_can_be_added_within_a_pipeline(outbox: Outbox, client: Redis) -> None:
     with client.pipeline(transaction=True) as pipe:
         outbox.add(_message(), pipe)
-        assert outbox.waiting() == 0
+        assert outbox.count_waiting() == 0
         pipe.execute()
-    assert _names(_claim(outbox)) == ["a"]
+    assert _ids(_claim(outbox)) == ["a"]
 
 
-def test_the_messages_of_a_sender_that_died_come_due_again(outbox: Outbox) -> None:
+def test_a_claimed_message_is_due_again_when_its_lease_expires(outbox: Outbox) -> None:
     outbox.add(_message())
     _claim(outbox, lease_s=0.05)
-    assert _names(until(lambda: _claim(outbox))) == ["a"]
+    assert _ids(until(lambda: _claim(outbox))) == ["a"]
 
 
-def test_a_delivered_message_is_forgotten(outbox: Outbox, client: Redis, namespace: str) -> None:
+def test_a_delivered_message_is_deleted(outbox: Outbox, client: Redis, namespace: str) -> None:
     outbox.add(_message())
     [message] = _claim(outbox, lease_s=0)
-    outbox.done(message, DELIVERED)
+    outbox.mark_delivered(message, DELIVERED)
     assert _claim(outbox) == []
-    assert outbox.waiting() == 0
+    assert outbox.count_waiting() == 0
     assert client.hlen(f"{namespace}:outbox:messages") == 0
 
 
-def test_a_failed_message_waits_for_its_pause_and_remembers_its_tries(outbox: Outbox) -> None:
+def test_a_failed_message_is_due_after_its_pause_and_keeps_its_attempts(outbox: Outbox) -> None:
     outbox.add(_message())
     [message] = _claim(outbox, lease_s=0)
-    tried = OutboxMessage(id="a", job_id="job-a", url=message.url, body=message.body, attempts=1)
-    outbox.retry(tried, 3600, FAILED)
+    attempted = OutboxMessage(
+        id="a", job_id="job-a", url=message.url, body=message.body, attempts=1
+    )
+    outbox.retry(attempted, 3600, FAILED)
     assert _claim(outbox) == []
-    outbox.retry(tried, 0, FAILED)
-    assert _claim(outbox) == [tried]
+    outbox.retry(attempted, 0, FAILED)
+    assert _claim(outbox) == [attempted]
 
 
-def test_a_late_retry_does_not_revive_what_another_sender_delivered(outbox: Outbox) -> None:
+def test_a_late_retry_does_not_restore_a_delivered_message(outbox: Outbox) -> None:
     outbox.add(_message())
     [message] = _claim(outbox, lease_s=0)
-    outbox.done(message, DELIVERED)
+    outbox.mark_delivered(message, DELIVERED)
     outbox.retry(message, 0, FAILED)
     assert _claim(outbox) == []
-    assert outbox.waiting() == 0
+    assert outbox.count_waiting() == 0
 
 
-def test_a_given_up_message_can_be_looked_at_and_replayed(outbox: Outbox) -> None:
+def test_a_given_up_message_can_be_listed_and_replayed(outbox: Outbox) -> None:
     outbox.add(_message())
     [message] = _claim(outbox)
     outbox.give_up(message, FAILED)
     assert _claim(outbox) == []
     assert [entry.id for entry in outbox.entries(failed=True)] == ["a"]
     outbox.replay("a")
-    assert _names(_claim(outbox)) == ["a"]
+    assert _ids(_claim(outbox)) == ["a"]
     assert outbox.entries(failed=True) == []
 
 
-def test_a_replayed_message_starts_its_schedule_anew(outbox: Outbox) -> None:
-    tired = OutboxMessage(
+def test_a_replayed_message_has_no_attempts(outbox: Outbox) -> None:
+    message = OutboxMessage(
         id="a", job_id="job-a", url="http://hooks.example", body="{}", attempts=12
     )
-    outbox.add(tired)
-    outbox.give_up(tired, FAILED)
+    outbox.add(message)
+    outbox.give_up(message, FAILED)
     outbox.replay("a")
     assert _claim(outbox)[0].attempts == 0
 
@@ -125,19 +128,19 @@ def test_only_given_up_messages_can_be_replayed(outbox: Outbox) -> None:
             outbox.replay(message_id)
 
 
-def test_a_receiver_that_said_gone_is_left_alone_until_it_is_enabled(outbox: Outbox) -> None:
+def test_a_disabled_receiver_stays_disabled_until_it_is_enabled(outbox: Outbox) -> None:
     outbox.disable("http://hooks.example/x")
-    assert outbox.disabled("http://hooks.example/x")
-    assert not outbox.disabled("http://hooks.example/y")
+    assert outbox.is_disabled("http://hooks.example/x")
+    assert not outbox.is_disabled("http://hooks.example/y")
     outbox.enable("http://hooks.example/x")
-    assert not outbox.disabled("http://hooks.example/x")
+    assert not outbox.is_disabled("http://hooks.example/x")
 
 
-def test_the_log_tells_the_latest_tries_first(outbox: Outbox) -> None:
+def test_the_log_lists_the_latest_attempts_first(outbox: Outbox) -> None:
     outbox.add(_message())
     outbox.retry(_message(), 0, FAILED)
-    outbox.done(_message(), DELIVERED)
-    latest, first = outbox.tries("job-a")
+    outbox.mark_delivered(_message(), DELIVERED)
+    latest, first = outbox.attempts_of("job-a")
     assert (latest.verdict, latest.status) == (DeliveryVerdict.DELIVERED, 204)
     assert (first.verdict, first.reason) == (DeliveryVerdict.RETRY, "Service Unavailable")
     assert (first.id, first.url) == ("a", _message().url)
@@ -147,11 +150,11 @@ def test_the_log_of_a_job_is_bounded_and_expires(client: Redis, namespace: str) 
     outbox = Outbox(client, namespace, retention_s=100)
     for _ in range(60):
         outbox.retry(_message(), 0, FAILED)
-    assert len(outbox.tries("job-a")) == 50
+    assert len(outbox.attempts_of("job-a")) == 50
     assert 0 < client.ttl(f"{namespace}:outbox:log:job-a") <= 100
 
 
-def test_an_operator_sees_what_waits_what_was_given_up_and_why(outbox: Outbox) -> None:
+def test_entries_show_waiting_and_given_up_callbacks_with_the_reason(outbox: Outbox) -> None:
     refused = DeliveryOutcome(
         verdict=DeliveryVerdict.REFUSED, reason="hooks.example is 10.0.0.1: private"
     )
@@ -159,9 +162,9 @@ def test_an_operator_sees_what_waits_what_was_given_up_and_why(outbox: Outbox) -
         outbox.add(_message(f"job-{name}.failed"))
     given_up, delivered = _message("job-a.failed"), _message("job-b.failed")
     outbox.give_up(replace(given_up, attempts=1), refused)
-    outbox.done(replace(delivered, attempts=1), DELIVERED)
-    standings = [(entry.id, entry.standing) for entry in outbox.entries()]
-    assert standings == [
+    outbox.mark_delivered(replace(delivered, attempts=1), DELIVERED)
+    states = [(entry.id, entry.standing) for entry in outbox.entries()]
+    assert states == [
         ("job-a.failed", CallbackState.GIVEN_UP),
         ("job-c.failed", CallbackState.WAITING),
     ]
@@ -172,17 +175,17 @@ def test_an_operator_sees_what_waits_what_was_given_up_and_why(outbox: Outbox) -
     assert (own.id, own.standing) == ("job-b.failed", CallbackState.DELIVERED)
 
 
-def test_a_receiver_has_eight_places_and_keeps_its_turn(outbox: Outbox) -> None:
+def test_a_receiver_has_eight_places_and_its_messages_keep_their_turn(outbox: Outbox) -> None:
     for number in range(20):
         outbox.add(_message(f"many-{number:02}", "http://many.example:81/x"))
     outbox.add(_message("one", "https://one.example/y?z"))
     first = outbox.claim(16, 60, busy={"many.example:81": 6})
-    assert _names(first) == ["many-00", "many-01", "one"]
+    assert _ids(first) == ["many-00", "many-01", "one"]
     assert outbox.claim(16, 60, busy={"many.example:81": 8}) == []
-    assert _names(outbox.claim(16, 60, busy={"many.example:81": 7})) == ["many-02"]
+    assert _ids(outbox.claim(16, 60, busy={"many.example:81": 7})) == ["many-02"]
 
 
-def test_messages_to_a_slow_receiver_step_out_of_the_way(outbox: Outbox, client: Redis) -> None:
+def test_messages_to_a_slow_receiver_do_not_hide_others(outbox: Outbox, client: Redis) -> None:
     with client.pipeline(transaction=True) as pipe:
         for number in range(450):
             outbox.add(_message(f"slow-{number:03}", "http://slow.example/x"), pipe)
@@ -192,25 +195,23 @@ def test_messages_to_a_slow_receiver_step_out_of_the_way(outbox: Outbox, client:
     claims += [
         outbox.claim(16, 60, busy={"slow.example": 1}, slow={"slow.example"}) for _ in range(2)
     ]
-    assert [_names(claim) for claim in claims] == [["slow-000"], [], ["quick"]]
-    assert outbox.waiting() == 451
+    assert [_ids(claim) for claim in claims] == [["slow-000"], [], ["quick"]]
+    assert outbox.count_waiting() == 451
 
 
-def test_messages_to_a_busy_receiver_that_answers_hide_no_others(
-    outbox: Outbox, client: Redis
-) -> None:
+def test_messages_to_a_busy_receiver_do_not_hide_others(outbox: Outbox, client: Redis) -> None:
     with client.pipeline(transaction=True) as pipe:
         for number in range(450):
             outbox.add(_message(f"many-{number:03}", "http://many.example/x"), pipe)
         pipe.execute()
     outbox.add(_message("one", "https://one.example/y"))
-    claims = [_names(outbox.claim(8, 60, busy={"many.example": 8})) for _ in range(3)]
+    claims = [_ids(outbox.claim(8, 60, busy={"many.example": 8})) for _ in range(3)]
     assert claims == [[], [], ["one"]]
-    assert outbox.waiting() == 451
-    until(lambda: len(outbox.claim(8, 60)) == 8)  # they come back, and soon
+    assert outbox.count_waiting() == 451
+    until(lambda: len(outbox.claim(8, 60)) == 8)  # they are due again soon
 
 
-def test_rubbish_in_the_outbox_is_put_aside_and_holds_nothing_up(
+def test_unreadable_messages_are_given_up_and_delay_no_others(
     outbox: Outbox, client: Redis, namespace: str
 ) -> None:
     for name, text in [("r1", "{"), ("r2", "[]"), ("r3", '{"id": "r3"}'), ("r4", "null")]:
@@ -219,18 +220,18 @@ def test_rubbish_in_the_outbox_is_put_aside_and_holds_nothing_up(
     client.zadd(f"{namespace}:outbox", {"without a message": 0})
     outbox.add(_message("nowhere", "http://[::1/x"))
     outbox.add(_message())
-    assert _names(_claim(outbox)) == ["a"]
-    assert outbox.waiting() == 1
+    assert _ids(_claim(outbox)) == ["a"]
+    assert outbox.count_waiting() == 1
 
 
-def test_a_job_that_ends_owes_its_callback_in_this_format(
+def test_a_job_that_ends_adds_its_callback_in_the_outbox_format(
     outbox: Outbox, client: Redis, namespace: str
 ) -> None:
     request = JobRequest(prompt="a cat", callback_url="https://hooks.example/cat")
     records = JobRecords(client, namespace, 60)
     records.submit([("cat-1", request)])
     reason = JobError(code="error", message="no luck")
-    event = events.callback(CallbackEvent.FAILED, "cat-1", request, error=reason)
+    event = events.build_callback(CallbackEvent.FAILED, "cat-1", request, error=reason)
     records.fail("cat-1", "", reason, event)
     [message] = _claim(outbox)
     assert (message.job_id, message.url) == ("cat-1", "https://hooks.example/cat")

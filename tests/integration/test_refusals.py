@@ -1,4 +1,4 @@
-"""A Redis that takes no writes for a while, and how each refusal is told."""
+"""Redis takes no writes for a while, or refuses: workers wait, and errors say why."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -27,10 +27,10 @@ from imagefleet.shared.redis_client.write_errors import (
     is_temporary,
 )
 from tests.support.processes import StartWorker, until
-from tests.support.redis import WatchedPair
+from tests.support.redis import SentinelPair
 
-_TOO_FEW_REPLICAS = ("min-replicas-to-write", "1")
-_ENOUGH = ("min-replicas-to-write", "0")
+_REFUSE_WRITES = ("min-replicas-to-write", "1")
+_ACCEPT_WRITES = ("min-replicas-to-write", "0")
 
 
 @pytest.fixture
@@ -49,50 +49,50 @@ def _transaction(client: redis.Redis) -> object:
 
 
 def _script(client: redis.Redis) -> object:
-    add =load_script(client, "imagefleet.shared.webhooks", "outbox_add")
+    add = load_script(client, "imagefleet.shared.webhooks", "outbox_add")
     return add(keys=["due", "messages"], args=["a", "{}"]) or True
 
 
 @pytest.mark.parametrize("write", [_command, _transaction, _script])
-def test_a_worker_s_write_waits_until_redis_takes_it(
+def test_a_write_that_is_retried_forever_waits_until_redis_takes_it(
     own_redis: LocalRedisServer, admin: redis.Redis, write: Callable[[redis.Redis], object]
 ) -> None:
-    admin.config_set(*_TOO_FEW_REPLICAS)
+    admin.config_set(*_REFUSE_WRITES)
     with (
-        connect(own_redis.url, retries=0) as impatient,
+        connect(own_redis.url, retries=0) as without_retries,
         pytest.raises(redis.ResponseError, match="Not enough good replicas"),
     ):
-        write(impatient)
-    done: list[object] = []
-    with connect(own_redis.url, retries=RETRY_FOREVER) as patient:
-        waiting = threading.Thread(target=lambda: done.append(write(patient)), daemon=True)
-        refused = _refusals(admin)
+        write(without_retries)
+    results: list[object] = []
+    with connect(own_redis.url, retries=RETRY_FOREVER) as retrying:
+        waiting = threading.Thread(target=lambda: results.append(write(retrying)), daemon=True)
+        refused = _count_refusals(admin)
         waiting.start()
-        until(lambda: _refusals(admin) >= refused + 2)  # it was refused, and asked again
-        assert not done
-        admin.config_set(*_ENOUGH)
+        until(lambda: _count_refusals(admin) >= refused + 2)  # refused at first, then retried
+        assert not results
+        admin.config_set(*_ACCEPT_WRITES)
         waiting.join(timeout=60)
-    assert done
+    assert results
 
 
-def _refusals(admin: redis.Redis) -> int:
+def _count_refusals(admin: redis.Redis) -> int:
     counts: dict[str, dict[str, int]] = admin.info("errorstats")
     return sum(count["count"] for name, count in counts.items() if "NOREPLICAS" in name)
 
 
-def test_running_jobs_outlast_a_redis_that_takes_no_writes(
+def test_running_jobs_succeed_after_redis_took_no_writes_for_a_while(
     start: StartWorker, own_redis: LocalRedisServer, admin: redis.Redis, namespace: str
 ) -> None:
     worker = start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=1")
     with Client(own_redis.url, namespace=namespace) as producer:
         jobs = producer.submit_many([f"prompt {n}" for n in range(4)], num_inference_steps=15)
         until(lambda: all(job.status().state is State.RUNNING for job in jobs), 60)
-        admin.config_set(*_TOO_FEW_REPLICAS)
+        admin.config_set(*_REFUSE_WRITES)
         worker.await_log("does not answer the lease keeper: NOREPLICAS")
-        until(lambda: _refusals(admin) > 20)
+        until(lambda: _count_refusals(admin) > 20)
         with pytest.raises(BrokerUnavailable, match="takes no writes for now"):
             producer.submit("one more")
-        admin.config_set(*_ENOUGH)
+        admin.config_set(*_ACCEPT_WRITES)
         for _ in producer.as_completed(jobs, timeout=60):
             pass
         assert {job.status().state for job in jobs} == {State.SUCCEEDED}
@@ -100,7 +100,7 @@ def test_running_jobs_outlast_a_redis_that_takes_no_writes(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist",
         "Command # 1 (SET a 1) of pipeline caused error: NOREPLICAS Not enough good replicas",
@@ -108,53 +108,53 @@ def test_running_jobs_outlast_a_redis_that_takes_no_writes(
         "Error running script (call to f_a): @user_script:3: @user_script: 3: -OOM command not",
     ],
 )
-def test_a_refusal_that_passes_is_known_however_it_is_wrapped(said: str) -> None:
-    assert is_temporary(redis.ResponseError(said))
+def test_a_temporary_error_is_recognized_in_every_wrapping(message: str) -> None:
+    assert is_temporary(redis.ResponseError(message))
 
 
-@pytest.mark.parametrize("said", ["WRONGTYPE Operation", "unknown command 'MISCONF '", ""])
-def test_an_error_that_does_not_pass_is_not_tried_for_ever(said: str) -> None:
-    def refused() -> None:
-        raise redis.ResponseError(said)
+@pytest.mark.parametrize("message", ["WRONGTYPE Operation", "unknown command 'MISCONF '", ""])
+def test_a_permanent_error_is_not_retried(message: str) -> None:
+    def fail() -> None:
+        raise redis.ResponseError(message)
 
     retry = RetryUntilWritable(NoBackoff(), RETRY_FOREVER, (WritesRefused,))
     with pytest.raises(redis.ResponseError):
-        retry.call_with_retry(refused, lambda _: None)
+        retry.call_with_retry(fail, lambda _: None)
 
 
-def test_a_user_without_the_right_is_told_so(
+def test_the_error_for_missing_rights_names_the_document(
     own_redis: LocalRedisServer, admin: redis.Redis
 ) -> None:
-    admin.execute_command("ACL", "SETUSER", "few", "on", ">hunter2", "~other", "+@all")
-    with pytest.raises(BrokerUnavailable, match=r"rights of docs/redis\.md") as told:
-        Client(f"{own_redis.url}?username=few&password=hunter2").submit("a")
-    assert "hunter2" not in str(told.value)
+    admin.execute_command("ACL", "SETUSER", "limited", "on", ">hunter2", "~other", "+@all")
+    with pytest.raises(BrokerUnavailable, match=r"rights of docs/redis\.md") as raised:
+        Client(f"{own_redis.url}?username=limited&password=hunter2").submit("a")
+    assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "sentence"),
     [
         ("sentinel://:pw@127.0.0.1:1/fleet?sentinel_password=hunter2", "no Sentinel of 127.0.0.1"),
         ("redis://127.0.0.1:1/0?password=a@hunter2", "does not answer"),
     ],
 )
-def test_no_message_shows_a_password(url: str, says: str) -> None:
-    with pytest.raises(BrokerUnavailable, match=says) as told:
+def test_connection_errors_show_no_password(url: str, sentence: str) -> None:
+    with pytest.raises(BrokerUnavailable, match=sentence) as raised:
         Client(url).check()
-    assert "hunter2" not in str(told.value)
-    assert "pw" not in str(told.value)
+    assert "hunter2" not in str(raised.value)
+    assert "pw" not in str(raised.value)
 
 
-def test_a_password_that_was_not_quoted_does_not_show() -> None:
-    with pytest.raises(ConfigurationError, match="port is no number") as told:
+def test_a_password_that_was_not_quoted_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="must have a number as its port") as raised:
         Client("redis://:hunter2?more@localhost/0")
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(raised.value)
 
 
-def test_sentinels_that_want_a_password_get_it_from_celery_too(
+def test_celery_also_sends_the_password_of_the_sentinels(
     start: StartWorker, tmp_path: Path, namespace: str
 ) -> None:
-    with WatchedPair(tmp_path, password="of the watchers") as pair:
+    with SentinelPair(tmp_path, password="of the sentinels") as pair:
         with pytest.raises(BrokerUnavailable, match="no Sentinel"):
             Client(pair.url.partition("?")[0]).check()
         start(IMAGEFLEET_REDIS_URL=pair.url)

@@ -1,4 +1,4 @@
-"""One test body over every object store: memory, folder, and S3 with signatures checked."""
+"""The same tests for every object store: memory, folder, and S3 with checked signatures."""
 
 import hashlib
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return store
 
 
-def test_what_was_put_comes_back(store: ObjectStore) -> None:
+def test_an_object_is_read_as_it_was_put(store: ObjectStore) -> None:
     data = bytes(range(256)) * 300
     stored = store.put(KEY, data, "image/png")
     assert store.get(KEY) == data
@@ -47,20 +47,20 @@ def test_what_was_put_comes_back(store: ObjectStore) -> None:
     assert stored.size == len(data)
 
 
-def test_a_file_is_stored_whole_wherever_its_reader_stood(
+def test_a_file_is_stored_from_its_beginning_wherever_it_is_positioned(
     store: ObjectStore, tmp_path: Path
 ) -> None:
     data = bytes(range(256)) * 9_000
     (tmp_path / "large").write_bytes(data)
     with (tmp_path / "large").open("rb") as file:
         file.seek(100)
-        done = store.put_file(KEY, file, "application/x-tar")
+        description = store.put_file(KEY, file, "application/x-tar")
     assert store.get(KEY) == data
-    assert (done.key, done.url, done.size) == (KEY, store.url + KEY, len(data))
-    assert done.sha256 == hashlib.sha256(data).hexdigest()
+    assert (description.key, description.url, description.size) == (KEY, store.url + KEY, len(data))
+    assert description.sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
+def test_an_object_may_be_empty(store: ObjectStore) -> None:
     store.put(KEY, b"", "image/png")
     assert store.get(KEY) == b""
 
@@ -72,13 +72,13 @@ def test_a_second_put_replaces_the_first(store: ObjectStore) -> None:
     assert list(store.list()) == [KEY]
 
 
-def test_a_missing_object_is_a_key_error_and_does_not_exist(store: ObjectStore) -> None:
+def test_reading_a_missing_object_is_a_key_error(store: ObjectStore) -> None:
     with pytest.raises(KeyError):
         store.get(KEY)
     assert not store.exists(KEY)
 
 
-def test_all_below_a_folder_goes_at_once_and_nothing_beside_it(store: ObjectStore) -> None:
+def test_delete_below_deletes_a_folder_and_nothing_else(store: ObjectStore) -> None:
     for key in ("parts/1/a/0.tar", "parts/1/0.tar", "parts/10/0.tar", "parts/1.tar"):
         store.put(key, b"x", "application/x-tar")
     store.delete_below("parts/1")
@@ -94,11 +94,11 @@ def test_a_stored_object_exists_until_it_is_deleted(store: ObjectStore) -> None:
     assert not store.exists(KEY)
 
 
-def test_deleting_what_is_not_there_is_no_error(store: ObjectStore) -> None:
+def test_deleting_a_missing_object_is_no_error(store: ObjectStore) -> None:
     store.delete(KEY)
 
 
-def test_a_listing_holds_the_keys_under_the_prefix_and_no_others(store: ObjectStore) -> None:
+def test_a_listing_has_exactly_the_keys_with_the_prefix(store: ObjectStore) -> None:
     keys = ["jobs/a/0.json", "jobs/a/0.png", "jobs/ab/0.png", "jobs/b/0.png"]
     for key in keys:
         store.put(key, b"x", "image/png")
@@ -111,13 +111,13 @@ def test_a_listing_holds_the_keys_under_the_prefix_and_no_others(store: ObjectSt
 @pytest.mark.parametrize(
     "key", ["", "/etc/passwd", "../x", "jobs/../../x", "jobs//x", ".hidden", "a/.b", "a b", "a\n"]
 )
-def test_a_key_that_could_point_elsewhere_is_refused(store: ObjectStore, key: str) -> None:
+def test_a_key_that_could_point_outside_the_root_is_refused(store: ObjectStore, key: str) -> None:
     with pytest.raises(InvalidRequest):
         store.put(key, b"x", "image/png")
     with pytest.raises(InvalidRequest):
         store.get(key)
 
 
-def test_the_check_passes_and_leaves_nothing_behind(store: ObjectStore) -> None:
+def test_the_check_passes_and_leaves_no_object(store: ObjectStore) -> None:
     store.check()
     assert list(store.list()) == []

@@ -1,4 +1,4 @@
-"""A disk that is really full: a file system of 64 KiB, in a namespace of the test's own."""
+"""A full disk: a file system of 64 KiB, mounted in a namespace of the test's own."""
 
 import sys
 
@@ -25,10 +25,12 @@ store.put("jobs/b/0.png", b"there is room again", "image/png")
 """
 
 
-def test_a_full_disk_is_told_and_keeps_what_it_has(tmp_path: object) -> None:
+def test_a_full_disk_is_reported_and_keeps_its_objects(tmp_path: object) -> None:
     mount = 'mount -t tmpfs -o size=64k none "$1"'
     if in_namespace(mount, str(tmp_path)).returncode:
-        pytest.skip("this kernel lets nobody but root mount a file system")
-    done = in_namespace(f'{mount} && exec "$2" -c "$3" "$1"', str(tmp_path), sys.executable, _FILL)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("the disk is full\n")
+        pytest.skip("this kernel lets only root mount a file system")
+    result = in_namespace(
+        f'{mount} && exec "$2" -c "$3" "$1"', str(tmp_path), sys.executable, _FILL
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("the disk is full\n")

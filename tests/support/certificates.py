@@ -1,4 +1,4 @@
-"""Certificates for HTTPS receivers on this machine, signed by nobody but themselves."""
+"""Self-signed certificates for HTTPS servers on this machine."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificate(folder: Path, host: str) -> tuple[ssl.SSLContext, Path]:
-    """A server's TLS context for `host`, and the file that a client must trust for it."""
+    """Return a server's TLS context for `host`, and the certificate that clients must trust."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)

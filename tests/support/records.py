@@ -1,4 +1,4 @@
-"""Records as tests move them: one at a time."""
+"""Job records in tests: one transition at a time."""
 
 from imagefleet.shared.jobs.events import Callback
 from imagefleet.shared.jobs.records import JobRecords
@@ -13,9 +13,9 @@ def start_attempt(
     callback: Callback | None = None,
     claim: tuple[str, str] = ("", ""),
 ) -> TransitionResult:
-    """A new attempt takes the job, unless it has ended."""
-    beginning = StartRequest(
+    """Start a new attempt at the job, unless it has ended."""
+    request = StartRequest(
         job_id=job_id, attempt=attempt, deliveries=deliveries, callback=callback, claim=claim
     )
-    [move] = records.start(beginning)
-    return move
+    [transition] = records.start(request)
+    return transition

@@ -1,4 +1,4 @@
-"""Redis as fleets have it: over TCP, with users, watched by a Sentinel, behind TLS."""
+"""Redis servers for tests: over TCP, with users, with a Sentinel, or behind TLS."""
 
 import socket
 import ssl
@@ -18,8 +18,7 @@ from tests.support.processes import until
 
 
 class TcpServer:
-    """`with TcpServer(folder, "--requirepass", "secret") as server`: a server process of this
-    test on a port of its own."""
+    """A server process on a free port: `with TcpServer(folder, "--requirepass", "secret")`."""
 
     def __init__(self, folder: Path, *options: str, config: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +33,7 @@ class TcpServer:
             self.process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, preexec_fn=die_with_parent()
             )
-        until(self._listens)
+        until(self._is_listening)
         return self
 
     def __exit__(
@@ -46,20 +45,24 @@ class TcpServer:
         self.kill()
 
     def kill(self) -> None:
+        """Kill the server with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def client(self, **options: str) -> redis.Redis:
+        """Return a client of this server."""
         return redis.Redis(port=self.port, decode_responses=True, **options)  # type: ignore[arg-type]
 
-    def _listens(self) -> bool:
+    def _is_listening(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
-class WatchedPair:
-    """A master, its replica and one Sentinel that promotes the replica when the master dies.
-    `password` is the Sentinel's."""
+class SentinelPair:
+    """A master, its replica, and one Sentinel that promotes the replica if the master dies.
+
+    `password` is that of the Sentinel.
+    """
 
     def __init__(self, folder: Path, password: str = "") -> None:
         durable = ("--appendonly", "yes", "--save", "")
@@ -80,6 +83,7 @@ class WatchedPair:
 
     @property
     def url(self) -> str:
+        """The `sentinel://` address of the pair."""
         secret = f"?sentinel_password={quote(self._password)}" if self._password else ""
         return f"sentinel://127.0.0.1:{self.sentinel.port}/fleet{secret}"
 
@@ -87,7 +91,7 @@ class WatchedPair:
         for server in (self.master, self.replica, self.sentinel):
             self._stack.enter_context(server)
         until(lambda: self.replica.client().info("replication")["master_link_status"] == "up")
-        until(lambda: self._watcher().sentinel_slaves("fleet"))
+        until(lambda: self._sentinel_client().sentinel_slaves("fleet"))
         return self
 
     def __exit__(
@@ -98,34 +102,35 @@ class WatchedPair:
     ) -> None:
         self._stack.close()
 
-    def part(self) -> None:
-        """From now on the replica hears nothing of what the master confirms."""
+    def cut_replication(self) -> None:
+        """Cut the replica off: it gets none of the later writes to the master."""
         self.replica.client().replicaof("127.0.0.1", "1")
 
     def fail_over(self) -> None:
-        """Kill the master; returns when the Sentinel names the replica as the new one."""
+        """Kill the master, and return when the Sentinel names the replica as the new one."""
         self.master.kill()
-        until(lambda: self._told_master() == self.replica.port)
+        until(lambda: self._master_port() == self.replica.port)
 
-    def _told_master(self) -> int:
-        _, port = self._watcher().sentinel_get_master_addr_by_name("fleet")
+    def _master_port(self) -> int:
+        _, port = self._sentinel_client().sentinel_get_master_addr_by_name("fleet")
         return int(port)
 
-    def _watcher(self) -> redis.Redis:
+    def _sentinel_client(self) -> redis.Redis:
         return self.sentinel.client(**({"password": self._password} if self._password else {}))
 
 
-class TlsDoor:
-    """A TLS server before a Redis that knows none: `rediss://localhost:<port>`."""
+class TlsProxy:
+    """A TLS proxy before a Redis without TLS: `rediss://localhost:<port>`."""
 
     def __init__(self, context: ssl.SSLContext, unix_socket: str) -> None:
         self._context = context
-        self._behind = unix_socket
+        self._unix_socket = unix_socket
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        """Accept no more connections."""
         self._listener.close()
 
     def _accept(self) -> None:
@@ -137,10 +142,10 @@ class TlsDoor:
             threading.Thread(target=self._serve, args=(raw,), daemon=True).start()
 
     def _serve(self, raw: socket.socket) -> None:
-        with raw, suppress(OSError):  # a client that does not trust us, a Redis that is gone
+        with raw, suppress(OSError):  # the client does not trust us, or Redis ended
             outside = self._context.wrap_socket(raw, server_side=True)
             with outside, socket.socket(socket.AF_UNIX) as inside:
-                inside.connect(self._behind)
+                inside.connect(self._unix_socket)
                 back = threading.Thread(target=_pump, args=(inside, outside), daemon=True)
                 back.start()
                 _pump(outside, inside)
@@ -148,7 +153,7 @@ class TlsDoor:
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Until either side is gone; then both are."""
+    """Copy until one side closes, then close both."""
     with suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)

@@ -1,4 +1,4 @@
-"""S3 over real HTTP: a server that checks signatures, and one that misbehaves."""
+"""S3 over HTTP: a server that checks signatures, and one that answers with faults."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ from moto.server import ThreadedMotoServer
 
 from imagefleet.producer.demo.local_http import LocalServer
 
-BUCKET: Final = "pictures"
-_EVERYTHING: Final = (
+BUCKET: Final = "images"
+_ALLOW_ALL: Final = (
     '{"Version": "2012-10-17",'
     ' "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}'
 )
@@ -24,12 +24,13 @@ _EVERYTHING: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """Of a user who may do everything with S3."""
+    """The credentials of a user with all rights to S3."""
 
     key_id: str
     secret: str
 
     def environment(self) -> dict[str, str]:
+        """Return the variables with which boto3 uses these credentials and no others."""
         return {
             "AWS_ACCESS_KEY_ID": self.key_id,
             "AWS_SECRET_ACCESS_KEY": self.secret,
@@ -42,29 +43,30 @@ class Credentials:
 
 @dataclass(frozen=True, kw_only=True)
 class SignedS3:
-    """A server with one bucket and one user. Anyone else is refused."""
+    """A server with one bucket and one user. It refuses all other users."""
 
     endpoint_url: str
     credentials: Credentials
 
     def url(self, prefix: str = "") -> str:
+        """Return the address of `prefix` in the bucket, for `open_store`."""
         return f"s3://{BUCKET}/{prefix}?endpoint_url={self.endpoint_url}"
 
 
 @contextmanager
 def signed_s3() -> Iterator[SignedS3]:
-    """moto with its IAM on: without, it accepts any credentials."""
+    """Run moto with IAM enabled. Without IAM it accepts any credentials."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     endpoint_url = f"http://{host}:{port}"
-    before = settings.INITIAL_NO_AUTH_ACTION_COUNT
+    original = settings.INITIAL_NO_AUTH_ACTION_COUNT
     try:
         credentials = _make_user(endpoint_url)
         settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
         yield SignedS3(endpoint_url=endpoint_url, credentials=credentials)
     finally:
-        settings.INITIAL_NO_AUTH_ACTION_COUNT = before
+        settings.INITIAL_NO_AUTH_ACTION_COUNT = original
         server.stop()
         moto_api_backend.reset()
 
@@ -81,119 +83,123 @@ def _make_user(endpoint_url: str) -> Credentials:
 
     iam = client("iam")
     iam.create_user(UserName="worker")
-    iam.put_user_policy(UserName="worker", PolicyName="s3", PolicyDocument=_EVERYTHING)
+    iam.put_user_policy(UserName="worker", PolicyName="s3", PolicyDocument=_ALLOW_ALL)
     key = iam.create_access_key(UserName="worker")["AccessKey"]
     client("s3").create_bucket(Bucket=BUCKET)
     return Credentials(key_id=key["AccessKeyId"], secret=key["SecretAccessKey"])
 
 
-Misdeed = Callable[[BaseHTTPRequestHandler, bytes, int], None]
-"""What to do with request number n (from 1) and its body."""
+Fault = Callable[[BaseHTTPRequestHandler, bytes, int], None]
+"""A reaction to a request: takes the handler, the body and the request's number, from 1."""
 
 
-def error(status: int, code: str) -> Misdeed:
-    """Answer like S3 does when it does not want to."""
+def error(status: int, code: str) -> Fault:
+    """Return a fault that answers with an error in the format of S3."""
 
-    def misdeed(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+    def fault(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
         text = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
-        door.send_response(status)
-        door.send_header("content-type", "application/xml")
-        door.send_header("content-length", str(len(text)))
-        door.end_headers()
-        if door.command != "HEAD":
-            door.wfile.write(text)
+        handler.send_response(status)
+        handler.send_header("content-type", "application/xml")
+        handler.send_header("content-length", str(len(text)))
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(text)
 
-    return misdeed
-
-
-def hang_up(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-    door.close_connection = True
+    return fault
 
 
-def truncate(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-    door.send_response(200)
-    door.send_header("content-length", "1000")
-    door.end_headers()
-    door.wfile.write(b"half of it")
-    door.close_connection = True
+def hang_up(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+    """Close the connection without an answer."""
+    handler.close_connection = True
 
 
-def lose_first_answer(upstream: str) -> Misdeed:
-    """Carry every request to `upstream`, but hang up on the first instead of answering it."""
+def truncate(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+    """Announce 1000 bytes, send fewer and close the connection."""
+    handler.send_response(200)
+    handler.send_header("content-length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"half of it")
+    handler.close_connection = True
 
-    def misdeed(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-        status, text = carry(upstream, door, body)
+
+def lose_first_answer(upstream: str) -> Fault:
+    """Return a fault that forwards every request to `upstream`, but loses the first answer."""
+
+    def fault(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+        status, text = forward(upstream, handler, body)
         if number == 1:
-            door.close_connection = True
+            handler.close_connection = True
         else:
-            reply(door, status, text)
+            reply(handler, status, text)
 
-    return misdeed
+    return fault
 
 
-def carry(upstream: str, door: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
-    """Have the request done by the server at `upstream`. Its status and its answer's body."""
+def forward(upstream: str, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+    """Send the request to `upstream`. Return the status and body of the answer."""
     connection = HTTPConnection(upstream.removeprefix("http://"), timeout=30)
-    connection.request(door.command, door.path, body, dict(door.headers.items()))
+    connection.request(handler.command, handler.path, body, dict(handler.headers.items()))
     with connection.getresponse() as answer:
         text = answer.read()
     connection.close()
     return answer.status, text
 
 
-def reply(door: BaseHTTPRequestHandler, status: int, text: bytes) -> None:
-    door.send_response(status)
-    door.send_header("content-length", str(len(text)))
-    door.end_headers()
-    door.wfile.write(text)
+def reply(handler: BaseHTTPRequestHandler, status: int, text: bytes) -> None:
+    """Answer with this status and body."""
+    handler.send_response(status)
+    handler.send_header("content-length", str(len(text)))
+    handler.end_headers()
+    handler.wfile.write(text)
 
 
-def accept(door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-    door.send_response(200)
-    door.send_header("content-length", "0")
-    door.end_headers()
+def accept(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+    """Answer 200 with an empty body."""
+    handler.send_response(200)
+    handler.send_header("content-length", "0")
+    handler.end_headers()
 
 
 class FaultyS3(LocalServer):
-    """A server that does `misdeed` to every request. Assign another to start anew."""
+    """A server that reacts to every request with `fault`. Assigning one restarts the count."""
 
-    def __init__(self, misdeed: Misdeed = accept) -> None:
+    def __init__(self, fault: Fault = accept) -> None:
         self._lock = threading.Lock()
-        self.misdeed = misdeed
-        super().__init__(self._door())
+        self.fault = fault
+        super().__init__(self._handler_class())
 
     @property
-    def misdeed(self) -> Misdeed:
-        return self._misdeed
+    def fault(self) -> Fault:
+        return self._fault
 
-    @misdeed.setter
-    def misdeed(self, misdeed: Misdeed) -> None:
+    @fault.setter
+    def fault(self, fault: Fault) -> None:
         with self._lock:
-            self._misdeed, self._requests = misdeed, 0
+            self._fault, self._requests = fault, 0
 
     @property
     def endpoint_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def _next(self) -> tuple[Misdeed, int]:
+    def _next(self) -> tuple[Fault, int]:
         with self._lock:
             self._requests += 1
-            return self._misdeed, self._requests
+            return self._fault, self._requests
 
-    def _door(self) -> type[BaseHTTPRequestHandler]:
-        next_misdeed = self._next
+    def _handler_class(self) -> type[BaseHTTPRequestHandler]:
+        next_fault = self._next
 
-        class Door(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
-                misdeed, number = next_misdeed()
-                misdeed(self, body, number)
+                fault, number = next_fault()
+                fault(self, body, number)
 
             do_GET = do_PUT = do_HEAD = do_DELETE = answer  # noqa: N815
 
             def log_message(self, format: str, *args: object) -> None:
                 return None
 
-        return Door
+        return Handler
