@@ -1,4 +1,4 @@
-"""The Celery application: `celery -A imagefleet.worker.app worker`, or `imagefleet-worker`.
+"""Create the Celery app that `celery -A imagefleet.worker.app worker` and `imagefleet-worker` run.
 
 Importing this module reads the settings, because Celery needs a module-level app. It connects to
 nothing.

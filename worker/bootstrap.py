@@ -29,7 +29,7 @@ from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.devices.work import Slot
 from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.interface import Engine
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load import SharedExecutables, load_engine
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
@@ -50,7 +50,7 @@ _ENCODER_THREADS: Final = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Stores:
-    """The object stores of a worker."""
+    """The object stores that a worker uses."""
 
     images: ObjectStore
     executables: ObjectStore | None
@@ -178,7 +178,7 @@ class _Builder:
             engine=self._engine,
             encoders=ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encode"),
             checkpoint_s=settings.bulk_checkpoint_s,
-            patience_s=settings.storage_retry_s,
+            storage_retry_s=settings.storage_retry_s,
             max_deliveries=settings.max_deliveries,
         )
 
@@ -250,6 +250,9 @@ def _check_storage(store: ObjectStore) -> None:
 
 def _load_engine(settings: WorkerSettings, executables: ObjectStore | None) -> Engine:
     secret = settings.programs_secret
+    shared = SharedExecutables(
+        store=executables, secret=secret.get_secret_value() if secret else ""
+    )
     return load_engine(
         settings.model,
         shapes=settings.declared_shapes(),
@@ -258,8 +261,7 @@ def _load_engine(settings: WorkerSettings, executables: ObjectStore | None) -> E
         devices=settings.devices,
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
-        programs=executables,
-        programs_secret=secret.get_secret_value() if secret else "",
+        shared_executables=shared,
         max_num_inference_steps=settings.max_num_inference_steps,
         safety_checker=settings.safety_checker,
     )

@@ -1,4 +1,4 @@
-"""The command `imagefleet-worker`: a Celery worker with our settings as flags.
+"""The command `imagefleet-worker` runs a Celery worker with our settings as flags.
 
 Every setting of docs/settings.md is a flag. A flag overrides its environment variable. Arguments
 after `--` go to Celery's own worker command.

@@ -126,7 +126,7 @@ class Dispatcher:
             self._prefetch.result()
             self._prefetch = None
         with self._lock:
-            ready = prefetched and self._backlog.has_rows()
+            ready = prefetched and self._backlog.has_rows()  # the prefetch has just claimed jobs
             if len(self._waiting) < self._capacity and not ready:
                 self._claim_and_start()
             if self._closed or (

@@ -1,4 +1,4 @@
-"""The life cycle of a worker process: start, take work, drain, quit.
+"""A worker process starts, takes work, and drains or quits.
 
 `start` raises an error that names the fault before any work is claimed. Once it returns, the model
 is loaded, every declared shape is compiled, and the worker is ready. `drain` undoes it.
@@ -47,7 +47,7 @@ class Lifecycle:
 
     @property
     def parts(self) -> WorkerParts:
-        """The parts of the worker. They exist once `start` has returned."""
+        """Return the parts of the worker, which exist once `start` has returned."""
         assert self._parts is not None, "not started"
         return self._parts
 
@@ -144,7 +144,7 @@ class Lifecycle:
             os._exit(ExitCode.TEMPFAIL)
 
     def _on_preemption_notice(self) -> None:
-        log.warning("the platform is about to take this host away")
+        log.warning("preemption notice received: the platform is about to take this host away")
         self.quit()
 
     def _on_devices_failed(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a worker, in addition to the shared ones. See docs/settings.md."""
+"""A worker reads these settings in addition to the shared ones. See docs/settings.md."""
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches

@@ -96,7 +96,7 @@ def test_the_preemption_notice_cuts_a_drain_short(
     assert {job.status().state for job in jobs} == {State.QUEUED}
 
 
-@pytest.mark.parametrize("flawed", ["away", "failing", "hanging"])
+@pytest.mark.parametrize("fault", ["away", "failing", "hanging"])
 def test_a_platform_without_a_usable_answer_disturbs_no_work(
     start: StartWorker, producer: Client, platform: MetadataServer, fault: str
 ) -> None:

@@ -22,7 +22,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.certificates import make_certificate
 from tests.support.jobs import finish
 from tests.support.processes import ROOT, StartWorker, until
-from tests.support.redis import TcpServer, TlsDoor, WatchedPair
+from tests.support.redis import SentinelPair, TcpServer, TlsProxy
 
 _ACL_PAGE = "docs/redis.md"
 
@@ -39,7 +39,7 @@ def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
 @pytest.fixture
 def tls_url(own_redis: LocalRedisServer, certificate: tuple[ssl.SSLContext, Path]) -> Iterator[str]:
     context, trusted = certificate
-    door = TlsDoor(context, own_redis.url.removeprefix("unix://"))
+    door = TlsProxy(context, own_redis.url.removeprefix("unix://"))
     yield f"rediss://localhost:{door.port}/0?ssl_ca_certs={trusted}"
     door.close()
 
@@ -95,13 +95,13 @@ def test_a_wrong_password_is_one_clear_sentence(restricted_url: str) -> None:
 def test_a_sentinel_failover_loses_no_job(
     start: StartWorker, namespace: str, tmp_path: Path
 ) -> None:
-    with WatchedPair(tmp_path) as pair:
+    with SentinelPair(tmp_path) as pair:
         worker = start(IMAGEFLEET_REDIS_URL=pair.url, IMAGEFLEET_MODEL="fake:seconds=0.1")
         producer = Client(pair.url, namespace=namespace)
         before = producer.submit_many([f"before {n}" for n in range(320)])
         done = _make_done_counter(producer, before)
         assert pair.master.client().wait(1, 60_000)  # until the replica has all accepted jobs
-        pair.part()
+        pair.cut_replication()
         known = done()
         until(lambda: done() >= known + 8)  # the failover will lose these ends
         pair.fail_over()

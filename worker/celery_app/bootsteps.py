@@ -1,4 +1,4 @@
-"""Celery bootsteps that start and stop imagefleet within a Celery worker."""
+"""Start and stop imagefleet within a Celery worker, by Celery's bootsteps."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The Celery tasks. They call `JobExecutor.execute` and `Lifecycle.make_shard`, and no more."""
+"""Register the Celery tasks. They only call `JobExecutor.execute` and `Lifecycle.make_shard`."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
-"""Exit codes of a worker process, for its supervisor. The numbers are those of sysexits.h."""
+"""The exit code tells a supervisor why a worker ended. The numbers are those of sysexits.h."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Why a worker ended. After a complete drain the code is 0."""
+    """The exit code of a worker that failed or was stopped. After a complete drain it is 0."""
 
     UNAVAILABLE = 69  # devices or storage failed for longer than `quarantine_s`
     SOFTWARE = 70  # a critical thread failed with an internal error

@@ -11,7 +11,7 @@ from imagefleet.worker.queues.claims import Claimed
 
 
 class ClaimedMessage(Message):
-    """A kombu message with the claim that brought it."""
+    """A kombu message that knows the claim which brought it."""
 
     claimed: Claimed
     due: float | None

@@ -1,4 +1,4 @@
-"""Claims: which worker holds which queue message, and for how long.
+"""Claims record which worker holds which queue message, and for how long.
 
 Inputs are queue names; outputs are messages, which are opaque strings of ordinary Celery queues.
 This module does not know jobs.
@@ -61,11 +61,12 @@ class QueueGroup:
 
 
 class Claims:
-    """The claims of one worker process. Threads may share it; only one of them calls `claim`.
+    """This object makes, releases and requeues the claims of one worker process.
 
-    Claims go through `no_retry_client`: after a lost answer the claim has happened, and a retry
-    would claim more. `requeue_orphans` requeues such messages. Acknowledgements and requeues go
-    through `retrying_client`, which waits until Redis is back: they are idempotent.
+    Threads may share it; only one of them calls `claim`. Claims go through `no_retry_client`: after
+    a lost answer the claim has happened, and a retry would claim more; `requeue_orphans` requeues
+    such messages. Acknowledgements and requeues go through `retrying_client`, which waits until
+    Redis is back: they are idempotent.
     """
 
     def __init__(
