@@ -172,14 +172,14 @@ class DeviceLoop:
 
     def _handle_failure(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Bisect the batch if a job of it is to blame; quarantine the worker if the devices are."""
-        believed = self._consecutive_failures < _MAX_CONSECUTIVE_FAILURES
-        if _is_job_error(error) or (believed and self._health.devices_ok()):
+        too_many = self._consecutive_failures >= _MAX_CONSECUTIVE_FAILURES
+        if _is_job_error(error) or (not too_many and self._health.devices_ok()):
             self._bisect(batch, error)
         else:
             self._quarantine(batch)
 
     def _quarantine(self, batch: Sequence[Slot]) -> None:
-        with self._changed:  # a batch that fails during this wait is among `waiting`
+        with self._changed:  # a batch that fails meanwhile joins `_failed`, and so `waiting`
             self._changed.wait_for(lambda: not self._on_devices)
         waiting = self._pop_waiting()
         self._on_devices_failed(batch, waiting)
