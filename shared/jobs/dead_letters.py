@@ -3,7 +3,7 @@
     <namespace>:dead           sorted set: id by the time it was added (Unix seconds)
     <namespace>:dead:letters   hash: id to `DeadLetter` as JSON
 
-A message becomes a dead letter if nobody can read it, if its workers died too often, or if its job
+A message becomes a dead letter if it cannot be read, if its workers died too often, or if its job
 failed after all retries. A message whose job was refused at admission does not: it would be refused
 again.
 """

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 _MAX_REQUEUED_PER_CALL: Final = 100
-"""Delayed messages that one call of the script requeues. Redis serves nobody else meanwhile."""
+"""Delayed messages that one call of the script requeues. Redis serves no other client meanwhile."""
 
 
 class JobRecords:

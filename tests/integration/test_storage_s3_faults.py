@@ -103,9 +103,9 @@ def test_an_invalid_endpoint_is_a_configuration_error() -> None:
 
 
 def test_an_unreachable_server_is_unavailable() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        port = nobody.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # it does not listen
+        port = bound.getsockname()[1]
         with pytest.raises(StorageUnavailable, match="Could not connect"):
             _open_store(f"http://127.0.0.1:{port}").check()
 

@@ -163,10 +163,10 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _free_port() -> int:
-    """The kernel gives it to nobody else for a minute, as if answers were still on their way to it;
-    who asks for it by its number gets it."""
+    """Return a port in TIME_WAIT: the kernel assigns it to no other socket for a minute, but a
+    server can bind it by its number."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
         with socket.create_connection(("127.0.0.1", port)):
-            probe.accept()[0].close()  # first, so that it is this end that lingers
+            probe.accept()[0].close()  # closed first, so this end enters TIME_WAIT
     return port
