@@ -70,10 +70,10 @@ def test_the_celery_producer_never_imports_imagefleet(
 
 
 def test_the_unit_test_example_passes_without_a_fleet(tmp_path: Path) -> None:
-    program = str(EXAMPLES / "unit_test_with_fake_client.py")
+    program = str(EXAMPLES / "unit_test_with_fakeredis.py")
     done = run_python(["-m", "pytest", "-q", "-p", "no:cacheprovider", program], {}, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_every_example_has_a_test() -> None:
