@@ -1,4 +1,4 @@
-"""Every error that imagefleet raises on purpose, in one tree.
+"""All errors that imagefleet raises on purpose are in one tree.
 
     ImagefleetError
     ├── InvalidRequest        a field of a job is wrong; names field, value and limit
@@ -34,7 +34,7 @@ from typing import ClassVar
 
 
 class ImagefleetError(Exception):
-    """Base of the tree. `str(error)` says what is wrong and what to do."""
+    """The base of the tree. `str(error)` says what is wrong and what to do."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False

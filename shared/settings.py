@@ -1,4 +1,4 @@
-"""Settings that producers and workers share, from the environment (`IMAGEFLEET_…`) or from flags.
+"""Producers and workers share these settings, from the environment (`IMAGEFLEET_…`) or flags.
 
 Nothing is read at import. The entry point of a process creates one `Settings` and passes it on.
 """
@@ -16,7 +16,7 @@ ENV_PREFIX = "IMAGEFLEET_"
 
 
 class Settings(BaseSettings):
-    """The settings of a producer. Workers add their own to them."""
+    """The settings of a producer. A worker adds its own to them."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 

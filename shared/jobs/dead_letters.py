@@ -1,4 +1,4 @@
-"""Dead letters: messages that the fleet gave up, kept for an operator to read and redrive.
+"""Dead letters are messages that the fleet gave up. An operator reads, redrives or drops them.
 
     <namespace>:dead           sorted set: id by the time it was added (Unix seconds)
     <namespace>:dead:letters   hash: id to `DeadLetter` as JSON
@@ -33,7 +33,7 @@ _MAX_LETTERS: Final = 10_000
 
 
 class DeadLetter(Model):
-    """One message that the fleet gave up."""
+    """A dead letter is one message that the fleet gave up, with the reason."""
 
     id: str
     """Derived from the message: the same message added again is the same letter."""
@@ -63,7 +63,7 @@ class DeadLetter(Model):
 
 
 class DeadLetters:
-    """The dead letters of one namespace. Threads may share it."""
+    """This class keeps the dead letters of one namespace. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client

@@ -1,4 +1,4 @@
-"""Callbacks: what is sent to a producer when an event happens to its job.
+"""Build the callbacks that report a job's events to its producer.
 
 An event and its job come in, and the message that waits in the outbox comes out. This module knows
 the body, but neither the signature (`shared.webhooks.signature`) nor the delivery
@@ -23,7 +23,10 @@ _STATE_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class Callback:
-    """One entry of the outbox. Its `id` depends on the event only, so no event is queued twice."""
+    """A callback is one entry of the outbox.
+
+    Its `id` depends on the event only, so that no event is queued twice.
+    """
 
     id: str
     message: str

@@ -1,4 +1,4 @@
-"""The vocabulary of jobs: states and their transitions, results, errors and ids.
+"""Define the vocabulary of jobs: states and their transitions, results, errors and ids.
 
 `docs/glossary.md` defines the terms. This module does not know Redis, Celery, storage or devices.
 """
@@ -17,7 +17,7 @@ JOB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 class State(StrEnum):
-    """The state of a job."""
+    """A job is in exactly one of these states."""
 
     QUEUED = "queued"  # accepted; it waits for devices
     RUNNING = "running"  # an attempt generates, encodes or uploads its images
@@ -44,7 +44,7 @@ TERMINAL: Final = frozenset(state for state, targets in TRANSITIONS.items() if n
 
 
 class ImageFormat(StrEnum):
-    """The file format of a job's images."""
+    """An image is stored in one of these file formats."""
 
     PNG = "png"
     WEBP = "webp"
@@ -52,7 +52,7 @@ class ImageFormat(StrEnum):
 
 
 class CallbackEvent(StrEnum):
-    """An event that a callback may report. The type in its body is `job.<event>`."""
+    """A callback reports one of these events. The type in its body is `job.<event>`."""
 
     STARTED = "started"
     PROGRESS = "progress"
@@ -72,7 +72,7 @@ QueueSafeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+/-]{0,12
 
 
 class ImageResult(Model):
-    """One stored image of a job."""
+    """An image result describes one stored image of a job."""
 
     index: int
     """0 to num_images_per_prompt - 1."""
@@ -90,7 +90,7 @@ class ImageResult(Model):
 
 
 class JobResult(Model):
-    """The result of a job that succeeded: its images and how they were made."""
+    """A job that succeeded has this result: its images and how they were made."""
 
     images: tuple[ImageResult, ...]
     model: str
@@ -101,7 +101,7 @@ class JobResult(Model):
 
 
 class JobError(Model):
-    """Why a job failed. `code` is the code of an error in `shared.errors`."""
+    """A job that failed has this error. `code` is the code of an error in `shared.errors`."""
 
     code: str
     message: str

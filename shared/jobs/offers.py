@@ -1,4 +1,4 @@
-"""The offers of the fleet: each model with its shapes, schedulers and defaults.
+"""An offer says which model the workers serve, with its shapes, schedulers and defaults.
 
 Workers announce offers, and producers check requests against them. Offers stay when the workers
 leave: a preempted fleet comes back, and its producers can submit meanwhile.
@@ -21,7 +21,10 @@ _CACHE_TTL_S: Final = 10.0
 
 
 class Offer(Model):
-    """One model as it is served. Shapes are (height, width) in pixels, the default first."""
+    """An offer describes one model as it is served.
+
+    Shapes are (height, width) in pixels. The default shape is the first.
+    """
 
     model_config = ConfigDict(extra="ignore")  # newer workers may announce more fields
     model: str
@@ -35,7 +38,7 @@ class Offer(Model):
 
 
 class OfferRegistry:
-    """The offers of one namespace, read through a cache of 10 seconds."""
+    """The registry holds the offers of one namespace, and caches them for 10 seconds."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client

@@ -1,4 +1,4 @@
-"""Names of queues. Each compile key and tenant has its own, so that a claim need not open messages.
+"""Name the queues: one per compile key and tenant, so that a claim need not open messages.
 
 A compile key is what jobs must have in common to share a batch: model and shape.
 Priority levels are separate Redis lists with the suffix that kombu gives them, so every Celery tool

@@ -1,4 +1,4 @@
-"""Job records in Redis: one hash per job, and every change is a compare-and-set on the server.
+"""Keep job records in Redis: one hash per job, and every change is a compare-and-set on the server.
 
 Requests and state transitions come in, with the attempt that asks for them. A `JobStatus` comes
 out, or whether the transition was applied. This module does not know devices or storage.
@@ -47,7 +47,7 @@ _MAX_REQUEUED_PER_CALL: Final = 100
 
 
 class JobRecords:
-    """The job records of one namespace. Threads may share it."""
+    """This class reads and changes the job records of one namespace. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
         self._redis = client

@@ -1,4 +1,4 @@
-"""The Redis keys of a namespace, each spelled once. `docs/redis.md` lists them for operators.
+"""Each Redis key of a namespace is spelled once, here. `docs/redis.md` lists them for operators.
 
 `shared.bulk.redis_keys` has the keys of datasets, `shared.jobs.queues` the names of queues.
 `queue.lua` derives the key of the known queues from a list's name.

@@ -1,4 +1,4 @@
-"""Job requests: the parameters of a job with their limits, and their form in a Celery message.
+"""Validate the parameters of jobs, and pack them into Celery messages.
 
 Parameters come in, from a caller or a message. A valid `JobRequest` comes out, or an error that
 names the field, its value and the limit. This module does not know which models, shapes and
@@ -45,7 +45,7 @@ DEFAULT_CALLBACK_EVENTS: Final = (
 
 
 class JobRequest(Model):
-    """One prompt and its parameters, in diffusers' names.
+    """A job request is one prompt with its parameters, in diffusers' names.
 
     `None` means the model's default. The worker fills it in and records it beside the image.
     """

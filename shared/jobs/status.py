@@ -1,4 +1,4 @@
-"""The status of a job: what its record in Redis says.
+"""Turn a job's record into its status.
 
 The fields of the hash come in, a `JobStatus` comes out. This module reads nothing from Redis.
 """
@@ -21,7 +21,10 @@ _NUMBERS: Final = (
 
 
 class JobStatus(Model):
-    """A job's record as it is now. Times are Unix seconds by the Redis server's clock."""
+    """The status is what a job's record says now.
+
+    Times are Unix seconds by the Redis server's clock.
+    """
 
     id: str
     state: State

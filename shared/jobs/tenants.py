@@ -1,4 +1,4 @@
-"""The tenants: their weights, the limits of their waiting jobs, and how many jobs wait.
+"""Set the weights of tenants and the limits of their waiting jobs, and count those jobs.
 
 All of it is in Redis, so one command changes it for every worker and producer at once.
 """
@@ -21,7 +21,7 @@ _MAX_WEIGHT: Final = 1_000_000
 
 
 class TenantStatus(Model):
-    """The status of one tenant, or of all together if its name is `*`."""
+    """The status describes one tenant, or all together if its name is `*`."""
 
     tenant: str
     waiting: int
@@ -33,7 +33,7 @@ class TenantStatus(Model):
 
 
 class Tenants:
-    """The tenants of one namespace."""
+    """This class reads and changes the tenants of one namespace."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client

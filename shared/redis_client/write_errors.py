@@ -1,4 +1,4 @@
-"""Errors of a Redis that answers, but takes no writes for now.
+"""Recognize the errors of a Redis that answers, but takes no writes for now.
 
 Causes are too few replicas, a failing disk, no memory, a master that is a replica for a moment, or
 a long script. An error of redis-py comes in. Out comes whether it is temporary, and a retry that
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class WritesRefused(redis.ResponseError):
-    """A temporary error for which redis-py has no class of its own."""
+    """Redis refused a write for now, with an error for which redis-py has no class of its own."""
 
 
 def is_temporary(error: Exception) -> bool:
@@ -32,7 +32,7 @@ def is_temporary(error: Exception) -> bool:
 
 
 class RetryUntilWritable(Retry):
-    """A retry that treats temporary errors like a lost connection."""
+    """This retry treats temporary errors like a lost connection."""
 
     def call_with_retry(
         self, do: Callable[[], T], fail: Callable[..., Any], *args: Any, **options: Any

@@ -1,4 +1,4 @@
-"""Object stores for images and datasets. The URL selects the implementation.
+"""Object stores keep images and datasets. The URL selects the implementation.
 
 file:///var/images, file://./out     a folder, absolute or relative
 s3://bucket/prefix                   S3; query: endpoint_url=…, region=…

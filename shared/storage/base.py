@@ -1,4 +1,4 @@
-"""The interface of object stores: a few methods that take keys and bytes.
+"""Define the interface of object stores: a few methods that take keys and bytes.
 
 This module does not know any vendor, folder or job. Keys are relative, plain and separated by '/',
 so that no key can point outside the root of its store.
@@ -22,7 +22,7 @@ _MAX_KEY_CHARACTERS: Final = 1_024
 
 @dataclass(frozen=True, kw_only=True)
 class StoredObject:
-    """The address, digest and size of an object that was put."""
+    """A stored object has a key, an address, a digest and a size."""
 
     key: str
     url: str
@@ -33,7 +33,7 @@ class StoredObject:
 
 
 class ObjectStore(Protocol):
-    """A store of objects by key.
+    """An object store keeps objects by key.
 
     Every method may raise StorageUnavailable (a retry may succeed) or StorageDenied (it will not).
     """

@@ -1,4 +1,4 @@
-"""An object store in a folder of a local or mounted file system.
+"""Store objects in a folder of a local or mounted file system.
 
 A put is atomic and durable: it writes a temporary file in the same folder, syncs it, renames it and
 syncs the folder. A reader sees the old object or the new one, never a part, also after a power cut.
@@ -44,7 +44,7 @@ _DENIED_REASONS: Final = {
 
 
 class FolderStore:
-    """A store whose objects are files under `root`, with the key as their path."""
+    """This store keeps its objects as files under `root`, with the key as their path."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()

@@ -1,4 +1,4 @@
-"""Object keys of a job's images. They depend on the job id and the image index only, so a second
+"""Name the objects of a job. A key depends on the job id and the image index only, so a second
 attempt overwrites the objects of the first.
 
 jobs/<job id>/<image index>.png     the image (or .webp, .jpeg)

@@ -1,4 +1,4 @@
-"""An object store in memory, for tests and experiments."""
+"""Store objects in memory, for tests and experiments."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from imagefleet.shared.storage.base import (
 
 
 class MemoryStore:
-    """Objects in the memory of this process. They are lost when it ends."""
+    """This store keeps objects in the memory of its process. They are lost when it ends."""
 
     url = "memory://"
 

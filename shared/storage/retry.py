@@ -1,4 +1,4 @@
-"""Retries of what fails while an object store is unavailable."""
+"""Retry what fails while an object store is unavailable."""
 
 import logging
 import time

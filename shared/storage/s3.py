@@ -1,4 +1,4 @@
-"""An object store in an S3 bucket, of AWS or of any server with the same protocol.
+"""Store objects in an S3 bucket, of AWS or of any server with the same protocol.
 
 Only this module knows boto3. boto3 takes the credentials from the usual AWS environment (variables,
 profile, instance role); this module never reads them. Every put sends its SHA-256, which the server
@@ -53,7 +53,7 @@ _TEMPORARY_STATUSES: Final = frozenset({408, 409, 425, 429})
 
 
 class S3Store:
-    """A store of the objects under `prefix` in `bucket`. Threads may share it."""
+    """This store keeps its objects under `prefix` in `bucket`. Threads may share it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Callbacks in the outbox, and the outcomes of their delivery attempts."""
+"""Describe the callbacks in the outbox and the outcomes of their delivery attempts."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from imagefleet.shared.jobs.model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxMessage:
-    """One callback in the outbox, stored as JSON with exactly these fields."""
+    """A message is one callback in the outbox. It is stored as JSON with exactly these fields."""
 
     id: str
     """Derived from the event, so it is the same for every attempt."""
@@ -50,7 +50,7 @@ class OutboxMessage:
 
 
 class DeliveryVerdict(StrEnum):
-    """What a delivery attempt resulted in."""
+    """A delivery attempt has one of these verdicts."""
 
     DELIVERED = "delivered"  # the receiver answered 2xx
     RETRY = "retry"  # it failed, and a later attempt may succeed
@@ -60,7 +60,7 @@ class DeliveryVerdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryOutcome:
-    """The outcome of a delivery attempt. `status` is that of the HTTP answer, if there was one."""
+    """The outcome describes a delivery attempt. `status` is that of the HTTP answer, if any."""
 
     verdict: DeliveryVerdict
     status: int | None = None
@@ -77,7 +77,7 @@ class DeliveryOutcome:
 
 
 class DeliveryAttempt(Model):
-    """One line of a job's delivery log."""
+    """A delivery attempt is one line of a job's delivery log."""
 
     id: str
     """Id of the message."""
@@ -92,7 +92,7 @@ class DeliveryAttempt(Model):
 
 
 class CallbackState(StrEnum):
-    """The state of a callback."""
+    """A callback is in one of these states."""
 
     WAITING = "waiting"  # for its next attempt
     GIVEN_UP = "given up"  # refused, gone, or tried for three days
@@ -100,7 +100,7 @@ class CallbackState(StrEnum):
 
 
 class CallbackEntry(Model):
-    """A callback as the command `imagefleet webhooks` shows it."""
+    """An entry is a callback as the command `imagefleet webhooks` shows it."""
 
     id: str
     job_id: str

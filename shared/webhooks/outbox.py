@@ -1,4 +1,4 @@
-"""The outbox: the pending callbacks, kept in Redis so that they survive every process of the fleet.
+"""The outbox keeps pending callbacks in Redis, so that they survive every process of the fleet.
 
     <namespace>:outbox            sorted set: id by due time (Unix seconds, Redis's clock)
     <namespace>:outbox:messages   hash: id to `OutboxMessage` as JSON
@@ -60,7 +60,10 @@ _DISABLED_S: Final = _WEEK_S
 
 
 class Outbox:
-    """The outbox of one namespace. Its client must decode responses. Threads may share it."""
+    """This class is the outbox of one namespace. Threads may share it.
+
+    Its client must decode responses.
+    """
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int = _WEEK_S) -> None:
         """Keep the log of a job's delivery attempts for `retention_s` after the latest."""
