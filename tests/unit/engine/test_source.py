@@ -31,9 +31,8 @@ def test_a_model_unknown_to_the_hub_gives_a_one_line_error(
         pytest.raises(CheckpointError) as error,
     ):
         find_checkpoint("someone/else")
-    assert "model 'someone/else' is not a folder and could not be downloaded from the Hub" in str(
-        error
-    )
+    message = "model 'someone/else' is not a folder and could not be downloaded from the Hub"
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

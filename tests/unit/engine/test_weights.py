@@ -39,7 +39,7 @@ def _change(file: Path, change: Callable[[Tensors], object]) -> None:
     save_file(tensors, file)
 
 
-def test_every_missing_unused_and_misshapen_key_of_every_network_is_in_one_error(
+def test_one_error_lists_every_missing_unused_and_misshapen_weight(
     checkpoint: Path,
 ) -> None:
     def break_unet(tensors: Tensors) -> None:

@@ -61,7 +61,7 @@ def conv(
 
 
 class GroupNorm(nnx.Module):
-    """Group normalisation (Wu & He 2018) as torch computes it: in float32, from centred values.
+    """Group normalisation (Wu & He 2018) as in torch: in float32, with centred variance.
 
     The means run over pixels first and over a group's channels last. This vectorises, while flax's
     GroupNorm splits the channel axis: a step of a 128-256-256 UNet takes 3 % less CPU time.
@@ -98,7 +98,7 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def layer_norm(channels: int, epsilon: float) -> nnx.LayerNorm:
-    """Return a LayerNorm that computes as torch: in float32, variance from centred values."""
+    """Return a LayerNorm that computes as in torch: in float32, with centred variance."""
     return nnx.LayerNorm(channels, epsilon=epsilon, use_fast_variance=False, rngs=_no_keys())
 
 

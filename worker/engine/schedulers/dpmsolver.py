@@ -55,11 +55,11 @@ def dpmsolver_karras(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> T
 def _coefficients(
     options: DpmOptions, previous: NoiseLevel | None, start: NoiseLevel, end: NoiseLevel
 ) -> tuple[float, tuple[float, ...], float]:
-    """Return the coefficients of the sample, of the predicted x0 and that before, and of noise.
+    """Return A, the B's and S of a step from `start` to `end` (see `coefficients`).
 
-    `previous` is the noise level of the row before; None asks for a first-order step. In the
-    notation of Lu et al. 2022: width is h, gain is -alpha (e^-h - 1), and slope is the weight of
-    the difference of the two predicted x0.
+    `previous` is the noise level before the previous row; without it, the step is of first order.
+    In the notation of Lu et al. 2022, width is h and gain is -alpha (e^-h - 1). slope is the weight
+    of the difference between this and the previous predicted x0.
     """
     width = _log_ratio(end) - _log_ratio(start)
     keep, fresh = end.sigma / start.sigma, 0.0
@@ -97,7 +97,7 @@ def _timesteps_and_ratios(schedule: NoiseSchedule, steps: int) -> tuple[Floats, 
 
 
 def _timesteps(schedule: NoiseSchedule, steps: int) -> Floats:
-    """Return the timesteps of one step more, as `NoiseSchedule.timesteps`, without the last.
+    """Return all but the last of `steps + 1` timesteps, spaced as in `NoiseSchedule.timesteps`.
 
     If there are nearly as many steps as training timesteps, some are fractions.
     """

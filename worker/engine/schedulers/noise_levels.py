@@ -38,6 +38,7 @@ class NoiseLevel(NamedTuple):
 
 
 CLEAN: Final = NoiseLevel(1.0, 0.0)
+"""The level of a sample without noise."""
 
 
 class LinearCombination(NamedTuple):
