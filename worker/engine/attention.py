@@ -20,26 +20,26 @@ from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
-SCORE_LIMIT: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
+MAX_SCORE_BYTES: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
 """Bytes of float32 scores that one sequence may take at once, over all its heads. The finest layers
 of Stable Diffusion 1 take 537 MB at 512x512 and 8.6 GB at 1024x1024. On CPU the scores should fit
 the caches: at 512x512, chunks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, all scores at
 once 0.98 s and 1,374 MiB. On other platforms the limit only saves memory."""
 _TPU_BLOCK: Final = 128
 """Rows and columns of a TPU's matrix unit, and of a block of the TPU kernel."""
-_CUDNN_HEAD_DIM: Final = 128
+_MAX_CUDNN_HEAD_DIM: Final = 128
 """The widest head that cuDNN's kernel supports on all GPUs; on Hopper and later it is 256."""
 
 
 class Backend(StrEnum):
-    """The implementations of attention."""
+    """The backend says which implementation computes attention."""
 
     FOLDED = "folded"
     """Plain batched matmuls with the heads folded into the batch. On CPU a step of a small UNet
     takes 0.6 to 0.8 of the time that it takes with `jax.nn.dot_product_attention`."""
     CHUNKED = "chunked"
     """`FOLDED` for one chunk of queries after another, so that scores stay within
-    `SCORE_LIMIT`."""
+    `MAX_SCORE_BYTES`."""
     CUDNN = "cudnn"
     """`jax.nn.dot_product_attention` with cuDNN's fused kernel, which stores no scores."""
     FLASH = "flash"
@@ -48,7 +48,7 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """The sizes and the dtype of one attention call; they determine its backend."""
+    """The sizes and the dtype of an attention call. They determine its backend."""
 
     queries: int
     keys: int
@@ -59,7 +59,7 @@ class AttentionSpec:
 
     @property
     def score_bytes(self) -> int:
-        """Bytes of the scores of one sequence in float32."""
+        """Return the bytes of the scores of one sequence in float32."""
         return 4 * self.heads * self.queries * self.keys
 
 
@@ -69,12 +69,12 @@ def choose_backend(platform: str, spec: AttentionSpec) -> Backend:
         return Backend.CUDNN
     if platform == "tpu" and _fits_tpu_kernel(spec):
         return Backend.FLASH
-    return Backend.FOLDED if spec.score_bytes <= SCORE_LIMIT[platform] else Backend.CHUNKED
+    return Backend.FOLDED if spec.score_bytes <= MAX_SCORE_BYTES[platform] else Backend.CHUNKED
 
 
 def _fits_cudnn(spec: AttentionSpec) -> bool:
     half_precision = spec.dtype in (jnp.bfloat16, jnp.float16)
-    return half_precision and spec.head_dim % 8 == 0 and spec.head_dim <= _CUDNN_HEAD_DIM
+    return half_precision and spec.head_dim % 8 == 0 and spec.head_dim <= _MAX_CUDNN_HEAD_DIM
 
 
 def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
@@ -176,7 +176,7 @@ def chunk_count(spec: AttentionSpec, limit: int) -> int:
 def _chunked(
     q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, limit: int | None = None
 ) -> jax.Array:
-    count = chunk_count(spec, limit or SCORE_LIMIT[jax.default_backend()])
+    count = chunk_count(spec, limit or MAX_SCORE_BYTES[jax.default_backend()])
     length = spec.queries // count
     q, k, v = (_fold(x, spec.heads) for x in (q, k, v))
     chunks = q.reshape(q.shape[0], count, length, -1).swapaxes(0, 1)  # [count, b * heads, n, d]

@@ -1,4 +1,4 @@
-"""A running batch: it drives the executables of one shape step by step.
+"""Run a batch step by step with the executables of its shape.
 
 Goes in: executables, weights, and the inputs of a batch on the devices. Comes out: step counts,
 then images. It does not know the tokenizer, the schedulers or the mesh.
@@ -24,7 +24,7 @@ devices never wait for Python, and few enough that a cancelled batch stops soon.
 
 @dataclass(frozen=True)
 class ShapeExecutables:
-    """The executables of one shape. `DiffusionPrograms` documents their arguments."""
+    """The executables of one shape. `DiffusionPrograms` defines their arguments and results."""
 
     begin: Any
     step: Any
@@ -36,7 +36,7 @@ class ShapeExecutables:
 
 
 class DeviceBatch:
-    """A batch on JAX devices. See `worker.engine.interface.RunningBatch`."""
+    """The device batch is a batch on JAX devices. See `worker.engine.interface.RunningBatch`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The diffusion engine: it runs batches of image specs on a mesh of devices.
+"""Generate images on a mesh of devices.
 
 Goes in: `ImageSpec`s. Comes out: images. It knows no jobs, and not how a checkpoint is found and
 read: it is given programs and weights.
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class DiffusionEngine:
-    """An engine on JAX devices. See `worker.engine.interface.Engine`."""
+    """The diffusion engine runs a model on JAX devices. See `worker.engine.interface.Engine`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class DiffusionEngine:
 
     @property
     def recompiles(self) -> int:
-        """The number of programs compiled since `warm` returned."""
+        """Return the number of programs compiled since `warm` returned."""
         return int(self._compiled) - self._compiled_before_ready
 
     def _run_each_program(self, shape: Shape) -> None:

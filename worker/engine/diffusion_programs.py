@@ -1,4 +1,4 @@
-"""The pure functions from prompts and init images to images: encode, begin, step, preview, decode.
+"""Define the pure functions of image generation: encode, begin, step, preview, decode.
 
 Goes in: weights, and arrays whose leading axis is the slot. Comes out: arrays of slots. Slots never
 mix, so an image depends on the inputs of its own slot only. Knows no devices and no loop.
@@ -115,9 +115,9 @@ class Decoded(NamedTuple):
 
 
 class NoiseUse(IntEnum):
-    """The purposes of noise. Each has its own keys, `fold_in(key(seed), use + image_index)`.
+    """The purpose of noise. Each purpose has its own keys, `fold_in(key(seed), use + image_index)`.
 
-    Keys of two uses never meet: an image index is far below the distance between two members.
+    Keys of two purposes never coincide: an image index is far below the distance of two members.
     """
 
     START = 0
@@ -157,7 +157,7 @@ def apply_guidance(outputs: jax.Array, guidance: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class DiffusionPrograms:
-    """The programs of one model. It holds the networks' structure; weights are arguments."""
+    """The programs of one model. This record holds the networks' structure, but no weights."""
 
     prompt_encoder: PromptEncoder
     unet: nnx.GraphDef[nnx.Module]

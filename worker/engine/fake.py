@@ -1,4 +1,4 @@
-"""A fake engine without a model, for tests of everything around an engine. It needs only numpy.
+"""Fake an engine without a model, for tests of everything around an engine. It needs only numpy.
 
 Goes in: the same specs as for a real engine, and how long a step takes. Comes out: images that are
 a pure function of their specs.
@@ -37,7 +37,7 @@ _MAX_TOKENS: Final = 77
 
 
 class FakeEngine:
-    """An engine without a model. See `worker.engine.interface.Engine`."""
+    """The fake engine runs no model. See `worker.engine.interface.Engine`."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class FakeEngine:
 
 
 class _FakeBatch:
-    """A batch of the fake engine. See `worker.engine.interface.RunningBatch`."""
+    """The fake batch sleeps at each step. See `worker.engine.interface.RunningBatch`."""
 
     def __init__(
         self, specs: Sequence[ImageSpec], shape: Shape, seconds: float, released: threading.Event

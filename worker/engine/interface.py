@@ -1,4 +1,4 @@
-"""The interface between an engine and the rest of the worker: a few methods, numpy arrays, no JAX.
+"""Define the interface between an engine and the rest of the worker, with numpy and without JAX.
 
 Goes in: at most `capacity` `ImageSpec`s of one `Shape`. Comes out: uint8 images.
 An engine does not know jobs, queues, records or storage.
@@ -19,7 +19,7 @@ ImageArrays = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Shape:
-    """An image size in pixels. Every shape has its own executables."""
+    """The shape is the image size in pixels. Every shape has its own executables."""
 
     height: int
     width: int
@@ -65,7 +65,7 @@ class ImageSpec:
 
     @property
     def steps(self) -> int:
-        """Denoising steps that run. With an init image: `strength` x `num_inference_steps`."""
+        """Return the denoising steps that run: with an init image, only the share `strength`."""
         if self.init_image is None:
             return self.num_inference_steps
         strength = self.init_image.strength
@@ -114,7 +114,7 @@ class RunningBatch(Protocol):
         """Wait for the devices and return the images in the order of the specs.
 
         Raises:
-            DeviceError: the devices failed.
+            DeviceError: the devices failed, or an image contains NaN or infinity.
         """
 
     def flagged(self) -> tuple[bool, ...]:
@@ -125,7 +125,7 @@ class RunningBatch(Protocol):
 
 
 class Engine(Protocol):
-    """A model on the devices of this host."""
+    """The engine runs one model on the devices of this host."""
 
     info: ModelInfo
     capacity: int
@@ -150,4 +150,4 @@ class Engine(Protocol):
 
     @property
     def recompiles(self) -> int:
-        """The number of programs compiled since `warm` returned. It should stay 0."""
+        """Return the number of programs compiled since `warm` returned. It should stay 0."""

@@ -14,7 +14,12 @@ import jax
 import numpy as np
 
 from imagefleet.shared.errors import TooLittleMemory
-from imagefleet.worker.engine.attention import SCORE_LIMIT, AttentionSpec, Backend, choose_backend
+from imagefleet.worker.engine.attention import (
+    MAX_SCORE_BYTES,
+    AttentionSpec,
+    Backend,
+    choose_backend,
+)
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
@@ -59,7 +64,7 @@ def _score_bytes(
             queries=length, keys=length, heads=heads, head_dim=width // heads, dtype=dtype
         )
         if attends and choose_backend(platform, spec) in (Backend.FOLDED, Backend.CHUNKED):
-            yield min(spec.score_bytes, SCORE_LIMIT[platform])
+            yield min(spec.score_bytes, MAX_SCORE_BYTES[platform])
 
 
 def require_memory(weights: int, workspace: int, placement: Placement) -> None:

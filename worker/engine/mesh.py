@@ -69,27 +69,27 @@ class Placement:
 
     @property
     def platform(self) -> str:
-        """`cpu`, `gpu` or `tpu`."""
+        """Return `cpu`, `gpu` or `tpu`."""
         return str(self.mesh.devices.flat[0].platform)
 
     @property
     def data(self) -> int:
-        """The number of parts that a batch is split into."""
+        """Return the number of parts that a batch is split into."""
         return int(self.mesh.shape[DATA])
 
     @property
     def model(self) -> int:
-        """The number of parts that the weights are split into."""
+        """Return the number of parts that the weights are split into."""
         return int(self.mesh.shape[MODEL])
 
     @cached_property
     def replicated(self) -> NamedSharding:
-        """The sharding that puts the whole array on every device."""
+        """Return the sharding that puts the whole array on every device."""
         return self._sharding()
 
     @cached_property
     def by_slot(self) -> NamedSharding:
-        """The sharding that splits the leading axis, the slots, along `data`."""
+        """Return the sharding that splits the leading axis, the slots, along `data`."""
         return self._sharding(DATA)
 
     def weight_sharding(self, shape: tuple[int, ...]) -> NamedSharding:

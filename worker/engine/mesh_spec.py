@@ -17,7 +17,7 @@ MODEL: Final = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class MeshSpec:
-    """The requested arrangement of devices."""
+    """The mesh spec says how many devices a worker uses and how they are arranged."""
 
     devices: int | None
     """None: all devices of the host."""

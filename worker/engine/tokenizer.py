@@ -42,7 +42,7 @@ class PromptTokenizer:
 
 
 class ClipTokenizer:
-    """The tokenizer of one text encoder.
+    """The CLIP tokenizer converts prompts to the ids of one text encoder.
 
     A sequence is the start token, the words, the end token, and padding. Words beyond `length` are
     cut off; the end token is kept.

@@ -24,8 +24,8 @@ def main(model: int) -> None:
         partial(attention, heads=2, backend=Backend.FLASH), out_shardings=placement.by_slot
     )
     with pltpu.force_tpu_interpret_mode(), jax.set_mesh(placement.mesh):
-        found = flash(*placement.split(arrays))
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+        result = flash(*placement.split(arrays))
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 if __name__ == "__main__":

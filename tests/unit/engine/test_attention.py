@@ -59,16 +59,16 @@ def _reference(arrays: Arrays, heads: int, causal: bool) -> NDArray[np.float32]:
 @pytest.mark.parametrize("causal", [False, True])
 def test_folded_attention_is_the_formula(causal: bool) -> None:
     arrays = _random_arrays(*[(2, 6, 12)] * 3)
-    found = attention(*map(jnp.asarray, arrays), heads=3, causal=causal, backend=Backend.FOLDED)
-    np.testing.assert_allclose(found, _reference(arrays, 3, causal), atol=2e-6)
+    result = attention(*map(jnp.asarray, arrays), heads=3, causal=causal, backend=Backend.FOLDED)
+    np.testing.assert_allclose(result, _reference(arrays, 3, causal), atol=2e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("limit", [1, 4 * 3 * 6 * 2, 4 * 3 * 6 * 4])
 def test_chunks_of_any_size_give_the_same_result(limit: int, causal: bool) -> None:
     arrays = _random_arrays(*[(2, 6, 12)] * 3)
-    found = _chunked(*map(jnp.asarray, arrays), _spec(6, 6, 3, 4, causal), limit)
-    np.testing.assert_allclose(found, _reference(arrays, 3, causal), atol=1e-6)
+    result = _chunked(*map(jnp.asarray, arrays), _spec(6, 6, 3, 4, causal), limit)
+    np.testing.assert_allclose(result, _reference(arrays, 3, causal), atol=1e-6)
 
 
 def test_chunks_are_equal_and_their_scores_within_the_limit() -> None:
@@ -84,8 +84,8 @@ def test_the_tpu_kernel_agrees_with_matmuls_in_the_interpreter(head_dim: int) ->
     arrays = tuple(map(jnp.asarray, _random_arrays(*[(1, 256, 2 * head_dim)] * 3)))
     expected = attention(*arrays, heads=2, backend=Backend.FOLDED)
     with pltpu.force_tpu_interpret_mode():
-        found = attention(*arrays, heads=2, backend=Backend.FLASH)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+        result = attention(*arrays, heads=2, backend=Backend.FLASH)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", [1, 2])
