@@ -218,7 +218,10 @@ def test_only_the_worker_s_store_is_read(
 
 def test_an_attempt_removed_while_it_is_fetched_never_becomes_ready(store: ObjectStore) -> None:
     released = threading.Event()
-    responses = {"/slow": stalled(b"", released), "/quick": _file(_random_image(10))}
+    responses: dict[str, Any] = {
+        "/slow": stalled(b"", released),
+        "/quick": _file(_random_image(10)),
+    }
     with ImageServer(responses) as image_server:
         input_images = InputImages(store, ALLOW_LOCALHOST)
         slow, quick = (
@@ -240,7 +243,7 @@ def test_an_attempt_removed_while_it_is_fetched_never_becomes_ready(store: Objec
 
 def test_a_worker_runs_jobs_with_input_images_without_delaying_others(tmp_path: Path) -> None:
     released = threading.Event()
-    responses = {
+    responses: dict[str, Any] = {
         "/one.png": _file(_random_image(8)),
         "/other.png": _file(_random_image(9)),
         "/slow.png": stalled(b"\x89PNG", released),
