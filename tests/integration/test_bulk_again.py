@@ -1,4 +1,4 @@
-"""Parts of a dataset sent again while somebody else resumes, works or waits."""
+"""Shards are sent again while another producer resumes or waits, or a worker holds them."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ FAST = {"IMAGEFLEET_MODEL": "fake:seconds=0.01,capacity=8"}
 
 
 @pytest.mark.parametrize("again", ["retry_failed", "repair"])
-def test_who_resumes_while_files_are_taken_away_leaves_no_hole(
+def test_resuming_a_run_while_files_are_deleted_loses_no_shard(
     start: StartWorker,
     client: redis.Redis,
     namespace: str,
@@ -27,7 +27,7 @@ def test_who_resumes_while_files_are_taken_away_leaves_no_hole(
     monkeypatch: pytest.MonkeyPatch,
     again: str,
 ) -> None:
-    """A worker finds the old commit marker, and records success, before it is taken away."""
+    """A worker finds the old commit marker and records success before the marker is deleted."""
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     start(**FAST)
     run.wait(60)
@@ -53,7 +53,7 @@ def test_who_resumes_while_files_are_taken_away_leaves_no_hole(
     assert (tmp_path / "data" / "stats.json").exists()
 
 
-def test_a_shard_sent_anew_is_no_longer_whoever_s_took_it_up_meanwhile(
+def test_a_restarted_shard_is_taken_from_the_attempt_that_holds_it(
     client: redis.Redis, namespace: str
 ) -> None:
     runs = RunRecords(client, namespace, 60)
@@ -63,7 +63,7 @@ def test_a_shard_sent_anew_is_no_longer_whoever_s_took_it_up_meanwhile(
         runs.begin(RUN.id, shard, "a", "host")
     runs.report_progress(RUN.id, 0, "a", "host", 3, 0)
     runs.succeed(RUN.id, 1, "a", "host", 3, {"device_error": 1})
-    assert runs.restart_shards(RUN, SHARDS) == 2  # the third's message waits
+    assert runs.restart_shards(RUN, SHARDS) == 2  # the third is queued
     with pytest.raises(LeaseLost):
         runs.succeed(RUN.id, 0, "a", "host", 4, {})
     status = runs.get(RUN.id)
@@ -72,7 +72,7 @@ def test_a_shard_sent_anew_is_no_longer_whoever_s_took_it_up_meanwhile(
 
 
 class _Clock:
-    """Time that passes only while somebody sleeps."""
+    """A clock that advances only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -84,7 +84,7 @@ class _Clock:
         self.now += seconds
 
 
-def test_waiting_ends_when_its_time_is_up(
+def test_wait_ends_after_its_timeout(
     producer: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, clock = producer.bulk(PROMPTS, tmp_path / "data"), _Clock()

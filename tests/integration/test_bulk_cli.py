@@ -1,4 +1,4 @@
-"""Datasets from a shell and from Python: real workers, and what the finished files hold."""
+"""Bulk runs with real workers, from the command line and from Python."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,16 +32,16 @@ from tests.support.s3 import signed_s3
 
 NAMESPACE = "bulkcli"
 PROMPTS = [f"prompt {n}" for n in range(30)]
-NOBODY = "no worker is alive; unfinished work waits until a worker starts"
+NO_WORKER = "no worker is alive; unfinished work waits until a worker starts"
 
 Bulk = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def place(
+def connection_options(
     redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[str]]:
-    """A fleet of one worker, and the options that lead to it."""
+    """Start a fleet of one worker, and return the options that connect to it."""
     folder = tmp_path_factory.mktemp("fleet")
     worker = Worker(
         folder,
@@ -60,13 +61,13 @@ def place(
 
 
 @pytest.fixture
-def fleet(place: list[str]) -> Iterator[Client]:
-    with closing(Client(place[1], namespace=NAMESPACE)) as client:
+def fleet(connection_options: list[str]) -> Iterator[Client]:
+    with closing(Client(connection_options[1], namespace=NAMESPACE)) as client:
         yield client
 
 
 @pytest.fixture
-def bulk(place: list[str]) -> Bulk:
+def bulk(connection_options: list[str]) -> Bulk:
     def bulk(command: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [
@@ -75,7 +76,7 @@ def bulk(place: list[str]) -> Bulk:
                 "imagefleet.producer",
                 "bulk",
                 command,
-                *place,
+                *connection_options,
                 *map(str, arguments),
             ],
             capture_output=True,
@@ -94,9 +95,11 @@ def prompts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(place: list[str], tmp_path_factory: pytest.TempPathFactory) -> BulkRun:
-    """A finished dataset. Whoever damages it takes a copy."""
-    with closing(Client(place[1], namespace=NAMESPACE)) as client:
+def finished_run(
+    connection_options: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> BulkRun:
+    """Make a finished dataset. Tests that damage files use `copied`."""
+    with closing(Client(connection_options[1], namespace=NAMESPACE)) as client:
         folder = tmp_path_factory.mktemp("made")
         run = client.bulk(PROMPTS, folder, shard_size=10, num_images_per_prompt=2)
         assert run.wait(60).state is State.SUCCEEDED
@@ -104,10 +107,10 @@ def made(place: list[str], tmp_path_factory: pytest.TempPathFactory) -> BulkRun:
 
 
 @pytest.fixture
-def copy(made: BulkRun, fleet: Client, tmp_path: Path) -> tuple[BulkRun, Path]:
-    """The finished dataset in a place of its own, where Redis knows nothing of it."""
+def copied(finished_run: BulkRun, fleet: Client, tmp_path: Path) -> tuple[BulkRun, Path]:
+    """Copy the finished dataset to a destination that Redis has no record of."""
     folder = tmp_path / "copy"
-    shutil.copytree(_folder(made), folder)
+    shutil.copytree(_folder(finished_run), folder)
     return fleet.find_bulk(str(folder)), folder
 
 
@@ -120,12 +123,12 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
 ) -> None:
     data = tmp_path / "data"
     prompts.write_text("\n".join([*PROMPTS, "", "x" * 4_001, ""]))
-    told = bulk("run", prompts, data, "--shard-size", 10)
-    assert told.returncode == 0, told.stderr
-    assert "30 of 30 images" in told.stdout
-    assert told.stdout.endswith("\n")
-    assert "1 rows were rejected" in told.stderr
-    assert "row 31: prompt='xxx" in told.stderr
+    completed = bulk("run", prompts, data, "--shard-size", 10)
+    assert completed.returncode == 0, completed.stderr
+    assert "30 of 30 images" in completed.stdout
+    assert completed.stdout.endswith("\n")
+    assert "1 rows were rejected" in completed.stderr
+    assert "row 31: prompt='xxx" in completed.stderr
     assert not (data / "parts").exists()
     checked = bulk("verify", data, "--sample", 2)
     assert checked.returncode == 0, checked.stdout
@@ -135,29 +138,33 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
     assert (data / "README.md").read_text().startswith("---\npretty_name:")
 
 
-def test_the_same_command_again_is_done_at_once_and_another_is_refused(
-    bulk: Bulk, made: BulkRun, fleet: Client
+def test_the_same_command_returns_the_finished_run_and_another_plan_is_refused(
+    bulk: Bulk, finished_run: BulkRun, fleet: Client
 ) -> None:
-    again = fleet.bulk(PROMPTS, made.destination, shard_size=10, num_images_per_prompt=2)
-    assert again == made
+    again = fleet.bulk(PROMPTS, finished_run.destination, shard_size=10, num_images_per_prompt=2)
+    assert again == finished_run
     assert again.status().state is State.SUCCEEDED
     with pytest.raises(PlanConflict, match="holds another plan"):
-        fleet.bulk(PROMPTS, made.destination, shard_size=11, num_images_per_prompt=2)
+        fleet.bulk(PROMPTS, finished_run.destination, shard_size=11, num_images_per_prompt=2)
 
 
-def test_two_commands_at_once_and_a_killed_one_make_every_shard_once(
+def _quietly(command: list[str]) -> "subprocess.Popen[bytes]":
+    null = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=ROOT, stdout=null, stderr=null)
+
+
+def test_every_shard_is_made_once_by_two_commands_at_once_after_a_killed_one(
     start: StartWorker, producer: Client, prompts: Path, tmp_path: Path, settings: dict[str, str]
 ) -> None:
     data = tmp_path / "data"
-    place = ["--redis-url", settings["IMAGEFLEET_REDIS_URL"], "--namespace"]
-    command = [sys.executable, "-m", "imagefleet.producer", "bulk", "run", *place]
+    connection_options = ["--redis-url", settings["IMAGEFLEET_REDIS_URL"], "--namespace"]
+    command = [sys.executable, "-m", "imagefleet.producer", "bulk", "run", *connection_options]
     command += [settings["IMAGEFLEET_NAMESPACE"], str(prompts), str(data), "--shard-size", "5"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    killed = subprocess.Popen(command, cwd=ROOT, **quiet)
+    killed = _quietly(command)
     until(lambda: (data / "plan" / "plan.json").exists())
     killed.kill()
     killed.wait()
-    both = [subprocess.Popen(command, cwd=ROOT, **quiet) for _ in range(2)]
+    both = [_quietly(command) for _ in range(2)]
     start()
     assert [process.wait(60) for process in both] == [0, 0]
     run = producer.find_bulk(str(data))
@@ -166,23 +173,31 @@ def test_two_commands_at_once_and_a_killed_one_make_every_shard_once(
     assert run.verify().clean
 
 
-def test_ctrl_c_leaves_the_run_going(
+def test_ctrl_c_ends_the_view_and_not_the_run(
     start: StartWorker, producer: Client, prompts: Path, tmp_path: Path, settings: dict[str, str]
 ) -> None:
-    place = ["--redis-url", settings["IMAGEFLEET_REDIS_URL"]]
-    place += ["--namespace", settings["IMAGEFLEET_NAMESPACE"]]
-    command = [sys.executable, "-m", "imagefleet.producer", "bulk", "run", *place, str(prompts)]
+    connection_options = ["--redis-url", settings["IMAGEFLEET_REDIS_URL"]]
+    connection_options += ["--namespace", settings["IMAGEFLEET_NAMESPACE"]]
+    command = [
+        sys.executable,
+        "-m",
+        "imagefleet.producer",
+        "bulk",
+        "run",
+        *connection_options,
+        str(prompts),
+    ]
     watching = subprocess.Popen(
         [*command, str(tmp_path / "data")], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     assert watching.stderr is not None
-    assert watching.stderr.readline() == f"{NOBODY}\n"  # it watches from now on
+    assert watching.stderr.readline() == f"{NO_WORKER}\n"  # the progress view starts now
     with producer.connection.runs() as runs:
         [run_id] = runs.ids()
         assert runs.shards(run_id)
     watching.send_signal(signal.SIGINT)
-    _, told = watching.communicate(timeout=120)
-    assert (watching.returncode, "The run continues" in told) == (130, True)
+    _, completed = watching.communicate(timeout=120)
+    assert (watching.returncode, "The run continues" in completed) == (130, True)
     run = producer.find_bulk(run_id)
     assert not run.status().done
     with pytest.raises(ResultTimeout):
@@ -191,7 +206,7 @@ def test_ctrl_c_leaves_the_run_going(
     assert run.wait(60).state is State.SUCCEEDED
 
 
-def test_who_asks_for_a_run_is_told_if_nobody_works(
+def test_commands_warn_if_no_worker_is_alive(
     bulk: Bulk,
     start: StartWorker,
     producer: Client,
@@ -200,16 +215,16 @@ def test_who_asks_for_a_run_is_told_if_nobody_works(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = producer.bulk(PROMPTS, tmp_path / "data")
-    here = ("--namespace", namespace)  # where there is no worker yet
+    here = ("--namespace", namespace)  # a namespace without workers
     waiting = bulk("wait", *here, "--timeout", 0, run.id)
-    assert (waiting.returncode, waiting.stderr.count(NOBODY)) == (1, 1)
+    assert (waiting.returncode, waiting.stderr.count(NO_WORKER)) == (1, 1)
     for of in ([run.id], []):
-        assert bulk("status", *here, *of).stderr == f"{NOBODY}\n"
+        assert bulk("status", *here, *of).stderr == f"{NO_WORKER}\n"
     with pytest.raises(ResultTimeout):
         run.wait(0)
-    assert caplog.messages == [NOBODY]
+    assert caplog.messages == [NO_WORKER]
     caplog.clear()
-    start(IMAGEFLEET_LEASE_S="600")  # it counts as alive however long it has to stand still
+    start(IMAGEFLEET_LEASE_S="600")  # it counts as alive also while it is suspended
     until(producer.workers)
     run.wait(60)
     assert not caplog.messages
@@ -234,14 +249,16 @@ def test_failed_prompts_are_listed_and_do_not_stop_the_run(
     assert not list(run.store.list("parts/"))
 
 
-def test_more_failures_than_allowed_fail_the_run(bulk: Bulk, prompts: Path, tmp_path: Path) -> None:
+def test_a_run_fails_after_more_failures_than_allowed(
+    bulk: Bulk, prompts: Path, tmp_path: Path
+) -> None:
     prompts.write_text("good\nplease [fail] here\n")
-    told = bulk("run", prompts, tmp_path / "data", "--max-failures", 0)
-    assert told.returncode == 1
-    assert "failed" in told.stdout
+    completed = bulk("run", prompts, tmp_path / "data", "--max-failures", 0)
+    assert completed.returncode == 1
+    assert "failed" in completed.stdout
 
 
-def test_a_cancelled_run_goes_on_when_it_is_run_again(
+def test_the_same_command_resumes_a_cancelled_run(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=5)
@@ -253,10 +270,10 @@ def test_a_cancelled_run_goes_on_when_it_is_run_again(
     assert again.verify().clean
 
 
-def test_what_redis_forgot_is_read_from_the_destination(
-    copy: tuple[BulkRun, Path], fleet: Client
+def test_records_that_redis_lost_are_restored_from_the_destination(
+    copied: tuple[BulkRun, Path], fleet: Client
 ) -> None:
-    run, folder = copy
+    run, folder = copied
     with pytest.raises(UnknownRun):
         run.status()
     (folder / "00003.stats.json").unlink()
@@ -266,7 +283,7 @@ def test_what_redis_forgot_is_read_from_the_destination(
         assert [shard.tries for shard in runs.shards(run.id)] == [0, 0, 0, 1, 0, 0]
 
 
-def test_a_destination_that_was_emptied_is_made_again(fleet: Client, tmp_path: Path) -> None:
+def test_the_same_command_fills_an_emptied_destination_again(fleet: Client, tmp_path: Path) -> None:
     for _ in range(2):
         run = fleet.bulk(PROMPTS, tmp_path / "data", shard_size=10)
         assert run.wait(60).state is State.SUCCEEDED
@@ -274,12 +291,12 @@ def test_a_destination_that_was_emptied_is_made_again(fleet: Client, tmp_path: P
         shutil.rmtree(tmp_path / "data")
 
 
-def test_a_run_cancelled_when_all_was_made_succeeds_when_run_again(
-    fleet: Client, place: list[str], tmp_path: Path
+def test_a_cancelled_run_with_all_shards_finished_succeeds_when_run_again(
+    fleet: Client, connection_options: list[str], tmp_path: Path
 ) -> None:
     run = fleet.bulk(PROMPTS, tmp_path, shard_size=10)
     run.wait(60)
-    with connect(place[1]) as redis:
+    with connect(connection_options[1]) as redis:
         redis.hset(f"{NAMESPACE}:bulk:{run.id}", "state", "cancelled")
     assert fleet.bulk(PROMPTS, tmp_path, shard_size=10).status().state is State.SUCCEEDED
 
@@ -290,7 +307,7 @@ def _cut(folder: Path) -> None:
 
 
 def _swap(folder: Path) -> None:
-    """A whole shard in another's place."""
+    """Replace a shard by another one."""
     for suffix in ("tar", "jsonl"):
         shutil.copy(folder / f"00002.{suffix}", folder / f"00001.{suffix}")
 
@@ -309,7 +326,7 @@ def _remove(*names: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "what"),
+    ("damage_files", "what"),
     [
         (_cut, {"changed file", "damaged file"}),
         (_swap, {"changed file", "missing samples", "unplanned samples"}),
@@ -319,12 +336,15 @@ def _remove(*names: str) -> Callable[[Path], None]:
         (_remove("00001.tar", "00001.jsonl"), {"missing file"}),
     ],
 )
-def test_damage_is_found_and_repaired_to_the_same_bytes(
-    copy: tuple[BulkRun, Path], made: BulkRun, damage: Callable[[Path], None], what: set[str]
+def test_verify_finds_damage_and_repair_restores_the_same_bytes(
+    copied: tuple[BulkRun, Path],
+    finished_run: BulkRun,
+    damage_files: Callable[[Path], None],
+    what: set[str],
 ) -> None:
-    run, folder = copy
+    run, folder = copied
     assert run.verify().clean
-    damage(folder)
+    damage_files(folder)
     report = run.verify()
     assert {problem.what for problem in report.problems} == what
     assert {problem.shard for problem in report.problems} == {"00001"}
@@ -334,26 +354,31 @@ def test_damage_is_found_and_repaired_to_the_same_bytes(
     assert run.wait(60).state is State.SUCCEEDED
     assert run.verify().clean
     for path in folder.glob("0*"):
-        assert path.read_bytes() == (_folder(made) / path.name).read_bytes(), path.name
+        assert path.read_bytes() == (_folder(finished_run) / path.name).read_bytes(), path.name
 
 
-def test_a_stray_shard_is_told_and_left_alone(bulk: Bulk, copy: tuple[BulkRun, Path]) -> None:
-    run, folder = copy
+def test_unplanned_files_are_reported_and_not_deleted(
+    bulk: Bulk, copied: tuple[BulkRun, Path]
+) -> None:
+    run, folder = copied
     shutil.copy(folder / "00001.tar", folder / "00077.tar")
     shutil.copy(folder / "00001.tar", folder / "00001.bak.tar")
     (folder / "notes.txt").write_text("mine")
     report = run.verify()
     strays = {(problem.what, problem.detail) for problem in report.problems}
     assert strays == {("unplanned file", "00077.tar"), ("unplanned file", "00001.bak.tar")}
-    told = bulk("verify", folder, "--repair")
-    assert (told.returncode, "2 unplanned files: they are not in the plan" in told.stdout) == (1, True)
-    assert "0 shards sent again" in told.stdout
+    completed = bulk("verify", folder, "--repair")
+    assert (
+        completed.returncode,
+        "2 unplanned files: they are not in the plan" in completed.stdout,
+    ) == (1, True)
+    assert "0 shards sent again" in completed.stdout
     (folder / "00077.tar").unlink()
     (folder / "00001.bak.tar").unlink()
     assert bulk("verify", folder).returncode == 0
 
 
-def test_only_pictures_that_are_there_are_counted_as_present(fleet: Client, tmp_path: Path) -> None:
+def test_verify_counts_only_existing_images_as_present(fleet: Client, tmp_path: Path) -> None:
     run = fleet.bulk(PROMPTS, tmp_path, shard_size=30, format="files")
     run.wait(60)
     assert (run.verify().clean, run.verify().present) == (True, 30)
@@ -364,8 +389,8 @@ def test_only_pictures_that_are_there_are_counted_as_present(fleet: Client, tmp_
     assert {problem.what for problem in report.problems} == {"missing file", "missing samples"}
 
 
-def test_a_changed_plan_is_told_and_not_repaired(copy: tuple[BulkRun, Path]) -> None:
-    run, folder = copy
+def test_a_changed_row_file_is_reported_and_not_repaired(copied: tuple[BulkRun, Path]) -> None:
+    run, folder = copied
     path = folder / "plan" / "00001.jsonl"
     path.write_bytes(path.read_bytes().replace(b"prompt 5", b"prompt 6"))
     report = run.verify()
@@ -373,22 +398,24 @@ def test_a_changed_plan_is_told_and_not_repaired(copy: tuple[BulkRun, Path]) -> 
     assert run.repair(report) == 0
 
 
-def test_a_picture_that_is_not_of_its_prompt_is_found_by_painting_again(
+def test_generating_a_row_again_finds_an_image_of_another_seed(
     fleet: Client, tmp_path: Path
 ) -> None:
-    """All sums are right, the pictures are another seed's."""
+    """All digests are right, but the images belong to another seed."""
     runs = [fleet.bulk(["a"], tmp_path / str(seed), seed=seed) for seed in (1, 2)]
     for run in runs:
         run.wait(60)
     for path in (tmp_path / "1").glob("0*"):
         if path.suffix != ".json":
             shutil.copy(path, tmp_path / "2")
-    assert [p.what for p in runs[1].verify().problems] == ["changed file"] * 2 + ["wrong prompt or seed"]
+    assert [p.what for p in runs[1].verify().problems] == ["changed file"] * 2 + [
+        "wrong prompt or seed"
+    ]
     stats = json.loads((tmp_path / "1" / "00000.stats.json").read_text())
     stats["plan_sha256"] = runs[1].plan.shards[0].sha256
     lines = tmp_path / "2" / "00000.jsonl"
     seeds = [derive_seed(seed, 0) for seed in (1, 2)]
-    lines.write_text(lines.read_text().replace(*(f'"seed":{seed}' for seed in seeds)))
+    lines.write_text(lines.read_text().replace(f'"seed":{seeds[0]}', f'"seed":{seeds[1]}'))
     stats["files"][1]["sha256"] = hashlib.sha256(lines.read_bytes()).hexdigest()
     (tmp_path / "2" / "00000.stats.json").write_text(json.dumps(stats))
     assert runs[1].verify().clean
@@ -411,8 +438,8 @@ def test_a_picture_that_is_not_of_its_prompt_is_found_by_painting_again(
         ({"destination": "ftp://somewhere"}, "destination"),
     ],
 )
-def test_what_is_wrong_is_refused_before_anything_is_written(
-    fleet: Client, tmp_path: Path, options: dict[str, object], field: str
+def test_wrong_arguments_are_refused_before_anything_is_written(
+    fleet: Client, tmp_path: Path, options: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
         fleet.bulk(["a"], **{"destination": str(tmp_path / "data"), **options})
@@ -420,24 +447,27 @@ def test_what_is_wrong_is_refused_before_anything_is_written(
     assert not (tmp_path / "data").exists()
 
 
-def test_a_destination_that_cannot_be_written_is_told(fleet: Client, tmp_path: Path) -> None:
+def test_a_destination_that_cannot_be_written_is_reported(fleet: Client, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file stands here")
     with pytest.raises(StorageDenied):
         fleet.bulk(["a"], tmp_path / "data")
 
 
-def test_a_name_that_is_no_run_is_told(bulk: Bulk, tmp_path: Path) -> None:
+def test_commands_report_a_name_that_is_no_run(bulk: Bulk, tmp_path: Path) -> None:
     for command in ("status", "wait", "cancel", "verify", "retry-failed"):
-        told = bulk(command, tmp_path / "nothing")
-        assert (told.returncode, "neither a run in this Redis" in told.stderr) == (1, True)
+        completed = bulk(command, tmp_path / "nothing")
+        assert (completed.returncode, "neither a run in this Redis" in completed.stderr) == (
+            1,
+            True,
+        )
 
 
-def test_all_runs_are_listed_as_json(bulk: Bulk, made: BulkRun) -> None:
+def test_all_runs_are_listed_as_json(bulk: Bulk, finished_run: BulkRun) -> None:
     lines = bulk("status", "--json").stdout.splitlines()
-    assert made.id in {json.loads(line)["id"] for line in lines}
+    assert finished_run.id in {json.loads(line)["id"] for line in lines}
 
 
-def test_a_plan_goes_to_s3_and_rights_that_lack_are_told(
+def test_a_plan_is_written_to_s3_and_missing_rights_are_reported(
     producer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with signed_s3() as s3:

@@ -1,4 +1,4 @@
-"""One attempt at one shard, in this process, that something happens to half-way."""
+"""One attempt at one shard in this process, with an event in the middle."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +22,12 @@ from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.queues.claims import QueueGroup
 from tests.integration.conftest import MakeClaims
-from tests.support.datasets import Dataset, planned
+from tests.support.datasets import Dataset, planned_dataset
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Host:
-    """Makes the shard of a dataset, time and again."""
+    """A host that can make the shard of a dataset several times."""
 
     dataset: Dataset
     context: ShardContext
@@ -40,8 +40,8 @@ class _Host:
         message = ShardMessage(run=run.id, shard=0, destination=run.destination)
         make_shard(self.context, message, claimed.tag)
 
-    def between(self, patch: pytest.MonkeyPatch, event: Callable[[], object]) -> None:
-        """Let `event` happen once the shard is begun, before its plan is read."""
+    def call_after_begin(self, patch: pytest.MonkeyPatch, event: Callable[[], object]) -> None:
+        """Call `event` after the shard has begun and before its plan is read."""
 
         def opened(url: str) -> ObjectStore:
             event()
@@ -54,8 +54,8 @@ class _Host:
 def host(
     client: redis.Redis, namespace: str, make_claims: MakeClaims, tmp_path: Path
 ) -> Iterator[_Host]:
-    """The plan is missing: the shard cannot be made."""
-    dataset = planned(tmp_path / "data", client, namespace, ["a"])
+    """Return a host whose shard cannot be made, because the plan is missing."""
+    dataset = planned_dataset(tmp_path / "data", client, namespace, ["a"])
     dataset.send()
     (tmp_path / "data" / "plan" / "plan.json").unlink()
     queues = (bulk_queue(namespace, None, None, None),)
@@ -79,12 +79,12 @@ def queue(namespace: str) -> str:
     return list_key(bulk_queue(namespace, None, None, None), 9)
 
 
-def test_a_shard_that_cannot_be_made_and_is_another_s_by_then_lets_its_message_go_back(
+def test_the_message_of_a_failed_shard_is_requeued_if_the_attempt_lost_the_shard(
     host: _Host, client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = host.dataset
     shards = [(0, 1, None, None)]
-    host.between(monkeypatch, lambda: dataset.runs.restart_shards(dataset.run, shards))
+    host.call_after_begin(monkeypatch, lambda: dataset.runs.restart_shards(dataset.run, shards))
     with pytest.raises(LeaseLost):
         host.make()
     assert client.llen(queue) == 2
@@ -92,7 +92,7 @@ def test_a_shard_that_cannot_be_made_and_is_another_s_by_then_lets_its_message_g
     assert dataset.runs.shards(dataset.run.id)[0].state is State.QUEUED
 
 
-def test_a_success_that_a_failover_forgot_is_recorded_by_who_gets_the_message_next(
+def test_a_success_that_a_failover_lost_is_recorded_by_the_next_attempt(
     host: _Host,
     client: redis.Redis,
     namespace: str,
@@ -129,7 +129,7 @@ def test_a_success_that_a_failover_forgot_is_recorded_by_who_gets_the_message_ne
     assert not client.exists(queue)
 
 
-def test_a_redis_that_fails_says_nothing_about_the_shard_nor_its_host(
+def test_a_redis_failure_requeues_the_shard_without_backoff(
     host: _Host,
     client: redis.Redis,
     queue: str,
@@ -139,23 +139,23 @@ def test_a_redis_that_fails_says_nothing_about_the_shard_nor_its_host(
     def fails() -> None:
         raise redis.exceptions.ReadOnlyError("You can't write against a read only replica.")
 
-    host.between(monkeypatch, fails)
+    host.call_after_begin(monkeypatch, fails)
     with pytest.raises(LeaseLost):
         host.make()
     assert client.llen(queue) == 1
     [record] = host.dataset.runs.shards(host.dataset.run.id)
     assert record.state is State.QUEUED
-    assert host.context.backlog.wants_shard()  # it does not rest
+    assert host.context.backlog.wants_shard()  # without backoff
     assert "unexpected error" not in caplog.text
 
 
-def test_a_surprise_that_comes_back_fails_the_shard_as_it_fails_jobs(
+def test_a_repeated_unexpected_error_fails_the_shard(
     host: _Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def surprises() -> None:
         raise ZeroDivisionError
 
-    host.between(monkeypatch, surprises)
+    host.call_after_begin(monkeypatch, surprises)
     for _ in range(2):
         with pytest.raises(LeaseLost):
             host.make()
@@ -164,10 +164,10 @@ def test_a_surprise_that_comes_back_fails_the_shard_as_it_fails_jobs(
     assert status.failures_by_reason == {"worker_error": 1}
 
 
-def test_the_message_of_a_run_that_redis_forgot_goes(
+def test_the_message_of_a_run_without_a_record_is_deleted(
     host: _Host, client: redis.Redis, namespace: str, queue: str
 ) -> None:
-    """Its shard's record may be left: it would send the message back, time and again."""
+    """The record of its shard may be left. It would requeue the message again and again."""
     client.delete(f"{namespace}:bulk:{host.dataset.run.id}")
     host.make()
     assert not client.exists(host.context.claims.key)

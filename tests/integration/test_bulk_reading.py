@@ -1,4 +1,4 @@
-"""Finished datasets as their readers see them: webdataset, Hugging Face datasets, pandas."""
+"""Finished datasets, read with webdataset, Hugging Face datasets and pandas."""
 
 import base64
 import io
@@ -28,10 +28,10 @@ FORMATS = {"webdataset": "png", "parquet": "webp", "files": "jpeg"}
 
 
 @pytest.fixture(scope="module")
-def made(
+def runs(
     redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, BulkRun]]:
-    """One dataset in each format: 16 pictures of 8 rows in shards of 6."""
+    """Make one dataset per format: 16 images of 8 rows in shards of 6."""
     folder = tmp_path_factory.mktemp("made")
     fleet = {
         "IMAGEFLEET_REDIS_URL": redis_server.url,
@@ -42,7 +42,7 @@ def made(
     worker = Worker(folder, fleet)
     try:
         with closing(Client(redis_server.url, namespace="reading")) as client:
-            runs = {
+            started = {
                 kind: client.bulk(
                     ROWS,
                     folder / kind,
@@ -53,9 +53,9 @@ def made(
                 )
                 for kind, image_format in FORMATS.items()
             }
-            for run in runs.values():
+            for run in started.values():
                 assert run.wait(90).state is State.SUCCEEDED, worker.output()[-2000:]
-            yield runs
+            yield started
     finally:
         worker.kill()
 
@@ -65,26 +65,26 @@ def _folder(run: BulkRun) -> Path:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_every_format_is_verified_with_pictures_painted_again(
-    made: dict[str, BulkRun], kind: str
+def test_every_format_passes_verify_with_regenerated_images(
+    runs: dict[str, BulkRun], kind: str
 ) -> None:
-    report = made[kind].verify(sample=1)
+    report = runs[kind].verify(sample=1)
     assert report.clean, report.problems
     assert (report.present, report.shards, report.regenerated) == (16, 3, 2)
     assert report.max_difference == 0
 
 
 def _read(script: str, *arguments: object) -> Any:
-    """What a script prints as JSON, in a process of its own: webdataset leaves files open, which
-    ours may not."""
-    told = subprocess.run(
+    """Run a script and return the JSON that it prints. webdataset leaves files open, which would
+    fail tests in this process."""
+    completed = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout.splitlines()[-1])
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 WEBDATASET = """
@@ -94,8 +94,8 @@ print(json.dumps([[s["__key__"], s["png"].size, s["txt"], s["json"]] for s in sa
 """
 
 
-def test_webdataset_reads_the_shards(made: dict[str, BulkRun]) -> None:
-    samples = _read(WEBDATASET, *sorted(_folder(made["webdataset"]).glob("[0-9]*.tar")))
+def test_webdataset_reads_the_shards(runs: dict[str, BulkRun]) -> None:
+    samples = _read(WEBDATASET, *sorted(_folder(runs["webdataset"]).glob("[0-9]*.tar")))
     assert [key for key, *_ in samples] == [
         f"{row:09d}-{image:02d}" for row in range(8) for image in range(2)
     ]
@@ -112,10 +112,10 @@ print(json.dumps([len(found), found[2][sys.argv[3]].size]))
 
 
 @pytest.mark.parametrize(("kind", "column"), [("webdataset", "png"), ("parquet", "image")])
-def test_hugging_face_datasets_read_the_folder_by_its_card(
-    made: dict[str, BulkRun], kind: str, column: str, tmp_path: Path
+def test_hugging_face_datasets_reads_the_folder_by_its_card(
+    runs: dict[str, BulkRun], kind: str, column: str, tmp_path: Path
 ) -> None:
-    assert _read(DATASETS, _folder(made[kind]), tmp_path, column) == [16, [64, 64]]
+    assert _read(DATASETS, _folder(runs[kind]), tmp_path, column) == [16, [64, 64]]
 
 
 PANDAS = """
@@ -127,12 +127,12 @@ print(json.dumps([len(table), third, picture], default=int))
 """
 
 
-def test_pandas_reads_the_columns_that_diffusiondb_has(made: dict[str, BulkRun]) -> None:
-    files = sorted(_folder(made["parquet"]).glob("[0-9]*.parquet"))
-    rows, third, picture = _read(PANDAS, *files)
+def test_pandas_reads_the_columns_of_diffusiondb(runs: dict[str, BulkRun]) -> None:
+    files = sorted(_folder(runs["parquet"]).glob("[0-9]*.parquet"))
+    rows, third, image = _read(PANDAS, *files)
     assert rows == 16
     known = ["image_name", "prompt", "part_id", "seed", "step", "cfg", "sampler", "width", "height"]
     values = ["000000001-00.webp", "prompt 1", 0, 1, 4, 7.5, "ddim", 64, 64]
     assert [third[name] for name in known] == values
-    with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
+    with Image.open(io.BytesIO(base64.b64decode(image))) as image:
         assert (image.format, image.size) == ("WEBP", (64, 64))

@@ -1,4 +1,4 @@
-"""Runs and shards in a real Redis: who may move what, and what a lost race leaves."""
+"""Records of runs and shards in a real Redis: allowed changes, and lost races."""
 
 import json
 
@@ -19,16 +19,16 @@ def runs(client: redis.Redis, namespace: str) -> RunRecords:
     return RunRecords(client, namespace, 60)
 
 
-def _go(runs: RunRecords, run: NewRun = RUN) -> None:
+def _start_run(runs: RunRecords, run: NewRun = RUN) -> None:
     runs.start(run)
     runs.enqueue(run, SHARDS)
 
 
-def _list(namespace: str) -> str:
+def _queue(namespace: str) -> str:
     return list_key(bulk_queue(namespace, None, None, None), RUN.priority)
 
 
-def _finish(
+def _finish_shard(
     runs: RunRecords, shard: int, *, done: int = 4, reasons: dict[str, int] | None = None
 ) -> State:
     runs.begin(RUN.id, shard, "a", "host")
@@ -37,26 +37,26 @@ def _finish(
     return run
 
 
-def test_a_shard_is_sent_once_however_often_it_is_asked_for(
+def test_a_shard_is_enqueued_once_however_often_it_is_requested(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
     runs.start(RUN)
     assert [runs.enqueue(RUN, SHARDS), runs.enqueue(RUN, SHARDS)] == [3, 0]
-    assert client.llen(_list(namespace)) == 3
+    assert client.llen(_queue(namespace)) == 3
 
 
-def test_a_shards_message_says_where_its_rows_are(
+def test_the_message_of_a_shard_has_its_task_id_and_image_count(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
-    _go(runs)
-    [envelope] = client.lrange(_list(namespace), -1, -1)
+    _start_run(runs)
+    [envelope] = client.lrange(_queue(namespace), -1, -1)
     headers = json.loads(envelope)["headers"]
     assert (headers["task"], headers["id"]) == ("imagefleet.bulk_shard", f"{RUN.id}-00000")
     assert headers["images"] == 4
 
 
-def test_only_the_attempt_that_has_a_shard_moves_it(runs: RunRecords) -> None:
-    _go(runs)
+def test_only_the_attempt_that_holds_a_shard_changes_it(runs: RunRecords) -> None:
+    _start_run(runs)
     runs.begin(RUN.id, 0, "first", "host-1")
     runs.begin(RUN.id, 0, "second", "host-2")
     assert not runs.holds(RUN.id, 0, "first")
@@ -69,27 +69,27 @@ def test_only_the_attempt_that_has_a_shard_moves_it(runs: RunRecords) -> None:
     assert runs.shards(RUN.id)[0].tries == 2
 
 
-def test_a_claim_that_is_gone_begins_nothing(runs: RunRecords) -> None:
-    _go(runs)
+def test_an_attempt_without_its_claim_begins_nothing(runs: RunRecords) -> None:
+    _start_run(runs)
     assert not runs.begin(RUN.id, 0, "a", "host", ("no-such-claims", "tag")).happened
 
 
-def test_the_last_shard_ends_the_run_and_only_that_move_says_so(runs: RunRecords) -> None:
-    _go(runs)
-    assert [_finish(runs, shard) for shard in range(3)] == ["running", "running", "succeeded"]
+def test_only_the_transition_of_the_last_shard_reports_the_end_of_the_run(runs: RunRecords) -> None:
+    _start_run(runs)
+    assert [_finish_shard(runs, shard) for shard in range(3)] == ["running", "running", "succeeded"]
     status = runs.get(RUN.id)
     assert (status.state, status.images, status.images_by_worker) == ("succeeded", 12, {"host": 12})
     assert status.shards_by_state[State.SUCCEEDED] == 3
     assert not runs.begin(RUN.id, 0, "b", "host").happened
 
 
-def test_failed_samples_are_counted_by_reason_and_once(runs: RunRecords) -> None:
-    _go(runs)
-    _finish(runs, 0, done=3, reasons={"device_error": 1})
+def test_failed_samples_are_counted_once_by_reason(runs: RunRecords) -> None:
+    _start_run(runs)
+    _finish_shard(runs, 0, done=3, reasons={"device_error": 1})
     assert runs.withdraw(RUN.id, [0, 1]) == [0]
     runs.enqueue(RUN, SHARDS[:1])
     assert runs.get(RUN.id).images == 0
-    _finish(runs, 0, done=3, reasons={"device_error": 1})
+    _finish_shard(runs, 0, done=3, reasons={"device_error": 1})
     status = runs.get(RUN.id)
     assert (status.images, status.failed_images) == (3, 1)
     assert status.failures_by_reason == {"device_error": 1}
@@ -97,32 +97,32 @@ def test_failed_samples_are_counted_by_reason_and_once(runs: RunRecords) -> None
 
 def test_more_failures_than_allowed_stop_the_run(runs: RunRecords) -> None:
     limited = NewRun(**{**vars(RUN), "max_failures": 1})
-    _go(runs, limited)
-    assert _finish(runs, 0, done=3, reasons={"device_error": 1}) is State.RUNNING
-    assert _finish(runs, 1, done=3, reasons={"device_error": 1}) is State.FAILED
+    _start_run(runs, limited)
+    assert _finish_shard(runs, 0, done=3, reasons={"device_error": 1}) is State.RUNNING
+    assert _finish_shard(runs, 1, done=3, reasons={"device_error": 1}) is State.FAILED
     assert not runs.begin(RUN.id, 2, "a", "host").happened
     assert runs.shards(RUN.id)[2].state is State.CANCELLED
 
 
-def test_a_cancelled_run_lets_go_of_its_shards_and_can_go_on_later(
+def test_a_cancelled_run_releases_its_shards_and_can_be_resumed(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
-    _go(runs)
+    _start_run(runs)
     runs.begin(RUN.id, 0, "a", "host")
     assert runs.cancel(RUN.id) is State.CANCELLED
     assert not runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
-    move = runs.requeue(RUN.id, 0, "a")
-    assert (move.happened, move.run_state) == (True, State.CANCELLED)
+    transition = runs.requeue(RUN.id, 0, "a")
+    assert (transition.happened, transition.run_state) == (True, State.CANCELLED)
     assert not runs.begin(RUN.id, 1, "b", "host").happened
     runs.start(RUN)
-    assert runs.enqueue(RUN, SHARDS) == 2  # the third still has its message
+    assert runs.enqueue(RUN, SHARDS) == 2  # the third is still queued
     assert runs.get(RUN.id).shards_by_state[State.QUEUED] == 3
 
 
-def test_a_run_cancelled_with_its_last_shard_ends_when_it_goes_on(runs: RunRecords) -> None:
-    _go(runs)
+def test_a_run_cancelled_during_its_last_shard_finishes_when_resumed(runs: RunRecords) -> None:
+    _start_run(runs)
     for shard in (0, 1):
-        _finish(runs, shard)
+        _finish_shard(runs, shard)
     runs.begin(RUN.id, 2, "a", "host")
     assert runs.cancel(RUN.id) is State.CANCELLED
     assert runs.succeed(RUN.id, 2, "a", "host", 4, {}).run_state is State.CANCELLED
@@ -133,8 +133,8 @@ def test_a_run_cancelled_with_its_last_shard_ends_when_it_goes_on(runs: RunRecor
         runs.cancel("another")
 
 
-def test_a_shard_handed_back_is_nobodys(runs: RunRecords) -> None:
-    _go(runs)
+def test_no_attempt_holds_a_requeued_shard(runs: RunRecords) -> None:
+    _start_run(runs)
     runs.begin(RUN.id, 0, "a", "host")
     assert runs.requeue(RUN.id, 0, "a").happened
     assert runs.shards(RUN.id)[0].state is State.QUEUED
@@ -142,9 +142,9 @@ def test_a_shard_handed_back_is_nobodys(runs: RunRecords) -> None:
         runs.report_progress(RUN.id, 0, "a", "host", 1, 0)
 
 
-def test_only_shards_that_nobody_works_on_are_withdrawn(runs: RunRecords) -> None:
-    _go(runs)
-    _finish(runs, 0)
+def test_queued_and_running_shards_are_not_withdrawn(runs: RunRecords) -> None:
+    _start_run(runs)
+    _finish_shard(runs, 0)
     runs.begin(RUN.id, 1, "a", "host")
     assert runs.withdraw(RUN.id, range(3)) == [0]
     assert not runs.begin(RUN.id, 0, "b", "host").happened
@@ -152,17 +152,17 @@ def test_only_shards_that_nobody_works_on_are_withdrawn(runs: RunRecords) -> Non
     assert runs.enqueue(RUN, SHARDS) == 1
 
 
-def test_finished_shards_found_in_the_destination_are_not_sent(runs: RunRecords) -> None:
+def test_shards_marked_as_finished_are_not_sent(runs: RunRecords) -> None:
     runs.start(RUN)
     runs.mark_finished(RUN.id, [(0, 4, {}), (2, 3, {"device_error": 1})])
     assert runs.enqueue(RUN, SHARDS) == 1
     assert (runs.get(RUN.id).images, runs.get(RUN.id).failed_images) == (7, 1)
 
 
-def test_nobody_works_on_a_run_redis_forgot(
+def test_no_attempt_works_on_a_run_without_a_record(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
-    _go(runs)
+    _start_run(runs)
     runs.begin(RUN.id, 0, "a", "host")
     client.delete(f"{namespace}:bulk:{RUN.id}")
     with pytest.raises(LeaseLost):
@@ -172,34 +172,34 @@ def test_nobody_works_on_a_run_redis_forgot(
         runs.get(RUN.id)
 
 
-def test_what_a_cancelled_shard_has_is_counted_once(runs: RunRecords) -> None:
-    _go(runs)
+def test_the_samples_of_a_cancelled_shard_are_counted_once(runs: RunRecords) -> None:
+    _start_run(runs)
     runs.begin(RUN.id, 0, "a", "first")
     runs.report_progress(RUN.id, 0, "a", "first", 3, 0)
     runs.cancel(RUN.id)
     runs.requeue(RUN.id, 0, "a")
-    _go(runs)
+    _start_run(runs)
     runs.begin(RUN.id, 0, "b", "second")
-    runs.report_progress(RUN.id, 0, "b", "second", 3, 0)  # found in its parts
+    runs.report_progress(RUN.id, 0, "b", "second", 3, 0)  # loaded from its checkpoints
     runs.succeed(RUN.id, 0, "b", "second", 4, {})
     status = runs.get(RUN.id)
     assert (status.images, status.images_by_worker) == (4, {"first": 3, "second": 1})
 
 
-def test_a_shard_that_failed_as_a_whole_starts_from_nothing(runs: RunRecords) -> None:
-    _go(runs)
+def test_the_counts_of_a_failed_shard_are_reset_when_it_is_sent_again(runs: RunRecords) -> None:
+    _start_run(runs)
     runs.begin(RUN.id, 0, "a", "host")
     runs.fail(RUN.id, 0, "a", "host", {"storage_denied": 4})
     assert runs.get(RUN.id).failures_by_reason == {"storage_denied": 4}
-    _go(runs)
+    _start_run(runs)
     assert (runs.get(RUN.id).failed_images, runs.get(RUN.id).failures_by_reason) == (0, {})
 
 
 @pytest.mark.parametrize("end", ["success", "cancel"])
-def test_all_that_redis_holds_of_a_run_that_ended_expires(
+def test_all_keys_of_an_ended_run_expire(
     runs: RunRecords, client: redis.Redis, namespace: str, end: str
 ) -> None:
-    _go(runs)
+    _start_run(runs)
     assert client.ttl(f"{namespace}:bulk:{RUN.id}") == -1
     if end == "cancel":
         runs.begin(RUN.id, 0, "a", "host")
@@ -207,11 +207,11 @@ def test_all_that_redis_holds_of_a_run_that_ended_expires(
         runs.succeed(RUN.id, 0, "a", "host", 3, {"device_error": 1})
     else:
         for shard in range(3):
-            _finish(runs, shard, done=3, reasons={"device_error": 1})
+            _finish_shard(runs, shard, done=3, reasons={"device_error": 1})
     kept = client.keys(f"{namespace}:bulk:*")
     assert len(kept) == 4
     assert all(0 < client.ttl(key) <= 60 for key in kept)
-    _go(runs)
+    _start_run(runs)
     assert all(client.ttl(key) == -1 for key in kept if client.exists(key))
     client.delete(*kept)
     runs.start(NewRun(**{**vars(RUN), "id": "another"}))
@@ -221,7 +221,7 @@ def test_all_that_redis_holds_of_a_run_that_ended_expires(
     assert not client.keys(f"{namespace}:bulk:{RUN.id}*")
 
 
-def test_a_message_of_another_version_is_refused() -> None:
+def test_shard_messages_of_another_version_or_with_wrong_fields_are_rejected() -> None:
     for kwargs in (None, {}, {"version": 2}, {"version": 1, "run": 3}):
         with pytest.raises(MessageRejected):
             unpack_shard(kwargs)

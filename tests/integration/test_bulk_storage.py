@@ -1,4 +1,4 @@
-"""Datasets in a bucket, and what becomes of a run while there is no room or no store."""
+"""Bulk runs into a bucket, and with a full disk or an unavailable store."""
 
 import sys
 import threading
@@ -18,7 +18,7 @@ PROMPTS = [f"prompt {n}" for n in range(30)]
 
 
 @pytest.mark.parametrize("format", ["webdataset", "files", "parquet"])
-def test_a_dataset_is_painted_into_a_bucket(
+def test_a_dataset_is_generated_into_a_bucket(
     start: StartWorker, producer: Client, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
     with signed_s3() as s3:
@@ -33,42 +33,42 @@ def test_a_dataset_is_painted_into_a_bucket(
         assert producer.find_bulk(s3.url("data")) == run
 
 
-class _Store:
-    """An S3 that goes away when the first shard comes, and is away until it is told."""
+class _UnavailableStore:
+    """An S3 server that fails from the first shard on, until `available` is set."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = upstream
-        self._away, self.back = threading.Event(), threading.Event()
+        self._unavailable, self.available = threading.Event(), threading.Event()
 
     def __call__(self, door: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
         if door.command == "PUT" and door.path.endswith("/00000.tar"):
-            self._away.set()
-        if self._away.is_set() and not self.back.is_set():
+            self._unavailable.set()
+        if self._unavailable.is_set() and not self.available.is_set():
             error(503, "SlowDown")(door, body, number)
         else:
             reply(door, *forward(self._upstream, door, body))
 
 
-def test_a_store_that_goes_away_while_a_shard_is_stored_costs_time_only(
+def test_a_store_that_is_unavailable_for_a_while_only_delays_the_run(
     start: StartWorker, producer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with signed_s3() as s3:
         for name, value in s3.credentials.environment().items():
             monkeypatch.setenv(name, value)
-        store = _Store(s3.endpoint_url)
+        store = _UnavailableStore(s3.endpoint_url)
         with FaultyS3(store) as door:
             place = f"s3://{BUCKET}/data?endpoint_url={door.endpoint_url}"
             run = producer.bulk(PROMPTS, place, shard_size=10)
             worker = start(IMAGEFLEET_STORAGE_RETRY_S="1")
             worker.await_log("shard 00000 is requeued for other workers")
             assert not run.status().done
-            store.back.set()
+            store.available.set()
             status = run.wait(60)
             assert (status.state, status.images, status.failed_images) == (State.SUCCEEDED, 30, 0)
             assert run.verify().clean
 
 
-_MAKE = """
+_SCRIPT = """
 import subprocess, sys
 from pathlib import Path
 from imagefleet import Client
@@ -98,8 +98,8 @@ with Client(url, namespace=namespace) as client:
         assert (status.state.value, status.images) == ("succeeded", 200), status
         assert run.verify().clean
         until(lambda: not [path for path in files_below(data) if path.name.startswith(".")])
-        told = "No space left" if small == "tmp" else "the disk is full"
-        assert told in workers[0].output(), workers[0].output()
+        reason = "No space left" if small == "tmp" else "the disk is full"
+        assert reason in workers[0].output(), workers[0].output()
         assert "unexpected error" not in workers[0].output(), workers[0].output()
     finally:
         for worker in workers:
@@ -108,7 +108,7 @@ with Client(url, namespace=namespace) as client:
 
 
 @pytest.mark.parametrize("small", ["data", "tmp"])
-def test_a_run_goes_on_when_there_is_room_again_or_elsewhere(
+def test_a_run_continues_when_disk_space_is_available_again_or_on_another_host(
     redis_server: LocalRedisServer, namespace: str, tmp_path: Path, small: str
 ) -> None:
     for name in ("data", "tmp"):
@@ -117,5 +117,5 @@ def test_a_run_goes_on_when_there_is_room_again_or_elsewhere(
     if in_namespace(mount).returncode:
         pytest.skip("this kernel lets nobody but root mount a file system")
     arguments = [small, redis_server.url, namespace, str(tmp_path)]
-    done = in_namespace(f'{mount} && exec "$@"', sys.executable, "-c", _MAKE, *arguments)
+    done = in_namespace(f'{mount} && exec "$@"', sys.executable, "-c", _SCRIPT, *arguments)
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,9 @@
-"""Real workers with the fake engine make datasets: whole, once, the same bytes, whatever dies."""
+"""Real workers with the fake engine make complete datasets with equal bytes, also if they die."""
 
 import hashlib
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,27 +15,31 @@ from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from tests.support.datasets import Dataset, planned, read_tar
+from tests.support.datasets import Dataset, planned_dataset, read_tar
 from tests.support.files import files_below
 from tests.support.processes import StartWorker, Worker, until
 
 PROMPTS = [f"prompt {n}" for n in range(60)]
 SLOW = {"IMAGEFLEET_MODEL": "fake:seconds=0.05,capacity=8", "IMAGEFLEET_BULK_CHECKPOINT_S": "0.2"}
-"""A worker that can be caught at work: some batches a second, kept every 0.2 s."""
+"""A worker with some batches per second and a checkpoint every 0.2 s, so tests can interrupt it."""
 SLOWER = {**SLOW, "IMAGEFLEET_MODEL": "fake:seconds=0.4,capacity=8"}
-"""The same, with ten seconds and more for 60 prompts."""
+"""The same, but 60 prompts take at least ten seconds."""
 
 
-def _await(dataset: Dataset, timeout_s: float = 60) -> State:
-    until(dataset.finished, timeout_s)
+def _wait(dataset: Dataset, timeout_s: float = 60) -> State:
+    until(dataset.is_finished, timeout_s)
     return dataset.runs.get(dataset.run.id).state
 
 
-def _made(dataset: Dataset) -> int:
+def _generated(dataset: Dataset) -> int:
     return dataset.runs.get(dataset.run.id).images
 
 
-def _is_whole(dataset: Dataset) -> bool:
+def _generated_more_than(dataset: Dataset, count: int) -> bool:
+    return _generated(dataset) > count
+
+
+def _is_complete(dataset: Dataset) -> bool:
     samples = dataset.samples()
     rows = dataset.plan.parameters.num_images_per_prompt or 1
     expected = {f"{n:09d}-{i:02d}" for n in range(dataset.plan.rows) for i in range(rows)}
@@ -48,10 +53,10 @@ def _is_whole(dataset: Dataset) -> bool:
 def undisturbed(
     redis_server: LocalRedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, bytes]:
-    """The files of a run that nothing happened to."""
+    """Return the files of an undisturbed run."""
     folder, namespace = tmp_path_factory.mktemp("undisturbed"), "undisturbed"
     with connect(redis_server.url) as client:
-        dataset = planned(folder / "data", client, namespace, PROMPTS)
+        dataset = planned_dataset(folder / "data", client, namespace, PROMPTS)
         dataset.send()
         worker = Worker(
             folder,
@@ -63,21 +68,21 @@ def undisturbed(
             },
         )
         try:
-            assert _await(dataset) is State.SUCCEEDED
+            assert _wait(dataset) is State.SUCCEEDED
             until(lambda: not files_below(dataset.folder / "parts"))
         finally:
             worker.kill()
     return dataset.files()
 
 
-def test_a_planned_dataset_becomes_its_files(
+def test_a_planned_dataset_is_written_as_files(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, PROMPTS, images=2)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS, images=2)
     dataset.send()
     start()
-    assert _await(dataset) is State.SUCCEEDED
-    assert _is_whole(dataset)
+    assert _wait(dataset) is State.SUCCEEDED
+    assert _is_complete(dataset)
     status = dataset.runs.get(dataset.run.id)
     assert (status.images, status.failed_images) == (120, 0)
     assert list(status.images_by_worker.values()) == [120]
@@ -90,13 +95,13 @@ def test_a_planned_dataset_becomes_its_files(
     assert not client.keys(f"{namespace}.bulk*")
 
 
-def test_a_sample_is_its_picture_its_parameters_and_its_prompt(
+def test_a_sample_has_an_image_its_parameters_and_its_prompt(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, ["two cats", "a dog"], steps=3)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, ["two cats", "a dog"], steps=3)
     dataset.send()
     start()
-    assert _await(dataset) is State.SUCCEEDED
+    assert _wait(dataset) is State.SUCCEEDED
     files = read_tar(dataset.files()["00000.tar"])
     assert list(files) == [
         f"{key}.{suffix}"
@@ -104,10 +109,10 @@ def test_a_sample_is_its_picture_its_parameters_and_its_prompt(
         for suffix in ("png", "json", "txt")
     ]
     document = json.loads(files["000000001-00.json"])
-    picture = files["000000001-00.png"]
+    image = files["000000001-00.png"]
     assert files["000000001-00.txt"] == b"a dog"
-    assert Image.open(io.BytesIO(picture)).size == (64, 64)
-    assert document["sha256"] == hashlib.sha256(picture).hexdigest()
+    assert Image.open(io.BytesIO(image)).size == (64, 64)
+    assert document["sha256"] == hashlib.sha256(image).hexdigest()
     wanted = {"prompt": "a dog", "seed": 1, "row": 1, "num_inference_steps": 3, "model": "fake"}
     assert wanted.items() <= document.items()
     assert dataset.documents(0) == [json.loads(files[f"{k}.json"]) for k in _keys(files)]
@@ -117,53 +122,53 @@ def _keys(files: dict[str, bytes]) -> list[str]:
     return [name.removesuffix(".json") for name in files if name.endswith(".json")]
 
 
-def test_killed_workers_lose_seconds_and_leave_no_trace_in_the_files(
+def test_a_run_with_killed_workers_has_the_same_bytes(
     start: StartWorker,
     client: redis.Redis,
     namespace: str,
     tmp_path: Path,
     undisturbed: dict[str, bytes],
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
-    made = 0
+    generated = 0
     for _ in range(3):
         worker = start(**SLOWER)
-        until(lambda before=made: _made(dataset) > before)
+        until(partial(_generated_more_than, dataset, generated))
         worker.kill()
-        made = _made(dataset)
-    assert 0 < made < len(PROMPTS)
+        generated = _generated(dataset)
+    assert 0 < generated < len(PROMPTS)
     start()
-    assert _await(dataset) is State.SUCCEEDED
-    assert _is_whole(dataset)
+    assert _wait(dataset) is State.SUCCEEDED
+    assert _is_complete(dataset)
     assert dataset.files() == undisturbed
 
 
-def test_pictures_are_counted_before_they_are_kept_and_those_lost_only_once(
+def test_samples_count_before_their_checkpoint_and_lost_samples_count_once(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
     prompts = [f"{n}" for n in range(400)]
-    dataset = planned(tmp_path / "data", client, namespace, prompts, shard_size=400)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, prompts, shard_size=400)
     dataset.send()
     worker = start(**{**SLOW, "IMAGEFLEET_BULK_CHECKPOINT_S": "3600"})
-    until(lambda: _made(dataset) > 0)
+    until(lambda: _generated(dataset) > 0)
     worker.kill()
     assert not files_below(dataset.folder / "parts")
     start()
-    assert _await(dataset) is State.SUCCEEDED
+    assert _wait(dataset) is State.SUCCEEDED
     status = dataset.runs.get(dataset.run.id)
     assert (status.images, len(dataset.samples())) == (400, 400)
     assert sum(status.images_by_worker.values()) > 400
 
 
-def test_a_worker_told_to_leave_keeps_what_it_has_and_hands_its_shards_back(
+def test_a_draining_worker_requeues_its_shards_and_stores_checkpoints(
     start: StartWorker,
     client: redis.Redis,
     namespace: str,
     tmp_path: Path,
     undisturbed: dict[str, bytes],
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
     first = start(**SLOWER)
     first.await_log("ready after")
@@ -171,53 +176,53 @@ def test_a_worker_told_to_leave_keeps_what_it_has_and_hands_its_shards_back(
     assert first.terminate() == 0
     assert not client.keys(f"{namespace}:claims:*")
     assert dataset.runs.get(dataset.run.id).shards_by_state[State.RUNNING] == 0
-    assert not dataset.finished()
+    assert not dataset.is_finished()
     start()
-    assert _await(dataset) is State.SUCCEEDED
-    assert _is_whole(dataset)
+    assert _wait(dataset) is State.SUCCEEDED
+    assert _is_complete(dataset)
     assert dataset.files() == undisturbed
 
 
-def test_a_frozen_worker_s_shards_are_taken_over_and_its_late_files_are_the_same(
+def test_shards_of_a_frozen_worker_are_taken_over_and_its_late_writes_change_nothing(
     start: StartWorker,
     client: redis.Redis,
     namespace: str,
     tmp_path: Path,
     undisturbed: dict[str, bytes],
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
     frozen = start(**SLOWER)
-    until(lambda: _made(dataset) > 0)
+    until(lambda: _generated(dataset) > 0)
     frozen.freeze()
     start()
-    assert _await(dataset) is State.SUCCEEDED
+    assert _wait(dataset) is State.SUCCEEDED
     frozen.thaw()
     frozen.await_log("the lease ran out")
     assert frozen.terminate() == 0
     assert {k: v for k, v in dataset.files().items() if not k.startswith("parts/")} == undisturbed
 
 
-def test_pictures_of_another_plan_are_not_taken_for_those_planned(
+def test_images_of_another_plan_are_not_reused(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
     start()
     for prompts in (PROMPTS[:20], [f"another {n}" for n in range(20)]):
-        dataset = planned(tmp_path / "data", client, namespace, prompts)
+        dataset = planned_dataset(tmp_path / "data", client, namespace, prompts)
         dataset.send()
-        assert _await(dataset) is State.SUCCEEDED
+        assert _wait(dataset) is State.SUCCEEDED
         assert [document["prompt"] for document in dataset.documents(0)] == prompts
         (dataset.folder / "stats.json").unlink()
 
 
-def test_a_row_that_breaks_its_batch_is_listed_with_its_reason_and_the_rest_is_made(
+def test_a_row_that_fails_is_listed_with_its_reason_and_the_others_are_generated(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
     prompts = [f"{n} [fail]" if n in (3, 25) else f"{n}" for n in range(40)]
-    dataset = planned(tmp_path / "data", client, namespace, prompts)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, prompts)
     dataset.send()
     start()
-    assert _await(dataset) is State.SUCCEEDED
+    assert _wait(dataset) is State.SUCCEEDED
     assert len(dataset.samples()) == 38
     status = dataset.runs.get(dataset.run.id)
     assert status.failures_by_reason == {"device_error": 2}
@@ -226,29 +231,29 @@ def test_a_row_that_breaks_its_batch_is_listed_with_its_reason_and_the_rest_is_m
     assert "told to fail" in failure["message"]
 
 
-def test_too_many_failures_stop_the_run(
+def test_a_run_with_too_many_failures_stops(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
     prompts = ["[fail]"] * 20 + [f"{n}" for n in range(200)]
-    dataset = planned(tmp_path / "data", client, namespace, prompts, max_failures=5)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, prompts, max_failures=5)
     dataset.send()
     start(**SLOW)
-    assert _await(dataset) is State.FAILED
+    assert _wait(dataset) is State.FAILED
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     until(lambda: not client.keys(f"{namespace}.bulk*"))
     assert len(dataset.samples()) < 200
 
 
-def test_a_row_that_takes_workers_down_is_found_and_the_rest_is_made(
+def test_a_row_that_kills_workers_is_found_and_the_others_are_generated(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
     prompts = [f"{n} [die]" if n == 11 else f"{n}" for n in range(20)]
-    dataset = planned(tmp_path / "data", client, namespace, prompts)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, prompts)
     dataset.send()
     for _ in range(4):
         assert start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2").wait(120) == -9
     start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2")
-    assert _await(dataset, 120) is State.SUCCEEDED
+    assert _wait(dataset, 120) is State.SUCCEEDED
     assert len(dataset.samples()) == 19
     [failure] = dataset.stats(0)["failures"]
     assert (failure["row"], failure["code"]) == (11, "too_many_deliveries")
@@ -257,9 +262,9 @@ def test_a_row_that_takes_workers_down_is_found_and_the_rest_is_made(
 def test_a_cancelled_run_stops_between_batches(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
-    """Long before a part of it is due."""
+    """It stops long before its first checkpoint is due."""
     prompts = [f"{n}" for n in range(400)]
-    dataset = planned(tmp_path / "data", client, namespace, prompts, shard_size=400)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, prompts, shard_size=400)
     dataset.send()
     start(**{**SLOW, "IMAGEFLEET_BULK_CHECKPOINT_S": "3600"})
     until(lambda: dataset.runs.get(dataset.run.id).shards_by_state[State.RUNNING])
@@ -270,57 +275,57 @@ def test_a_cancelled_run_stops_between_batches(
     assert not dataset.samples()
 
 
-def test_a_message_of_a_shard_that_has_ended_goes(
+def test_the_message_of_an_ended_shard_is_deleted(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, PROMPTS)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS)
     dataset.send()
     dataset.runs.begin(dataset.run.id, 0, "a", "host")
-    dataset.runs.fail(dataset.run.id, 0, "a", "host", {"storage_denied": 20})  # and dies
+    dataset.runs.fail(dataset.run.id, 0, "a", "host", {"storage_denied": 20})  # and its worker dies
     start()
-    assert _await(dataset) is State.FAILED
+    assert _wait(dataset) is State.FAILED
     assert len(dataset.samples()) == 40
     until(lambda: not client.keys(f"{namespace}.bulk*"))
 
 
-def test_jobs_go_before_datasets(
+def test_jobs_run_before_rows_of_datasets(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path, producer: Client
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, [f"{n}" for n in range(1_000)])
+    dataset = planned_dataset(tmp_path / "data", client, namespace, [f"{n}" for n in range(1_000)])
     dataset.send()
     start(**SLOW)
-    until(lambda: _made(dataset) > 0)
+    until(lambda: _generated(dataset) > 0)
     jobs = producer.submit_many([f"job {n}" for n in range(16)])
     for job in jobs:
         job.result(timeout=120)
-    assert not dataset.finished()
+    assert not dataset.is_finished()
     dataset.runs.cancel(dataset.run.id)
 
 
-def test_a_host_that_cannot_make_a_shard_leaves_it_to_others(
+def test_a_host_that_cannot_make_a_shard_requeues_it_for_other_workers(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
     format = BulkFormat.PARQUET
-    dataset = planned(tmp_path / "data", client, namespace, PROMPTS, format=format)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS, format=format)
     dataset.send()
     (tmp_path / "pyarrow.py").write_text("raise ImportError(name='pyarrow')")
-    patient = {"IMAGEFLEET_LEASE_S": "600"}  # neither takes the other for dead
+    patient = {"IMAGEFLEET_LEASE_S": "600"}  # no lease expires
     start(PYTHONPATH=str(tmp_path), **patient).await_log("requeued for other workers")
     start(**patient)
-    assert _await(dataset) is State.SUCCEEDED
+    assert _wait(dataset) is State.SUCCEEDED
     assert dataset.runs.get(dataset.run.id).images == len(PROMPTS)
     assert not client.hgetall(f"{namespace}:deliveries")
 
 
-def test_a_run_for_a_model_that_nobody_has_fails_after_some_tries(
+def test_a_run_for_a_model_that_no_worker_has_fails_after_some_attempts(
     start: StartWorker, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:
-    dataset = planned(
+    dataset = planned_dataset(
         tmp_path / "data", client, namespace, ["a"], model_digest="sha256:" + "1" * 64
     )
     dataset.send()
     worker = start(IMAGEFLEET_MAX_DELIVERIES="1")
-    assert _await(dataset) is State.FAILED
+    assert _wait(dataset) is State.FAILED
     assert dataset.runs.get(dataset.run.id).failures_by_reason == {"checkpoint_error": 1}
     assert [shard.tries for shard in dataset.runs.shards(dataset.run.id)] == [3]
     assert "the plan was made for model sha256:1111" in worker.output()
@@ -329,22 +334,22 @@ def test_a_run_for_a_model_that_nobody_has_fails_after_some_tries(
 
 
 @pytest.mark.parametrize("format", [BulkFormat.FILES, BulkFormat.PARQUET])
-def test_the_other_formats_hold_the_same_samples(
+def test_files_and_parquet_hold_the_same_samples(
     start: StartWorker,
     client: redis.Redis,
     namespace: str,
     tmp_path: Path,
     format: BulkFormat,
 ) -> None:
-    dataset = planned(tmp_path / "data", client, namespace, PROMPTS[:30], format=format)
+    dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS[:30], format=format)
     dataset.send()
     start()
-    assert _await(dataset) is State.SUCCEEDED
+    assert _wait(dataset) is State.SUCCEEDED
     if format is BulkFormat.FILES:
         files = dataset.files()
         for document in dataset.documents(1):
-            picture = files[f"00001/{document['key']}.png"]
-            assert hashlib.sha256(picture).hexdigest() == document["sha256"]
+            image = files[f"00001/{document['key']}.png"]
+            assert hashlib.sha256(image).hexdigest() == document["sha256"]
             assert files[f"00001/{document['key']}.txt"].decode() == document["prompt"]
         return
     from pyarrow import parquet

@@ -1,5 +1,5 @@
-"""Datasets planned and read back by hand, so that what workers make is judged by nobody's code but
-the tests'."""
+"""Plan and read datasets without the producer's code, so that tests judge the workers' files
+independently."""
 
 import hashlib
 import io
@@ -39,12 +39,12 @@ RUN = NewRun(
     priority=3,
 )
 SHARDS = [(number, 4, None, None) for number in range(3)]
-"""Number, samples, height and width of each."""
+"""Number, samples, height and width of each shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A planned run in a folder."""
+    """A planned dataset in a folder, with the records of its run."""
 
     folder: Path
     plan: Plan
@@ -52,14 +52,14 @@ class Dataset:
     runs: RunRecords
 
     def send(self) -> None:
-        """Start the run; its shards go to the workers."""
+        """Start the run and enqueue its shards."""
         self.runs.start(self.run)
         self.runs.enqueue(
             self.run, [(n, s.samples, s.height, s.width) for n, s in enumerate(self.plan.shards)]
         )
 
     def samples(self) -> dict[str, list[str]]:
-        """Key to the suffixes of its files, over all finished tars. Fails if a key comes twice."""
+        """Return the file suffixes by key in all finished tars. Fail if a key appears twice."""
         found: dict[str, list[str]] = {}
         for path in sorted(self.folder.glob("[0-9]*.tar")):
             with tarfile.open(path) as archive:
@@ -83,21 +83,21 @@ class Dataset:
         return [json.loads(line) for line in lines]
 
     def files(self) -> dict[str, bytes]:
-        """Everything but the plan, by its path; not what a put that was killed left hidden."""
+        """Return all files by path, without the plan and without hidden files of a killed write."""
         return {
             path.relative_to(self.folder).as_posix(): path.read_bytes()
             for path in files_below(self.folder)
             if not path.name.startswith(".") and not path.is_relative_to(self.folder / "plan")
         }
 
-    def finished(self) -> bool:
-        """Ended, and summed up if it ended well."""
+    def is_finished(self) -> bool:
+        """Return whether the run has ended, and its summary exists if it succeeded."""
         status = self.runs.get(self.run.id)
         summed_up = (self.folder / RUN_STATS).exists()
         return status.done and (summed_up or status.state is not State.SUCCEEDED)
 
 
-def planned(
+def planned_dataset(
     folder: Path,
     client: redis.Redis,
     namespace: str,
@@ -110,11 +110,11 @@ def planned(
     model_digest: str | None = None,
     steps: int | None = None,
 ) -> Dataset:
-    """A dataset of `prompts` in `folder`, its seeds the row numbers."""
+    """Plan a dataset of `prompts` in `folder`. The seed of a row is its number."""
     store = open_store(folder.as_uri())
     rows = [ShardRow(row=n, prompt=prompt, seed=n) for n, prompt in enumerate(prompts)]
     a_shard = shard_size // images
-    shards = []
+    shards: list[ShardPlan] = []
     for at in range(0, len(rows), a_shard):
         chosen = rows[at : at + a_shard]
         lines = "".join(f"{row.model_dump_json(exclude_defaults=True)}\n" for row in chosen)
@@ -152,7 +152,7 @@ def planned(
 
 
 def read_tar(data: bytes) -> dict[str, bytes]:
-    """Name to content."""
+    """Return the content of each file of a tar archive by name."""
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         found = {}
         for member in archive:

@@ -1,4 +1,4 @@
-"""Every input gives the same rows, and what is wrong with one is told by row."""
+"""All input types give the same rows, and errors name the row."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def _prompts(rows: Rows) -> list[Any]:
     return [row["prompt"] if isinstance(row, Mapping) else row for row in _read(rows)]
 
 
-def test_every_kind_of_file_gives_the_same_prompts(tmp_path: Path) -> None:
+def test_every_file_type_gives_the_same_prompts(tmp_path: Path) -> None:
     prompts = [str(row["prompt"]) for row in ROWS]
     (tmp_path / "a.txt").write_text("\n".join(prompts))
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n")
@@ -43,7 +43,7 @@ def test_a_hugging_face_dataset_is_an_iterable_of_rows() -> None:
 @pytest.mark.parametrize(
     ("name", "a", "b"), [("a.txt", "a", "b"), ("a.jsonl", '"a"', '"b"'), ("a.csv", "a", "b")]
 )
-def test_a_blank_line_is_no_row_and_counts_as_one(
+def test_a_blank_line_is_not_a_row_but_takes_a_row_number(
     tmp_path: Path, name: str, a: str, b: str
 ) -> None:
     header = "\nprompt\n" if name == "a.csv" else ""
@@ -57,12 +57,12 @@ def test_a_line_of_empty_cells_is_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "\t", " \n \n"])
-def test_a_quoted_blank_prompt_that_stands_alone_is_a_row(tmp_path: Path, blank: str) -> None:
+def test_a_quoted_blank_prompt_is_a_row(tmp_path: Path, blank: str) -> None:
     (tmp_path / "a.csv").write_text(f'prompt\n"{blank}"\n  \na\n')
     assert _read(tmp_path / "a.csv") == [{"prompt": blank}, None, {"prompt": "a"}]
 
 
-def test_the_columns_are_known_where_the_input_names_them(tmp_path: Path) -> None:
+def test_columns_are_known_if_the_input_has_a_header(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
     (tmp_path / "a.csv").write_text("\nprompt,seed\na,1\n")
     for rows in (tmp_path / "a.parquet", tmp_path / "a.csv", Dataset.from_list(ROWS)):
@@ -74,20 +74,20 @@ def test_the_columns_are_known_where_the_input_names_them(tmp_path: Path) -> Non
     assert open_rows(ROWS).columns is None
 
 
-def test_a_broken_line_is_one_row(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_is_one_rejected_row(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n"b"\n[1]\n')
     found = _read(tmp_path / "a.jsonl")
     assert [type(row) for row in found] == [dict, RejectedRow, str, RejectedRow]
 
 
-def test_a_line_with_more_cells_than_the_header_is_told(tmp_path: Path) -> None:
+def test_a_line_with_more_cells_than_the_header_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\na\nb,c\nd\n")
     found = _read(tmp_path / "a.csv")
     assert found[1] == RejectedRow("line", "3", "has 2 cells, the header has 1")
     assert found[2] == {"prompt": "d"}
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
     assert _read(tmp_path / "a.txt") == ["a", "b"]
 
@@ -101,6 +101,6 @@ def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", ["nowhere.txt", "a.docx", {"prompt": "a"}, 3])
-def test_what_cannot_be_read_is_refused(rows: Any) -> None:
+def test_an_input_that_cannot_be_read_is_refused(rows: Any) -> None:
     with pytest.raises(InvalidRequest):
         _read(rows)

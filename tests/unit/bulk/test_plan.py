@@ -1,4 +1,4 @@
-"""The plan is named by what it asks for, and a row's seed by its place."""
+"""The plan's digest depends on its parameters, and a row's seed on its number."""
 
 import hashlib
 
@@ -35,24 +35,24 @@ def _plan(**changes: object) -> Plan:
     return Plan.model_validate({**fields, **changes})
 
 
-def test_the_digest_knows_what_is_asked_for_and_not_when() -> None:
+def test_the_digest_depends_on_the_parameters_and_not_on_the_time() -> None:
     later = _plan(created_at="2027-01-01T00:00:00+00:00")
     assert later.digest == _plan().digest
     assert _plan(seed=1).digest != _plan().digest
 
 
-def test_a_plan_made_before_any_worker_told_its_model_is_the_same_work() -> None:
+def test_a_plan_with_and_without_the_model_s_digest_is_the_same_work() -> None:
     assert _plan().is_same_work(_plan(model_digest="sha256:1", source=Source(name="elsewhere")))
     assert not _plan().is_same_work(_plan(shard_size=11))
 
 
-def test_a_plan_survives_being_written() -> None:
+def test_a_plan_can_be_written_and_read_again() -> None:
     assert Plan.load(_plan(columns={"prompt": "caption"}).dump()).columns == {"prompt": "caption"}
     with pytest.raises(PlanDamaged):
         Plan.load(_plan().dump()[:40])
 
 
-def test_a_row_asks_for_what_it_says_and_the_plan_for_the_rest() -> None:
+def test_a_row_overrides_parameters_of_the_plan() -> None:
     plan = _plan()
     first, second = plan.read_rows(SHARD, ROWS)
     request = plan.request(SHARD, second)
@@ -61,19 +61,19 @@ def test_a_row_asks_for_what_it_says_and_the_plan_for_the_rest() -> None:
     assert [plan.images_of(row) for row in (first, second)] == [2, 3]
 
 
-def test_rows_that_are_not_the_planned_ones_are_refused() -> None:
+def test_a_row_file_with_another_digest_is_refused() -> None:
     with pytest.raises(PlanDamaged, match="00000"):
         list(_plan().read_rows(SHARD, ROWS[:-1]))
 
 
-def test_a_row_that_cannot_be_read_is_a_damaged_plan() -> None:
+def test_a_row_that_cannot_be_parsed_means_a_damaged_plan() -> None:
     data = b'{"prompt":"a","row":0,"seed":1,"extra":{"m":' + b"[" * 300 + b"]" * 300 + b"}}\n"
     shard = SHARD.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
     with pytest.raises(PlanDamaged, match="cannot be read"):
         list(_plan().read_rows(shard, data))
 
 
-def test_no_two_rows_of_a_run_derive_one_seed() -> None:
+def test_no_two_rows_of_a_run_derive_the_same_seed() -> None:
     seeds = {derive_seed(7, row) for row in range(100_000)}
     assert len(seeds) == 100_000
     assert derive_seed(7, 0) != derive_seed(8, 0)

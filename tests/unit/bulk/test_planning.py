@@ -1,10 +1,10 @@
-"""Planning: what becomes of every row, and what is left behind when it fails."""
+"""Planning of rows, and what it leaves behind when it fails."""
 
 import json
 from array import array
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow
@@ -28,7 +28,8 @@ from imagefleet.shared.bulk.plan import (
 from imagefleet.shared.errors import InvalidRequest, PlanConflict, StorageDenied
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.storage import MemoryStore, ObjectStore, StoredObject
+from imagefleet.shared.storage import ObjectStore, StoredObject
+from imagefleet.shared.storage.memory import MemoryStore
 
 OFFER = Offer(
     model="shapes",
@@ -79,7 +80,7 @@ def test_shards_hold_whole_rows_up_to_their_size() -> None:
     assert (made.rows, made.samples) == (5, 9)
 
 
-def test_a_shard_holds_pictures_of_one_size() -> None:
+def test_a_shard_holds_images_of_one_size() -> None:
     store = MemoryStore()
     wide = {"prompt": "w", "height": 64, "width": 96}
     made = _plan(["a", wide, "b", wide, "c"], store, {"default": OFFER})
@@ -92,7 +93,7 @@ def test_the_same_rows_and_parameters_make_the_same_plan() -> None:
     assert not _plan(["b", "a"], MemoryStore()).is_same_work(first)
 
 
-def test_two_who_plan_the_same_at_once_mean_one_run_whatever_they_knew() -> None:
+def test_producers_that_plan_the_same_dataset_get_the_same_run_id() -> None:
     one = _plan(["a"], MemoryStore())
     other = _plan(iter(["a"]), MemoryStore(), {"default": OFFER})
     assert (one.model_digest, one.source) != (other.model_digest, other.source)
@@ -101,8 +102,8 @@ def test_two_who_plan_the_same_at_once_mean_one_run_whatever_they_knew() -> None
     assert run_id("s3://b/", one) != run_id("s3://b/", _plan(["b"], MemoryStore()))
 
 
-def test_a_plain_prompt_is_planned_as_one_that_takes_the_long_way() -> None:
-    """Prompts without anything else are not validated field by field."""
+def test_a_plain_prompt_is_planned_like_a_fully_validated_row() -> None:
+    """Rows with only a prompt are not validated field by field."""
     prompts = ['a "quoted" \\ one', "Füße 🦶", "x" * 4_000]
     short, long = MemoryStore(), MemoryStore()
     by_prompt = _plan(prompts, short)
@@ -111,19 +112,19 @@ def test_a_plain_prompt_is_planned_as_one_that_takes_the_long_way() -> None:
     assert [row.prompt for row in _rows(short, by_prompt)[0]] == prompts
 
 
-def test_what_a_row_asks_for_goes_before_what_the_run_says() -> None:
+def test_parameters_of_a_row_override_those_of_the_run() -> None:
     store = MemoryStore()
     given = RowParameters(guidance_scale=2.0, negative_prompt="people")
     row = {"caption": "a", "guidance_scale": "4", "seed": "9", "author": "me", "score": 0.5}
     made = _plan([row, {"caption": "b"}], store, parameters=given, columns={"prompt": "caption"})
     [[first, second]] = _rows(store, made)
-    asked = made.request(made.shards[0], first)
-    assert (asked.guidance_scale, asked.seed, asked.negative_prompt) == (4.0, 9, "people")
+    request = made.request(made.shards[0], first)
+    assert (request.guidance_scale, request.seed, request.negative_prompt) == (4.0, 9, "people")
     assert first.extra == {"author": "me", "score": 0.5}
     assert made.request(made.shards[0], second).guidance_scale == 2.0
 
 
-def test_bad_rows_are_told_by_row_and_the_others_are_planned(tmp_path: Path) -> None:
+def test_bad_rows_are_rejected_by_number_and_the_others_are_planned(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(
         b'{"prompt": "good"}\n'
@@ -144,14 +145,14 @@ def test_bad_rows_are_told_by_row_and_the_others_are_planned(tmp_path: Path) -> 
     )
     store = MemoryStore()
     made = _plan(path, store, {"default": OFFER})
-    fields = {wrong["row"]: wrong["field"] for wrong in read_rejected(store)}
+    fields: dict[Any, Any] = {rejected["row"]: rejected["field"] for rejected in read_rejected(store)}
     assert made.rows == 2
     assert made.rejected == len(fields) == 14
     assert sorted(fields) == list(range(1, 15))
     assert (fields[5], fields[6], fields[8]) == ("prompt", "seed", "num_images_per_prompt")
 
 
-def test_a_column_that_looks_like_a_slip_of_the_pen_stops_the_planning() -> None:
+def test_a_column_that_looks_like_a_mistyped_parameter_stops_the_planning() -> None:
     store = MemoryStore()
     with pytest.raises(InvalidRequest, match=r"looks like 'negative_prompt'"):
         _plan([{"prompt": "a", "negativ_prompt": "b"}], store)
@@ -169,7 +170,9 @@ def test_a_column_that_looks_like_a_slip_of_the_pen_stops_the_planning() -> None
         ("column", {"columns": {"promt": "a"}}),
     ],
 )
-def test_what_is_wrong_for_all_rows_is_refused_at_once(field: str, changes: dict[str, Any]) -> None:
+def test_a_wrong_parameter_for_all_rows_is_refused_at_once(
+    field: str, changes: dict[str, Any]
+) -> None:
     store = MemoryStore()
     with pytest.raises(InvalidRequest) as refused:
         _plan(["a"], store, {"default": OFFER}, **changes)
@@ -177,7 +180,7 @@ def test_what_is_wrong_for_all_rows_is_refused_at_once(field: str, changes: dict
     assert read_plan(store) is None
 
 
-def test_an_input_without_one_good_row_says_what_is_wrong_with_the_first() -> None:
+def test_the_error_for_an_input_without_valid_rows_names_the_first_reason() -> None:
     store = MemoryStore()
     with pytest.raises(InvalidRequest, match=r"no row that can be generated; row 0: prompt=''"):
         _plan(["", ""], store)
@@ -192,7 +195,7 @@ def test_an_input_without_one_good_row_says_what_is_wrong_with_the_first() -> No
         ("a.csv", "prompt\na\n\n \t\nb\n{bad}\n\n"),
     ],
 )
-def test_blank_lines_are_left_out_and_the_rows_keep_their_numbers(
+def test_blank_lines_are_skipped_and_rows_keep_their_numbers(
     tmp_path: Path, name: str, text: str
 ) -> None:
     (tmp_path / name).write_text(text.format(bad="x" * 4_001))
@@ -200,22 +203,24 @@ def test_blank_lines_are_left_out_and_the_rows_keep_their_numbers(
     made = _plan(tmp_path / name, store)
     assert (made.rows, made.rejected) == (2, 1)
     assert [(row.row, row.prompt) for row in _rows(store, made)[0]] == [(0, "a"), (3, "b")]
-    assert [wrong["row"] for wrong in read_rejected(store)] == [4]
+    assert [rejected["row"] for rejected in read_rejected(store)] == [4]
 
 
-def test_a_quoted_blank_prompt_that_stands_alone_is_refused_and_told(tmp_path: Path) -> None:
+def test_a_quoted_blank_prompt_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('prompt\na\n"  "\n  \nb\n')
     store = MemoryStore()
     assert _plan(tmp_path / "a.csv", store).rows == 2
-    assert [(wrong["row"], wrong["field"]) for wrong in read_rejected(store)] == [(1, "prompt")]
+    assert [(rejected["row"], rejected["field"]) for rejected in read_rejected(store)] == [
+        (1, "prompt")
+    ]
 
 
 @pytest.mark.parametrize(
-    ("name", "there"),
+    ("name", "known"),
     [("a.TXT", "none"), ("a.csv", "prompt, seeds"), ("a.parquet", "prompt, seeds")],
 )
-def test_a_column_that_the_input_has_not_is_refused_before_anything_is_written(
-    tmp_path: Path, name: str, there: str
+def test_a_missing_column_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str, known: str
 ) -> None:
     path = tmp_path / name
     if path.suffix == ".parquet":
@@ -225,12 +230,12 @@ def test_a_column_that_the_input_has_not_is_refused_before_anything_is_written(
     store = MemoryStore()
     with pytest.raises(InvalidRequest) as refused:
         _plan(path, store, columns={"seed": "nope"})
-    sentence = f"column='seed=nope': {name} has no such column; its columns: {there}"
+    sentence = f"column='seed=nope': {name} has no such column; its columns: {known}"
     assert str(refused.value) == sentence
     assert list(store.list()) == []
 
 
-def test_a_column_that_no_row_has_is_refused_where_only_the_rows_tell(tmp_path: Path) -> None:
+def test_a_column_that_no_row_has_is_refused_after_the_last_row(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a"}\n{"prompt": "b", "n": 3}\n"c"\n')
     store = MemoryStore()
@@ -242,14 +247,14 @@ def test_a_column_that_no_row_has_is_refused_where_only_the_rows_tell(tmp_path: 
 
 
 @pytest.mark.parametrize("row", [{"seed": 1}, {"prompt": None}, {"prompt": float("nan")}])
-def test_a_prompt_that_is_missing_is_told_without_a_value(row: dict[str, Any]) -> None:
+def test_a_missing_prompt_is_reported_without_a_value(row: dict[str, Any]) -> None:
     store = MemoryStore()
     _plan(["a", row], store)
-    [wrong] = read_rejected(store)
-    assert (wrong["value"], describe_rejected(wrong)) == (None, "row 1: prompt is missing")
+    [rejected] = read_rejected(store)
+    assert (rejected["value"], describe_rejected(rejected)) == (None, "row 1: prompt is missing")
 
 
-def test_rows_that_ask_for_the_same_are_planned_once_if_wished() -> None:
+def test_dedupe_plans_equal_rows_once() -> None:
     store = MemoryStore()
     rows: list[Any] = ["a", "b", "a", {"prompt": "a"}, {"prompt": "a", "seed": 1}]
     made = _plan(rows, store, dedupe=True)
@@ -258,12 +263,12 @@ def test_rows_that_ask_for_the_same_are_planned_once_if_wished() -> None:
     assert _plan(rows, MemoryStore()).rows == 5
 
 
-def test_the_same_again_changes_nothing_and_other_work_is_refused() -> None:
+def test_planning_again_changes_nothing_and_another_plan_is_refused() -> None:
     store = MemoryStore()
     first = _plan(["a", "b"], store)
     before = {key: store.get(key) for key in store.list()}
-    again, stood = plan_dataset(["a", "b"], _spec(), store, {"default": OFFER})
-    assert (again, stood) == (first, True)
+    again, existed = plan_dataset(["a", "b"], _spec(), store, {"default": OFFER})
+    assert (again, existed) == (first, True)
     with pytest.raises(PlanConflict, match=r"shards differ"):
         _plan(["a", "c"], store)
     with pytest.raises(PlanConflict, match=r"seed, shards differ"):
@@ -271,7 +276,7 @@ def test_the_same_again_changes_nothing_and_other_work_is_refused() -> None:
     assert {key: store.get(key) for key in store.list()} == before
 
 
-def test_a_file_of_rows_that_is_gone_is_written_again_by_the_same_command_only() -> None:
+def test_a_missing_row_file_is_written_again_only_for_the_same_plan() -> None:
     store, rows = MemoryStore(), [f"prompt {n}" for n in range(9)]
     _plan(rows, store)
     whole = store.get(plan_key("00001"))
@@ -283,7 +288,7 @@ def test_a_file_of_rows_that_is_gone_is_written_again_by_the_same_command_only()
     assert store.get(plan_key("00001")) == whole
 
 
-def test_a_fleet_with_another_model_does_not_go_on_with_a_plan() -> None:
+def test_a_plan_is_not_continued_with_another_model() -> None:
     store = MemoryStore()
     _plan(["a"], store, {"default": OFFER})
     other = OFFER.model_copy(update={"digest": "sha256:2"})
@@ -292,7 +297,7 @@ def test_a_fleet_with_another_model_does_not_go_on_with_a_plan() -> None:
 
 
 class _FullAfter(MemoryStore):
-    """A disk with room for some objects."""
+    """A store that is full after some objects."""
 
     def __init__(self, objects: int) -> None:
         super().__init__()
@@ -332,7 +337,7 @@ def test_a_column_nested_deeper_than_workers_read_is_refused(depth: int, tmp_pat
         ("a.csv", b'prompt,n\na,1\n"b"c,2\n', "line"),
     ],
 )
-def test_a_row_that_cannot_be_read_is_listed_and_the_others_are_planned(
+def test_a_row_that_cannot_be_read_is_rejected_and_the_others_are_planned(
     tmp_path: Path, name: str, data: bytes, field: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
@@ -342,8 +347,8 @@ def test_a_row_that_cannot_be_read_is_listed_and_the_others_are_planned(
     assert [row["field"] for row in read_rejected(store)] == [field]
 
 
-def test_what_has_no_text_of_its_own_is_not_carried_along() -> None:
-    """A picture's text is its place in memory: the plan would be another one each time."""
+def test_objects_without_a_repeatable_text_are_rejected() -> None:
+    """An image's text holds its memory address: the plan would differ each time."""
     day = date(2026, 2, 3)
     rows = [
         {
@@ -359,13 +364,13 @@ def test_what_has_no_text_of_its_own_is_not_carried_along() -> None:
     made = _plan(rows, store)
     [[row]] = _rows(store, made)
     assert row.extra == {"at": "2026-02-03", "scores": [1.5, 2.0], "n": 3, "a": [7]}
-    [wrong] = read_rejected(store)
-    assert (wrong["row"], wrong["field"], wrong["value"]) == (1, "image", "Image")
+    [rejected] = read_rejected(store)
+    assert (rejected["row"], rejected["field"], rejected["value"]) == (1, "image", "Image")
 
 
 @pytest.mark.parametrize("unit", ["ns", "s", "D"])
-def test_numpy_s_times_are_carried_along_as_text_whatever_their_unit(unit: str) -> None:
-    """In nanoseconds, as pandas has them, they came out as bare integers."""
+def test_numpy_times_are_copied_as_text_in_every_unit(unit: Literal["ns", "s", "D"]) -> None:
+    """Times in nanoseconds, as in pandas, used to become plain integers."""
     day, while_ = np.datetime64("2026-02-03", unit), np.timedelta64(5, unit)
     store = MemoryStore()
     made = _plan(
@@ -381,7 +386,7 @@ def test_numpy_s_times_are_carried_along_as_text_whatever_their_unit(unit: str) 
     assert str(day).startswith("2026-02-03")
 
 
-def test_broken_text_inside_a_column_is_carried_along_as_escapes(tmp_path: Path) -> None:
+def test_invalid_text_inside_a_column_is_copied_as_escapes(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"prompt":"a","m":{"\\ud800":"caf\xe9"}}\n')
     store = MemoryStore()
     [[row]] = _rows(store, _plan(tmp_path / "a.jsonl", store))
@@ -396,7 +401,7 @@ def test_broken_text_inside_a_column_is_carried_along_as_escapes(tmp_path: Path)
         ("prompt,caf\u00e9\na,b\n".encode("latin-1"), "UTF-8 name"),
     ],
 )
-def test_a_csv_file_of_which_no_row_can_be_trusted_is_refused(
+def test_a_malformed_csv_file_is_refused_as_a_whole(
     tmp_path: Path, data: bytes, reason: str
 ) -> None:
     (tmp_path / "a.csv").write_bytes(data)
@@ -404,8 +409,8 @@ def test_a_csv_file_of_which_no_row_can_be_trusted_is_refused(
         _plan(tmp_path / "a.csv", MemoryStore())
 
 
-def test_rows_that_ask_for_the_same_in_other_words_are_duplicates() -> None:
-    rows = [
+def test_rows_with_equal_parameters_are_duplicates_however_they_are_written() -> None:
+    rows: list[str | dict[str, Any]] = [
         "a cat",
         {"prompt": "a cat", "negative_prompt": None},
         {"prompt": "a cat", "num_inference_steps": 20, "id": 7},

@@ -1,4 +1,4 @@
-"""What is told of a whole dataset."""
+"""The summary of a whole dataset."""
 
 import pytest
 
@@ -38,12 +38,12 @@ def store() -> MemoryStore:
     return found
 
 
-def test_two_who_planned_the_same_write_the_same_summary(store: MemoryStore) -> None:
-    """One planned before a worker told its model's digest, and called the input otherwise."""
+def test_equal_work_gives_an_equal_summary(store: MemoryStore) -> None:
+    """One plan was made before a worker announced its digest, from an input of another name."""
     write_summary(store, _plan(None))
     first = store.get(RUN_STATS), store.get(CARD)
     store.delete(CARD)
-    write_missing_summary(store, _plan(DIGEST, "b.txt"))  # finds it done
+    write_missing_summary(store, _plan(DIGEST, "b.txt"))  # finds the summary
     with pytest.raises(KeyError):
         store.get(CARD)
     write_summary(store, _plan(DIGEST, "b.txt"))

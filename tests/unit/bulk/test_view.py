@@ -1,4 +1,4 @@
-"""What the live view says of a run."""
+"""The progress view of a run."""
 
 from io import StringIO
 from typing import Any
@@ -47,7 +47,7 @@ def test_rates_and_the_time_left_come_from_the_last_minute() -> None:
     assert rates.seconds_left() == (400 - 220 - 2) / 2
 
 
-def test_nothing_is_foretold_while_nothing_moves() -> None:
+def test_there_is_no_time_left_without_progress() -> None:
     assert Rates(0.0, _status(0)).seconds_left() is None
 
 
@@ -58,25 +58,25 @@ def test_an_ended_run_shows_its_average() -> None:
     assert "2.0 images/s" in _text(ended, rates)
 
 
-def test_one_look_at_a_run_that_goes_on_tells_no_rate() -> None:
+def test_one_status_of_a_running_run_gives_no_rate() -> None:
     assert "images/s " not in _text(_status(200), Rates(0.0, _status(200)))
 
 
-def test_the_view_names_shards_workers_and_reasons() -> None:
+def test_the_view_shows_shards_workers_and_reasons() -> None:
     status = _status(200)
     shown = _text(status, Rates(0.0, status))
     for words in ("200 of 400 images, 2 failed", "1 of 4 shards done", "one", "device_error"):
         assert words in shown
 
 
-def test_cancelled_shards_are_told_where_there_are_any() -> None:
+def test_cancelled_shards_are_shown_if_there_are_any() -> None:
     none = _status(200, shards_by_state=dict.fromkeys(State, 1) | {State.CANCELLED: 0})
     assert "cancelled" not in _text(none, Rates(0.0, none))
     some = _status(200, shards_by_state=dict.fromkeys(State, 1) | {State.CANCELLED: 3})
     assert "1 failed, 3 cancelled" in _text(some, Rates(0.0, some))
 
 
-def test_the_last_line_is_ended_where_there_is_no_terminal() -> None:
+def test_the_output_ends_with_one_newline_without_a_terminal() -> None:
     piped = StringIO()
     watch(iter([_status(0), _status(398, state=State.SUCCEEDED)]), Console(file=piped))
     assert piped.getvalue().endswith("\n")

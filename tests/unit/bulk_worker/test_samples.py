@@ -1,4 +1,4 @@
-"""Samples on disk, in archives and in parts."""
+"""Samples in the spool, in archives and in checkpoints."""
 
 import hashlib
 import io
@@ -25,7 +25,7 @@ def _shard(name: str, sha256: str = "abc" * 20) -> ShardPlan:
     return ShardPlan(name=name, rows=1, samples=1, sha256=sha256)
 
 
-def _any(sample: Sample) -> bool:
+def _accept_all(sample: Sample) -> bool:
     return True
 
 
@@ -40,7 +40,7 @@ def store() -> ObjectStore:
     return open_store("memory://")
 
 
-def test_an_archive_gives_back_its_samples() -> None:
+def test_an_archive_can_be_written_and_read_again() -> None:
     samples = [_sample(0, 0), _sample(1, 511), _sample(2, 512), _sample(3, 100_000)]
     assert list(read_tar(io.BytesIO(_tar(samples)))) == samples
 
@@ -53,12 +53,12 @@ def test_the_same_samples_make_the_same_archive(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("cut", [100, 600, 1100, 1700, 2048])
-def test_a_cut_archive_is_an_error(cut: int) -> None:
+def test_reading_a_truncated_archive_raises(cut: int) -> None:
     with pytest.raises((tarfile.TarError, KeyError, ValueError)):
         list(read_tar(io.BytesIO(_tar([_sample(0)])[:cut])))
 
 
-def test_a_spool_holds_samples_in_the_order_of_rows_and_each_once() -> None:
+def test_a_spool_yields_each_sample_once_in_the_order_of_rows() -> None:
     with Spool() as spool:
         for row in (5, 2, 9, 2):
             spool.add(_sample(row))
@@ -68,47 +68,47 @@ def test_a_spool_holds_samples_in_the_order_of_rows_and_each_once() -> None:
         assert _sample(1).key not in spool
 
 
-def test_parts_give_back_what_was_kept(store: ObjectStore) -> None:
+def test_checkpoints_can_be_saved_and_loaded(store: ObjectStore) -> None:
     failure = RowFailure(row=7, samples=1, code="device_error", message="broke")
     checkpoints = ShardCheckpoints(store, _shard("00003"))
     checkpoints.save([_sample(1), _sample(0)], [])
     checkpoints.save([_sample(2)], [failure])
     with Spool() as spool:
-        assert ShardCheckpoints(store, _shard("00003")).load(spool, _any) == [failure]
+        assert ShardCheckpoints(store, _shard("00003")).load(spool, _accept_all) == [failure]
         assert list(spool) == [_sample(0), _sample(1), _sample(2)]
     with Spool() as other:
-        assert ShardCheckpoints(store, _shard("00004")).load(other, _any) == []
+        assert ShardCheckpoints(store, _shard("00004")).load(other, _accept_all) == []
         assert len(other) == 0
 
 
-def test_a_damaged_part_costs_its_samples_and_no_others(store: ObjectStore) -> None:
+def test_a_damaged_checkpoint_loses_only_its_own_samples(store: ObjectStore) -> None:
     checkpoints = ShardCheckpoints(store, _shard("00000"))
     checkpoints.save([_sample(0)], [])
     checkpoints.save([_sample(1)], [])
     key = "parts/00000/abcabcabcabc/000000001-00-000000001-00.tar"
     store.put(key, store.get(key)[:700], "application/x-tar")
     with Spool() as spool:
-        checkpoints.load(spool, _any)
+        checkpoints.load(spool, _accept_all)
         assert list(spool) == [_sample(0)]
 
 
-def test_a_picture_that_is_not_the_one_described_is_made_again(store: ObjectStore) -> None:
+def test_a_sample_whose_image_does_not_match_its_document_is_not_loaded(store: ObjectStore) -> None:
     document = {"prompt": "p", "sha256": "0"}
     wrong = Sample(key="000000000-00", image=b"x", extension="png", document=document)
     store.put_file(archive_key("00000"), io.BytesIO(_tar([wrong])), "application/x-tar")
     with Spool() as spool:
-        ShardCheckpoints(store, _shard("00000")).load(spool, _any)
+        ShardCheckpoints(store, _shard("00000")).load(spool, _accept_all)
         assert len(spool) == 0
 
 
-def test_a_shard_put_together_before_is_as_good_as_parts(store: ObjectStore) -> None:
+def test_the_archive_of_a_shard_is_loaded_like_a_checkpoint(store: ObjectStore) -> None:
     store.put_file(archive_key("00000"), io.BytesIO(_tar([_sample(4)])), "application/x-tar")
     with Spool() as spool:
-        ShardCheckpoints(store, _shard("00000")).load(spool, _any)
+        ShardCheckpoints(store, _shard("00000")).load(spool, _accept_all)
         assert list(spool) == [_sample(4)]
 
 
-def test_what_another_plan_left_is_not_taken(store: ObjectStore) -> None:
+def test_checkpoints_of_another_plan_are_not_loaded(store: ObjectStore) -> None:
     failure = RowFailure(row=0, samples=1, code="device_error", message="broke")
     ShardCheckpoints(store, _shard("00000", "f" * 64)).save([_sample(0)], [failure])
     store.put_file(archive_key("00000"), io.BytesIO(_tar([_sample(4)])), "application/x-tar")
@@ -117,7 +117,7 @@ def test_what_another_plan_left_is_not_taken(store: ObjectStore) -> None:
         assert len(spool) == 0
 
 
-def test_parts_go_when_their_shard_is_complete(store: ObjectStore) -> None:
+def test_all_checkpoints_of_a_finished_shard_are_deleted(store: ObjectStore) -> None:
     checkpoints = ShardCheckpoints(store, _shard("00000"))
     checkpoints.save([_sample(0)], [])
     checkpoints.record_suspect_row(3, 1)
