@@ -4,6 +4,7 @@ The input is a pipeline, the output named tensors.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,7 +79,7 @@ def run_vae(vae: AutoencoderKL, latents: torch.Tensor) -> Tensors:
 def block_recorder(tensors: Tensors, name: str) -> Callable[..., None]:
     """Return a forward hook that stores inputs and outputs of a block in `tensors`."""
 
-    def record(_module: object, _args: object, kwargs: dict, out: object) -> None:
+    def record(_module: object, _args: object, kwargs: dict[str, Any], out: object) -> None:
         tensors[f"{name}.time"] = kwargs["temb"]
         tensors[f"{name}.x"] = kwargs["hidden_states"]
         for index, skip in enumerate(kwargs.get("res_hidden_states_tuple") or ()):
@@ -87,7 +88,9 @@ def block_recorder(tensors: Tensors, name: str) -> Callable[..., None]:
         for index, tensor in enumerate(outputs):
             tensors[f"{name}.out.{index}"] = tensor
 
-    def record_mid_block(_module: object, args: tuple, kwargs: dict, out: object) -> None:
+    def record_mid_block(
+        _module: object, args: tuple[Any, ...], kwargs: dict[str, Any], out: object
+    ) -> None:
         # diffusers passes these two by position to this block only.
         record(_module, (), {"hidden_states": args[0], "temb": args[1], **kwargs}, out)
 

@@ -8,6 +8,7 @@ with exactly the stored weights. This module does not know what they are used fo
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import (
@@ -177,7 +178,8 @@ def make_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     lines = ["#version: 0.2", *(" ".join(merge) for merge in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=77, pad_token=pad)
+    pairs: Any = merges  # transformers declares strings, and takes pairs
+    return CLIPTokenizer(vocab=vocabulary, merges=pairs, model_max_length=77, pad_token=pad)
 
 
 def rewrite(file: Path, change: Callable[[str, torch.Tensor], Tensors]) -> None:

@@ -6,6 +6,7 @@ There is no input. The output is, by case, the samples after every call of the m
 import contextlib
 import itertools
 from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -53,7 +54,7 @@ SD = {
 }
 SIGMA_MIN = {**SD, "final_sigmas_type": "sigma_min"}
 SDE = {**SD, "algorithm_type": "sde-dpmsolver++"}
-CONFIGS = {
+CONFIGS: dict[str, dict[str, Any]] = {
     "sd": SD,
     "linear": {},
     "zero": {"rescale_betas_zero_snr": True},
@@ -93,8 +94,8 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
         yield name, "v_prediction", "leading", 10, 0, "cosine"
     for name in ("ddim", "lcm"):
         yield from itertools.product((name,), predictions, ("leading",), (6,), (0,), ("clip",))
-    dpm = ("clipped_cosine", "not_lower_at_last", "euler_at_last")
-    dpm += ("first_order", "heun", "sde", "sde_heun")
+    dpm: tuple[str, ...] = ("clipped_cosine", "not_lower_at_last", "euler_at_last", "first_order")
+    dpm = (*dpm, "heun", "sde", "sde_heun")
     yield from itertools.product(("dpmsolver++",), ("epsilon",), spacings, (6, 16), (0,), dpm)
     # With epsilon, the first predicted x0 and its float32 error are 20,000 times enlarged noise.
     yield "dpmsolver++", "v_prediction", "leading", 6, 0, "karras_cosine"
@@ -131,7 +132,11 @@ def run(
     fresh: torch.Tensor,
 ) -> torch.Tensor:
     """Return the sample after every call, scaled as the model gets it: `[calls, 1, 4, 4, 4]`."""
-    settings = {"prediction_type": prediction, "timestep_spacing": spacing, "clip_sample": False}
+    settings: dict[str, Any] = {
+        "prediction_type": prediction,
+        "timestep_spacing": spacing,
+        "clip_sample": False,
+    }
     settings |= {"skip_prk_steps": True, **CONFIGS[config]}
     settings |= {"use_karras_sigmas": True} if name.endswith("karras") else {}
     scheduler = ALL_SAMPLERS[name].from_config(settings)
