@@ -47,14 +47,14 @@ unit: $(VENV)/.dev ## the tests that start no server
 	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/start.py
-	$(BIN)/python benchmarks/loading.py
-	$(BIN)/python benchmarks/seeds.py
-	$(BIN)/python benchmarks/delivery.py
-	$(BIN)/python benchmarks/bulk.py
+	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.start
+	$(BIN)/python -m benchmarks.loading
+	$(BIN)/python -m benchmarks.seeds
+	$(BIN)/python -m benchmarks.delivery
+	$(BIN)/python -m benchmarks.bulk
 	$(BIN)/python -m benchmarks.claims
-	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python -m benchmarks.recovery
 
 bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis and the command are killed
 	$(BIN)/python -m tests.chaos_bulk

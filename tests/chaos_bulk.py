@@ -1,15 +1,15 @@
-"""A dataset of the bundled model while everything that can die does: `make bulk-chaos`.
+"""Fault injection for datasets: `make bulk-chaos`.
 
-2,000 prompts on two local workers, first in peace: that also puts the compiled programs on the
-shelf, so that later workers start fast. Then the same dataset once more, elsewhere, while one of
-the workers is killed with -9 every 10 s, Redis is killed and started again once, and the command
-itself is killed and given again twice. It is verified, counted, and held to the first by its bytes.
+The command makes a dataset of 2,000 prompts with the bundled model and two local workers, first
+without faults. That run also fills the executable cache, so that later workers start fast. Then it
+makes the same dataset in another folder, while one worker is killed every 10 s, Redis is killed and
+restarted once, and the bulk command is killed and started again twice. The result is verified, its
+samples are counted, and its files are compared with the first run's, byte by byte.
 
-Killed is the worker that has been at work longest. One that has not been for 5 s yet is spared: on
-2 cores a start takes some 10 s, and if it took 20, every worker would die before its first batch.
-The table says how far apart kills were. On CPU every worker has one device of 4 pictures: two
-workers with 8 virtual devices each only keep each other from the 2 cores, and a large batch is much
-to lose.
+The worker that has been ready longest is killed, but none that has been ready for less than 5 s: on
+2 cores a start takes about 10 s, and if it took 20, every worker would die before its first batch.
+The table says how far apart the kills were. On a CPU every worker has one device with 4 slots: two
+workers with 8 virtual devices each only compete for the 2 cores, and a large batch loses much work.
 """
 
 import argparse
@@ -37,13 +37,14 @@ from tests.support.processes import ROOT, Worker
 
 _WORKERS: Final = 2
 _REDIS_DIES_AT: Final = 0.5
-"""Of the pictures, as are the next two."""
+"""The share of stored images at which Redis is killed."""
 _COMMAND_DIES_AT: Final = (0.25, 0.75)
+"""The shares of stored images at which the bulk command is killed."""
 
 
 @dataclass(kw_only=True)
 class Fleet:
-    """Two workers on a Redis of their own, and the command that wants the dataset."""
+    """Two workers, their Redis, and the bulk command that makes the dataset."""
 
     folder: Path
     redis: LocalRedisServer
@@ -56,10 +57,10 @@ class Fleet:
     commands: int = 0
     redis_kills: int = 0
     workers: list[Worker] = field(default_factory=list)
-    given: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Commands."""
-    ready: dict[Worker, float] = field(default_factory=dict)
-    """Since when."""
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """The bulk commands that were started."""
+    ready_since: dict[Worker, float] = field(default_factory=dict)
+    """When each worker became ready, on the monotonic clock."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -75,26 +76,29 @@ class Fleet:
             "IMAGEFLEET_MAX_DELIVERIES": "6",
         }
 
-    def staff(self) -> None:
-        """Start workers in the places of dead ones."""
+    def start_missing_workers(self) -> None:
+        """Replace workers that ended."""
         self.workers = [each for each in self.workers if each.process.poll() is None]
         while len(self.workers) < _WORKERS:
             self.workers.append(Worker(self.folder / "logs", self.environment))
 
-    def look(self) -> None:
-        """Note who is at work."""
+    def poll(self) -> None:
+        """Note when workers became ready."""
         for worker in self.workers:
-            if worker not in self.ready and "ready after" in worker.output():
-                self.ready[worker] = time.monotonic()
+            if worker not in self.ready_since and "ready after" in worker.output():
+                self.ready_since[worker] = time.monotonic()
 
-    def kill_one(self, at_work_s: float) -> bool:
-        """The worker that has been at work longest, if for `at_work_s` at least."""
+    def kill_oldest(self, min_ready_s: float) -> bool:
+        """Kill the worker that has been ready longest, if for `min_ready_s` at least.
+
+        Return whether one was killed.
+        """
         began, worker = min(
-            ((self.ready[each], each) for each in self.workers if each in self.ready),
+            ((self.ready_since[each], each) for each in self.workers if each in self.ready_since),
             key=itemgetter(0),
             default=(float("inf"), None),
         )
-        if worker is None or time.monotonic() - began < at_work_s:
+        if worker is None or time.monotonic() - began < min_ready_s:
             return False
         worker.kill()
         self.kills += 1
@@ -115,25 +119,25 @@ class Fleet:
                 stdout=log,
                 stderr=log,
             )
-        self.given.append(command)
+        self.processes.append(command)
         return command
 
-    def order(self, prompts: Path, destination: Path) -> subprocess.Popen[bytes]:
+    def start_run(self, prompts: Path, destination: Path) -> subprocess.Popen[bytes]:
         self.commands += 1
         steps = () if self.steps is None else ("--num-inference-steps", str(self.steps))
         size = ("--shard-size", str(self.shard_size))
         return self.command("run", str(prompts), destination.as_uri(), *size, *steps)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         for worker in self.workers:
             worker.kill()
-        for command in self.given:
+        for command in self.processes:
             command.kill()
             command.wait()
 
 
 def prompts(count: int) -> list[str]:
-    """Captions as the bundled model knows them, each one different while there are enough."""
+    """Return captions that the bundled model was trained on. They repeat after all were used."""
     words = itertools.product(
         ("small", "large"),
         ("red", "green", "blue", "yellow", "purple", "orange"),
@@ -146,64 +150,62 @@ def prompts(count: int) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trouble:
-    """How bad it is. Seconds."""
+class Faults:
+    """The times of the faults, in seconds."""
 
     kill_every: float
-    at_work: float
-    """Before a worker may be killed."""
+    min_ready: float
+    """How long a worker must have been ready before it may be killed."""
     limit: float
 
 
-def disturbed(fleet: Fleet, source: Path, destination: Path, trouble: Trouble) -> float:
-    """Make the dataset while everything dies. Seconds it took."""
+def make_with_faults(fleet: Fleet, source: Path, destination: Path, faults: Faults) -> float:
+    """Make the dataset under faults, and return the seconds it took."""
     began = time.monotonic()
-    command = fleet.order(source, destination)
-    next_kill = began + trouble.kill_every
+    command = fleet.start_run(source, destination)
+    next_kill = began + faults.kill_every
     total = sum(1 for _ in source.open())
     command_dies = [share * total for share in _COMMAND_DIES_AT]
     redis_dies = [_REDIS_DIES_AT * total]
     while command.poll() is None:
-        fleet.staff()
-        fleet.look()
+        fleet.start_missing_workers()
+        fleet.poll()
         time.sleep(0.5)
-        made = kept(destination)
-        if time.monotonic() - began > trouble.limit:
+        made = count_stored_samples(destination)
+        if time.monotonic() - began > faults.limit:
             sys.exit(
-                f"not done after {trouble.limit:.0f} s: {made} of {total} kept, {fleet.kills} kills"
+                f"not done after {faults.limit:.0f} s: {made} of {total} stored, {fleet.kills} kills"
             )
         if command_dies and made >= command_dies[0]:
             command_dies.pop(0)
             command.kill()
             command.wait()
-            command = fleet.order(source, destination)
+            command = fleet.start_run(source, destination)
         if redis_dies and made >= redis_dies[0]:
             redis_dies.pop(0)
             fleet.kill_redis()
-        if time.monotonic() >= next_kill and fleet.kill_one(trouble.at_work):
-            next_kill = max(
-                next_kill + trouble.kill_every, time.monotonic() + trouble.kill_every / 2
-            )
+        if time.monotonic() >= next_kill and fleet.kill_oldest(faults.min_ready):
+            next_kill = max(next_kill + faults.kill_every, time.monotonic() + faults.kill_every / 2)
             print(
-                f"{time.monotonic() - began:6.0f} s  {made} kept, {fleet.kills} kills", flush=True
+                f"{time.monotonic() - began:6.0f} s  {made} stored, {fleet.kills} kills", flush=True
             )
     assert command.returncode == 0, (fleet.folder / "command.log").read_text()[-3000:]
     return time.monotonic() - began
 
 
-def in_peace(fleet: Fleet, source: Path, destination: Path) -> float:
-    """Make the same dataset with nothing in its way. Seconds it took."""
+def make_without_faults(fleet: Fleet, source: Path, destination: Path) -> float:
+    """Make the dataset without faults, and return the seconds it took."""
     began = time.monotonic()
-    command = fleet.order(source, destination)
+    command = fleet.start_run(source, destination)
     while command.poll() is None:
-        fleet.staff()
+        fleet.start_missing_workers()
         time.sleep(0.5)
     assert command.returncode == 0, (fleet.folder / "command.log").read_text()[-3000:]
     return time.monotonic() - began
 
 
-def kept(destination: Path) -> int:
-    """Samples in finished shards and in parts, about."""
+def count_stored_samples(destination: Path) -> int:
+    """Return about how many samples are in shards and shard checkpoints."""
     archives = [path for path in files_below(destination) if path.match("[0-9]*.tar")]
     return sum(len(_keys(archive)) for archive in archives)
 
@@ -212,25 +214,25 @@ def _keys(archive: Path) -> list[str]:
     try:
         with tarfile.open(archive) as opened:
             return [name[: -len(".txt")] for name in opened.getnames() if name.endswith(".txt")]
-    except (FileNotFoundError, tarfile.TarError):  # parts go when their shard is complete
+    except (FileNotFoundError, tarfile.TarError):  # checkpoints go when their shard is complete
         return []
 
 
-def compare(disturbed: Path, peaceful: Path, count: int) -> dict[str, int]:
-    """What is missing, doubled or different."""
-    found: Counter[str] = Counter()
+def compare(disturbed: Path, undisturbed: Path, count: int) -> dict[str, int]:
+    """Count the samples that are missing, unplanned or duplicated, and the files that differ."""
+    statuses: Counter[str] = Counter()
     for archive in disturbed.glob("[0-9]*.tar"):
-        found.update(_keys(archive))
+        statuses.update(_keys(archive))
     expected = {f"{row:09d}-00" for row in range(count)}
     files = [
         path
         for pattern in ("[0-9]*.tar", "[0-9]*.jsonl", "[0-9]*.stats.json")
-        for path in peaceful.glob(pattern)
+        for path in undisturbed.glob(pattern)
     ]
     return {
-        "missing keys": len(expected - found.keys()),
-        "unplanned keys": len(found.keys() - expected),
-        "duplicate keys": sum(times > 1 for times in found.values()),
+        "missing keys": len(expected - statuses.keys()),
+        "unplanned keys": len(statuses.keys() - expected),
+        "duplicate keys": sum(times > 1 for times in statuses.values()),
         "files compared": len(files),
         "files that differ": sum(
             not (disturbed / path.name).exists()
@@ -246,60 +248,60 @@ def main() -> None:
     parser.add_argument("--shard-size", type=int, default=100)
     parser.add_argument("--steps", type=int, help="denoising steps; default: the model's")
     parser.add_argument("--kill-every", type=float, default=10.0, help="seconds")
-    parser.add_argument("--at-work", type=float, default=5.0, help="seconds before a worker dies")
+    parser.add_argument("--min-ready", type=float, default=5.0, help="seconds before a kill")
     parser.add_argument("--limit", type=float, default=3_600.0, help="seconds of disturbance")
     parser.add_argument("--model", default="shapes")
     parser.add_argument("--devices", type=int, default=1, help="of each worker")
-    parser.add_argument("--batch", type=int, default=4, help="pictures a device paints at a time")
+    parser.add_argument("--batch", type=int, default=4, help="slots per device")
     parser.add_argument("--keep", type=Path, help="folder for everything; default: a temporary one")
-    given = parser.parse_args()
-    folder = (given.keep or Path(tempfile.mkdtemp(prefix="imagefleet-bulk-chaos-"))).resolve()
+    options = parser.parse_args()
+    folder = (options.keep or Path(tempfile.mkdtemp(prefix="imagefleet-bulk-chaos-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "prompts.txt"
-    source.write_text("".join(f"{prompt}\n" for prompt in prompts(given.count)))
+    source.write_text("".join(f"{prompt}\n" for prompt in prompts(options.count)))
     with LocalRedisServer(folder / "redis") as server:
         fleet = Fleet(
             folder=folder,
             redis=server,
-            model=given.model,
-            devices=given.devices,
-            batch=given.batch,
-            steps=given.steps,
-            shard_size=given.shard_size,
+            model=options.model,
+            devices=options.devices,
+            batch=options.batch,
+            steps=options.steps,
+            shard_size=options.shard_size,
         )
         try:
-            result = _run(fleet, source, given)
+            result = _run(fleet, source, options)
         finally:
-            fleet.leave()
-    if given.keep is None:
+            fleet.stop()
+    if options.keep is None:
         shutil.rmtree(folder)
     _show(result)
     bad = ("missing keys", "unplanned keys", "duplicate keys", "files that differ", "verify exit")
     sys.exit(any(result[name] for name in bad))
 
 
-def _run(fleet: Fleet, source: Path, given: argparse.Namespace) -> dict[str, float]:
+def _run(fleet: Fleet, source: Path, options: argparse.Namespace) -> dict[str, float]:
     noisy, quiet = fleet.folder / "disturbed", fleet.folder / "undisturbed"
-    trouble = Trouble(kill_every=given.kill_every, at_work=given.at_work, limit=given.limit)
-    peaceful = in_peace(fleet, source, quiet)
-    print(f"{peaceful:.0f} s in peace", flush=True)
-    seconds = disturbed(fleet, source, noisy, trouble)
+    faults = Faults(kill_every=options.kill_every, min_ready=options.min_ready, limit=options.limit)
+    undisturbed = make_without_faults(fleet, source, quiet)
+    print(f"{undisturbed:.0f} s without faults", flush=True)
+    seconds = make_with_faults(fleet, source, noisy, faults)
     verified = fleet.command("verify", noisy.as_uri()).wait()
     return {
-        "prompts": given.count,
+        "prompts": options.count,
         "workers killed -9": fleet.kills,
         "seconds between kills": round(seconds / max(1, fleet.kills), 1),
         "Redis killed": fleet.redis_kills,
         "command killed": fleet.commands - 2,
         "seconds disturbed": round(seconds, 1),
-        "seconds undisturbed": round(peaceful, 1),
+        "seconds undisturbed": round(undisturbed, 1),
         "verify exit": verified,
-        **compare(noisy, quiet, given.count),
+        **compare(noisy, quiet, options.count),
     }
 
 
 def _show(result: dict[str, float]) -> None:
-    table = Table(title="a dataset while everything dies")
+    table = Table(title="a dataset made under faults")
     table.add_column("what")
     table.add_column("", justify="right")
     for name, value in result.items():

@@ -42,11 +42,19 @@ class RecordingEngine:
 
 
 class RecordedBatch:
+    """A batch of the recording engine. Its safety checker flags the prompt `shocking`."""
+
     def __init__(self, specs: Sequence[ImageSpec], shape: Shape) -> None:
         self._specs, self._shape = specs, shape
 
     def __iter__(self) -> Iterator[int]:
         yield from range(1, max(spec.num_inference_steps for spec in self._specs) + 1)
+
+    def drop(self, slots: Sequence[int]) -> None:
+        return None
+
+    def previews(self) -> Callable[[], ImageArrays]:
+        return self.images
 
     def images(self) -> ImageArrays:
         size = (self._shape.height, self._shape.width, 3)

@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler
 
 from imagefleet.producer.demo.local_http import LocalServer
 
-Response = bytes | Callable[[BaseHTTPRequestHandler], None]
+WriteResponse = Callable[[BaseHTTPRequestHandler], None]
+Response = bytes | WriteResponse
 """A body for status 200, or a function that writes the response."""
 
 
@@ -24,7 +25,7 @@ class ImageServer(LocalServer):
         return f"http://127.0.0.1:{self.port}"
 
 
-def status(code: int, **headers: str) -> Response:
+def status(code: int, **headers: str) -> WriteResponse:
     """Return a response without a body."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -37,7 +38,7 @@ def status(code: int, **headers: str) -> Response:
     return answer
 
 
-def cut_short(body: bytes) -> Response:
+def cut_short(body: bytes) -> WriteResponse:
     """Return a response that ends after half of its announced length."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -50,7 +51,7 @@ def cut_short(body: bytes) -> Response:
     return answer
 
 
-def stalled(body: bytes, released: threading.Event) -> Response:
+def stalled(body: bytes, released: threading.Event) -> WriteResponse:
     """Return a response that sends the body and then stalls until `released` is set."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:

@@ -83,12 +83,12 @@ class Score:
         return self.background and self.colour and self.position and self.shape
 
 
-def judge(picture: ImageArray) -> Verdict:
+def judge(image: ImageArray) -> Verdict:
     """Names what is seen; an empty picture gets names too, with an overlap near 0."""
-    pixels = picture.astype(np.float32)
-    background, ground = _background(pixels)
-    colour, paint = _foreground(pixels, background, ground)
-    coverage = _coverage(pixels, ground, paint)
+    pixels = image.astype(np.float32)
+    background, background_rgb = _background(pixels)
+    colour, foreground = _foreground(pixels, background, background_rgb)
+    coverage = _coverage(pixels, background_rgb, foreground)
     fits = {shape: _fit(coverage, shape) for shape in SHAPES}
     shape = max(fits, key=lambda name: fits[name].overlap)
     size, position = _size_and_position(fits[shape])
@@ -102,14 +102,14 @@ def judge(picture: ImageArray) -> Verdict:
     )
 
 
-def score(verdict: Verdict, wanted: Scene) -> Score:
+def score(verdict: Verdict, expected: Scene) -> Score:
     """Compares what is seen with what was asked for."""
     return Score(
-        background=verdict.background == wanted.combination.background,
-        colour=verdict.colour == wanted.combination.colour,
-        position=verdict.position == wanted.position,
-        size=verdict.size == wanted.size,
-        shape=verdict.shape == wanted.combination.shape,
+        background=verdict.background == expected.combination.background,
+        colour=verdict.colour == expected.combination.colour,
+        position=verdict.position == expected.position,
+        size=verdict.size == expected.size,
+        shape=verdict.shape == expected.combination.shape,
     )
 
 
@@ -126,24 +126,24 @@ def _background(pixels: Pixels) -> tuple[str, Pixels]:
     palette = np.asarray(list(PALETTE.values()), np.float32)
     nearest = np.linalg.norm(frame[:, None] - palette[None], axis=-1).argmin(axis=1)
     winner = int(np.bincount(nearest, minlength=len(palette)).argmax())
-    ground = np.median(frame[nearest == winner], axis=0).astype(np.float32)
-    return list(PALETTE)[winner], ground
+    background_rgb = np.median(frame[nearest == winner], axis=0).astype(np.float32)
+    return list(PALETTE)[winner], background_rgb
 
 
-def _foreground(pixels: Pixels, background: str, ground: Pixels) -> tuple[str, Pixels]:
-    distance = np.linalg.norm(pixels - ground, axis=-1)
+def _foreground(pixels: Pixels, background: str, background_rgb: Pixels) -> tuple[str, Pixels]:
+    distance = np.linalg.norm(pixels - background_rgb, axis=-1)
     # Pixels on an edge are mixtures: only those far from the background show the paint.
     clear = distance >= max(FAINT, 0.75 * float(np.quantile(distance, 0.98)))
     if not clear.any():
         clear = distance >= distance.max()
-    paint = np.median(pixels[clear], axis=0).astype(np.float32)
-    return nearest_colour(paint, but_not=background), paint
+    foreground = np.median(pixels[clear], axis=0).astype(np.float32)
+    return nearest_colour(foreground, but_not=background), foreground
 
 
-def _coverage(pixels: Pixels, ground: Pixels, paint: Pixels) -> Coverage:
-    way = paint - ground
+def _coverage(pixels: Pixels, background_rgb: Pixels, foreground: Pixels) -> Coverage:
+    way = foreground - background_rgb
     length = max(float(way @ way), 1.0)
-    share = np.clip((pixels - ground) @ way / length, 0.0, 1.0)
+    share = np.clip((pixels - background_rgb) @ way / length, 0.0, 1.0)
     return np.where(share < 0.15, 0.0, share).astype(np.float32)
 
 
@@ -206,7 +206,8 @@ def _sampled(coverage: Coverage, rows: Pixels, columns: Pixels) -> Coverage:
     left, right = _neighbours(columns)
     upper = padded[top][:, left] * (1 - right) + padded[top][:, left + 1] * right
     lower = padded[top + 1][:, left] * (1 - right) + padded[top + 1][:, left + 1] * right
-    return upper * (1 - down)[:, None] + lower * down[:, None]
+    sampled = upper * (1 - down)[:, None] + lower * down[:, None]
+    return sampled.astype(np.float32, copy=False)
 
 
 def _neighbours(places: Pixels) -> tuple[NDArray[np.intp], Pixels]:

@@ -65,7 +65,7 @@ StartWorker = Callable[..., Worker]
 """`start(*command, **settings)`: a worker process that ends with its test."""
 
 
-def until(found: Callable[[], T], timeout_s: float = 60) -> T:
+def until(found: Callable[[], T | None], timeout_s: float = 60) -> T:
     """Poll until `found` returns a true value, and return it.
 
     Raises:

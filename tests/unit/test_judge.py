@@ -24,8 +24,8 @@ from tools.train_shapes.scenes import (
 SCENES = 600
 
 
-def scores_of(pictures: list[ImageArray], scenes: list[Scene]) -> list[Score]:
-    return [score(judge(picture), scene) for picture, scene in zip(pictures, scenes, strict=True)]
+def scores_of(images: list[ImageArray], scenes: list[Scene]) -> list[Score]:
+    return [score(judge(image), scene) for image, scene in zip(images, scenes, strict=True)]
 
 
 def part_right(scores: list[Score], attribute: str) -> float:
@@ -69,7 +69,7 @@ def test_finds_nothing_in_a_flat_picture() -> None:
 
 
 def test_tells_a_wrong_colour_from_a_wrong_shape() -> None:
-    asked = Scene(
+    expected = Scene(
         combination=Combination(colour="red", shape="circle", background="blue"),
         size="large",
         position="left",
@@ -79,7 +79,7 @@ def test_tells_a_wrong_colour_from_a_wrong_shape() -> None:
         size="large",
         position="left",
     )
-    seen = score(judge(draw(other)), asked)
+    seen = score(judge(draw(other)), expected)
     assert (seen.colour, seen.position, seen.size) == (True, True, True)
     assert (seen.background, seen.shape, seen.everything) == (False, False, False)
 
