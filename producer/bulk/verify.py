@@ -1,8 +1,8 @@
-"""Verify a dataset: every planned sample exists once, every file is unchanged, and some images are
-generated again and compared.
+"""Verify a dataset: its files by their digests, its samples by the plan, and some images by
+generating them again.
 
 A plan and its store go in; a `VerifyReport` with the problems of each shard comes out. Memory holds
-one shard's files. Nothing is changed.
+one shard's files at a time. Nothing is changed.
 """
 
 import hashlib
@@ -176,10 +176,8 @@ class _Verification:
     def _changed_files(
         self, shard: ShardPlan, stats: ShardStats, data: dict[str, bytes]
     ) -> Iterator[Problem]:
-        """Check files against their SHA-256, and add them to `data` by key.
-
-        Only files that list samples keep their content there; for others it is empty.
-        """
+        """Check files against their SHA-256. Add them to `data` by key, with their content only if
+        they list samples."""
         listing = {self._listing(shard.name), metadata_key(shard.name)}
         for file in stats.files:
             try:
@@ -237,8 +235,7 @@ class _Verification:
         return parquet_key(shard) if self._plan.format is BulkFormat.PARQUET else archive_key(shard)
 
     def compare(self, sample: int, regenerate: Regenerate, rng: random.Random) -> None:
-        """Generate `sample` rows of intact shards again, and compare them with the stored
-        images."""
+        """Generate `sample` rows of intact shards again and compare their images."""
         if not self._intact:
             return
         weights = [samples for _, samples in self._intact]
@@ -280,15 +277,14 @@ def _wrong_rows(shard: str, wanted: dict[str, ShardRow], metadata: bytes) -> Ite
         ]
         if keys:
             detail = f"{', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"
-            what = "wrong prompt or seed"
-            yield Problem(shard=shard, what=what, detail=detail, samples=len(keys))
+            yield Problem(
+                shard=shard, what="wrong prompt or seed", detail=detail, samples=len(keys)
+            )
 
 
 def pixel_difference(one: bytes, other: bytes) -> int:
-    """Return the largest difference of two image files in any channel of any pixel, of 255.
-
-    Return 255 if their sizes differ. Raise ConfigurationError if Pillow is missing.
-    """
+    """Return the largest difference of two image files in any channel of any pixel, of 255; 255 if
+    their sizes differ. Raise ConfigurationError if Pillow is missing."""
     if one == other:
         return 0
     try:

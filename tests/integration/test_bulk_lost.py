@@ -48,7 +48,7 @@ def _queue(namespace: str) -> str:
 
 def _claim(claims: Claims, namespace: str) -> Claimed:
     group = QueueGroup(name="x", queues=(bulk_queue(namespace, None, None, None),), bulk=True)
-    [claimed] = claims.claim([group], 1, most=1)
+    [claimed] = claims.claim([group], 1, max_messages=1)
     return claimed
 
 
@@ -91,7 +91,7 @@ def test_a_lost_shard_that_an_attempt_began_after_the_search_is_not_sent(
         runs.begin(RUN.id, 1, "c", "host")
         return send(moves, run, changes)
 
-    monkeypatch.setattr(ShardTransitions, "enter_all", late)
+    monkeypatch.setattr(ShardTransitions, "apply_all", late)
     assert runs.resend_lost(RUN, SHARDS) == 1
     assert runs.holds(RUN.id, 0, "b")
     assert runs.holds(RUN.id, 1, "c")
@@ -102,7 +102,7 @@ def test_lost_shards_stay_lost_if_the_sender_dies_before_sending(
 ) -> None:
     client.delete(_queue(namespace))
     with monkeypatch.context() as patch:
-        patch.setattr(ShardTransitions, "enter_all", _die)
+        patch.setattr(ShardTransitions, "apply_all", _die)
         with pytest.raises(KeyboardInterrupt):
             runs.resend_lost(RUN, SHARDS)
     assert runs.resend_lost(RUN, SHARDS) == 3
@@ -450,7 +450,7 @@ def test_the_shards_of_a_run_that_waits_in_queues_are_not_sent_twice(
     queue = list_key(bulk_queue(namespace, None, None, None), dataset.run.priority)
     if claimed:
         group = QueueGroup(name="x", queues=(bulk_queue(namespace, None, None, None),), bulk=True)
-        make_claims("host").claim([group], 1, most=1)
+        make_claims("host").claim([group], 1, max_messages=1)
     waiting = client.lrange(queue, 0, -1)
     client.hset(f"{namespace}:bulk:{dataset.run.id}", "moved_at", 0)
     RunRecovery(dataset.runs, 30).recover_stalled_runs()
@@ -525,7 +525,7 @@ def test_a_cancelled_run_continues_if_its_restart_died_before_sending(
     until(lambda: not _bulk_queues(client, namespace) and not client.keys(f"{namespace}:claims:*"))
     worker.freeze()  # otherwise it sends them first
     with monkeypatch.context() as patch:
-        patch.setattr(ShardTransitions, "enter_all", _die)
+        patch.setattr(ShardTransitions, "apply_all", _die)
         with pytest.raises(KeyboardInterrupt):
             producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     assert run.status().state is State.RUNNING

@@ -34,7 +34,7 @@ class _Host:
     queues: QueueGroup
 
     def make(self) -> None:
-        [claimed] = self.context.claims.claim([self.queues], 1, most=1)
+        [claimed] = self.context.claims.claim([self.queues], 1, max_messages=1)
         self.context.backlog.add_shard(claimed)
         run = self.dataset.run
         message = ShardMessage(run=run.id, shard=0, destination=run.destination)
