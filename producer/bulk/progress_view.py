@@ -23,7 +23,7 @@ _WINDOW_S: Final = 60.0
 
 
 class Rates:
-    """The rates of a run in samples per second, from successive statuses."""
+    """Computes the rates of a run, in samples per second, from successive statuses."""
 
     def __init__(self, at: float, status: RunStatus) -> None:
         self._history = deque([(at, status)])

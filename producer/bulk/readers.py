@@ -224,7 +224,7 @@ def _row_of(row: object) -> Row:
 
 @dataclass(frozen=True)
 class _FileType:
-    """How files with one suffix are read."""
+    """The functions that read files with one suffix."""
 
     read: Callable[[Path], Iterator[Row | None]]
     columns: Callable[[Path], Sequence[str] | None]

@@ -1,4 +1,4 @@
-"""Rejected rows: collected during planning, stored in the plan, and described to the user."""
+"""Collect rejected rows during planning, read them from the plan, and describe them."""
 
 import json
 import tempfile
@@ -12,7 +12,7 @@ from imagefleet.shared.storage import ObjectStore
 
 
 class RejectedRowsFile:
-    """A temporary file of rejected rows. It is on disk because all rows may be rejected."""
+    """Collects rejected rows in a temporary file, because all rows may be rejected."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile(prefix="imagefleet-rejected-")  # noqa: SIM115

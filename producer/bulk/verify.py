@@ -94,7 +94,7 @@ def verify(
 
 
 class _Verification:
-    """One verification of a dataset, with the problems found so far."""
+    """Verifies one dataset and collects the problems."""
 
     def __init__(self, plan: Plan, store: ObjectStore) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""`imagefleet bulk`: commands that start, watch, stop, verify and repair bulk runs."""
+"""The commands of `imagefleet bulk` start, watch, stop, verify and repair bulk runs."""
 
 import sys
 from collections.abc import Iterator

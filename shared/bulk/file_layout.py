@@ -1,4 +1,4 @@
-"""Names of the files of a dataset in its destination.
+"""Name the files of a dataset in its destination.
 
     plan/plan.json         the plan; written last, so its presence says that the plan is complete
     plan/00000.jsonl       the rows of shard 00000

@@ -1,4 +1,4 @@
-"""The Celery messages that bring shards to workers, on queues of their own beside those of jobs.
+"""Build and read the Celery messages that bring shards to workers. They have their own queues.
 
 A run and a shard go in; the Redis list and the message for it come out, and back again. This module
 knows no store and sends nothing.

@@ -1,4 +1,4 @@
-"""The plan of a dataset, as it is stored in the destination for producers and workers.
+"""Define the plan of a dataset. The destination stores it for producers and workers.
 
 Rows and parameters go in; the plan as JSON, the seeds of rows and the id of the run come out. The
 plan lists the rows of each shard by their SHA-256, so the same input and parameters give the same

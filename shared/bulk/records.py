@@ -1,4 +1,4 @@
-"""Records of runs and shards, parsed from what Redis stores. This module knows no Redis client."""
+"""Parse the records of runs and shards that Redis stores. This module knows no Redis client."""
 
 import json
 from collections.abc import Mapping

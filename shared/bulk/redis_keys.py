@@ -1,4 +1,4 @@
-"""Redis keys of the bulk runs of a namespace. `shared.bulk.runs` describes their content."""
+"""Name the Redis keys of bulk runs. `shared.bulk.runs` describes their content."""
 
 from typing import NamedTuple
 

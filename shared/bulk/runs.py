@@ -1,4 +1,4 @@
-"""Records of bulk runs and their shards in Redis. Scripts on the server change them atomically.
+"""Store the records of bulk runs and their shards. Scripts in Redis change them atomically.
 
     <namespace>:bulk                  sorted set: run by start time
     <namespace>:bulk:looked           string: exists until the next search for stalled runs is due
@@ -49,7 +49,7 @@ _WITHOUT_MESSAGE: Final = (NO_RECORD, State.FAILED, State.CANCELLED)
 
 
 class RunRecords:
-    """The records of the runs of one namespace. Threads may share it."""
+    """Reads and changes the records of the runs of one namespace. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
         """Store the connection. `retention_s`: seconds to keep the records of an ended run."""

@@ -1,4 +1,4 @@
-"""The commit marker of a shard and the summary of a run, as stored in the destination.
+"""Define the commit marker of a shard and the summary of a run, both files of the destination.
 
 They hold no times and no workers, so a shard that is made again has the same bytes.
 """

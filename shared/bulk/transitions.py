@@ -1,4 +1,4 @@
-"""Calls of `transition.lua`, which changes the state of shards, for one shard or for many.
+"""Change the state of one or many shards with `transition.lua`.
 
 A shard and the wanted change go in; whether the change happened comes out. `RunRecords` decides
 which changes exist and who may make them.
@@ -55,7 +55,7 @@ class ShardChange:
 
 
 class ShardTransitions:
-    """The script that changes the shards of one namespace."""
+    """Changes the records of the shards of one namespace."""
 
     def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
         self._redis = client

@@ -1,4 +1,4 @@
-"""Bulk runs with real workers, from the command line and from Python."""
+"""Start bulk runs from the command line and from Python, with real workers."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Checkpoints of an unfinished shard in its dataset, from which another worker resumes.
+"""Store checkpoints of an unfinished shard in its dataset, so that another worker can resume.
 
 <first key>-<last key>.tar     finished samples
 <first row>.failed.jsonl       rows that cannot be generated, with the errors
@@ -27,7 +27,7 @@ _SUSPECT_FILE: Final = "alone.json"
 
 
 class ShardCheckpoints:
-    """The checkpoints of one shard."""
+    """Reads and writes the checkpoints of one shard."""
 
     def __init__(self, store: ObjectStore, shard: ShardPlan) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The parts of a worker that make shards, created once per process."""
+"""Hold the objects that a worker needs to make shards. They are created once per process."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

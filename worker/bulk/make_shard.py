@@ -1,4 +1,4 @@
-"""One attempt at one shard: from its message to its files in the destination.
+"""Make one shard, from its message to its files in the destination.
 
 The claimed message of a shard goes in; its files, its commit marker and its record come out. The
 files depend on the plan and the model alone, so two workers write the same bytes for one shard. The
@@ -64,7 +64,7 @@ def make_shard(context: ShardContext, message: ShardMessage, tag: str) -> None:
 
 
 class _ShardMaker:
-    """One attempt at one shard."""
+    """Makes one shard in one attempt."""
 
     def __init__(self, context: ShardContext, message: ShardMessage, tag: str) -> None:
         self.name = shard_name(message.shard)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class RunRecovery:
-    """The thread that recovers stalled runs. Every worker has one; Redis gives a run to only
+    """Recovers stalled runs in a thread. Every worker has one; Redis gives a run to only
     one."""
 
     def __init__(self, runs: RunRecords, stalled_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Samples of a dataset, and the file on disk where a shard collects them.
+"""Define the samples of a dataset, and collect those of a shard in a file on disk.
 
 The bytes of a sample depend on its row and the model alone. They name no worker, time or run, so a
 second attempt gives the same bytes. This module knows no dataset format, store or queue.
@@ -30,7 +30,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Where the spool file holds a sample. Offset and sizes are bytes."""
+    """The position of a sample in the spool file. Offset and sizes are bytes."""
 
     offset: int
     image_size: int
