@@ -5,9 +5,10 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -19,7 +20,7 @@ from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.queues.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
 from tests.integration.conftest import MakeClaims
 from tests.support.processes import until
 from tests.support.redis import TcpServer
@@ -37,7 +38,7 @@ def _push(client: redis.Redis, group: QueueGroup, *messages: str, priority: int 
         client.lpush(list_key(group.queues[0], priority), message)
 
 
-def _texts(claimed: list) -> list[str]:
+def _texts(claimed: Sequence[Claimed]) -> list[str]:
     return [message.message for message in claimed]
 
 
@@ -227,7 +228,7 @@ def _with_steps(*steps: int) -> list[str]:
     return [f'{{"id": {at}, "headers": {{"steps": {each}}}}}' for at, each in enumerate(steps)]
 
 
-def _steps(claimed: list) -> list[int]:
+def _steps(claimed: Sequence[Claimed]) -> list[int]:
     return [json.loads(each.message)["headers"]["steps"] for each in claimed]
 
 
@@ -481,7 +482,8 @@ def test_a_message_with_an_open_record_is_requeued_instead_of_acknowledged(
     [claimed] = claims.claim(group, 1)
     if state is not None:
         holder = claimed.attempt if attempt == "this one's" else attempt
-        job, of_shard = {"state": state, "attempt": holder}, {shard: f"{state}|{holder}|w|0|0|1"}
+        job: dict[Any, Any] = {"state": state, "attempt": holder}
+        of_shard: dict[Any, Any] = {shard: f"{state}|{holder}|w|0|0|1"}
         client.hset(record, mapping=of_shard if shard else job)
     assert claims.ack(claimed.tag, record, shard=shard)
     assert not claims.holds(claimed.tag)
@@ -554,7 +556,7 @@ def test_a_claim_whose_answer_got_lost_is_requeued(
     held = claims.claim(group, 1)
     run_script = claims._run_claim_script
 
-    def answer_lost(*args: object) -> list:
+    def answer_lost(*args: Any) -> Any:
         run_script(*args)
         raise redis.ConnectionError("gone after the server had done it")
 
@@ -575,7 +577,9 @@ def test_a_claim_that_a_failover_restored_after_its_ack_is_requeued(
     [message] = claims.claim(group, 1)
     kept = client.hgetall(claims.key)
     claims.ack(message.tag)
-    client.hset(claims.key, mapping=kept)  # as a failover, or a restart that lost a second, does
+    client.hset(
+        claims.key, mapping={str(k): v for k, v in kept.items()}
+    )  # as a failover, or a restart that lost a second, does
     assert claims.requeue_orphans() == 1
     assert _texts(claims.claim(group, 1)) == ["a"]
 
@@ -590,6 +594,7 @@ def test_a_claim_that_a_failover_lost_cannot_acknowledge_a_later_one(
     for key in client.scan_iter(f"{namespace}*"):
         client.delete(key)
     for key, value in before.items():
+        assert value is not None
         client.restore(key, 0, value)
     [second] = claims.claim(group, 1)
     assert not claims.ack(first.tag)

@@ -57,8 +57,8 @@ def test_a_worker_fills_its_batches_with_jobs_of_like_step_counts(
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
     for _ in producer.as_completed(jobs, timeout=60):
         pass
-    last_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
-    steps = [status.request.num_inference_steps for status in last_start]
+    by_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
+    steps = [status.request.num_inference_steps or 0 for status in by_start]
     assert steps == 2 * [*[2] * 4, *[12] * 4]
 
 
@@ -73,8 +73,8 @@ def test_a_job_without_steps_shares_a_batch_with_jobs_of_the_default_steps(
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
     for _ in producer.as_completed(jobs, timeout=60):
         pass
-    last_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
-    steps = [status.request.num_inference_steps for status in last_start]
+    by_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
+    steps = [status.request.num_inference_steps for status in by_start]
     assert steps == [None, FAKE_STEPS] * 2 + [2] * 4
 
 
@@ -90,8 +90,8 @@ def test_images_left_over_from_a_batch_decide_what_joins_them(
     start(IMAGEFLEET_MODEL="fake:seconds=0.02,capacity=4")
     for _ in producer.as_completed(jobs, timeout=60):
         pass
-    last_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
-    steps = [status.request.num_inference_steps for status in last_start]
+    by_start = sorted(producer.statuses(job.id for job in jobs), key=_started_at)
+    steps = [status.request.num_inference_steps or 0 for status in by_start]
     assert sorted(steps[2:4]) == [few, many], "two free slots: one for the head, one for like steps"
 
 

@@ -45,7 +45,7 @@ def test_an_orphaned_claim_that_a_restart_restored_is_requeued(
     [message] = claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)
     kept = client.hgetall(claims.key)
     claims.ack(message.tag)
-    client.hset(claims.key, mapping=kept)
+    client.hset(claims.key, mapping={str(k): v for k, v in kept.items()})
     keeper._renew_and_recover()
     assert client.lrange(queue, 0, -1) == ["a"]
     assert not client.exists(claims.key)

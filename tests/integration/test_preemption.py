@@ -110,7 +110,7 @@ def test_a_platform_without_a_usable_answer_disturbs_no_work(
         jobs = producer.submit_many([f"prompt {i}" for i in range(16)])
         assert finish(producer, jobs, timeout=120) == {State.SUCCEEDED}
         if fault == "away":
-            worker.await_log("no preemption notice can be had")
+            worker.await_log("failed, querying it again")
         else:
             until(lambda: len(platform.requests) >= (3 if fault == "failing" else 1))
         assert worker.terminate() == 0

@@ -138,12 +138,12 @@ def test_messages_are_requeued_although_redis_restarts_meanwhile(
         attempts = worker.claim_jobs(2)
         worker.claims.requeue("no tag")  # so that the server knows the script
         admin.execute_command("CLIENT", "PAUSE", "60000", "WRITE")
-        going = threading.Thread(target=worker.requeue, args=[attempts])
-        going.start()
+        requeueing = threading.Thread(target=worker.requeue, args=[attempts])
+        requeueing.start()
         until(lambda: any("b" in each["flags"] for each in admin.client_list()))
         own_redis.kill()
         own_redis.start()
-        going.join(timeout=60)
+        requeueing.join(timeout=60)
         ids = [attempt.job_id for attempt in attempts]
         assert worker.waiting() == ids
         assert {worker.records.get(job_id).state for job_id in ids} == {State.QUEUED}
@@ -185,25 +185,25 @@ def _dispatcher_with(
 
 
 def test_requeue_waits_for_jobs_that_are_starting() -> None:
-    found: list[list[Attempt]] = []
+    in_flight_jobs: list[list[Attempt]] = []
 
-    def leave(dispatcher: Dispatcher) -> None:
+    def stop_worker(dispatcher: Dispatcher) -> None:
         dispatcher.close()
         dispatcher.release_waiting()
-        found.append(in_flight.attempts())
+        in_flight_jobs.append(in_flight.attempts())
 
     def meanwhile(dispatcher: Dispatcher) -> None:
-        leaver = threading.Thread(target=leave, args=[dispatcher], daemon=True)
-        leaver.start()
-        leaver.join(timeout=0.5)  # without the lock it would be done by then, and miss the job
-        leavers.append(leaver)
+        stopping = threading.Thread(target=stop_worker, args=[dispatcher], daemon=True)
+        stopping.start()
+        stopping.join(timeout=0.5)  # without the lock it would be done by then, and miss the job
+        threads.append(stopping)
 
-    leavers: list[threading.Thread] = []
+    threads: list[threading.Thread] = []
     in_flight = InFlight()
     dispatcher, attempt = _dispatcher_with(meanwhile, in_flight)
     assert dispatcher.next_batch() == []
-    leavers[0].join(timeout=60)
-    assert found == [[attempt]]
+    threads[0].join(timeout=60)
+    assert in_flight_jobs == [[attempt]]
 
 
 def test_a_signal_handler_may_interrupt_the_dispatcher() -> None:
@@ -212,7 +212,7 @@ def test_a_signal_handler_may_interrupt_the_dispatcher() -> None:
         dispatcher.release_waiting()
 
     dispatcher, _ = _dispatcher_with(handle, InFlight())
-    taking = threading.Thread(target=dispatcher.next_batch, daemon=True)
-    taking.start()
-    taking.join(timeout=60)
-    assert not taking.is_alive()
+    claiming = threading.Thread(target=dispatcher.next_batch, daemon=True)
+    claiming.start()
+    claiming.join(timeout=60)
+    assert not claiming.is_alive()
