@@ -67,7 +67,8 @@ def test_folded_attention_is_the_formula(causal: bool) -> None:
 @pytest.mark.parametrize("limit", [1, 4 * 3 * 6 * 2, 4 * 3 * 6 * 4])
 def test_chunks_of_any_size_give_the_same_result(limit: int, causal: bool) -> None:
     arrays = _random_arrays(*[(2, 6, 12)] * 3)
-    result = _chunked(*map(jnp.asarray, arrays), _spec(6, 6, 3, 4, causal), limit)
+    q, k, v = map(jnp.asarray, arrays)
+    result = _chunked(q, k, v, _spec(6, 6, 3, 4, causal), limit)
     np.testing.assert_allclose(result, _reference(arrays, 3, causal), atol=1e-6)
 
 
@@ -101,7 +102,7 @@ def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) ->
 
 
 @pytest.mark.parametrize(
-    ("platform", "task", "expected"),
+    ("platform", "spec", "expected"),
     [
         ("cpu", SELF, Backend.CHUNKED),
         ("cpu", SMALL, Backend.FOLDED),
