@@ -6,8 +6,8 @@ BIN    := $(VENV)/bin
 OUT    ?= out
 # The last diffusers with Flax in it, on our JAX.
 TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
-# Half of the tests wait for leases and processes: three at once keep two cores busy. Those that start servers and those
-# that load JAX run apart: a process with JAX in it must not fork.
+# Half of the tests wait for leases and processes, so three at once keep two cores busy. Tests that start servers run
+# apart from tests that load JAX, because a process with JAX in it must not fork.
 AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
@@ -81,7 +81,7 @@ parity-full: $(VENV)/.dev .venv-parity/.installed ## SD 1.4's, SD 2.1's and SDXL
 judge: $(VENV)/.dev ## 400 held-out captions through a real worker, judged from their pixels
 	$(BIN)/python -m tools.train_shapes.evaluate --fleet shapes --count 400
 
-sheets: $(VENV)/.dev ## the pictures in the README
+sheets: $(VENV)/.dev ## write the image sheets of the README
 	$(BIN)/imagefleet demo --out $(OUT) && cp $(OUT)/contact-sheet.png docs/contact-sheet.png
 	$(BIN)/python -m tools.train_shapes.guidance_sheet docs/guidance.png
 

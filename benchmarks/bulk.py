@@ -1,14 +1,14 @@
-"""A dataset against the bare engine: what all that keeps, encodes and stores costs the devices.
+"""Compare a bulk run with the bare engine: the cost of queueing, encoding and storing.
 
-`python benchmarks/bulk.py` starts its own Redis (AOF, `appendfsync always`) and one worker at a
+`python -m benchmarks.bulk` starts its own Redis (AOF, `appendfsync always`) and one worker at a
 time, with the fake engine at 50 ms a batch, then with the bundled model. The peer is the same
-engine in a loop with nothing around it, before and after, in the same run. Time counts from the
-order to the end of the run: the first shard's way in and the last one's way out are in it.
+engine in a bare loop, measured before and after in the same process. The time includes planning,
+the start of the first shard and the end of the last one.
 
-On a machine with other work, CPU time a picture is the fairer comparison. With the fake engine,
-which sleeps, only the share is.
+If the machine does other work, CPU time per image is the fairer comparison. The fake engine sleeps,
+so for it only the share of the bare rate means something.
 
-What it does not show: several workers, a store over a network, pictures larger than 64x64.
+It does not show several workers, a store over a network, or images larger than 64x64.
 """
 
 import argparse
@@ -34,11 +34,11 @@ BARE_BATCHES = 20
 
 @dataclass(frozen=True)
 class Case:
-    """One engine and how much it is given."""
+    """One engine and the size of its run."""
 
     name: str
     model: str
-    pictures: int
+    images: int
     shard_size: int
     steps: int | None
 
@@ -50,12 +50,12 @@ CASES = [
 
 
 def measure(case: Case, folder: Path, server: LocalRedisServer) -> dict[str, float | str]:
-    """Pictures a second of the bare loop and of a run, and the worker's CPU a picture."""
+    """Measure images per second of the bare loop and of a bulk run, and CPU time per image."""
     engine = load_bare(case)
     before = bare_loop(engine, case)
     namespace = f"b{uuid.uuid4().hex[:8]}"
     prompts = folder / f"{namespace}.txt"
-    prompts.write_text("".join(f"a red circle, number {n}\n" for n in range(case.pictures)))
+    prompts.write_text("".join(f"a red circle, number {n}\n" for n in range(case.images)))
     environment = {
         **os.environ,
         "IMAGEFLEET_REDIS_URL": server.url,
@@ -91,19 +91,19 @@ def measure(case: Case, folder: Path, server: LocalRedisServer) -> dict[str, flo
         worker.terminate()
         worker.wait()
     after = bare_loop(engine, case)
-    bare = (before.pictures_per_s + after.pictures_per_s) / 2
+    bare = (before.images_per_s + after.images_per_s) / 2
     return {
         "case": case.name,
-        "bare_pictures_per_s": bare,
-        "bulk_pictures_per_s": case.pictures / seconds,
-        "share": case.pictures / seconds / bare,
-        "bare_cpu_ms_a_picture": (before.cpu_ms_a_picture + after.cpu_ms_a_picture) / 2,
-        "worker_cpu_ms_a_picture": 1e3 * used / case.pictures,
+        "bare_images_per_s": bare,
+        "bulk_images_per_s": case.images / seconds,
+        "share": case.images / seconds / bare,
+        "bare_cpu_ms_per_image": (before.cpu_ms_per_image + after.cpu_ms_per_image) / 2,
+        "worker_cpu_ms_per_image": 1e3 * used / case.images,
     }
 
 
 def load_bare(case: Case) -> Engine:
-    """As a worker of `case` would, warm."""
+    """Return the warm engine that a worker of `case` loads."""
     settings = WorkerSettings.load(model=case.model)
     engine = load_engine(
         settings.model,
@@ -122,14 +122,14 @@ def load_bare(case: Case) -> Engine:
 
 @dataclass(frozen=True, kw_only=True)
 class Bare:
-    """What the engine does by itself."""
+    """The rates of the engine alone."""
 
-    pictures_per_s: float
-    cpu_ms_a_picture: float
+    images_per_s: float
+    cpu_ms_per_image: float
 
 
 def bare_loop(engine: Engine, case: Case) -> Bare:
-    """The engine in a loop, its pictures fetched but kept by nobody."""
+    """Run the engine in a loop that fetches the images and drops them."""
     info = engine.info
     specs = [
         ImageSpec(
@@ -143,18 +143,19 @@ def bare_loop(engine: Engine, case: Case) -> Bare:
     ]
     started, used = time.perf_counter(), time.process_time()
     for _ in range(BARE_BATCHES):
-        rendering = engine.render(specs, info.shapes[0])
-        for _ in rendering:
+        running_batch = engine.start_batch(specs, info.shapes[0])
+        for _ in running_batch:
             pass
-        rendering.pictures()
-    pictures = BARE_BATCHES * engine.capacity
+        running_batch.images()
+    images = BARE_BATCHES * engine.capacity
     return Bare(
-        pictures_per_s=pictures / (time.perf_counter() - started),
-        cpu_ms_a_picture=1e3 * (time.process_time() - used) / pictures,
+        images_per_s=images / (time.perf_counter() - started),
+        cpu_ms_per_image=1e3 * (time.process_time() - used) / images,
     )
 
 
 def cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process has used (Linux)."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -163,19 +164,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=[case.model.partition(":")[0] for case in CASES])
     only = parser.parse_args().only
-    found = []
+    results = []
     for case in CASES:
         if only is None or case.model.startswith(only):
             with (
                 tempfile.TemporaryDirectory() as name,
                 LocalRedisServer(Path(name) / "r") as server,
             ):
-                found.append(measure(case, Path(name), server))
-    columns = list(found[0])
+                results.append(measure(case, Path(name), server))
+    columns = list(results[0])
     print("  ".join(f"{column:>24}" for column in columns))
-    for row in found:
+    for row in results:
         print("  ".join(_shown(value) for value in row.values()))
-    print_json("bulk", {"cases": found})
+    print_json("bulk", {"cases": results})
 
 
 def _shown(value: float | str) -> str:

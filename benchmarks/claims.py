@@ -1,10 +1,11 @@
-"""What a claim costs Redis, and how well it fills batches with jobs of like step counts.
+"""Measure what a claim costs Redis, and how well step affinity fills batches.
 
-`python -m benchmarks.claims` starts its own Redis and claims real messages, a batch at a time. One
-runs as long as its longest job: told are the slot-steps that are run, by those that are wanted.
-The same jobs are claimed once as they come, without the header `steps`, and once with it.
+`python -m benchmarks.claims` starts its own Redis and claims real messages, a batch at a time. A
+batch runs as long as its longest job. The benchmark reports the slot-steps that the batches run,
+divided by those that the jobs need. The same jobs are claimed in order of arrival, without the
+header `steps`, and then with it, which turns step affinity on.
 
-What it does not show: devices, several workers at one queue, jobs that arrive meanwhile.
+It does not show devices, several workers at one queue, or jobs that arrive during the claims.
 """
 
 import json
@@ -25,18 +26,18 @@ from imagefleet.worker.queues.claims import Claims, QueueGroup
 JOBS = 8_000
 PROMPT = {"prompt": "a photo of an object on a wooden table, studio light, 35mm, " * 4}
 PRIORITY = 3
-FEWEST, MOST = 8, 28
-KINDS = {"as_they_come": False, "alike": True}
-"""How jobs are claimed, and whether their messages say their steps."""
+MIN_STEPS, MAX_STEPS = 8, 28
+KINDS = {"in_order": False, "step_affinity": True}
+"""The order of the claims, and whether messages have the header `steps`."""
 TENANTS = {8: (1, 2, 4, 8), 64: (1, 4, 30), 256: (30, 100)}
-"""How many have jobs waiting, by the pictures of a batch."""
+"""Numbers of tenants with waiting jobs, by the images of a batch."""
 MANY_TENANTS, MANY_TENANTS_CAPACITY = 1_000, 8
 
 Figures = dict[str, float]
 
 
 class Stream:
-    """Messages of some tenants in a namespace of their own, and a worker's claims."""
+    """The queues of some tenants in their own namespace, and one worker that claims from them."""
 
     def __init__(self, server: LocalRedisServer, namespace: str) -> None:
         self._client = connect(server.url)
@@ -53,8 +54,11 @@ class Stream:
         )
         self._claims.acquire_lease()
 
-    def add(self, counts: Sequence[int], tenants: int, *, said: bool = True) -> None:
-        """A job of each step count, `tenants` in turn. Its id tells it; if `said`, a header."""
+    def add(self, counts: Sequence[int], tenants: int, *, steps_in_header: bool = True) -> None:
+        """Add one job for each step count, with the tenants in turn.
+
+        The id of a job contains its step count. With `steps_in_header` its message does, too.
+        """
         queues = [queue_name(self._namespace, None, None, None, f"t{n}") for n in range(tenants)]
         with self._client.pipeline(transaction=False) as pipe:
             pipe.sadd(known_queues_key(self._namespace), *queues)
@@ -67,13 +71,13 @@ class Stream:
                     queue=queue,
                     priority=PRIORITY,
                     images=1,
-                    steps=steps if said else None,
+                    steps=steps if steps_in_header else None,
                 )
                 pipe.lpush(list_key(queue, PRIORITY), message)
             pipe.execute()
 
     def claim_all(self, capacity: int) -> tuple[list[list[int]], float]:
-        """The step counts of each batch, and the server's CPU milliseconds for a claim."""
+        """Claim all messages. Return each batch's step counts and the server's CPU ms per claim."""
         before, batches = self._cpu_s(), []
         while claimed := self._claims.claim(self._groups, capacity):
             ids = [json.loads(each.message)["headers"]["id"] for each in claimed]
@@ -81,20 +85,20 @@ class Stream:
         return batches, 1e3 * (self._cpu_s() - before) / len(batches)
 
     def _cpu_s(self) -> float:
-        told = self._client.info("cpu")
-        return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+        reported = self._client.info("cpu")
+        return float(reported["used_cpu_user"]) + float(reported["used_cpu_sys"])
 
 
 def slot_steps(server: LocalRedisServer) -> Figures:
-    """Slot-steps run by those wanted: as they come, and the alike together."""
+    """Measure the slot-steps that are run, divided by those needed, without and with affinity."""
     figures: Figures = {}
     rng = random.Random(1)
-    counts = [rng.randint(FEWEST, MOST) for _ in range(JOBS)]
+    counts = [rng.randint(MIN_STEPS, MAX_STEPS) for _ in range(JOBS)]
     cases = [(capacity, tenants) for capacity, some in TENANTS.items() for tenants in some]
-    for (capacity, tenants), (kind, said) in product(cases, KINDS.items()):
+    for (capacity, tenants), (kind, steps_in_header) in product(cases, KINDS.items()):
         case = f"{kind}_{capacity}_from_{tenants}_tenants"
         stream = Stream(server, case)
-        stream.add(counts, tenants, said=said)
+        stream.add(counts, tenants, steps_in_header=steps_in_header)
         batches, cost = stream.claim_all(capacity)
         run = sum(max(batch) * len(batch) for batch in batches)
         figures[f"run_by_wanted_{case}"] = run / sum(counts)
@@ -103,7 +107,7 @@ def slot_steps(server: LocalRedisServer) -> Figures:
 
 
 def many_tenants(server: LocalRedisServer) -> Figures:
-    """A claim while a thousand tenants have jobs waiting, and the same worker's after they left."""
+    """Measure a claim while 1,000 tenants have waiting jobs, and later with 8 tenants."""
     stream = Stream(server, "many")
     counts = [20] * 2 * MANY_TENANTS
     stream.add(counts, MANY_TENANTS)

@@ -1,9 +1,9 @@
-"""The queue without a model: how fast jobs are accepted, how soon they start, how full batches are.
+"""Measure the queue without a model: how fast jobs are accepted, and how soon they start.
 
-`python benchmarks/delivery.py` starts its own Redis (AOF, `appendfsync always`) and one worker with
+`python -m benchmarks.delivery` starts its own Redis (AOF, `appendfsync always`) and one worker with
 the fake engine. The peer is Celery's own `apply_async` on the same Redis in the same run.
 
-What it does not show: networks between hosts, several workers, real uploads.
+It does not show networks between hosts, several workers, or real uploads.
 """
 
 import os
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from celery import Celery
@@ -19,7 +20,7 @@ from celery import Celery
 from benchmarks.report import print_json
 from imagefleet import Client, Job
 from imagefleet.shared.jobs.celery_message import TASK_NAME
-from imagefleet.shared.jobs.model import JobRequest, pack
+from imagefleet.shared.jobs.request import JobRequest, pack
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.engine.fake import FakeEngine
@@ -34,7 +35,7 @@ CAPACITY = 8
 
 
 def accept_rates(server: LocalRedisServer) -> dict[str, float]:
-    """Jobs a second: `submit_many`, `submit`, and Celery's `apply_async` one by one."""
+    """Measure accepted jobs per second: `submit_many`, `submit`, and Celery's `send_task`."""
     client = Client(server.url, namespace="rates")
     prompts = [f"prompt {number}" for number in range(JOBS)]
     many = _rate(JOBS, lambda: client.submit_many(prompts))
@@ -53,7 +54,7 @@ def accept_rates(server: LocalRedisServer) -> dict[str, float]:
 
 
 def worker_figures(server: LocalRedisServer, folder: Path) -> dict[str, float]:
-    """Latency of an idle worker, and pictures a second against what its devices could do."""
+    """Measure the latency of an idle worker, and its rate as a share of its engine's."""
     step_s = BATCH_S / STEPS
     environment = {
         **os.environ,
@@ -88,22 +89,23 @@ def worker_figures(server: LocalRedisServer, folder: Path) -> dict[str, float]:
     return {
         "idle_submit_to_start_ms_p50": 1e3 * statistics.median(waits),
         "idle_submit_to_start_ms_max": 1e3 * max(waits),
-        "pictures_per_s": rate,
+        "images_per_s": rate,
         "share_of_bare_device_loop": rate / _bare_rate(step_s),
         "worker_cpu_ms_a_job": 1e3 * used / len(jobs),
     }
 
 
 def _bare_rate(step_s: float) -> float:
-    """Pictures a second of the same engine with nothing around it, on this machine now."""
+    """Return images per second of the same engine in a bare loop."""
     engine = FakeEngine(seconds=step_s, capacity=CAPACITY)
     spec = ImageSpec(prompt="p", num_inference_steps=STEPS, guidance_scale=7.5)
 
-    def paint() -> None:
-        for _ in engine.render([spec] * CAPACITY, engine.info.shapes[0]):
-            pass
+    def generate() -> None:
+        for _ in range(40):
+            for _ in engine.start_batch([spec] * CAPACITY, engine.info.shapes[0]):
+                pass
 
-    return _rate(40 * CAPACITY, lambda: [paint() for _ in range(40)])
+    return _rate(40 * CAPACITY, generate)
 
 
 def _cpu_s(pid: int) -> float:
@@ -118,9 +120,10 @@ def _waited(job: Job) -> float:
     return status.started_at - status.submitted_at
 
 
-def _rate(count: int, act: object) -> float:
+def _rate(count: int, act: Callable[[], object]) -> float:
+    """Return how many of `count` things a second `act` does."""
     started = time.perf_counter()
-    act()  # type: ignore[operator]
+    act()
     return count / (time.perf_counter() - started)
 
 

@@ -1,11 +1,11 @@
-"""The engine alone: pictures a second on one device and on all of them.
+"""Measure the engine alone: images per second on one device and on all of them.
 
-`python benchmarks/engine.py [model] [--batch 8] [--steps 20] [--devices 1,8]`. On a CPU the devices
-are virtual: they share the same cores. Every row paints the same batch, so with fewer devices each
-has more of it.
+`python -m benchmarks.engine [model] [--batch 8] [--steps 20] [--devices 1,8]`. On a CPU the devices
+are virtual and share the same cores. Every row generates the same batch, so that fewer devices have
+more slots each.
 
-What it does not show: queue, encoding and upload; other engines; a first start, whose programs are
-not in the cache (`warm_s` is whatever the cache makes of it).
+It does not show queues, encoding and uploads; other engines; or a first start, because `warm_s`
+depends on what the executable cache already holds.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ROUNDS = 3
 
 
 def figures(model: str, devices: int, batch: int, steps: int, cache_dir: Path) -> dict[str, float]:
-    """Seconds to load, to warm and per step, and pictures a second; the best of some rounds."""
+    """Measure the load and warm times, and the best step time and rate of some rounds."""
     started = time.perf_counter()
     engine = load_engine(
         model, devices=devices, per_device_batch=batch // devices, cache_dir=cache_dir
@@ -41,13 +41,13 @@ def figures(model: str, devices: int, batch: int, steps: int, cache_dir: Path) -
     seconds = []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
-        engine.render(specs, engine.info.shapes[0]).pictures()
+        engine.start_batch(specs, engine.info.shapes[0]).images()
         seconds.append(time.perf_counter() - begun)
     return {
         "load_s": loaded - started,
         "warm_s": warm - loaded,
         "step_ms": 1e3 * min(seconds) / steps,
-        "pictures_per_s": batch / min(seconds),
+        "images_per_s": batch / min(seconds),
     }
 
 
@@ -58,15 +58,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--devices", default="1,8")
     parser.add_argument("--cache-dir", type=Path, default=Path("~/.cache/imagefleet").expanduser())
-    given = parser.parse_args()
-    counts = [int(count) for count in given.devices.split(",")]
+    options = parser.parse_args()
+    counts = [int(count) for count in options.devices.split(",")]
     start_backend(max(counts))
-    rows = {n: figures(given.model, n, given.batch, given.steps, given.cache_dir) for n in counts}
+    rows = {
+        n: figures(options.model, n, options.batch, options.steps, options.cache_dir)
+        for n in counts
+    }
     print(f"{'devices':>8}" + "".join(f"{name:>16}" for name in rows[counts[0]]))
     for devices, row in rows.items():
         print(f"{devices:>8}" + "".join(f"{value:>16.2f}" for value in row.values()))
     rounded = {n: {name: round(v, 3) for name, v in row.items()} for n, row in rows.items()}
-    about = {"model": given.model, "batch": given.batch, "steps": given.steps, "devices": rounded}
+    about = {
+        "model": options.model,
+        "batch": options.batch,
+        "steps": options.steps,
+        "devices": rounded,
+    }
     kind = f"{jax.devices()[0].device_kind}, {platform.machine()}"
     print_json("engine", about, processor=kind)
 

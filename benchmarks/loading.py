@@ -1,12 +1,11 @@
-"""What loading takes of the host's memory: the peak against the size of the file and of what lies
-on the devices afterwards.
+"""Measure the peak of host memory while weights are loaded, against the size of the weights.
 
-`python benchmarks/loading.py`. A UNet of 0.5 GB with random weights is written to a temporary
-folder; a process for each mesh loads it. On a CPU the devices' memory is the host's, so the weights
-themselves are in the peak: what is above them is what loading took.
+`python -m benchmarks.loading` writes a UNet of 0.5 GB with random weights to a temporary folder and
+loads it in one process for each mesh. On a CPU the devices' memory is the host's, so the peak
+includes the weights themselves; the rest of it is the cost of loading.
 
-What it does not show: accelerators, whose memory is their own; the file's pages, which the system
-takes back when it needs them.
+It does not show accelerators, which have their own memory, or the file's pages, which the system
+reclaims when it needs them.
 """
 
 import argparse
@@ -37,32 +36,32 @@ MIB = 2**20
 
 
 def write(folder: Path) -> None:
-    """A UNet with random weights, in diffusers' format."""
+    """Write a UNet with random weights, in diffusers' format."""
     from safetensors.numpy import save_file
 
-    from imagefleet.worker.engine.build import abstract
-    from imagefleet.worker.engine.checkpoint.weights import entries
+    from imagefleet.worker.engine.build import abstract_network
+    from imagefleet.worker.engine.checkpoint.weights import weight_entries
     from imagefleet.worker.engine.models.unet import UNet
     from imagefleet.worker.engine.models.unet_config import UNetConfig
 
     draw = np.random.default_rng(0).standard_normal
-    network = abstract(UNet, UNetConfig.from_json(CONFIG))
+    network = abstract_network(UNet, UNetConfig.from_json(CONFIG))
     tensors = {
         entry.key: draw(entry.stored_shapes[0], dtype=np.float32)
-        for entry in entries("unet", network)
+        for entry in weight_entries("unet", network)
     }
     save_file(tensors, folder / "diffusion_pytorch_model.safetensors")
 
 
 def resident() -> float:
-    """MiB of this process's own, without the pages of files."""
+    """Return the resident MiB of this process, without the pages of files."""
     status = Path("/proc/self/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("RssAnon:")]
     return int(line.split()[1]) / 1024
 
 
 class Peak:
-    """The most that was resident, looked at every few milliseconds."""
+    """The peak of resident memory in MiB, sampled by a thread every 2 ms."""
 
     def __init__(self) -> None:
         self.mib = resident()
@@ -81,10 +80,10 @@ class Peak:
 
 
 def load(folder: Path, mesh: str) -> None:
-    """In a process of its own: load, and print what it took."""
+    """Load the weights in this process, and print what it took as JSON."""
     import jax
 
-    from imagefleet.worker.engine.build import abstract
+    from imagefleet.worker.engine.build import abstract_network
     from imagefleet.worker.engine.checkpoint.files import TensorFiles
     from imagefleet.worker.engine.checkpoint.weights import WeightMapping
     from imagefleet.worker.engine.mesh import Placement, start_backend
@@ -92,10 +91,12 @@ def load(folder: Path, mesh: str) -> None:
     from imagefleet.worker.engine.models.unet import UNet
     from imagefleet.worker.engine.models.unet_config import UNetConfig
 
-    layout = MeshSpec.read(mesh, None)
+    layout = MeshSpec.parse(mesh, None)
     start_backend(layout.devices)
     placement = Placement.of(layout.devices, layout.model)
-    plan = WeightMapping("unet", abstract(UNet, UNetConfig.from_json(CONFIG)), TensorFiles(folder))
+    plan = WeightMapping(
+        "unet", abstract_network(UNet, UNetConfig.from_json(CONFIG)), TensorFiles(folder)
+    )
     before, peak, begun = resident(), Peak(), time.perf_counter()
     weights = jax.block_until_ready(plan.load(np.dtype(np.float32), placement))
     seconds, most = time.perf_counter() - begun, peak.end()
@@ -113,9 +114,9 @@ def load(folder: Path, mesh: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.row:
-        load(Path(given.row[0]), given.row[1])
+    options = parser.parse_args()
+    if options.row:
+        load(Path(options.row[0]), options.row[1])
         return
     rows: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +124,7 @@ def main() -> None:
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / MIB
         for mesh in MESHES:
             child = subprocess.run(
-                [sys.executable, __file__, "--row", folder, mesh],
+                [sys.executable, "-m", "benchmarks.loading", "--row", folder, mesh],
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,

@@ -1,9 +1,9 @@
-"""Planning a dataset of 10 million prompts: seconds, peak memory, and what Redis holds of it.
+"""Measure the planning of a dataset of 10 million prompts: time, peak memory and Redis memory.
 
-`python -m benchmarks.planning [rows]` writes the prompts as .txt and as .jsonl, plans each in a
-process of its own into a folder, sends every shard to a Redis of its own, and measures Redis.
+`python -m benchmarks.planning [rows]` writes the prompts as .txt and as .jsonl. For each it starts
+a process that plans them into a folder and a Redis server that receives every shard.
 
-What it does not show: a destination in S3, where writing 10,000 files takes longer than here.
+It does not show a destination in S3, where writing 10,000 files takes longer than here.
 """
 
 import json
@@ -34,7 +34,7 @@ def write_prompts(path: Path, rows: int) -> None:
 
 
 def plan(redis_url: str, prompts: str, destination: str) -> dict[str, float]:
-    """In this process, whose peak memory is told."""
+    """Plan the dataset in this process, and return the times and its peak memory."""
     began, cpu = time.perf_counter(), time.process_time()
     with Client(redis_url, namespace="planning") as client:
         run = client.bulk(prompts, destination, shard_size=SHARD_SIZE)
@@ -52,25 +52,25 @@ def measure(kind: str, rows: int, folder: Path) -> dict[str, float]:
     with LocalRedisServer(folder / f"redis-{kind}") as server, connect(server.url) as redis:
         before = redis.info("memory")["used_memory"]
         command = [sys.executable, "-m", "benchmarks.planning", "--plan", server.url]
-        told = subprocess.run(
+        output = subprocess.run(
             [*command, str(prompts), str(folder / kind)], check=True, capture_output=True, text=True
         )
-        found: dict[str, float] = json.loads(told.stdout)
+        results: dict[str, float] = json.loads(output.stdout)
         held = redis.info("memory")["used_memory"] - before
-        found["redis_bytes_per_10_prompts"] = round(held / rows * 10, 2)
-    return found
+        results["redis_bytes_per_10_prompts"] = round(held / rows * 10, 2)
+    return results
 
 
 def main(rows: int) -> None:
     with tempfile.TemporaryDirectory(prefix="imagefleet-planning-") as name:
-        found: dict[str, Any] = {k: measure(k, rows, Path(name)) for k in ("txt", "jsonl")}
+        results: dict[str, Any] = {k: measure(k, rows, Path(name)) for k in ("txt", "jsonl")}
     print(f"{'input':<8}{'rows':>12}{'seconds':>10}{'CPU s':>8}{'peak MB':>9}{'Redis B/10':>12}")
-    for kind, row in found.items():
+    for kind, row in results.items():
         print(
             f"{kind:<8}{row['rows']:>12}{row['seconds']:>10}{row['cpu_seconds']:>8}"
             f"{row['peak_mb']:>9}{row['redis_bytes_per_10_prompts']:>12}"
         )
-    print_json("planning", {**found, "load": round(os.getloadavg()[0])})
+    print_json("planning", {**results, "load": round(os.getloadavg()[0])})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""After `kill -9`: when its jobs run again, and what was painted twice. Then how batches fill up.
+"""Measure the recovery after `kill -9`, and how full batches are under load.
 
-`python benchmarks/recovery.py` starts its own Redis (AOF, `appendfsync always`) and workers with
-the fake engine, takes about five minutes, and prints a table and one line of JSON.
+`python -m benchmarks.recovery` starts its own Redis (AOF, `appendfsync always`) and workers with
+the fake engine. It takes about five minutes and prints the time until a killed worker's jobs run
+again, the images that are generated twice, the sizes of batches, and the rate of claims.
 
-What it does not show: several hosts, real devices, a network that is slow or divided.
+It does not show several hosts, real devices, or a slow or partitioned network.
 """
 
 import os
@@ -41,7 +42,7 @@ Figures = dict[str, float]
 
 
 class Worker:
-    """A worker process whose fake engine writes the size of each batch into `batches`."""
+    """A worker process whose fake engine appends the size of each batch to `batches`."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Worker:
         self._log = self.batches.with_suffix(".log")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, "--worker", self.batches],
+                [sys.executable, "-m", "benchmarks.recovery", "--worker", self.batches],
                 cwd=ROOT,
                 env=environment,
                 stdout=log,
@@ -86,13 +87,14 @@ class Worker:
 
 
 def write_batch_sizes(path: Path) -> None:
-    """The worker's side: `imagefleet-worker` with an engine that counts."""
+    """Run `imagefleet-worker` here, with an engine that appends batch sizes to `path`."""
     from imagefleet.worker.cli import main as worker_main
     from imagefleet.worker.engine.fake import FakeEngine
+    from imagefleet.worker.engine.interface import ImageSpec, RunningBatch, Shape
 
     start_batch = FakeEngine.start_batch
 
-    def counted(self, specs, shape):  # type: ignore[no-untyped-def]
+    def counted(self: FakeEngine, specs: Sequence[ImageSpec], shape: Shape) -> RunningBatch:
         with path.open("a") as sizes:
             sizes.write(f"{len(specs)}\n")
         return start_batch(self, specs, shape)
@@ -102,7 +104,7 @@ def write_batch_sizes(path: Path) -> None:
 
 
 @contextmanager
-def killed_at_the_end(workers: list[Worker]) -> Iterator[None]:
+def killing_at_exit(workers: list[Worker]) -> Iterator[None]:
     try:
         yield
     finally:
@@ -111,7 +113,8 @@ def killed_at_the_end(workers: list[Worker]) -> Iterator[None]:
 
 
 def restarts(server: LocalRedisServer, folder: Path) -> Figures:
-    """Seconds from `kill -9` until the jobs of the dead run elsewhere; default lease."""
+    """Measure the seconds from `kill -9` until another worker runs the jobs, with the default
+    lease."""
     with ThreadPoolExecutor(PAIRS) as pool:
         waits = [
             wait
@@ -126,7 +129,7 @@ def restarts(server: LocalRedisServer, folder: Path) -> Figures:
 
 
 def _restarts(server: LocalRedisServer, folder: Path, pair: int) -> list[float]:
-    """Two workers, one full of work; it is killed, and the other one becomes it."""
+    """Kill the busy one of two workers, several times. The other one is busy in the next round."""
     namespace = f"restarts{pair}"
     client = Client(server.url, namespace=namespace)
     waits: list[float] = []
@@ -138,16 +141,16 @@ def _restarts(server: LocalRedisServer, folder: Path, pair: int) -> list[float]:
         worker.await_ready()
         return worker
 
-    with killed_at_the_end(workers):
+    with killing_at_exit(workers):
         victim = start()
         for _ in range(ROUNDS):
             jobs = client.submit_many(["p"] * CAPACITY, num_inference_steps=100)
-            _await(jobs, lambda deliveries, state: state is State.RUNNING)
+            _wait_until(jobs, lambda deliveries, state: state is State.RUNNING)
             other = start()
             time.sleep(random.uniform(0, DEFAULT_LEASE_S / 4))  # any moment between two renewals
             killed_at = time.time()
             victim.kill()
-            _await(jobs, lambda deliveries, state: deliveries == 2 and state is State.RUNNING)
+            _wait_until(jobs, lambda deliveries, state: deliveries == 2 and state is State.RUNNING)
             waits += [
                 (status.started_at or 0) - killed_at
                 for status in client.statuses(job.id for job in jobs)
@@ -160,18 +163,18 @@ def _restarts(server: LocalRedisServer, folder: Path, pair: int) -> list[float]:
     return waits
 
 
-def _await(jobs: Sequence[Job], wanted: Callable[[int, State], bool]) -> None:
+def _wait_until(jobs: Sequence[Job], condition: Callable[[int, State], bool]) -> None:
     deadline = time.monotonic() + 60
     while True:
         found = jobs[0].client.statuses(job.id for job in jobs)
-        if all(wanted(status.deliveries, status.state) for status in found):
+        if all(condition(status.deliveries, status.state) for status in found):
             return
         assert time.monotonic() < deadline, [status.state for status in found]
         time.sleep(0.05)
 
 
-def painted_twice(server: LocalRedisServer, folder: Path) -> Figures:
-    """Two busy workers, one of them killed every two seconds: pictures painted beyond need."""
+def generated_twice(server: LocalRedisServer, folder: Path) -> Figures:
+    """Kill one of two busy workers every two seconds, and count the images generated again."""
     namespace = "stream"
     client = Client(server.url, namespace=namespace)
     jobs = client.submit_many([f"p {number}" for number in range(1_000)])
@@ -183,7 +186,7 @@ def painted_twice(server: LocalRedisServer, folder: Path) -> Figures:
         worker.await_ready()
         return worker
 
-    with killed_at_the_end(workers):
+    with killing_at_exit(workers):
         living = [start(), start()]
         for _ in range(STREAM_KILLS):
             time.sleep(random.uniform(1, 3))
@@ -195,18 +198,18 @@ def painted_twice(server: LocalRedisServer, folder: Path) -> Figures:
     begun = sum(sum(worker.sizes()) for worker in workers)
     return {
         "stream_kills": STREAM_KILLS,
-        "painted_again_per_kill": (begun - len(jobs)) / STREAM_KILLS,
+        "generated_again_per_kill": (begun - len(jobs)) / STREAM_KILLS,
     }
 
 
 def batch_sizes(server: LocalRedisServer, folder: Path) -> Figures:
-    """What one worker's batches hold while prompts come one by one, at random moments."""
+    """Measure the batch sizes of one worker while single prompts arrive at random times."""
     figures: Figures = {}
     for percent in (25, 75, 150):
         namespace = f"load{percent}"
         client = Client(server.url, namespace=namespace)
         workers = [Worker(server, folder, namespace, batch_s=BATCH_S, lease_s=DEFAULT_LEASE_S)]
-        with killed_at_the_end(workers):
+        with killing_at_exit(workers):
             workers[0].await_ready()
             jobs = _poisson(client, percent / 100 * CAPACITY / BATCH_S)
             sizes = workers[0].sizes()
@@ -231,15 +234,15 @@ def _poisson(client: Client, rate_per_s: float) -> list[Job]:
 
 
 def claim_rates(server: LocalRedisServer) -> Figures:
-    """Messages a second through `Claims`, a batch of 8 at a time, one by one acknowledged."""
+    """Measure claims per second, 8 messages at a time, and acknowledgements one by one."""
     namespace = "claims"
     with ExitStack() as stack:
-        once = stack.enter_context(connect(server.url, retries=0))
-        patient = stack.enter_context(connect(server.url))
+        no_retry_client = stack.enter_context(connect(server.url, retries=0))
+        retrying_client = stack.enter_context(connect(server.url))
         Client(server.url, namespace=namespace).submit_many(["p"] * MESSAGES)
         claims = Claims(
-            no_retry_client=once,
-            retrying_client=patient,
+            no_retry_client=no_retry_client,
+            retrying_client=retrying_client,
             namespace=namespace,
             worker="w",
             lease_s=600,
@@ -248,14 +251,14 @@ def claim_rates(server: LocalRedisServer) -> Figures:
         queue = queue_name(namespace, None, None, None)
         groups = [QueueGroup(name="native", queues=(queue,))]
         began = time.perf_counter()
-        taken = []
+        claimed_messages = []
         while claimed := claims.claim(groups, CAPACITY):
-            taken += claimed
+            claimed_messages += claimed
         claimed_s, began = time.perf_counter() - began, time.perf_counter()
-        for message in taken:
+        for message in claimed_messages:
             claims.ack(message.tag)
         acked_s = time.perf_counter() - began
-    assert len(taken) == MESSAGES
+    assert len(claimed_messages) == MESSAGES
     return {"claims_per_s": MESSAGES / claimed_s, "acks_per_s": MESSAGES / acked_s}
 
 
@@ -263,7 +266,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, LocalRedisServer(Path(name) / "redis") as server:
         folder = Path(name)
         figures = restarts(server, folder)
-        figures |= painted_twice(server, folder)
+        figures |= generated_twice(server, folder)
         figures |= batch_sizes(server, folder)
         figures |= claim_rates(server)
     for figure, value in figures.items():

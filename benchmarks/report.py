@@ -1,4 +1,4 @@
-"""How every benchmark ends: one line of JSON with its numbers, the commit and the machine."""
+"""The last line of every benchmark: JSON with its numbers, the commit and the machine."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def print_json(benchmark: str, figures: Mapping[str, Any], *, processor: str = "") -> None:
-    """`processor`: what did the work, where that is not this host's."""
+    """Print the line. `processor` names what did the work, if it is not this host's CPU."""
     kind = processor or platform.processor() or platform.machine()
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],

@@ -1,10 +1,11 @@
-"""Is a job's picture the same wherever it is painted? Eight jobs of mixed steps and guidance, with
-every sampler there is, through batch sizes, slots, numbers of devices and meshes, against the first
-row; and what of the weights each device holds.
+"""Measure whether a seed gives the same image on every batch size, slot and mesh.
 
-`python benchmarks/seeds.py [model]`. A process for each row; on a CPU the devices are virtual.
+`python -m benchmarks.seeds [model]` generates eight jobs of mixed steps, guidance and schedulers
+with several batch sizes and meshes, in two orders, and compares the images with the first row's. It
+also prints how many bytes of the weights each device holds. Each row has its own process. On a CPU
+the devices are virtual.
 
-What it does not show: accelerators, whose matmuls round in another way; other jax versions.
+It does not show accelerators, whose matmuls round in another way, or other jax versions.
 """
 
 import argparse
@@ -30,8 +31,8 @@ CASES = (
 JOBS = 8
 
 
-def paint(model: str, mesh: str, per_device_batch: int, cache_dir: Path, out: Path) -> None:
-    """In a process of its own: the jobs in order, and backwards, each in another slot."""
+def generate(model: str, mesh: str, per_device_batch: int, cache_dir: Path, out: Path) -> None:
+    """Generate and save the jobs in both orders, so that each one is in two slots."""
     import jax
 
     from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
@@ -61,11 +62,11 @@ def paint(model: str, mesh: str, per_device_batch: int, cache_dir: Path, out: Pa
 
     def batches(jobs: list[ImageSpec]) -> list[np.ndarray]:
         return [
-            picture
+            image
             for first in range(0, len(jobs), engine.capacity)
-            for picture in engine.render(
+            for image in engine.start_batch(
                 jobs[first : first + engine.capacity], engine.info.shapes[0]
-            ).pictures()
+            ).images()
         ]
 
     held = sum(
@@ -81,10 +82,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="shapes")
     parser.add_argument("--row", nargs=4, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.row:
-        mesh, batch, cache_dir, out = given.row
-        paint(given.model, mesh, int(batch), Path(cache_dir), Path(out))
+    options = parser.parse_args()
+    if options.row:
+        mesh, batch, cache_dir, out = options.row
+        generate(options.model, mesh, int(batch), Path(cache_dir), Path(out))
         return
     rows = []
     print(f"{'mesh':<16}{'batch':>6}{'order':>11}{'largest':>9}{'share':>10}{'weights, MB':>13}")
@@ -93,16 +94,18 @@ def main() -> None:
         for number, (mesh, batch) in enumerate(CASES):
             out = Path(folder) / f"{number}.npz"
             row = [mesh, str(batch), folder, str(out)]
-            subprocess.run([sys.executable, __file__, given.model, "--row", *row], check=True)
-            with np.load(out) as painted:
+            subprocess.run(
+                [sys.executable, "-m", "benchmarks.seeds", options.model, "--row", *row], check=True
+            )
+            with np.load(out) as saved:
                 for order in ("forwards", "backwards"):
-                    pictures = painted[order].astype(int)
-                    first = pictures if first is None else first
-                    apart = np.abs(pictures - first)
-                    figures = (int(apart.max()), float((apart > 0).mean()), painted["held"] / 1e6)
+                    images = saved[order].astype(int)
+                    first = images if first is None else first
+                    apart = np.abs(images - first)
+                    figures = (int(apart.max()), float((apart > 0).mean()), saved["held"] / 1e6)
                     rows.append((mesh, batch, order, *figures))
                     print("{:<16}{:>6}{:>11}{:>9}{:>10.1e}{:>13.1f}".format(*rows[-1]), flush=True)
-    about = {"model": given.model, "largest": max(row[3] for row in rows), "rows": rows}
+    about = {"model": options.model, "largest": max(row[3] for row in rows), "rows": rows}
     print_json("seeds", about)
 
 

@@ -1,17 +1,17 @@
-"""The engine against the tutorial's pipeline and against PyTorch diffusers: one checkpoint, one
-noise, one run.
+"""Compare the engine with the tutorial's Flax pipeline and with PyTorch diffusers.
 
-`python -m benchmarks.race --tutorial PYTHON --pytorch PYTHON [--steps 20] [--rounds 5]`, each
-PYTHON of an environment of its own (`make race` builds them). Every racer stays up and paints in
-turn, round after round, so that what else the machine does falls on all of them; a ratio is the
-median over rounds of (peer's seconds / ours). Above 1 we are faster.
+`python -m benchmarks.race --tutorial PYTHON --pytorch PYTHON [--steps 20] [--rounds 5]`: each
+PYTHON is the interpreter of its own environment (`make race` builds both). The three peers use the
+same checkpoint and the same noise. All stay up and generate in turn, round after round, so that
+other work on the machine slows all of them. A ratio is the median over rounds of (peer's seconds /
+ours); above 1 the engine is faster.
 
-Then a stream of jobs whose step counts differ, twice. Known ahead: everybody gets it sorted, the
-others in batches of one count, as they need them; the tutorial compiles at each new count. As it
-comes, eight jobs at a time: ours takes them in one batch, the others in one for each count among
-the eight; by now the tutorial has compiled them all.
+Then each peer runs a stream of jobs with different step counts, twice. "Known ahead": the jobs are
+sorted, and the other two get batches of one step count, as they need; the tutorial compiles at each
+new count. "As it comes": eight jobs arrive at a time. The engine takes them in one batch, the other
+two in one batch for each step count among them; by now the tutorial has compiled all counts.
 
-What it does not show: accelerators, large models, queue and storage.
+It does not show accelerators, large models, queues or storage.
 """
 
 import argparse
@@ -42,11 +42,11 @@ STREAM_COUNTS = (8, 12, 16, 20, 24, 28)
 
 
 @dataclass
-class Racer:
+class Peer:
     process: "subprocess.Popen[str]"
 
-    def paint(self, steps: Sequence[int], save: Path | None = None) -> dict[str, float]:
-        """Seconds on the wall and of CPU for one batch."""
+    def generate(self, steps: Sequence[int], save: Path | None = None) -> dict[str, float]:
+        """Measure the wall and CPU seconds of one batch."""
         return self._ask({"steps": list(steps), "save": str(save) if save else None})
 
     def await_ready(self) -> None:
@@ -61,15 +61,15 @@ class Racer:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.process.args[:2]} ended with {self.process.wait()}")  # type: ignore[index]
+            raise SystemExit(f"{self.process.args!r} ended with {self.process.wait()}")
         answer: dict[str, float] = json.loads(line)
         return answer
 
 
 @contextmanager
-def racer(command: Sequence[str], course: dict[str, Any]) -> Iterator[Racer]:
+def start_peer(command: Sequence[str], config: dict[str, Any]) -> Iterator[Peer]:
     process = subprocess.Popen(
-        [*command, json.dumps(course)],
+        [*command, json.dumps(config)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if "RACE_VERBOSE" in os.environ else subprocess.DEVNULL,
@@ -77,7 +77,7 @@ def racer(command: Sequence[str], course: dict[str, Any]) -> Iterator[Racer]:
         cwd=ROOT,
     )
     try:
-        found = Racer(process)
+        found = Peer(process)
         found.await_ready()
         yield found
     finally:
@@ -87,32 +87,35 @@ def racer(command: Sequence[str], course: dict[str, Any]) -> Iterator[Racer]:
 
 
 @contextmanager
-def field(commands: dict[str, list[str]], course: dict[str, Any]) -> Iterator[dict[str, Racer]]:
-    """All racers of one case, ours first: it draws the noise."""
+def start_peers(
+    commands: dict[str, list[str]], config: dict[str, Any]
+) -> Iterator[dict[str, Peer]]:
+    """Start all peers of one case. The engine comes first, because it writes the noise."""
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(racer(command, course)) for name, command in commands.items()
+            name: stack.enter_context(start_peer(command, config))
+            for name, command in commands.items()
         }
 
 
-def equal_steps(racers: dict[str, Racer], batch: int, steps: int, rounds: int) -> dict[str, Any]:
-    """Warm batches of one step count: seconds, ratios, and how far the pictures are apart."""
+def equal_steps(peers: dict[str, Peer], batch: int, steps: int, rounds: int) -> dict[str, Any]:
+    """Compare warm batches of one step count: times, ratios, and differences of the images."""
     with tempfile.TemporaryDirectory() as folder:
-        pictures = {}
-        for name, each in racers.items():
+        images = {}
+        for name, each in peers.items():
             path = Path(folder) / f"{name}.npy"
-            each.paint([steps] * batch)
-            each.paint([steps] * batch, save=path)
-            pictures[name] = np.load(path).astype(int)
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in racers}
+            each.generate([steps] * batch)
+            each.generate([steps] * batch, save=path)
+            images[name] = np.load(path).astype(int)
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in peers}
     for _ in range(rounds):
-        for name, each in racers.items():
-            taken[name].append(each.paint([steps] * batch))
+        for name, each in peers.items():
+            taken[name].append(each.generate([steps] * batch))
     figures: dict[str, Any] = {}
-    for name in racers:
-        apart = np.abs(pictures[name] - pictures[OURS])
+    for name in peers:
+        apart = np.abs(images[name] - images[OURS])
         figures[name] = {
-            "pictures_per_s": batch / statistics.median(t["wall_s"] for t in taken[name]),
+            "images_per_s": batch / statistics.median(t["wall_s"] for t in taken[name]),
             "cpu_s_a_batch": statistics.median(t["cpu_s"] for t in taken[name]),
             "ratio_wall": _ratio(taken[name], taken[OURS], "wall_s"),
             "ratio_cpu": _ratio(taken[name], taken[OURS], "cpu_s"),
@@ -126,32 +129,32 @@ def _ratio(theirs: list[dict[str, float]], ours: list[dict[str, float]], what: s
     return statistics.median(t[what] / o[what] for t, o in zip(theirs, ours, strict=True))
 
 
-def mixed_streams(racers: dict[str, Racer], batch: int, jobs: int) -> dict[str, dict[str, float]]:
-    """Seconds for a stream of jobs with mixed step counts, and how often ours is faster."""
+def mixed_streams(peers: dict[str, Peer], batch: int, jobs: int) -> dict[str, dict[str, float]]:
+    """Run a stream of jobs with mixed step counts. Return each peer's time divided by ours."""
     draw = random.Random(7)
     counts = [draw.choice(STREAM_COUNTS) for _ in range(jobs)]
     grouped = [
         [count] * batch for count in STREAM_COUNTS for _ in range(-(-counts.count(count) // batch))
     ]
-    eights, of_one_count = _eights(counts, batch), []
-    for eight in eights:
-        of_one_count += [[count] * batch for count in sorted(set(eight))]
+    arrival_batches, of_one_count = _batches(counts, batch), []
+    for arrival_batch in arrival_batches:
+        of_one_count += [[count] * batch for count in sorted(set(arrival_batch))]
     return {
-        "known ahead": _stream(racers, _eights(sorted(counts), batch), grouped),
-        "as it comes": _stream(racers, eights, of_one_count),
+        "known ahead": _stream(peers, _batches(sorted(counts), batch), grouped),
+        "as it comes": _stream(peers, arrival_batches, of_one_count),
     }
 
 
-def _eights(counts: Sequence[int], batch: int) -> list[Sequence[int]]:
+def _batches(counts: Sequence[int], batch: int) -> list[Sequence[int]]:
     return [counts[i : i + batch] for i in range(0, len(counts), batch)]
 
 
 def _stream(
-    racers: dict[str, Racer], ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
+    peers: dict[str, Peer], ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
 ) -> dict[str, float]:
     seconds = {
-        name: sum(each.paint(steps)["wall_s"] for steps in (ours if name == OURS else theirs))
-        for name, each in racers.items()
+        name: sum(each.generate(steps)["wall_s"] for steps in (ours if name == OURS else theirs))
+        for name, each in peers.items()
     }
     return {name: value / seconds[OURS] for name, value in seconds.items()} | {
         "imagefleet_s": seconds[OURS]
@@ -166,37 +169,37 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=48, help="of the mixed stream")
-    given = parser.parse_args()
+    options = parser.parse_args()
     commands = {
         OURS: [sys.executable, "-m", "benchmarks.race.imagefleet_peer"],
-        TUTORIAL: [given.tutorial, str(HERE / "tutorial_peer.py")],
-        PYTORCH: [given.pytorch, str(HERE / "pytorch_peer.py")],
+        TUTORIAL: [options.tutorial, str(HERE / "tutorial_peer.py")],
+        PYTORCH: [options.pytorch, str(HERE / "pytorch_peer.py")],
     }
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         checkpoint = Path(scratch) / "checkpoint"
-        writer = [given.pytorch, str(HERE / "checkpoint.py"), str(checkpoint)]
-        writer += ["--bundled", str(BUNDLED), "--channels", given.channels]
+        writer = [options.pytorch, str(HERE / "checkpoint.py"), str(checkpoint)]
+        writer += ["--bundled", str(BUNDLED), "--channels", options.channels]
         subprocess.run(writer, check=True, stderr=subprocess.DEVNULL)
         for devices, batch in CASES:
-            course = {
+            config = {
                 "checkpoint": str(checkpoint),
                 "noise": f"{scratch}/noise-{devices}-{batch}.npy",
                 "devices": devices,
                 "batch": batch,
                 "guidance": 7.5,
-                "max_steps": max(given.steps, *STREAM_COUNTS),
+                "max_steps": max(options.steps, *STREAM_COUNTS),
             }
-            with field(commands, course) as racers:
+            with start_peers(commands, config) as peers:
                 case = f"{devices} devices, batch {batch}"
-                results[case] = equal_steps(racers, batch, given.steps, given.rounds)
+                results[case] = equal_steps(peers, batch, options.steps, options.rounds)
                 _show(case, results[case])
                 if (devices, batch) == (8, 8):
-                    streams = mixed_streams(racers, batch, given.jobs)
+                    streams = mixed_streams(peers, batch, options.jobs)
                     results["mixed stream, times slower than ours"] = streams
                     for name, stream in streams.items():
-                        print(f"\n{given.jobs} jobs, {name}:", _rounded(stream), flush=True)
-    about = {"channels": given.channels, "steps": given.steps, "rounds": given.rounds}
+                        print(f"\n{options.jobs} jobs, {name}:", _rounded(stream), flush=True)
+    about = {"channels": options.channels, "steps": options.steps, "rounds": options.rounds}
     print()
     print_json("race", {**about, "results": _rounded(results)})
 
@@ -204,8 +207,8 @@ def main() -> None:
 def _show(case: str, figures: dict[str, dict[str, float]]) -> None:
     names = list(figures[OURS])
     print(f"\n{case:>24}" + "".join(f"{name:>18}" for name in names))
-    for racer_name, row in figures.items():
-        print(f"{racer_name:>24}" + "".join(f"{row[name]:>18.3f}" for name in names), flush=True)
+    for peer_name, row in figures.items():
+        print(f"{peer_name:>24}" + "".join(f"{row[name]:>18.3f}" for name in names), flush=True)
 
 
 def _rounded(tree: Any) -> Any:

@@ -1,9 +1,10 @@
-"""A checkpoint that every racer can read: the bundled text encoder, a UNet and an autoencoder of
-random weights.
+"""Write a checkpoint that every peer can read.
+
+It has the bundled text encoder, and a UNet and an autoencoder with random weights.
 
 `python checkpoint.py FOLDER --bundled FOLDER [--channels 128,256,256]`, in the environment with
-torch. The bundled model itself cannot race: the tutorial's Flax UNet has 32 groups in every norm,
-whatever the config says.
+torch. The bundled model itself cannot be used: the tutorial's Flax UNet has 32 groups in every norm
+and ignores the config's number.
 """
 
 import argparse
@@ -57,9 +58,9 @@ def main() -> None:
     parser.add_argument("--bundled", type=Path, required=True)
     parser.add_argument("--channels", default="128,256,256")
     parser.add_argument("--pixels", type=int, default=64)
-    given = parser.parse_args()
-    channels = tuple(int(count) for count in given.channels.split(","))
-    write(given.folder, given.bundled, channels, given.pixels)
+    options = parser.parse_args()
+    channels = tuple(int(count) for count in options.channels.split(","))
+    write(options.folder, options.bundled, channels, options.pixels)
 
 
 if __name__ == "__main__":

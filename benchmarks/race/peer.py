@@ -1,5 +1,6 @@
-"""How a racer speaks: one JSON object a line in, one out. Imported in three environments, so it
-needs none of them.
+"""The protocol of the peers: one JSON object per line on standard input and output.
+
+Three environments import this module, so it needs only numpy.
 """
 
 import json
@@ -16,19 +17,19 @@ PROMPT = "a red circle on a blue background"
 
 
 @dataclass
-class Course:
-    """What all racers get: the same checkpoint, the same noise, so many devices."""
+class RaceConfig:
+    """The configuration of one case, which is the same for all peers."""
 
     checkpoint: Path
     noise: Path
-    """float32 `[batch, h, w, c]`, .npy; written by imagefleet, read by the others."""
+    """A .npy file, float32 `[batch, h, w, c]`. The imagefleet peer writes it for the others."""
     devices: int
     batch: int
     guidance: float
     max_steps: int
 
     @classmethod
-    def from_argument(cls) -> "Course":
+    def from_argument(cls) -> "RaceConfig":
         given = json.loads(sys.argv[1])
         given |= {name: Path(given[name]) for name in ("checkpoint", "noise")}
         return cls(**given)
@@ -37,19 +38,22 @@ class Course:
         return np.load(self.noise)
 
 
-Paint = Callable[[Sequence[int]], Any]
-"""Steps of each picture of a full batch to uint8 `[batch, H, W, 3]`."""
+Generate = Callable[[Sequence[int]], Any]
+"""A function from the step counts of a full batch to its images, uint8 `[batch, H, W, 3]`."""
 
 
-def serve(paint: Paint) -> None:
-    """Answer until standard input ends. `steps`: of each picture; `save`: where the pictures go."""
+def serve(generate: Generate) -> None:
+    """Answer requests until standard input ends.
+
+    A request has `steps`, the step count of each image, and may have `save`, a file for the images.
+    """
     answers, sys.stdout = sys.stdout, sys.stderr
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         wall, cpu = time.perf_counter(), time.process_time()
-        pictures = paint(asked["steps"])
+        images = generate(request["steps"])
         taken = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
-        if asked.get("save"):
-            np.save(asked["save"], np.asarray(pictures))
+        if request.get("save"):
+            np.save(request["save"], np.asarray(images))
         print(json.dumps(taken), file=answers, flush=True)

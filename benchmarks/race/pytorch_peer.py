@@ -1,4 +1,4 @@
-"""PyTorch diffusers on the course: `StableDiffusionPipeline`, a thread a core."""
+"""The peer with PyTorch diffusers: `StableDiffusionPipeline` with one thread per core."""
 
 import os
 import sys
@@ -10,30 +10,30 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from diffusers import StableDiffusionPipeline
-from peer import PROMPT, Course, serve
+from peer import PROMPT, RaceConfig, serve
 
 
 def main() -> None:
-    course = Course.from_argument()
+    config = RaceConfig.from_argument()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     pipeline = StableDiffusionPipeline.from_pretrained(
-        course.checkpoint, safety_checker=None, torch_dtype=torch.float32
+        config.checkpoint, safety_checker=None, torch_dtype=torch.float32
     )
     pipeline.set_progress_bar_config(disable=True)
-    latents = torch.from_numpy(course.latents().transpose(0, 3, 1, 2).copy())
+    latents = torch.from_numpy(config.latents().transpose(0, 3, 1, 2).copy())
 
-    def paint(steps: Sequence[int]) -> Any:
+    def generate(steps: Sequence[int]) -> Any:
         [count] = set(steps)
         images = pipeline(
-            [PROMPT] * course.batch,
+            [PROMPT] * config.batch,
             num_inference_steps=count,
-            guidance_scale=course.guidance,
+            guidance_scale=config.guidance,
             latents=latents,
             output_type="np",
         ).images
         return (images * 255).round().astype("uint8")
 
-    serve(paint)
+    serve(generate)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The tutorial's pipeline on the course: `FlaxStableDiffusionPipeline` of diffusers 0.39.0,
+"""The peer with the tutorial's pipeline: `FlaxStableDiffusionPipeline` of diffusers 0.39.0,
 replicated and sharded.
 
-It reads msgpack only, so the checkpoint's torch weights are converted in memory. One call has one
-step count, and compiles anew for each that it has not seen.
+The pipeline reads only msgpack, so the checkpoint's torch weights are converted in memory. One call
+has one step count, and it compiles for each count that it has not seen.
 """
 
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peer import PROMPT, Course, serve
+from peer import PROMPT, RaceConfig, serve
 
-course = Course.from_argument()
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={course.devices}"
+config = RaceConfig.from_argument()
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={config.devices}"
 
 import jax
 import numpy as np
@@ -30,20 +30,27 @@ from diffusers.models.modeling_flax_pytorch_utils import convert_pytorch_state_d
 from flax.jax_utils import replicate
 from flax.training.common_utils import shard
 from safetensors.torch import load_file
-from transformers import CLIPTextConfig, CLIPTokenizerFast, FlaxCLIPTextModel
+from transformers import (  # type: ignore[attr-defined]  # names of transformers 4
+    CLIPTextConfig,
+    CLIPTokenizerFast,
+    FlaxCLIPTextModel,
+)
 
 
 def network(kind: Any, part: str) -> tuple[Any, Any]:
-    """A Flax model of diffusers and its parameters, from a part of the checkpoint."""
-    folder = course.checkpoint / part
+    """Return a Flax model of diffusers and its parameters, from a part of the checkpoint."""
+    folder = config.checkpoint / part
     model = kind.from_config(kind.load_config(folder))
     weights = load_file(folder / "diffusion_pytorch_model.safetensors")
     return model, convert_pytorch_state_dict_to_flax(weights, model)
 
 
 def text_encoder(scratch: Path) -> tuple[Any, Any]:
-    """transformers reads the names of its own time, with a prefix, from a torch file."""
-    folder = course.checkpoint / "text_encoder"
+    """Return the Flax text encoder and its parameters.
+
+    This old transformers expects a torch file whose names have the prefix `text_model.`.
+    """
+    folder = config.checkpoint / "text_encoder"
     weights = load_file(folder / "model.safetensors")
     scratch.mkdir(parents=True, exist_ok=True)
     old = {
@@ -60,12 +67,12 @@ def load(scratch: Path) -> tuple[FlaxStableDiffusionPipeline, Any]:
     vae, vae_params = network(FlaxAutoencoderKL, "vae")
     text, text_params = text_encoder(scratch)
     scheduler = FlaxDDIMScheduler.from_config(
-        FlaxDDIMScheduler.load_config(course.checkpoint / "scheduler")
+        FlaxDDIMScheduler.load_config(config.checkpoint / "scheduler")
     )
     pipeline = FlaxStableDiffusionPipeline(
         vae=vae,
         text_encoder=text,
-        tokenizer=CLIPTokenizerFast.from_pretrained(course.checkpoint / "tokenizer"),
+        tokenizer=CLIPTokenizerFast.from_pretrained(config.checkpoint / "tokenizer"),
         unet=unet,
         scheduler=scheduler,
         safety_checker=None,
@@ -81,26 +88,26 @@ def load(scratch: Path) -> tuple[FlaxStableDiffusionPipeline, Any]:
 
 
 def main() -> None:
-    pipeline, params = load(course.noise.parent / "tutorial-text")
-    tokens = shard(pipeline.prepare_inputs([PROMPT] * course.batch))
-    keys = jax.random.split(jax.random.PRNGKey(0), course.devices)
-    latents = shard(course.latents().transpose(0, 3, 1, 2))
+    pipeline, params = load(config.noise.parent / "tutorial-text")
+    tokens = shard(pipeline.prepare_inputs([PROMPT] * config.batch))
+    keys = jax.random.split(jax.random.PRNGKey(0), config.devices)
+    latents = shard(config.latents().transpose(0, 3, 1, 2))
 
-    def paint(steps: Sequence[int]) -> Any:
+    def generate(steps: Sequence[int]) -> Any:
         [count] = set(steps)
         images = pipeline(
             tokens,
             params,
             keys,
             num_inference_steps=count,
-            guidance_scale=course.guidance,
+            guidance_scale=config.guidance,
             latents=latents,
             jit=True,
         ).images
-        images = np.asarray(images, np.float32).reshape(course.batch, *images.shape[-3:])
+        images = np.asarray(images, np.float32).reshape(config.batch, *images.shape[-3:])
         return (images * 255).round().astype(np.uint8)
 
-    serve(paint)
+    serve(generate)
 
 
 if __name__ == "__main__":
