@@ -1,8 +1,8 @@
-"""What is said of a scene.
+"""Captions of scenes.
 
-Goes in: a scene and a random generator. Comes out: one line of lower-case English.
-Refuses to know pixels. A medium size and a central position may go unsaid; a partial
-caption names only some of the scene, which is what gives negative prompts a meaning.
+A scene and a random generator go in, and one line of lower-case English comes out. This module
+knows no pixels. A caption may omit a medium size and a central position. A partial caption names
+only some attributes, from which the model learns what negative prompts mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXTRA_WORDS = (
     "a an the on in at of with and , . background shape picture drawing painting photo image "
     "big tiny huge gray grey brown cyan dog cat house no not one two"
 )
-"""Words that training hardly or never uses, kept whole so that prompts stay short."""
+"""Words that training rarely or never uses. Each is one token, so that prompts stay short."""
 
 _PLACE = "|".join(place for places in PLACES.values() for place in places)
 _PLAIN = re.compile(
@@ -36,7 +36,7 @@ _PLAIN = re.compile(
 
 
 def vocabulary() -> list[str]:
-    """Every word that must be one token, in a fixed order."""
+    """Return every word that must be one token, in a fixed order."""
     phrases = [*PALETTE, *SHAPES, *RADII, *DIRECTIONS, *EXTRA_WORDS.split()]
     for places in PLACES.values():
         phrases += [word for place in places for word in place.split()]
@@ -44,14 +44,14 @@ def vocabulary() -> list[str]:
 
 
 def plain_caption(scene: Scene) -> str:
-    """The full, first phrasing: what evaluation asks for."""
+    """Return the first phrasing of a full caption, which evaluation uses."""
     return _sentence(
         _thing(scene, scene.size), PLACES[scene.position][0], scene.combination.background
     )
 
 
 def caption(scene: Scene, rng: np.random.Generator) -> str:
-    """One of the phrasings that names the whole scene."""
+    """Return a random phrasing of a full caption."""
     size = "" if scene.size == "medium" and rng.random() < 0.5 else scene.size
     places = PLACES[scene.position]
     place = places[int(rng.integers(len(places)))]
@@ -68,7 +68,11 @@ def caption(scene: Scene, rng: np.random.Generator) -> str:
 
 
 def read_caption(text: str) -> Scene:
-    """The scene that a first-phrasing caption names; ValueError for any other text."""
+    """Return the scene that a caption of the first phrasing names.
+
+    Raises:
+        ValueError: the text has another form.
+    """
     found = _PLAIN.fullmatch(text)
     if found is None:
         raise ValueError(f"not a caption of the first phrasing: {text!r}")
@@ -83,7 +87,7 @@ def read_caption(text: str) -> Scene:
 
 
 def partial_caption(scene: Scene, rng: np.random.Generator) -> str:
-    """Names one or two attributes and leaves the others open."""
+    """Return a caption that names one or two attributes and leaves the others open."""
     combination = scene.combination
     choices = (
         combination.colour,

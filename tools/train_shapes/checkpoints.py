@@ -1,7 +1,7 @@
-"""What a stage needs to go on after a stop.
+"""The training checkpoint of a stage: one file with weights, optimiser state and progress.
 
-Goes in: modules, an optimiser, counters. Comes out: one file, replaced in one move so
-that a stop while writing loses nothing. Knows nothing of what the modules compute.
+The file is replaced atomically, so that an interrupted write loses nothing. This module does not
+know what the networks compute.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a stage has come."""
+    """The progress of a stage: its steps, and the seconds spent on it."""
 
     step: int = 0
     spent_s: float = 0.0
 
 
 class Average:
-    """Exponential moving average of a module's floating parameters and buffers."""
+    """The exponential moving average of a module's floating-point parameters and buffers."""
 
     def __init__(self, module: nn.Module, *, decay: float) -> None:
         self._decay = decay
@@ -34,7 +34,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, module: nn.Module, *, step: int) -> None:
-        """Follows faster at first, when the average would still remember the initial weights."""
+        """Update the average. The decay is lower at first, to forget the initial weights."""
         decay = min(self._decay, (1 + step) / (10 + step))
         own, new = [], []
         for name, value in module.state_dict().items():
@@ -45,14 +45,14 @@ class Average:
 
 
 def save_stage(path: Path, *, progress: Progress, parts: dict[str, State]) -> None:
-    """Writes the stage's state."""
+    """Write the stage's checkpoint."""
     scratch = path.with_suffix(".writing")
     torch.save({"step": progress.step, "spent_s": progress.spent_s, "parts": parts}, scratch)
     os.replace(scratch, path)
 
 
 def load_stage(path: Path, *, device: torch.device) -> tuple[Progress, dict[str, State]] | None:
-    """The saved state, or None where the stage has not been saved yet."""
+    """Return the saved checkpoint, or None if there is none yet."""
     if not path.exists():
         return None
     saved = torch.load(path, map_location=device, weights_only=True)

@@ -1,7 +1,4 @@
-"""The worker's own engine, without queue or storage around it.
-
-Goes in: prompts and seeds. Comes out: pictures. Knows nothing of scenes or of judging.
-"""
+"""The worker's engine without queue and storage: prompts and seeds go in, and images come out."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from tools.train_shapes.scenes import ImageArray
 
 
 class EnginePipeline:
-    """One device of this host, pictures in batches."""
+    """The engine on one device of this host."""
 
     def __init__(self, model: str, *, batch: int, cache: Path) -> None:
         self._engine = load_engine(model, per_device_batch=batch, devices=1, cache_dir=cache)
@@ -22,7 +19,7 @@ class EnginePipeline:
     def draw(
         self, prompts: list[str], *, first_seed: int, guidance: float | None, steps: int | None
     ) -> list[ImageArray]:
-        """One picture a prompt, uint8 (64, 64, 3); seeds count up from the first."""
+        """Generate one image per prompt, uint8 (64, 64, 3). Seeds count up from `first_seed`."""
         info = self._engine.info
         specs = [
             ImageSpec(
@@ -34,7 +31,7 @@ class EnginePipeline:
             )
             for index, prompt in enumerate(prompts)
         ]
-        rendering = self._engine.render(specs, info.shapes[0])
-        for _ in rendering:
+        running_batch = self._engine.start_batch(specs, info.shapes[0])
+        for _ in running_batch:
             pass
-        return list(rendering.pictures())
+        return list(running_batch.images())

@@ -1,8 +1,7 @@
-"""Weights to a Stable Diffusion checkpoint folder.
+"""Export the three networks as a Stable Diffusion checkpoint folder.
 
-Goes in: the three networks. Comes out: a diffusers folder with fp16 safetensors that
-`StableDiffusionPipeline.from_pretrained` opens. Writes no model card: that one is
-written by hand, beside the weights.
+The folder has fp16 safetensors, and `StableDiffusionPipeline.from_pretrained` opens it. The model
+card beside the weights is written by hand.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tools.train_shapes.networks import build_scheduler
 from tools.train_shapes.tokenizer import write_tokenizer
 
 DEFAULTS = {"num_inference_steps": 20, "guidance_scale": 3.0}
-"""What a worker uses where a job names neither: the best that the judge saw."""
+"""What a worker uses if a job does not say. These got the best scores from the judge."""
 
 
 def export_checkpoint(
@@ -32,7 +31,7 @@ def export_checkpoint(
     text_encoder: CLIPTextModel,
     unet: UNet2DConditionModel,
 ) -> None:
-    """Replaces the checkpoint in `folder`, and nothing else that lies there."""
+    """Replace the checkpoint in `folder`, and keep the other files there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         fresh = Path(scratch)
@@ -50,7 +49,7 @@ def export_checkpoint(
         half = {name: _halved(getattr(pipeline, name)) for name in ("vae", "text_encoder", "unet")}
         pipeline.register_modules(**half)
         pipeline.save_pretrained(fresh, safe_serialization=True)
-        # save_pretrained keeps only the fast tokenizer file; readers of CLIP's own want both.
+        # save_pretrained keeps only the fast tokenizer's file. Readers of CLIP's files need both.
         write_tokenizer(fresh / "tokenizer", vocabulary())
         (fresh / "imagefleet.json").write_text(
             json.dumps(DEFAULTS, indent=2) + "\n", encoding="utf-8"

@@ -1,6 +1,6 @@
-"""Draws prompts through the whole system: Python client, Redis, Celery worker, storage.
+"""The whole system as a pipeline: Python client, Redis, Celery worker and storage.
 
-Goes in: prompts. Comes out: the stored pictures. Starts its own Redis and worker, with the default
+Prompts go in, and the stored images come out. It starts its own Redis and worker with the default
 settings.
 """
 
@@ -60,7 +60,7 @@ class FleetPipeline:
         steps: int | None = None,
         **parameters: Any,
     ) -> list[ImageArray]:
-        """One picture a prompt, in order."""
+        """Generate one image per prompt, in order."""
         entries = [
             {"prompt": prompt, "seed": first_seed + place} for place, prompt in enumerate(prompts)
         ]

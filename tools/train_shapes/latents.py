@@ -1,8 +1,8 @@
 """The training set of the second stage: scenes and their latents, encoded once.
 
-Goes in: a trained autoencoder. Comes out: whitened latents with their scenes, and the
-same autoencoder with the whitening folded into its 1x1 convolutions, so that a reader
-of the checkpoint needs no statistics and `scaling_factor` is 1. Knows no captions.
+The latents are whitened. The whitening is folded into the 1x1 convolutions of the autoencoder, so
+that a reader of the checkpoint needs no statistics and `scaling_factor` is 1. This module knows no
+captions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tools.train_shapes.autoencoder import to_signal
-from tools.train_shapes.crew import Crew
+from tools.train_shapes.process_group import ProcessGroup
 from tools.train_shapes.scenes import Scene, draw, sample_jitter, sample_scene, split
 
 SCENES = 24_000
@@ -26,7 +26,7 @@ _CHUNK = 64
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedScenes:
-    """Posterior means and deviations, each (scenes, 4, 16, 16), beside their scenes."""
+    """Scenes with their posterior means and deviations, each (scenes, 4, 16, 16)."""
 
     mean: Tensor
     deviation: Tensor
@@ -34,17 +34,17 @@ class EncodedScenes:
 
 
 def encode_scenes(
-    autoencoder: AutoencoderKL, path: Path, *, seed: int, crew: Crew
+    autoencoder: AutoencoderKL, path: Path, *, seed: int, group: ProcessGroup
 ) -> EncodedScenes:
-    """Encodes every scene, or reads what an earlier run encoded; folds the whitening."""
+    """Encode every scene, or read what an earlier run encoded, and fold the whitening."""
     rng = np.random.default_rng((seed, 1))
     trained = split(held_out=False)
     scenes = [sample_scene(rng, trained) for _ in range(SCENES)]
-    if crew.leads and not path.exists():
-        pictures = np.stack([draw(scene, sample_jitter(rng)) for scene in scenes])
-        mean, deviation = _encode(autoencoder, pictures)
+    if group.is_leader and not path.exists():
+        images = np.stack([draw(scene, sample_jitter(rng)) for scene in scenes])
+        mean, deviation = _encode(autoencoder, images)
         torch.save({"mean": mean, "deviation": deviation}, path)
-    crew.wait()
+    group.barrier()
     saved = torch.load(path, weights_only=True)
     mean, deviation = saved["mean"], saved["deviation"]
     shift = mean.mean(dim=(0, 2, 3))
@@ -60,24 +60,24 @@ def encode_scenes(
 
 @torch.no_grad()
 def fold_whitening(autoencoder: AutoencoderKL, *, shift: Tensor, scale: Tensor) -> None:
-    """Makes the encoder give (latent - shift) / scale, and the decoder take it; both (4,)."""
+    """Let the encoder return (latent - shift) / scale and the decoder accept it; both are (4,)."""
     into, out_of = autoencoder.quant_conv, autoencoder.post_quant_conv
     channels = len(scale)
     shift, scale = shift.to(into.weight), scale.to(into.weight)
     into.weight[:channels] /= scale.view(-1, 1, 1, 1)
     into.bias[:channels] = (into.bias[:channels] - shift) / scale
-    # The other half is the logarithm of the variance.
+    # The other channels are the logarithm of the variance.
     into.bias[channels:] -= 2 * scale.log()
     out_of.bias += out_of.weight[:, :, 0, 0] @ shift
     out_of.weight *= scale.view(1, -1, 1, 1)
 
 
 @torch.no_grad()
-def _encode(autoencoder: AutoencoderKL, pictures: np.ndarray) -> tuple[Tensor, Tensor]:
+def _encode(autoencoder: AutoencoderKL, images: np.ndarray) -> tuple[Tensor, Tensor]:
     device = next(autoencoder.parameters()).device
     means, deviations = [], []
-    for start in tqdm(range(0, len(pictures), _CHUNK), desc="encode"):
-        signal = to_signal(pictures[start : start + _CHUNK]).to(device)
+    for start in tqdm(range(0, len(images), _CHUNK), desc="encode"):
+        signal = to_signal(images[start : start + _CHUNK]).to(device)
         with torch.autocast(device.type, torch.bfloat16):
             posterior = autoencoder.encode(signal).latent_dist
         means.append(posterior.mean.float().cpu())

@@ -1,8 +1,7 @@
-"""The three networks and the noise schedule, as diffusers and transformers define them.
+"""The three networks and the noise schedule, built with diffusers and transformers.
 
-Goes in: nothing but the sizes below. Comes out: freshly initialised torch modules whose
-configurations are ordinary Stable Diffusion 1.x ones, only narrower. Knows nothing of
-data or of training.
+Their configurations are those of Stable Diffusion 1.x, only narrower. This module knows no data
+and no training.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ TEXT_WIDTH = 64
 
 
 def build_autoencoder() -> AutoencoderKL:
-    """64x64 RGB in -1..1 to 16x16x4 and back."""
+    """Build the autoencoder between 64x64 RGB in -1..1 and 16x16x4."""
     return AutoencoderKL(
         in_channels=3,
         out_channels=3,
@@ -36,7 +35,7 @@ def build_autoencoder() -> AutoencoderKL:
 
 
 def build_text_encoder(*, vocabulary_size: int, start: int, end: int) -> CLIPTextModel:
-    """77 token ids to 77 states of width 64."""
+    """Build the text encoder from 77 token ids to 77 states of width 64."""
     return CLIPTextModel(
         CLIPTextConfig(
             vocab_size=vocabulary_size,
@@ -55,7 +54,8 @@ def build_text_encoder(*, vocabulary_size: int, start: int, end: int) -> CLIPTex
 
 
 def build_denoiser() -> UNet2DConditionModel:
-    """Attention only at 8x8 and 4x4: at 16x16 it costs more than all the rest."""
+    """Build the UNet. It has attention only at 8x8 and 4x4: at 16x16 it would cost more than all
+    other layers together."""
     unet = UNet2DConditionModel(
         sample_size=LATENT_SIDE,
         in_channels=LATENT_CHANNELS,
@@ -74,7 +74,8 @@ def build_denoiser() -> UNet2DConditionModel:
 
 
 def build_scheduler() -> DDIMScheduler:
-    """Linear betas end at a signal small enough that even the flat background is noise."""
+    """Build the scheduler. Its linear betas end at a signal so small that even a flat background
+    is noise."""
     return DDIMScheduler(
         num_train_timesteps=1000,
         beta_start=1e-4,

@@ -1,8 +1,7 @@
-"""Which captions a model is asked for when it is judged.
+"""The captions on which a model is judged.
 
-Goes in: a number, a side of the split and a seed. Comes out: captions of the first
-phrasing, the same on every machine. Needs numpy and Pillow only, so that any engine's
-harness can import it.
+They have the first phrasing and are the same on every machine. This module needs only numpy and
+Pillow, so that every engine's test program can import it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from tools.train_shapes.scenes import sample_scene, split
 
 
 def evaluation_prompts(count: int, *, held_out: bool, seed: int = 0) -> list[str]:
-    """Captions of scenes that training never saw (or, for comparison, of those it may have)."""
+    """Return captions of held-out scenes, or, for comparison, of scenes from the training set."""
     rng = np.random.default_rng((seed, 3, int(held_out)))
     among = split(held_out=held_out)
     return [plain_caption(sample_scene(rng, among)) for _ in range(count)]

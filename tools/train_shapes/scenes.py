@@ -1,9 +1,8 @@
-"""The drawn world: what a scene is, which scenes exist, and their pixels.
+"""Scenes: their attributes, the held-out split, and how they are drawn as 64x64 RGB images.
 
-Goes in: names (a colour, a shape, a background, a size, a position) and a random
-generator for the jitter. Comes out: a 64x64 RGB picture. Knows nothing of captions,
-of networks or of torch, so that the judge and the tests can import it with numpy and
-Pillow alone.
+A scene has a colour, a shape, a background, a size and a position. A random generator adds jitter.
+This module knows no captions, networks or torch, so that the judge and the tests can import it with
+numpy and Pillow alone.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 SIDE = 64
-"""Pixels along each edge of a picture."""
+"""Pixels along each edge of an image."""
 
 Rgb = tuple[int, int, int]
 ImageArray = NDArray[np.uint8]
 Coverage = NDArray[np.float32]
 Point = tuple[float, float]
 
-# Channels sit near 0, one half or full: guidance pushes a colour away from mid grey,
-# and such a colour only pushes into its own corner.
+# The channels are near 0, one half or 255. Guidance pushes a colour away from mid grey, which
+# changes such a colour little.
 PALETTE: dict[str, Rgb] = {
     "red": (228, 26, 28),
     "orange": (255, 136, 0),
@@ -43,10 +42,10 @@ PALETTE: dict[str, Rgb] = {
 SHAPES = ("circle", "square", "triangle", "star", "ring", "heart")
 
 RADII: dict[str, float] = {"small": 0.19, "medium": 0.27, "large": 0.36}
-"""Radius of a shape, as a part of the picture's side."""
+"""Radius of a shape, as a share of the image's side."""
 
 OFFSETS: dict[str, float] = {"small": 0.26, "medium": 0.19, "large": 0.125}
-"""How far from the middle a shape of that size sits when it is not in the centre."""
+"""Distance from the middle of a shape that is not in the centre, as a share of the side."""
 
 DIRECTIONS: dict[str, Point] = {
     "left": (-1.0, 0.0),
@@ -57,17 +56,17 @@ DIRECTIONS: dict[str, Point] = {
 }
 
 MIN_CONTRAST = 150.0
-"""Euclidean RGB distance under which a shape would not stand out from its background."""
+"""The least Euclidean RGB distance between a shape and its background."""
 
 HELD_OUT_ONE_IN = 5
-"""One combination in so many is never trained on."""
+"""One combination in five is never trained on."""
 
 _SUPERSAMPLING = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """What the held-out split is made by."""
+    """The attributes by which scenes are held out."""
 
     colour: str
     shape: str
@@ -76,7 +75,7 @@ class Combination:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """Everything a caption may name."""
+    """All attributes that a caption may name."""
 
     combination: Combination
     size: str
@@ -85,7 +84,7 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Jitter:
-    """What no caption names: shifts are parts of the side, shades are RGB steps."""
+    """Variations that no caption names: shifts as shares of the side, shades in RGB levels."""
 
     shift: Point = (0.0, 0.0)
     growth: float = 1.0
@@ -94,12 +93,12 @@ class Jitter:
 
 
 def contrast(first: str, second: str) -> float:
-    """Euclidean distance of two named colours in RGB."""
+    """Return the Euclidean distance of two named colours in RGB."""
     return math.dist(PALETTE[first], PALETTE[second])
 
 
 def combinations() -> list[Combination]:
-    """Every combination whose shape stands out, in a fixed order."""
+    """Return every combination with enough contrast, in a fixed order."""
     return [
         Combination(colour=colour, shape=shape, background=background)
         for colour, shape, background in itertools.product(PALETTE, SHAPES, PALETTE)
@@ -108,19 +107,19 @@ def combinations() -> list[Combination]:
 
 
 def is_held_out(combination: Combination) -> bool:
-    """Whether training never sees it: decided by its name, so the split cannot drift."""
+    """Whether training never sees it. A hash of its name decides, so that the split is stable."""
     name = f"{combination.colour} {combination.shape} on {combination.background}"
     digest = hashlib.sha256(name.encode()).digest()
     return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
 def split(*, held_out: bool) -> list[Combination]:
-    """One side of the split."""
+    """Return the held-out or the trained combinations."""
     return [one for one in combinations() if is_held_out(one) == held_out]
 
 
 def sample_scene(rng: np.random.Generator, among: list[Combination]) -> Scene:
-    """A scene of one of the given combinations, sizes and positions equally likely."""
+    """Return a random scene; combinations, sizes and positions are equally likely."""
     return Scene(
         combination=among[int(rng.integers(len(among)))],
         size=str(rng.choice(list(RADII))),
@@ -129,7 +128,7 @@ def sample_scene(rng: np.random.Generator, among: list[Combination]) -> Scene:
 
 
 def sample_jitter(rng: np.random.Generator) -> Jitter:
-    """The small freedom that makes two seeds of one caption differ."""
+    """Return the random variations in which two images of one caption differ."""
 
     def shade() -> Rgb:
         red, green, blue = (int(step) for step in rng.integers(-7, 8, size=3))
@@ -145,13 +144,13 @@ def sample_jitter(rng: np.random.Generator) -> Jitter:
 
 
 def centre_of(size: str, position: str) -> Point:
-    """Where the middle of a shape belongs, as parts of the side."""
+    """Return the place of a shape's middle, as shares of the side."""
     dx, dy = DIRECTIONS[position]
     return 0.5 + dx * OFFSETS[size], 0.5 + dy * OFFSETS[size]
 
 
 def draw(scene: Scene, jitter: Jitter | None = None) -> ImageArray:
-    """The picture, uint8 of shape (64, 64, 3), anti-aliased."""
+    """Draw a scene as an anti-aliased image, uint8 of shape (64, 64, 3)."""
     jitter = jitter or Jitter()
     x, y = centre_of(scene.size, scene.position)
     coverage = shape_coverage(
@@ -161,13 +160,11 @@ def draw(scene: Scene, jitter: Jitter | None = None) -> ImageArray:
     )
     background = _shaded(scene.combination.background, jitter.background_shade)
     canvas = np.broadcast_to(background, (SIDE, SIDE, 3))
-    return to_picture(
-        blend(canvas, _shaded(scene.combination.colour, jitter.colour_shade), coverage)
-    )
+    return to_image(blend(canvas, _shaded(scene.combination.colour, jitter.colour_shade), coverage))
 
 
 def draw_crowd(rng: np.random.Generator) -> ImageArray:
-    """A picture of several overlapping shapes in any colours, for the autoencoder alone."""
+    """Draw several overlapping shapes in any colours, for the autoencoder's training."""
     names = list(PALETTE)
     shade = sample_jitter(rng).background_shade
     canvas = np.broadcast_to(_shaded(str(rng.choice(names)), shade), (SIDE, SIDE, 3))
@@ -179,27 +176,27 @@ def draw_crowd(rng: np.random.Generator) -> ImageArray:
             radius=float(rng.uniform(0.15, 0.38)),
         )
         canvas = blend(canvas, _shaded(str(rng.choice(names)), shade), coverage)
-    return to_picture(canvas)
+    return to_image(canvas)
 
 
 def blend(
     canvas: NDArray[np.float32], colour: NDArray[np.float32], coverage: Coverage
 ) -> NDArray[np.float32]:
-    """Paints a colour (3,) over a canvas (side, side, 3) where the coverage (side, side) says."""
+    """Blend a colour (3,) into a canvas (side, side, 3) by the coverage (side, side)."""
     return canvas + coverage[..., None] * (colour - canvas)
 
 
-def to_picture(canvas: NDArray[np.float32]) -> ImageArray:
-    """Rounds to bytes."""
+def to_image(canvas: NDArray[np.float32]) -> ImageArray:
+    """Round to bytes."""
     return np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
 
 
 def shape_coverage(shape: str, *, centre: Point, radius: float, side: int = SIDE) -> Coverage:
-    """How much of each pixel the shape covers, 0..1, float32 of shape (side, side)."""
+    """Return how much of each pixel the shape covers, 0..1, float32 of shape (side, side)."""
     fine = side * _SUPERSAMPLING
     image = Image.new("L", (fine, fine), 0)
     x, y = centre
-    _PAINTERS[shape](ImageDraw.Draw(image), (x * fine, y * fine), radius * fine)
+    _DRAW_SHAPE[shape](ImageDraw.Draw(image), (x * fine, y * fine), radius * fine)
     reduced = image.reduce(_SUPERSAMPLING)
     return np.asarray(reduced, dtype=np.float32) / np.float32(255.0)
 
@@ -264,7 +261,7 @@ def _placed(corners: list[Point], centre: Point, radius: float) -> list[Point]:
     return [(centre[0] + x * radius, centre[1] + y * radius) for x, y in corners]
 
 
-_PAINTERS: dict[str, Callable[[ImageDraw.ImageDraw, Point, float], None]] = {
+_DRAW_SHAPE: dict[str, Callable[[ImageDraw.ImageDraw, Point, float], None]] = {
     "circle": _circle,
     "square": _square,
     "triangle": _triangle,

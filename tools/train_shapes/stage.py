@@ -1,7 +1,7 @@
-"""One stage of training: a loop that lasts a number of minutes and survives a stop.
+"""One training stage: a loop that lasts a number of minutes and can be resumed.
 
-Goes in: a module, and a function from a step's number to a loss. Comes out: the module
-with its averaged weights. Knows nothing of what is learnt.
+A module and a function from a step's number to its loss go in. The module ends with averaged
+weights.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from tools.train_shapes.budget import Budget, learning_rate
 from tools.train_shapes.checkpoints import Average, Progress, State, load_stage, save_stage
-from tools.train_shapes.crew import Crew
+from tools.train_shapes.process_group import ProcessGroup
+from tools.train_shapes.time_budget import TimeBudget, learning_rate
 
 Loss = Callable[[int], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightMapping:
-    """What one stage may take and how it learns."""
+class StageConfig:
+    """The length of a stage and its optimiser's settings."""
 
     name: str
     minutes: float
-    highest_rate: float
+    max_learning_rate: float
     average_decay: float
     weight_decay: float = 0.01
 
@@ -36,34 +36,37 @@ class WeightMapping:
 def run_stage(
     module: nn.Module,
     loss: Loss,
-    plan: WeightMapping,
+    config: StageConfig,
     file: Path,
     *,
-    crew: Crew,
+    group: ProcessGroup,
     on_save: Callable[[State], None] = lambda _: None,
 ) -> None:
-    """Trains, or goes on training, until the plan's minutes are over."""
+    """Train the module, or resume its training, until the minutes are over."""
     optimiser = torch.optim.AdamW(
-        module.parameters(), betas=(0.9, 0.99), weight_decay=plan.weight_decay, fused=True
+        module.parameters(), betas=(0.9, 0.99), weight_decay=config.weight_decay, fused=True
     )
-    average = Average(module, decay=plan.average_decay)
+    average = Average(module, decay=config.average_decay)
     progress = _resume(file, module, optimiser, average)
-    budget = Budget(total_s=60 * plan.minutes, spent_s=progress.spent_s)
+    budget = TimeBudget(total_s=60 * config.minutes, spent_s=progress.spent_s)
     step, recent, spent_s = progress.step, math.nan, progress.spent_s
     bar = tqdm(
-        total=round(budget.total_s), initial=round(spent_s), desc=plan.name, disable=not crew.leads
+        total=round(budget.total_s),
+        initial=round(spent_s),
+        desc=config.name,
+        disable=not group.is_leader,
     )
     while spent_s < budget.total_s:
-        rate = learning_rate(plan.highest_rate, step=step, fraction=spent_s / budget.total_s)
-        error = _take_step(module, loss(step), optimiser, rate, crew)
+        rate = learning_rate(config.max_learning_rate, step=step, fraction=spent_s / budget.total_s)
+        error = _take_step(module, loss(step), optimiser, rate, group)
         average.update(module, step=step)
         step += 1
         recent = error if math.isnan(recent) else recent + 0.01 * (error - recent)
-        spent_s = crew.agreed(budget.elapsed_s())
+        spent_s = group.from_leader(budget.elapsed_s())
         if step % 20 == 0:
             bar.set_postfix(step=step, loss=f"{recent:.4f}", refresh=False)
             bar.update(round(spent_s) - bar.n)
-        if crew.leads and (budget.is_save_due() or spent_s >= budget.total_s):
+        if group.is_leader and (budget.is_save_due() or spent_s >= budget.total_s):
             parts = {
                 "model": module.state_dict(),
                 "optimiser": optimiser.state_dict(),
@@ -90,12 +93,16 @@ def _resume(
 
 
 def _take_step(
-    module: nn.Module, loss: Tensor, optimiser: torch.optim.Optimizer, rate: float, crew: Crew
+    module: nn.Module,
+    loss: Tensor,
+    optimiser: torch.optim.Optimizer,
+    rate: float,
+    group: ProcessGroup,
 ) -> float:
-    for group in optimiser.param_groups:
-        group["lr"] = rate
+    for parameters in optimiser.param_groups:
+        parameters["lr"] = rate
     loss.backward()
-    crew.average_(parameter.grad for parameter in module.parameters())
+    group.average_(parameter.grad for parameter in module.parameters())
     torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)

@@ -1,8 +1,8 @@
-"""Byte-level BPE in CLIP's file format, for a vocabulary of a few dozen words.
+"""A byte-level BPE tokenizer in CLIP's file format, for a vocabulary of a few dozen words.
 
-Goes in: the words that must each be one token. Comes out: vocab.json, merges.txt and
-tokenizer.json in a folder, as `CLIPTokenizer` reads them. Any other text still encodes,
-byte by byte in the worst case. Knows nothing of captions or of networks.
+The words that must be one token each go in. The folder gets vocab.json, merges.txt and
+tokenizer.json, which `CLIPTokenizer` reads. Any other text can be encoded too, byte by byte in the
+worst case.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from transformers import CLIPTokenizer
 
@@ -18,25 +19,25 @@ START = "<|startoftext|>"
 END = "<|endoftext|>"
 WORD_END = "</w>"
 LENGTH = 77
-"""Tokens of a prompt, start and end included: Stable Diffusion's own."""
+"""Tokens of a prompt, including start and end, as in Stable Diffusion."""
 
 Merge = tuple[str, str]
 
 
 def byte_letters() -> list[str]:
-    """The printable letter that stands for each byte (GPT-2's table), in CLIP's order."""
+    """Return the printable letter for each byte (GPT-2's table), in CLIP's order."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(hidden))]
 
 
 def learn_merges(words: list[str]) -> list[Merge]:
-    """Merges, most frequent pair first, until every word is one token."""
+    """Return the merges, most frequent pair first, that make every word one token."""
     splits = {word: [*word[:-1], word[-1] + WORD_END] for word in words}
     merges: list[Merge] = []
     while any(len(pieces) > 1 for pieces in splits.values()):
         pairs = Counter(pair for pieces in splits.values() for pair in itertools.pairwise(pieces))
-        # Ties go to the alphabet, so that the files are the same on every machine.
+        # Equal counts are ordered alphabetically, so that every machine writes the same files.
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(best)
         splits = {word: _merge(pieces, best) for word, pieces in splits.items()}
@@ -44,16 +45,20 @@ def learn_merges(words: list[str]) -> list[Merge]:
 
 
 def write_tokenizer(folder: Path, words: list[str]) -> None:
-    """Writes both the slow (vocab and merges) and the fast (tokenizer.json) files."""
+    """Write the files of the slow tokenizer (vocab, merges) and of the fast one (tokenizer.json).
+
+    Raises:
+        ValueError: two merges give the same token.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     letters = byte_letters()
-    merges = learn_merges(words)
+    merges: Any = learn_merges(words)  # transformers declares strings, and takes pairs
     tokens = [*letters, *(letter + WORD_END for letter in letters)]
     tokens += ["".join(merge) for merge in merges]
     tokens += [START, END]
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
-        raise ValueError("two merges spell the same token")
+        raise ValueError("two merges give the same token; remove one of the words")
     tokenizer = CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=LENGTH)
     tokenizer.save_pretrained(folder)
     (folder / "vocab.json").write_text(

@@ -1,6 +1,6 @@
-"""The reference engine: the checkpoint through PyTorch diffusers, nothing of ours between.
+"""The reference pipeline: PyTorch diffusers with the checkpoint, and no code of the engine.
 
-Goes in: prompts and seeds. Comes out: pictures. Knows nothing of scenes or of judging.
+Prompts and seeds go in, and images come out.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TorchPipeline:
         steps: int | None = None,
         negative: str = "",
     ) -> list[ImageArray]:
-        """One picture a prompt, uint8 (64, 64, 3); seeds count up from the first."""
-        pictures = self._pipeline(
+        """Generate one image per prompt, uint8 (64, 64, 3). Seeds count up from `first_seed`."""
+        images = self._pipeline(
             prompts,
             negative_prompt=[negative] * len(prompts),
             guidance_scale=self._defaults["guidance_scale"] if guidance is None else guidance,
@@ -44,4 +44,4 @@ class TorchPipeline:
             ],
             output_type="np",
         ).images
-        return list(np.rint(pictures * 255).astype(np.uint8))
+        return list(np.rint(images * 255).astype(np.uint8))

@@ -1,8 +1,7 @@
-"""Trains the bundled model from nothing: `python -m tools.train_shapes.train`.
+"""Train the bundled model from random weights: `python -m tools.train_shapes.train`.
 
-Goes in: a folder to work in, a folder to export to, and a number of minutes. Comes out:
-a Stable Diffusion checkpoint in diffusers format. Stopped at any time, the same command
-goes on from the last save. Holds no training code of its own.
+The result is a Stable Diffusion checkpoint in diffusers' format. If the command is stopped, running
+it again resumes from the last save. The stages are in modules of their own.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from transformers import CLIPTokenizer
 from tools.train_shapes.autoencoder import train_autoencoder
 from tools.train_shapes.captions import vocabulary
 from tools.train_shapes.checkpoints import State
-from tools.train_shapes.crew import join_crew
-from tools.train_shapes.denoiser import Networks, Teacher, train_denoiser
+from tools.train_shapes.denoiser import BatchSampler, Networks, train_denoiser
 from tools.train_shapes.export import export_checkpoint
 from tools.train_shapes.latents import encode_scenes
+from tools.train_shapes.process_group import join_process_group
 from tools.train_shapes.tokenizer import write_tokenizer
 
 
 def main() -> None:
-    """Runs the stages in turn."""
+    """Run the stages in order."""
     options = parse_options()
-    crew = join_crew()
+    group = join_process_group()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options.work.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(options.seed)
@@ -36,16 +35,16 @@ def main() -> None:
         minutes=options.autoencoder_minutes,
         device=device,
         seed=options.seed,
-        crew=crew,
+        group=group,
     )
-    data = encode_scenes(autoencoder, options.work / "latents.pt", seed=options.seed, crew=crew)
-    if crew.leads:
+    data = encode_scenes(autoencoder, options.work / "latents.pt", seed=options.seed, group=group)
+    if group.is_leader:
         write_tokenizer(options.work / "tokenizer", vocabulary())
-    crew.wait()
+    group.barrier()
     tokenizer = CLIPTokenizer.from_pretrained(options.work / "tokenizer")
     networks = Networks(tokenizer).to(device)
 
-    def hand_on(averaged: State) -> None:
+    def export_average(averaged: State) -> None:
         mean = copy.deepcopy(networks)
         mean.load_state_dict(averaged)
         export_checkpoint(
@@ -53,18 +52,18 @@ def main() -> None:
         )
 
     train_denoiser(
-        Teacher(data, tokenizer, batch=options.batch // crew.size, seed=options.seed),
+        BatchSampler(data, tokenizer, batch=options.batch // group.size, seed=options.seed),
         networks,
         options.work / "denoiser.pt",
         minutes=options.denoiser_minutes,
-        crew=crew,
-        hand_on=hand_on,
+        group=group,
+        export_average=export_average,
     )
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Trains the bundled model from nothing.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Train the bundled model from random weights.")
     parser.add_argument(
         "--work", type=Path, default=Path("out/train-shapes"), help="folder of the training's state"
     )

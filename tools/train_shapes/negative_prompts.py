@@ -1,7 +1,7 @@
-"""Shows that a negative prompt acts: `python -m tools.train_shapes.negatives --model FOLDER`.
+"""Measure the effect of negative prompts: `python -m tools.train_shapes.negative_prompts`.
 
-Goes in: a checkpoint. Comes out: how often each colour is painted for a prompt that
-names none, without and with one colour as the negative prompt, from the same seeds.
+For a prompt that names no colour, the command counts the colours in the images, without a negative
+prompt and with one colour as the negative prompt, from the same seeds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.support.judge import judge
-from tools.train_shapes.gallery import Exhibit, contact_sheet
+from tools.train_shapes.image_folder import CaptionedImage, contact_sheet
 from tools.train_shapes.torch_pipeline import TorchPipeline
 
 PROMPT = "a circle on a white background"
@@ -19,24 +19,26 @@ _BATCH = 16
 
 
 def main() -> None:
-    """Draws twice from the same seeds and counts colours."""
+    """Generate from the same seeds without and with negative prompts, and count colours."""
     options = parse_options()
     pipeline = TorchPipeline(options.model, threads=options.threads)
-    sheet: list[Exhibit] = []
+    sheet: list[CaptionedImage] = []
     for negative in ("", *options.negative):
-        exhibits = draw_with(pipeline, options, negative)
-        seen = Counter(judge(one.picture).colour for one in exhibits)
+        captioned = draw_with(pipeline, options, negative)
+        seen = Counter(judge(one.image).colour for one in captioned)
         print(f"without {negative or 'anything'}: {dict(seen.most_common())}")
-        sheet += exhibits[:12]
+        sheet += captioned[:12]
     if options.sheet:
         contact_sheet(sheet, columns=12).save(options.sheet)
 
 
-def draw_with(pipeline: TorchPipeline, options: argparse.Namespace, negative: str) -> list[Exhibit]:
-    """The same prompt and seeds each time; only the negative prompt differs."""
-    exhibits: list[Exhibit] = []
+def draw_with(
+    pipeline: TorchPipeline, options: argparse.Namespace, negative: str
+) -> list[CaptionedImage]:
+    """Generate with one negative prompt. The prompt and the seeds are the same in every call."""
+    captioned: list[CaptionedImage] = []
     for first in range(0, options.count, _BATCH):
-        pictures = pipeline.draw(
+        images = pipeline.draw(
             [PROMPT] * _BATCH,
             first_seed=first,
             guidance=options.guidance,
@@ -44,13 +46,13 @@ def draw_with(pipeline: TorchPipeline, options: argparse.Namespace, negative: st
             negative=negative,
         )
         label = f"{PROMPT} not {negative}" if negative else PROMPT
-        exhibits += [Exhibit(prompt=label, picture=one) for one in pictures]
-    return exhibits
+        captioned += [CaptionedImage(prompt=label, image=one) for one in images]
+    return captioned
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Shows that a negative prompt acts.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Measure the effect of negative prompts.")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--negative", nargs="+", default=["red", "blue"])
     parser.add_argument("--count", type=int, default=48)

@@ -1,7 +1,7 @@
-"""The README's second sheet: `python -m tools.train_shapes.sheets docs/guidance.png`.
+"""Write the README's second sheet: `python -m tools.train_shapes.guidance_sheet docs/guidance.png`.
 
-Goes in: nothing. Comes out: the same prompts and seeds at guidance 1, 3 and 7.5, and with negative
-prompts, drawn through the whole system.
+It shows the same prompts and seeds at guidance 1, 3 and 7.5, and images with negative prompts. All
+come from the whole system.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tools.train_shapes.fleet_pipeline import FleetPipeline
-from tools.train_shapes.gallery import Exhibit, contact_sheet
+from tools.train_shapes.image_folder import CaptionedImage, contact_sheet
 
 PROMPTS = [
     "a large yellow star in the center on a purple background",
@@ -24,18 +24,18 @@ COLUMNS = 4
 
 
 def main(target: Path) -> None:
-    exhibits: list[Exhibit] = []
+    captioned: list[CaptionedImage] = []
     with FleetPipeline("shapes") as fleet:
         for guidance in (1.0, 3.0, 7.5):
-            for prompt, picture in zip(
+            for prompt, image in zip(
                 PROMPTS, fleet.draw(PROMPTS, first_seed=4, guidance=guidance), strict=True
             ):
-                exhibits.append(Exhibit(prompt=f"{guidance:g}: {prompt}", picture=picture))
+                captioned.append(CaptionedImage(prompt=f"{guidance:g}: {prompt}", image=image))
         for negative in NEGATIVES:
             label = f"{ANY_COLOUR}; negative: {negative or 'none'}"
-            pictures = fleet.draw([ANY_COLOUR] * COLUMNS, first_seed=0, negative_prompt=negative)
-            exhibits += [Exhibit(prompt=label, picture=picture) for picture in pictures]
-    contact_sheet(exhibits, columns=COLUMNS).save(target)
+            images = fleet.draw([ANY_COLOUR] * COLUMNS, first_seed=0, negative_prompt=negative)
+            captioned += [CaptionedImage(prompt=label, image=image) for image in images]
+    contact_sheet(captioned, columns=COLUMNS).save(target)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""One process, or several that train one module together, a core each.
+"""Data-parallel training: one process, or several that `torchrun` started, with one core each.
 
-Goes in: the environment that `torchrun` sets, or nothing. Comes out: who this process is,
-and the two things a crew must agree on, gradients and time. Processes that meet once a
-step lose less on a shared machine than threads that meet at every operation.
+The processes share their gradients and the leader's clock. Processes that synchronise once per step
+lose less time on a shared machine than threads that synchronise at every operation.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crew:
-    """`rank` counts from 0, the leader, who alone writes files."""
+class ProcessGroup:
+    """The processes that train together. Rank 0 is the leader and alone writes files."""
 
     rank: int = 0
     size: int = 1
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes the files and shows the progress."""
+    def is_leader(self) -> bool:
+        """Whether this process writes the files and prints the progress."""
         return self.rank == 0
 
     @torch.no_grad()
     def average_(self, tensors: Iterable[Tensor | None]) -> None:
-        """Replaces each tensor by its mean over the crew."""
+        """Replace each tensor by its mean over all processes."""
         if self.size == 1:
             return
         present = [one for one in tensors if one is not None]
@@ -42,25 +41,25 @@ class Crew:
             present, [new.view_as(old) for new, old in zip(pieces, present, strict=True)]
         )
 
-    def agreed(self, value: float) -> float:
-        """The leader's value, for everyone."""
+    def from_leader(self, value: float) -> float:
+        """Return the leader's value in every process."""
         if self.size == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64)
         dist.broadcast(shared, src=0)
         return shared.item()
 
-    def wait(self) -> None:
-        """Until everyone is here."""
+    def barrier(self) -> None:
+        """Wait until all processes have called this."""
         if self.size > 1:
             dist.barrier()
 
 
-def join_crew() -> Crew:
-    """The crew that `torchrun` started, or a crew of one."""
+def join_process_group() -> ProcessGroup:
+    """Join the group that `torchrun` started, or return a group of one process."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
-        return Crew()
+        return ProcessGroup()
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    return Crew(rank=dist.get_rank(), size=size)
+    return ProcessGroup(rank=dist.get_rank(), size=size)
