@@ -1,12 +1,12 @@
-"""Tells from a picture's pixels alone which scene it shows.
+"""The judge names the scene in an image from its pixels alone.
 
-Goes in: an RGB picture, uint8 of shape (64, 64, 3). Comes out: the names of its colours,
-shape, size and position, with how well the named shape fits. Refuses to know the prompt,
-the model and the seed. Needs numpy and Pillow only.
+An RGB image, uint8 of shape (64, 64, 3), goes in. The names of its colours, shape, size and
+position come out, with the overlap of the named shape. The judge does not know the prompt, the
+model or the seed. It needs only numpy and Pillow.
 
-How: the background is the commonest palette colour of the frame; every pixel's share of
-the way from background to foreground colour is its coverage; each shape's outline is
-slid and scaled over the coverage, and the best overlap names shape, size and position.
+The background is the most frequent palette colour of the border. The coverage of a pixel is its
+position between the background and the foreground colour, 0..1. Each shape's outline is moved and
+scaled over the coverage, and the best overlap gives shape, size and position.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FRAME = 3
 """Pixels of the border that count as background."""
 
 FAINT = 40.0
-"""RGB distance from the background under which a pixel belongs to it."""
+"""Pixels with a smaller RGB distance from the background belong to it."""
 
 _TEMPLATE_SIDE = 40
 _TEMPLATE_REACH = 1.3
@@ -47,7 +47,7 @@ _STEPS = ((0.08, 0.12), (0.04, 0.06), (0.02, 0.03))
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the picture shows; `overlap` is the shape's intersection over union, 0..1."""
+    """What the image shows. `overlap` is the shape's intersection over union, 0..1."""
 
     colour: str
     background: str
@@ -59,7 +59,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """A shape's middle and radius in pixels, and how well it covers."""
+    """A shape's middle and radius in pixels, and its overlap."""
 
     x: float
     y: float
@@ -69,7 +69,7 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Which attributes of a wanted scene the picture has."""
+    """The attributes that the image shares with the expected scene."""
 
     background: bool
     colour: bool
@@ -79,12 +79,12 @@ class Score:
 
     @property
     def everything(self) -> bool:
-        """All that the issue asks for at once; the size is reported beside it."""
+        """Whether all attributes but the size are right. The size is reported separately."""
         return self.background and self.colour and self.position and self.shape
 
 
 def judge(image: ImageArray) -> Verdict:
-    """Names what is seen; an empty picture gets names too, with an overlap near 0."""
+    """Return what the image shows. An empty image gets names too, with an overlap near 0."""
     pixels = image.astype(np.float32)
     background, background_rgb = _background(pixels)
     colour, foreground = _foreground(pixels, background, background_rgb)
@@ -103,7 +103,7 @@ def judge(image: ImageArray) -> Verdict:
 
 
 def score(verdict: Verdict, expected: Scene) -> Score:
-    """Compares what is seen with what was asked for."""
+    """Compare a verdict with the expected scene."""
     return Score(
         background=verdict.background == expected.combination.background,
         colour=verdict.colour == expected.combination.colour,
@@ -114,7 +114,7 @@ def score(verdict: Verdict, expected: Scene) -> Score:
 
 
 def nearest_colour(rgb: Pixels, *, but_not: str | None = None) -> str:
-    """The palette's name for one colour (3,)."""
+    """Return the palette's name for one colour (3,)."""
     names = [name for name in PALETTE if name != but_not]
     return min(names, key=lambda name: math.dist(PALETTE[name], rgb))
 
@@ -132,7 +132,7 @@ def _background(pixels: Pixels) -> tuple[str, Pixels]:
 
 def _foreground(pixels: Pixels, background: str, background_rgb: Pixels) -> tuple[str, Pixels]:
     distance = np.linalg.norm(pixels - background_rgb, axis=-1)
-    # Pixels on an edge are mixtures: only those far from the background show the paint.
+    # Pixels on an edge are mixtures. Only pixels far from the background have the foreground colour.
     clear = distance >= max(FAINT, 0.75 * float(np.quantile(distance, 0.98)))
     if not clear.any():
         clear = distance >= distance.max()
@@ -189,7 +189,7 @@ def _climb(
 
 
 def _measured(coverage: Coverage, template: Coverage, place: Placement) -> Placement:
-    """Overlap of the template, laid at the place, with the whole picture's coverage."""
+    """Return the place with the overlap of the template there and the image's coverage."""
     steps = (np.arange(_TEMPLATE_SIDE, dtype=np.float32) + 0.5) / _TEMPLATE_SIDE * 2 - 1
     reach = (steps * _TEMPLATE_REACH * place.radius).astype(np.float32)
     seen = _sampled(coverage, place.y + reach, place.x + reach)
@@ -200,7 +200,7 @@ def _measured(coverage: Coverage, template: Coverage, place: Placement) -> Place
 
 
 def _sampled(coverage: Coverage, rows: Pixels, columns: Pixels) -> Coverage:
-    """Bilinear samples on the grid rows x columns; outside the picture there is nothing."""
+    """Return bilinear samples on the grid rows x columns. The coverage outside the image is 0."""
     padded = np.pad(coverage, 1)
     top, down = _neighbours(rows)
     left, right = _neighbours(columns)
@@ -211,7 +211,7 @@ def _sampled(coverage: Coverage, rows: Pixels, columns: Pixels) -> Coverage:
 
 
 def _neighbours(places: Pixels) -> tuple[NDArray[np.intp], Pixels]:
-    # Half a pixel back to its middle, one forward for the padding.
+    # Coordinates refer to pixel corners: subtract 0.5 for the middle, and add 1 for the padding.
     shifted = np.clip(places + 0.5, 0.0, SIDE + 0.999).astype(np.float32)
     lower = np.floor(shifted).astype(np.intp)
     return lower, (shifted - lower).astype(np.float32)
@@ -219,7 +219,7 @@ def _neighbours(places: Pixels) -> tuple[NDArray[np.intp], Pixels]:
 
 @cache
 def _template(shape: str) -> tuple[Coverage, float, tuple[float, float]]:
-    """The outline on a grid over +-1.3 radii; its area and centroid for a radius of 1."""
+    """Return the outline on a grid over +-1.3 radii, and its area and centroid for radius 1."""
     mask = shape_coverage(
         shape, centre=(0.5, 0.5), radius=0.5 / _TEMPLATE_REACH, side=_TEMPLATE_SIDE
     )

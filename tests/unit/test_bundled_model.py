@@ -1,4 +1,4 @@
-"""The bundled checkpoint is what its card says: small, whole, and read like any other."""
+"""The bundled checkpoint is small, complete, and in diffusers' format."""
 
 import json
 from pathlib import Path
@@ -18,11 +18,11 @@ PROMPTS = [
 ]
 
 
-def test_it_takes_at_most_twelve_megabytes() -> None:
+def test_the_bundled_model_takes_at_most_twelve_megabytes() -> None:
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 12e6
 
 
-def test_its_parts_are_stable_diffusion_s() -> None:
+def test_its_pipeline_and_networks_are_those_of_stable_diffusion() -> None:
     index = json.loads((FOLDER / "model_index.json").read_text())
     assert index["_class_name"] == "StableDiffusionPipeline"
     assert index["unet"] == ["diffusers", "UNet2DConditionModel"]
@@ -30,7 +30,7 @@ def test_its_parts_are_stable_diffusion_s() -> None:
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_its_tokens_are_those_of_transformers(prompt: str) -> None:
+def test_its_tokens_equal_those_of_transformers(prompt: str) -> None:
     theirs = transformers.CLIPTokenizer.from_pretrained(FOLDER / "tokenizer")
     ids = theirs(prompt, padding="max_length", max_length=77, truncation=True)["input_ids"]
     assert ClipTokenizer(FOLDER / "tokenizer", 77)([prompt])[0].tolist() == ids

@@ -1,4 +1,4 @@
-"""The judge is right on drawn scenes, so that its verdict on generated ones means something."""
+"""The judge is right on drawn scenes, so that its verdicts on generated images can be trusted."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def drawn_scores(scenes: list[Scene]) -> list[Score]:
 @pytest.mark.parametrize(
     "attribute", ["background", "colour", "position", "size", "shape", "everything"]
 )
-def test_is_right_on_at_least_99_in_100_drawn_scenes(
+def test_the_judge_is_right_on_at_least_99_in_100_drawn_scenes(
     drawn_scores: list[Score], attribute: str
 ) -> None:
     assert part_right(drawn_scores, attribute) >= 0.99
 
 
-def test_stays_right_when_the_picture_is_noisy(scenes: list[Scene]) -> None:
+def test_the_judge_is_right_on_noisy_images(scenes: list[Scene]) -> None:
     rng = np.random.default_rng(9)
     noisy = [
         np.clip(draw(scene) + rng.normal(0, 12, (SIDE, SIDE, 3)), 0, 255).astype(np.uint8)
@@ -62,13 +62,13 @@ def test_stays_right_when_the_picture_is_noisy(scenes: list[Scene]) -> None:
     assert part_right(scores_of(noisy, scenes[:150]), "everything") >= 0.97
 
 
-def test_finds_nothing_in_a_flat_picture() -> None:
+def test_the_overlap_in_a_flat_image_is_small() -> None:
     verdict = judge(np.full((SIDE, SIDE, 3), 250, np.uint8))
     assert verdict.background == "white"
     assert verdict.overlap < 0.2
 
 
-def test_tells_a_wrong_colour_from_a_wrong_shape() -> None:
+def test_each_attribute_is_judged_separately() -> None:
     expected = Scene(
         combination=Combination(colour="red", shape="circle", background="blue"),
         size="large",

@@ -1,4 +1,4 @@
-"""The structure report is right on a tiny tree, whose figures can be counted by hand."""
+"""The structure report is right on a tiny tree whose figures can be counted by hand."""
 
 import json
 import subprocess
@@ -90,7 +90,7 @@ def test_lengths_leave_decorators_out_and_name_the_longest(tmp_path: Path) -> No
     assert (worker["files, longest"], worker["files over 300 lines"]) == (301, 1)
 
 
-def test_names_in_two_places_are_told_with_them(tmp_path: Path) -> None:
+def test_names_used_twice_are_listed_with_their_places(tmp_path: Path) -> None:
     files = {
         "producer/__init__.py": "class Plan: ...\nclass Plan: ...\n",
         "producer/rows.py": "class Row: ...\n",
@@ -121,18 +121,18 @@ def test_names_in_two_places_are_told_with_them(tmp_path: Path) -> None:
         ("The calls and claims of `begin`.", Verb.NONE),
     ],
 )
-def test_a_verb_is_found_where_it_stands(sentence: str, verb: Verb) -> None:
+def test_a_verb_is_found_in_the_main_or_a_side_clause(sentence: str, verb: Verb) -> None:
     assert verb_of(sentence) is verb
 
 
-def test_the_first_sentence_goes_over_lines_and_names_of_authors() -> None:
+def test_line_breaks_and_abbreviations_do_not_end_the_first_sentence() -> None:
     assert first_sentence("DDIM (Song et al. 2021)\nis old. It runs.") == (
         "DDIM (Song et al. 2021) is old."
     )
     assert first_sentence("Raises:\n    KeyError: it is not there.") == ""
 
 
-def test_docstrings_of_attributes_are_counted_apart(tmp_path: Path) -> None:
+def test_docstrings_of_attributes_are_counted_separately(tmp_path: Path) -> None:
     text = (
         '"""The words."""\n\n\nclass A:\n    """Keep one."""\n\n    b: int\n    """Its size."""\n'
     )
