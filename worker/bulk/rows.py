@@ -59,7 +59,7 @@ def is_sample_of(sample: Sample, work: RowWork, info: ModelInfo) -> bool:
 def encode_samples(
     work: RowWork, row: ShardRow, images: list[ImageArray], plan: Plan, engine: Engine
 ) -> list[Sample]:
-    """Encode the images of a row. The documents hold the metadata of jobs' images, as `nsfw`."""
+    """Encode the images of a row. Their documents hold the same metadata as images of jobs."""
     return [_sample(work, row, index, image, plan, engine) for index, image in enumerate(images)]
 
 

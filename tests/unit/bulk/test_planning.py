@@ -145,7 +145,9 @@ def test_bad_rows_are_rejected_by_number_and_the_others_are_planned(tmp_path: Pa
     )
     store = MemoryStore()
     made = _plan(path, store, {"default": OFFER})
-    fields: dict[Any, Any] = {rejected["row"]: rejected["field"] for rejected in read_rejected(store)}
+    fields: dict[Any, Any] = {
+        rejected["row"]: rejected["field"] for rejected in read_rejected(store)
+    }
     assert made.rows == 2
     assert made.rejected == len(fields) == 14
     assert sorted(fields) == list(range(1, 15))
