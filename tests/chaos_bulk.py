@@ -82,7 +82,7 @@ class Fleet:
         while len(self.workers) < _WORKERS:
             self.workers.append(Worker(self.folder / "logs", self.environment))
 
-    def poll(self) -> None:
+    def note_ready_workers(self) -> None:
         """Note when workers became ready."""
         for worker in self.workers:
             if worker not in self.ready_since and "ready after" in worker.output():
@@ -169,12 +169,12 @@ def make_with_faults(fleet: Fleet, source: Path, destination: Path, faults: Faul
     redis_dies = [_REDIS_DIES_AT * total]
     while command.poll() is None:
         fleet.start_missing_workers()
-        fleet.poll()
+        fleet.note_ready_workers()
         time.sleep(0.5)
         made = count_stored_samples(destination)
         if time.monotonic() - began > faults.limit:
             sys.exit(
-                f"not done after {faults.limit:.0f} s: {made} of {total} stored, {fleet.kills} kills"
+                f"after {faults.limit:.0f} s {made} of {total} are stored; {fleet.kills} kills"
             )
         if command_dies and made >= command_dies[0]:
             command_dies.pop(0)
@@ -220,9 +220,9 @@ def _keys(archive: Path) -> list[str]:
 
 def compare(disturbed: Path, undisturbed: Path, count: int) -> dict[str, int]:
     """Count the samples that are missing, unplanned or duplicated, and the files that differ."""
-    statuses: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for archive in disturbed.glob("[0-9]*.tar"):
-        statuses.update(_keys(archive))
+        counts.update(_keys(archive))
     expected = {f"{row:09d}-00" for row in range(count)}
     files = [
         path
@@ -230,9 +230,9 @@ def compare(disturbed: Path, undisturbed: Path, count: int) -> dict[str, int]:
         for path in undisturbed.glob(pattern)
     ]
     return {
-        "missing keys": len(expected - statuses.keys()),
-        "unplanned keys": len(statuses.keys() - expected),
-        "duplicate keys": sum(times > 1 for times in statuses.values()),
+        "missing keys": len(expected - counts.keys()),
+        "unplanned keys": len(counts.keys() - expected),
+        "duplicate keys": sum(times > 1 for times in counts.values()),
         "files compared": len(files),
         "files that differ": sum(
             not (disturbed / path.name).exists()

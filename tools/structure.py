@@ -33,7 +33,7 @@ Graph = dict[str, set[str]]
 
 @dataclass(frozen=True)
 class Source:
-    """Hold one Python file: `name` is its dotted module name, `path` is relative to the root."""
+    """One Python file: `name` is its dotted module name, `path` is relative to the root."""
 
     name: str
     path: str
@@ -74,7 +74,7 @@ def imported(source: Source) -> Iterator[str]:
 
 
 def module_graph(sources: list[Source]) -> Graph:
-    """Tell which module imports which; a name counts as the longest module it begins with."""
+    """Map each module to those it imports. A name counts as the longest module it begins with."""
     graph: Graph = {source.name: set() for source in sources}
     for source in sources:
         for name in imported(source):
@@ -152,7 +152,7 @@ def arrows_of(root: Path, folder: str, modules: Graph) -> dict[str, Any]:
 
 
 def spread(kind: str, lengths: list[tuple[int, str]]) -> dict[str, Any]:
-    """Give number, median, 90th percentile (nearest rank) and the longest of some lengths."""
+    """Return number, median, 90th percentile (nearest rank) and the longest of some lengths."""
     ordered = sorted(lengths) or [(0, "")]
     return {
         kind: len(lengths),

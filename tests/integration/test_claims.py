@@ -482,9 +482,8 @@ def test_a_message_with_an_open_record_is_requeued_instead_of_acknowledged(
     [claimed] = claims.claim(group, 1)
     if state is not None:
         holder = claimed.attempt if attempt == "this one's" else attempt
-        job: dict[Any, Any] = {"state": state, "attempt": holder}
-        of_shard: dict[Any, Any] = {shard: f"{state}|{holder}|w|0|0|1"}
-        client.hset(record, mapping=of_shard if shard else job)
+        job, of_shard = {"state": state, "attempt": holder}, {shard: f"{state}|{holder}|w|0|0|1"}
+        client.hset(record, mapping={str(k): v for k, v in (of_shard if shard else job).items()})
     assert claims.ack(claimed.tag, record, shard=shard)
     assert not claims.holds(claimed.tag)
     assert not client.exists(claims.key)
@@ -556,7 +555,7 @@ def test_a_claim_whose_answer_got_lost_is_requeued(
     held = claims.claim(group, 1)
     run_script = claims._run_claim_script
 
-    def answer_lost(*args: Any) -> Any:
+    def answer_lost(*args: Any) -> None:
         run_script(*args)
         raise redis.ConnectionError("gone after the server had done it")
 
@@ -589,12 +588,11 @@ def test_a_claim_that_a_failover_lost_cannot_acknowledge_a_later_one(
 ) -> None:
     _push(client, group[0], "a")
     claims = make_claims("w")
-    before = {key: client.dump(key) for key in client.scan_iter(f"{namespace}*")}
+    before: dict[str, Any] = {key: client.dump(key) for key in client.scan_iter(f"{namespace}*")}
     [first] = claims.claim(group, 1)
     for key in client.scan_iter(f"{namespace}*"):
         client.delete(key)
     for key, value in before.items():
-        assert value is not None
         client.restore(key, 0, value)
     [second] = claims.claim(group, 1)
     assert not claims.ack(first.tag)

@@ -5,11 +5,13 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from imagefleet import Client, Job
 from imagefleet.shared.jobs.model import CallbackEvent, JobResult
@@ -93,7 +95,7 @@ def test_images_show_what_their_prompts_describe(fleet: Fleet) -> None:
 
 
 def test_stored_images_carry_their_parameters(fleet: Fleet) -> None:
-    parameters = {"seed": 5, "num_inference_steps": 7, "guidance_scale": 2.5}
+    parameters: dict[str, Any] = {"seed": 5, "num_inference_steps": 7, "guidance_scale": 2.5}
     job = fleet.client.submit(
         "a red star, ünïcode", negative_prompt="blue", num_images_per_prompt=2, **parameters
     )
@@ -106,7 +108,9 @@ def test_stored_images_carry_their_parameters(fleet: Fleet) -> None:
         assert {name: document[name] for name in parameters} == parameters
         assert document["model_digest"] == result.model_digest
         assert document["image"]["sha256"] == image.sha256
-        text = Image.open(io.BytesIO(data)).text
+        image_file = Image.open(io.BytesIO(data))
+        assert isinstance(image_file, PngImageFile)
+        text = image_file.text
         assert text["parameters"].startswith("a red star, ünïcode\nNegative prompt: blue\nSteps: 7")
     first, second = (fleet.image(job, index) for index in (0, 1))
     assert np.abs(first.astype(int) - second).max() > 16
@@ -172,7 +176,7 @@ def test_callbacks_arrive_signed_and_only_for_the_requested_events(fleet: Fleet)
     assert finished["result"] == result.model_dump(mode="json")
 
 
-def _wait_for_callbacks(fleet: Fleet, path: str, least: list[str]) -> list[dict]:
+def _wait_for_callbacks(fleet: Fleet, path: str, least: list[str]) -> list[dict[str, Any]]:
     """Return the callbacks to `path` once at least these types have arrived."""
     for count in range(1, 100):
         arrived = fleet.receiver.wait_for(count)

@@ -15,7 +15,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 
 IGNORED = {"origin", "timelimit", "delivery_tag", "reply_to", "argsrepr", "kwargsrepr", "recorded"}
 """These differ by sender, are not used here, or are empty to keep prompts out of logs."""
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "shadow": None,
     "eta": None,
     "expires": None,
@@ -57,4 +57,4 @@ def test_our_message_equals_the_one_that_celery_sends(
             priority=6,
         )
     [sent_by_celery] = client.lrange(list_key(queue, 6), 0, -1)
-    assert _comparable(job_message("an-id", request, queue)) == _comparable(sent_by_celery)
+    assert _comparable(job_message("an-id", request, queue)) == _comparable(str(sent_by_celery))

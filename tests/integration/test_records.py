@@ -107,7 +107,7 @@ def test_a_callback_is_queued_only_if_its_transition_is_applied(
     records.succeed("j", "a", RESULT, event)
     records.succeed("j", "a", RESULT, event)
     assert client.zrange(f"{namespace}:outbox", 0, -1) == ["j.succeeded"]
-    message = json.loads(client.hget(f"{namespace}:outbox:messages", "j.succeeded"))
+    message = json.loads(client.hget(f"{namespace}:outbox:messages", "j.succeeded") or "")
     assert message["url"] == "http://example.org/x"
     assert json.loads(message["body"])["type"] == "job.succeeded"
 
@@ -153,7 +153,7 @@ def _claim_and_start(client: redis.Redis, namespace: str, records: JobRecords) -
     _submit(records)
     queue = list_key(f"{namespace}.default.native", 3)
     claims = f"{namespace}:claims:w"
-    client.hset(claims, "7", f"{queue}\0{client.rpop(queue)}")
+    client.hset(claims, "7", f"{queue}\0{client.rpop(queue)!s}")
     start_attempt(records, "j", "a", 1, None, (claims, "7"))
     return claims, "7"
 

@@ -45,7 +45,9 @@ def _command(client: redis.Redis) -> object:
 
 def _transaction(client: redis.Redis) -> object:
     with client.pipeline(transaction=True) as pipe:
-        return pipe.set("a", "1").hset("b", "c", "d").execute()
+        pipe.set("a", "1")
+        pipe.hset("b", "c", "d")
+        return pipe.execute()
 
 
 def _script(client: redis.Redis) -> object:

@@ -132,7 +132,7 @@ def _background(pixels: Pixels) -> tuple[str, Pixels]:
 
 def _foreground(pixels: Pixels, background: str, background_rgb: Pixels) -> tuple[str, Pixels]:
     distance = np.linalg.norm(pixels - background_rgb, axis=-1)
-    # Pixels on an edge are mixtures. Only pixels far from the background have the foreground colour.
+    # Pixels on an edge are mixtures. Only those far from the background show the foreground colour.
     clear = distance >= max(FAINT, 0.75 * float(np.quantile(distance, 0.98)))
     if not clear.any():
         clear = distance >= distance.max()

@@ -112,8 +112,9 @@ class SentinelPair:
         until(lambda: self._master_port() == self.replica.port)
 
     def _master_port(self) -> int:
-        _, port = self._sentinel_client().sentinel_get_master_addr_by_name("fleet")
-        return int(port)
+        address = self._sentinel_client().sentinel_get_master_addr_by_name("fleet")
+        assert isinstance(address, tuple)
+        return int(address[1])
 
     def _sentinel_client(self) -> redis.Redis:
         return self.sentinel.client(**({"password": self._password} if self._password else {}))

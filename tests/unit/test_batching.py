@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from typing import cast
 
 import pytest
 
@@ -25,7 +26,7 @@ def _waiting(*attempts: Attempt) -> deque[Slot]:
 
 
 def _names(batch: list[Slot]) -> list[str]:
-    return [slot.work.job_id for slot in batch]
+    return [cast(Attempt, slot.work).job_id for slot in batch]
 
 
 def test_a_batch_takes_the_oldest_jobs_up_to_its_capacity() -> None:

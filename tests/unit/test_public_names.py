@@ -61,7 +61,7 @@ def test_the_table_names_the_module_that_defines_the_name(name: str) -> None:
 
 
 def test_every_error_is_public() -> None:
-    errors = {ImagefleetError, *_subclasses(ImagefleetError)}
+    errors: set[type[ImagefleetError]] = {ImagefleetError, *_subclasses(ImagefleetError)}
     ours = {each.__name__ for each in errors if each.__module__.startswith("imagefleet.shared")}
     assert ours <= set(imagefleet.__all__)
 

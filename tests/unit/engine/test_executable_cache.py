@@ -32,7 +32,7 @@ ENVIRONMENT: Mapping[str, str] = {"device": "cpu"}
 class UnreachableStore(MemoryStore):
     """A store that cannot be reached."""
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, max_bytes: int | None = None) -> bytes:
         raise StorageUnavailable("unreachable")
 
     def put(self, key: str, data: bytes, content_type: str) -> StoredObject:
@@ -48,9 +48,7 @@ def _cache(
 def _require_double(cache: ExecutableCache, length: int = 3) -> None:
     """Load or compile the program that doubles its input, and require the right result."""
     sharding = Placement.of(1).replicated
-    array = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
-        (length,), np.float32, sharding=sharding
-    )
+    array = jax.ShapeDtypeStruct((length,), np.float32, sharding=sharding)
     program = cache.load_or_compile(
         "2x2/double", array, lambda: jax.jit(lambda x: 2 * x).lower(array)
     )

@@ -51,7 +51,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
         inputs = BatchInputs(
             tokens=tokens,
             **same_key,
-            initial_mix=np.stack([np.float32(initial_mix(spec, table))] * 2),
+            initial_mix=np.stack([np.array(initial_mix(spec, table), np.float32)] * 2),
             guidance=np.full(2, 3, np.float32),
             rows=np.stack([table.padded(STEPS + 1)] * 2),
             calls=np.full(2, len(table.rows), np.int32),

@@ -9,7 +9,6 @@ from flax import nnx
 
 from imagefleet.worker.engine.build import abstract_network
 from imagefleet.worker.engine.models.clip_text import ClipText
-from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.unet_config import UNetConfig
 from tests.unit.engine.parity import Oracle, worst
 
@@ -46,7 +45,7 @@ def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: O
         text_time = (oracle.answers["text.pooled"][:2], oracle.answers["unet.time_ids"][0])
 
     def run_every_block(weights: Any, maps: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        unet: UNet = nnx.merge(oracle.programs.unet, weights)
+        unet: Any = nnx.merge(oracle.programs.unet, weights)
         prompt = unet.project_context(text, *text_time)
         contexts, levels = prompt.blocks, len(unet.down_blocks)
         outputs = {"unet.out": unet(maps["unet.latents"], times, prompt)}
@@ -74,14 +73,14 @@ def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: O
 
 def test_the_decoder_computes_the_same_pixels(oracle: Oracle) -> None:
     ours = jax.jit(
-        lambda weights, latents: nnx.merge(oracle.programs.vae, weights).decode(latents)
+        lambda weights, latents: _vae(oracle, weights).decode(latents)
     )(oracle.weights.vae, oracle.image("unet.latents"))
     assert worst(ours, oracle.image("vae.pixels")) < TOLERANCE
 
 
 def test_the_encoder_computes_the_same_latents(oracle: Oracle) -> None:
     mean, log_variance = jax.jit(
-        lambda weights, pixels: nnx.merge(oracle.programs.vae, weights).encode(pixels)
+        lambda weights, pixels: _vae(oracle, weights).encode(pixels)
     )(oracle.weights.vae, oracle.image("vae.in"))
     assert worst(mean, oracle.image("vae.mean")) < TOLERANCE
     assert worst(log_variance, oracle.image("vae.logvar")) < TOLERANCE
@@ -102,3 +101,7 @@ def test_num_attention_heads_sets_the_number_of_heads() -> None:
 
 def _nhwc(array: Any) -> Any:
     return np.moveaxis(array, -3, -1)
+
+
+def _vae(oracle: Oracle, weights: Any) -> Any:
+    return nnx.merge(oracle.programs.vae, weights)

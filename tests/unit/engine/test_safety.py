@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -54,7 +55,7 @@ def checker() -> SafetyChecker:
 def test_images_are_embedded_as_in_diffusers(
     checker: SafetyChecker, answers: dict[str, NDArray[Any]]
 ) -> None:
-    ours = checker.embed(np.moveaxis(answers["prepared"], 1, -1))
+    ours = checker.embed(jnp.asarray(np.moveaxis(answers["prepared"], 1, -1)))
     assert worst(ours, answers["embeds"]) < 5e-6
 
 
@@ -78,7 +79,7 @@ def test_images_are_resized_as_by_pillow(height: int, width: int) -> None:
     resized = Image.fromarray(image).resize((columns, rows), Image.Resampling.BICUBIC)
     top, left = (rows - 224) // 2, (columns - 224) // 2
     theirs = np.asarray(resized)[top : top + 224, left : left + 224].astype(int)
-    ours = np.asarray(preprocess_images(image[None], config))[0] * 255
+    ours = np.asarray(preprocess_images(jnp.asarray(image[None]), config))[0] * 255
     assert np.abs(ours - theirs).max() <= 1.001
 
 

@@ -72,7 +72,8 @@ def _run(table: coefficients.Table, *, from_image: bool) -> Any:
     """Return the samples after every row, with the noise of the fixtures."""
     x = START * np.float32(table.init_noise_sigma)
     if from_image:
-        x = np.float32(table.start.alpha) * CLEAN + np.float32(table.start.sigma) * START
+        alpha, sigma = np.float32(table.start.alpha), np.float32(table.start.sigma)
+        x = (alpha * CLEAN + sigma * START).astype(np.float32)
     step, history, fresh = (
         jax.jit(coefficients.step),
         np.zeros((1, 4, 4, 4, 4), np.float32),
