@@ -47,8 +47,13 @@ class ObjectStore(Protocol):
     def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
         """Store a file that is too large for memory, from its beginning; otherwise like `put`."""
 
-    def get(self, key: str) -> bytes:
-        """Return the object's content. Raises KeyError if it does not exist."""
+    def get(self, key: str, max_bytes: int | None = None) -> bytes:
+        """Return the object's content. Read nothing of an object larger than `max_bytes`.
+
+        Raises:
+            KeyError: there is no such object.
+            InvalidRequest: it is larger than `max_bytes`.
+        """
 
     def exists(self, key: str) -> bool:
         """Return whether there is an object with this key."""
@@ -77,6 +82,12 @@ def check_key(key: str) -> str:
             "key", key, "must be plain names joined by '/', at most 1024 characters"
         )
     return key
+
+
+def check_size(key: str, size: int, max_bytes: int | None) -> None:
+    """Raise InvalidRequest if an object of `size` bytes is larger than `max_bytes`."""
+    if max_bytes is not None and size > max_bytes:
+        raise InvalidRequest("key", key, f"has {size:,} bytes; must be at most {max_bytes:,} bytes")
 
 
 def describe_object(root: str, key: str, data: bytes) -> StoredObject:

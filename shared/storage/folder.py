@@ -22,6 +22,7 @@ from imagefleet.shared.storage.base import (
     StoredObject,
     check_key,
     check_round_trip,
+    check_size,
     describe_file,
     describe_object,
 )
@@ -41,6 +42,8 @@ _DENIED_REASONS: Final = {
     errno.ENAMETOOLONG: "the file system cannot hold so long a name",
 }
 """All other errors (EIO, ESTALE, too many open files …) may be temporary."""
+_MISSING_ERRORS: Final = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""If a read fails with one of these errors, there is no object with this key."""
 
 
 class FolderStore:
@@ -74,18 +77,27 @@ class FolderStore:
             with suppress(FileNotFoundError):  # the object and its folder were deleted meanwhile
                 _sync_folder(path.parent)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, max_bytes: int | None = None) -> bytes:
         path = self._path(key)
         with _translate_errors(f"cannot read {path}"):
             try:
-                return path.read_bytes()
-            except FileNotFoundError:
-                raise KeyError(key) from None
+                with path.open("rb") as file:
+                    check_size(key, os.fstat(file.fileno()).st_size, max_bytes)
+                    return file.read()
+            except OSError as error:
+                if error.errno in _MISSING_ERRORS:
+                    raise KeyError(key) from None
+                raise
 
     def exists(self, key: str) -> bool:
         path = self._path(key)
         with _translate_errors(f"cannot check {path}"):
-            return path.is_file()
+            try:
+                return stat.S_ISREG(path.stat().st_mode)
+            except OSError as error:
+                if error.errno in _MISSING_ERRORS:
+                    return False
+                raise
 
     def list(self, prefix: str = "") -> Iterator[str]:
         folder = prefix.rpartition("/")[0]

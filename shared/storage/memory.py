@@ -8,6 +8,7 @@ from imagefleet.shared.storage.base import (
     StoredObject,
     check_key,
     check_round_trip,
+    check_size,
     delete_each,
     describe_object,
 )
@@ -31,8 +32,10 @@ class MemoryStore:
         source.seek(0)
         return self.put(key, source.read(), content_type)
 
-    def get(self, key: str) -> bytes:
-        return self._objects[check_key(key)]
+    def get(self, key: str, max_bytes: int | None = None) -> bytes:
+        data = self._objects[check_key(key)]
+        check_size(key, len(data), max_bytes)
+        return data
 
     def exists(self, key: str) -> bool:
         return check_key(key) in self._objects

@@ -7,7 +7,7 @@ compares with the data that arrived.
 
 import base64
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from io import BufferedIOBase
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from imagefleet.shared.storage.base import (
     StoredObject,
     check_key,
     check_round_trip,
+    check_size,
     delete_each,
     describe_file,
     describe_object,
@@ -89,7 +90,7 @@ class S3Store:
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(target.sha256)).decode(),
             )
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, max_bytes: int | None = None) -> bytes:
         with self._translate_errors(f"get {key}"):
             try:
                 answer = self._client.get_object(**self._location(key))
@@ -97,8 +98,8 @@ class S3Store:
                 if _error_code(error) in _MISSING_CODES:
                     raise KeyError(key) from None
                 raise
-            data: bytes = answer["Body"].read()
-            return data
+            with closing(answer["Body"]) as body:
+                return _read_body(body, key, answer.get("ContentLength"), max_bytes)
 
     def exists(self, key: str) -> bool:
         with self._translate_errors(f"check {key}"):
@@ -164,6 +165,18 @@ def _client(endpoint_url: str | None, region: str | None, timeout_s: float, atte
         return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
     except (ValueError, ProfileNotFound, BotoCoreError) as error:
         raise ConfigurationError(f"IMAGEFLEET_STORAGE_URL: {error}") from error
+
+
+def _read_body(body: Any, key: str, announced: int | None, max_bytes: int | None) -> bytes:
+    """Read an object, but nothing of one that announces more than `max_bytes`."""
+    check_size(key, announced or 0, max_bytes)
+    data: bytes
+    if announced is not None or max_bytes is None:
+        data = body.read()  # raises an error if fewer bytes arrive than were announced
+    else:
+        data = body.read(max_bytes + 1)
+        check_size(key, len(data), max_bytes)
+    return data
 
 
 def _error_code(error: ClientError) -> str:

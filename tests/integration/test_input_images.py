@@ -4,8 +4,10 @@ import io
 import socket
 import struct
 import threading
+import tracemalloc
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,41 @@ def test_only_the_worker_s_store_is_read(
 ) -> None:
     with pytest.raises(error, match=message):
         fetch(image=address)
+
+
+def test_an_object_larger_than_the_limit_is_never_read_into_memory(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+    with (tmp_path / "store" / "samples.tar").open("wb") as file:
+        file.truncate(91_000_000)
+    input_images = InputImages(store, AllowList())
+    request = JobRequest(prompt="a", image="samples.tar")
+
+    def fetch() -> str:
+        with pytest.raises(InvalidInput) as refused:
+            input_images.fetch(request, SHAPE)
+        return str(refused.value)
+
+    tracemalloc.start()
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            refusals = [job.result() for job in [threads.submit(fetch) for _ in range(3)]]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    limit = "image: has 91,000,000 bytes; must be at most 20,000,000 bytes"
+    assert refusals == 3 * [limit]
+    assert peak_bytes < 5_000_000
+
+
+@pytest.mark.parametrize("key", ["jobs", "jobs/a"])
+def test_a_folder_of_the_store_is_invalid_input(
+    fetch: Callable[..., InitImage], store: ObjectStore, key: str
+) -> None:
+    store.put("jobs/a/0.png", b"x", "image/png")
+    with pytest.raises(InvalidInput, match=f"^image: there is no {key} in file://"):
+        fetch(image=key)
 
 
 def test_an_attempt_removed_while_it_is_fetched_never_becomes_ready(store: ObjectStore) -> None:

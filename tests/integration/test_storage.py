@@ -78,6 +78,23 @@ def test_reading_a_missing_object_is_a_key_error(store: ObjectStore) -> None:
     assert not store.exists(KEY)
 
 
+def test_an_object_larger_than_the_limit_is_refused_with_its_size(store: ObjectStore) -> None:
+    store.put(KEY, b"x" * 100_000, "image/png")
+    assert len(store.get(KEY, max_bytes=100_000)) == 100_000
+    with pytest.raises(InvalidRequest, match="has 100,000 bytes; must be at most 99,999 bytes"):
+        store.get(KEY, max_bytes=99_999)
+
+
+@pytest.mark.parametrize("key", ["jobs", "jobs/cat-1", f"{KEY}/below", "a" * 300])
+def test_a_key_that_can_name_no_object_is_read_as_a_missing_one(
+    store: ObjectStore, key: str
+) -> None:
+    store.put(KEY, b"x", "image/png")
+    assert not store.exists(key)
+    with pytest.raises(KeyError):
+        store.get(key)
+
+
 def test_delete_below_deletes_a_folder_and_nothing_else(store: ObjectStore) -> None:
     for key in ("parts/1/a/0.tar", "parts/1/0.tar", "parts/10/0.tar", "parts/1.tar"):
         store.put(key, b"x", "application/x-tar")

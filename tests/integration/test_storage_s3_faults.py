@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from imagefleet.shared.errors import (
     ConfigurationError,
     ImagefleetError,
+    InvalidRequest,
     StorageDenied,
     StorageUnavailable,
 )
@@ -153,6 +155,31 @@ def test_a_truncated_object_is_not_returned(faulty: FaultyS3, store: S3Store) ->
     faulty.fault = truncate
     with pytest.raises(StorageUnavailable):
         store.get("a")
+
+
+def test_nothing_is_read_of_an_object_that_announces_too_many_bytes(
+    faulty: FaultyS3, store: S3Store
+) -> None:
+    faulty.fault = truncate  # announces 1000 bytes, and would be unavailable if it were read
+    with pytest.raises(InvalidRequest, match="has 1,000 bytes; must be at most 999 bytes"):
+        store.get("a", max_bytes=999)
+
+
+def test_an_object_without_an_announced_size_is_read_up_to_the_limit(
+    faulty: FaultyS3, store: S3Store
+) -> None:
+    def endless(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
+        handler.send_response(200)
+        handler.send_header("transfer-encoding", "chunked")
+        handler.end_headers()
+        handler.close_connection = True
+        with suppress(OSError):  # the reader hangs up
+            while True:
+                handler.wfile.write(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+
+    faulty.fault = endless
+    with pytest.raises(InvalidRequest, match="must be at most 999 bytes"):
+        store.get("a", max_bytes=999)
 
 
 def test_a_put_whose_answer_was_lost_is_retried_and_stored_once(

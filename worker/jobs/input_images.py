@@ -165,7 +165,7 @@ class InputImages:
                 f"{field}: must be an http(s) address, or an object of {self._store.url}"
             )
         try:
-            return self._store.get(key)
+            return self._store.get(key, MAX_BYTES)
         except KeyError:
             raise InvalidInput(f"{field}: there is no {key} in {self._store.url}") from None
         except InvalidRequest as error:
