@@ -12,7 +12,7 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from imagefleet import Client, Job
-from imagefleet.shared.errors import JobCancelled, JobFailed, UnknownJob
+from imagefleet.shared.errors import InvalidInput, JobCancelled, JobFailed, UnknownJob
 from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import State
@@ -40,6 +40,23 @@ def _image_files(folder: Path) -> list[Path]:
 
 def _push(client: redis.Redis, namespace: str, message: str | bytes) -> None:
     client.lpush(list_key(f"{namespace}.default.native", 3), message)
+
+
+def test_an_error_of_the_user_is_logged_in_one_line_and_reaches_celery_s_result(
+    start: StartWorker, producer: Client, redis_server: LocalRedisServer
+) -> None:
+    worker = start()
+    job = producer.submit("a", image="/tmp/a.png")
+    assert finish(producer, [job]) == {State.FAILED}
+    url = celery_url(redis_server.url)
+    with (
+        Celery(broker=url, backend=url, set_as_current=False) as app,
+        pytest.raises(InvalidInput, match="image: must be plain names"),
+    ):
+        AsyncResult(job.id, app=app).get(timeout=60)
+    assert worker.terminate() == 0
+    assert "raised expected: InvalidInput(" in worker.output()
+    assert "Traceback" not in worker.output()
 
 
 def test_every_submitted_job_makes_exactly_its_images(

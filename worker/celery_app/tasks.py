@@ -6,7 +6,7 @@ from celery import Celery, Task
 from celery.exceptions import Ignore
 from celery.worker.request import Request
 
-from imagefleet.shared.errors import JobCancelled, LeaseLost
+from imagefleet.shared.errors import ImagefleetError, JobCancelled, LeaseLost
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
 from imagefleet.worker.lifecycle import Lifecycle
 
@@ -30,6 +30,7 @@ def add_render_task(app: Celery, lifecycle: Lifecycle) -> None:
         bind=True,
         acks_late=True,
         resultrepr_maxsize=64,
+        throws=(ImagefleetError,),  # Celery then logs one line instead of a traceback
         Request=_end_before_ack(lifecycle),
     )
     def render(self: Task, **_: Any) -> dict[str, Any]:
