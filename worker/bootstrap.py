@@ -35,7 +35,7 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.progress import ProgressReporter
-from imagefleet.worker.jobs.retry import RetryPolicy
+from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.jobs.start import JobStarter
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claims import Claims

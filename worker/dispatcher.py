@@ -33,7 +33,7 @@ from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.start import JobStarter
-from imagefleet.worker.queues.celery_message import parse_envelope
+from imagefleet.worker.queues.claimed_message import parse_envelope
 from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.bulk.start import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connection import client_command
+from imagefleet.producer.commands.client_command import client_command
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun

@@ -5,7 +5,7 @@ import json
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connection import client_command, iso_time
+from imagefleet.producer.commands.client_command import client_command, iso_time
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 

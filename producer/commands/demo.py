@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from imagefleet.producer.commands.connection import exit_on_errors
+from imagefleet.producer.commands.client_command import exit_on_errors
 
 
 @click.command()

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from imagefleet.producer.client import CHUNK, Client
-from imagefleet.producer.commands.connection import client_command
+from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.job import Job, result_or_raise, unknown_job
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, State

@@ -3,7 +3,7 @@
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connection import client_command
+from imagefleet.producer.commands.client_command import client_command
 from imagefleet.shared.jobs.tenants import ALL_TENANTS, NO_TENANT, TenantStatus
 
 

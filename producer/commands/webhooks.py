@@ -3,7 +3,7 @@
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.connection import client_command, iso_time
+from imagefleet.producer.commands.client_command import client_command, iso_time
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, State

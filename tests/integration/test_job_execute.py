@@ -22,7 +22,7 @@ from imagefleet.worker.jobs.attempt import plan_attempt
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
-from imagefleet.worker.jobs.retry import RetryPolicy
+from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.queues.claims import Claims, QueueGroup
 from tests.support.records import start_attempt
 

@@ -27,7 +27,7 @@ from imagefleet.worker.devices.health import HealthCheck
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
-from imagefleet.worker.jobs.retry import RetryPolicy
+from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
