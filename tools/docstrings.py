@@ -36,7 +36,7 @@ _VERBS = _words(
     examine execute exist expect expire explain expose extend fail fall feed fetch fill filter
     find finish fit flush fold follow forbid forget forgive generate get give go grow guarantee
     halve handle hang happen have hear help hold ignore implement import include initialise
-    insert inspect install invoke iterate join keep kill know lack launch learn leave let lie
+    inject insert inspect install invoke iterate join keep kill know lack launch learn leave let lie
     live look lose make match mean measure mend merge mount need normalise notify obey occur
     omit open owe own pack pad paint parse pass perform pick pop prefer prepare prevent print
     produce protect prove provide publish pull purge push put quit raise reach read rebuild

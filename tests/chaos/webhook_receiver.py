@@ -22,11 +22,15 @@ def _hang_up(handler: BaseHTTPRequestHandler, number: int) -> None:
 
 
 class FlakyReceiver:
-    """`with FlakyReceiver(seed) as receiver: … receiver.url … receiver.accepted`"""
+    """The receiver accepts callbacks for 5 s, refuses them for 5 s, and so on.
+
+    `with FlakyReceiver(seed) as receiver: … receiver.url … receiver.accepted`
+    """
 
     def __init__(self, seed: int) -> None:
         self.secret = new_secret()
         self.always_up = False
+        """Whether it accepts callbacks all the time."""
         self.refused = 0
         """Requests that were refused while it was down."""
         self.unverified = 0

@@ -12,9 +12,9 @@ Response = bytes | WriteResponse
 
 
 class ImageServer(LocalServer):
-    """`with ImageServer({"/a.png": data}) as images: … images.url + "/a.png"`.
+    """The server responds to each path as given, and to others with status 404.
 
-    Other paths get status 404.
+    `with ImageServer({"/a.png": data}) as images: … images.url + "/a.png"`
     """
 
     def __init__(self, responses: Mapping[str, Response]) -> None:

@@ -15,7 +15,10 @@ Respond = Callable[[BaseHTTPRequestHandler], None]
 
 
 class MetadataServer(LocalServer):
-    """`with MetadataServer() as platform: … platform.url … platform.preempt()`"""
+    """The server reports FALSE until `preempt` is called, and then TRUE.
+
+    `with MetadataServer() as platform: … platform.url … platform.preempt()`
+    """
 
     def __init__(self) -> None:
         self.respond: Respond | None = None

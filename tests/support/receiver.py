@@ -38,7 +38,10 @@ def respond_with(*statuses: int, **headers: str) -> Respond:
 
 
 class Receiver(LocalServer):
-    """`with Receiver([secret]) as receiver: … receiver.url … receiver.deliveries`"""
+    """The receiver records every request and responds with `respond`, by default with 204.
+
+    `with Receiver([secret]) as receiver: … receiver.url … receiver.deliveries`
+    """
 
     def __init__(
         self,

@@ -22,7 +22,10 @@ from tools.train_shapes.scenes import ImageArray
 
 
 class FleetPipeline:
-    """`with FleetPipeline("shapes") as fleet: fleet.draw([...], first_seed=0)`"""
+    """The pipeline submits prompts as jobs and reads the stored images.
+
+    `with FleetPipeline("shapes") as fleet: fleet.draw([...], first_seed=0)`
+    """
 
     def __init__(self, model: str) -> None:
         self._model = model
