@@ -75,7 +75,10 @@ def test_values_that_need_no_connection_are_checked_at_load(
     ("overrides", "sentence"),
     [
         ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL='ftp://example.org'"),
-        ({"storage_url": "s3://bucket?speed=9"}, "IMAGEFLEET_STORAGE_URL: there is no option speed"),
+        (
+            {"storage_url": "s3://bucket?speed=9"},
+            "IMAGEFLEET_STORAGE_URL: there is no option speed",
+        ),
         ({"programs_url": "ftp://example.org"}, "IMAGEFLEET_PROGRAMS_URL='ftp://example.org'"),
         ({"programs_url": ""}, "IMAGEFLEET_PROGRAMS_URL=''"),
     ],
