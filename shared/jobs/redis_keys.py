@@ -80,6 +80,11 @@ def outbox_disabled_key(namespace: str, url: str) -> str:
     return f"{namespace}:outbox:gone:{url}"
 
 
+def outbox_answered_key(namespace: str) -> str:
+    """Return the key of the receivers that answered lately (sorted set: receiver by time)."""
+    return f"{namespace}:outbox:answered"
+
+
 def outbox_log_key(namespace: str, job_id: str) -> str:
     """Return the key of a job's delivery attempts (list, newest first)."""
     return f"{namespace}:outbox:log:{job_id}"

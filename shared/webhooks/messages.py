@@ -1,13 +1,17 @@
 """Describe the callbacks in the outbox and the outcomes of their delivery attempts."""
 
 import json
+import socket
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Self
+from ipaddress import IPv6Address, ip_address
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.model import Model
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,7 @@ class OutboxMessage:
                 **{name: str(fields[name]) for name in ("id", "job_id", "url", "body")},
                 attempts=int(fields.get("attempts", 0)),
             )
-            urlsplit(message.url)
+            receiver_of(message.url)
         except (ValueError, TypeError, KeyError) as error:
             raise MessageRejected(
                 f"the outbox holds {text[:80]!r}, which is not a message: {error}"
@@ -41,12 +45,37 @@ class OutboxMessage:
 
     @property
     def receiver(self) -> str:
-        """Host and port as in the URL. Callbacks to one receiver share its concurrency limit."""
-        return urlsplit(self.url).netloc
+        """Host and port in one spelling. Callbacks to one receiver share its concurrency limit."""
+        return receiver_of(self.url)
 
     def dump(self) -> str:
         """Return the message as JSON."""
         return json.dumps(asdict(self))
+
+
+def receiver_of(url: str) -> str:
+    """Return the host and port of `url` in one spelling: `hooks.example`, `[::1]:8080`.
+
+    The host is lower case, without user and trailing full stops; numeric addresses are in their
+    shortest form; the port is left out if it is the scheme's own. `outbox_claim.lua` does the same,
+    except for numeric addresses and names that are not ASCII. Raises ValueError.
+    """
+    parts = urlsplit(url)
+    host, port = _one_spelling((parts.hostname or "").rstrip(".")), parts.port
+    return host if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{port}"
+
+
+def _one_spelling(host: str) -> str:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        try:
+            return socket.inet_ntoa(socket.inet_aton(host))  # 127.1, 0x7f000001
+        except OSError:
+            return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    return str(address.ipv4_mapped) if address.ipv4_mapped else f"[{address}]"
 
 
 class DeliveryVerdict(StrEnum):

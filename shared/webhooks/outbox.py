@@ -3,6 +3,7 @@
     <namespace>:outbox            sorted set: id by due time (Unix seconds, Redis's clock)
     <namespace>:outbox:messages   hash: id to `OutboxMessage` as JSON
     <namespace>:outbox:given-up   sorted set: id by the time it was given up; its message is kept
+    <namespace>:outbox:answered   sorted set: receiver by the time of its latest prompt answer
     <namespace>:outbox:gone:<url> exists while a receiver that answered 410 is disabled
     <namespace>:outbox:log:<job>  list: the job's latest delivery attempts, newest first
 
@@ -13,7 +14,7 @@ A script that changes a job's state queues the callback for it in the same step,
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.redis_keys import (
+    outbox_answered_key,
     outbox_disabled_key,
     outbox_given_up_key,
     outbox_key,
@@ -48,12 +50,20 @@ NO_RECEIVERS: Final[Mapping[str, int]] = MappingProxyType({})
 _MAX_LOGGED: Final = 50
 """Delivery attempts logged per job. The schedule has twelve for each of its events."""
 _MAX_GIVEN_UP: Final = 10_000
-_PLACES: Final = 8
+_UNLIMITED: Final = 1_000_000
+PLACES: Final = 8
 """Callbacks that one worker may send to one receiver at a time."""
+BUSY_DELAY_S: Final = 1.0
+SLOW_DELAY_S: Final = 5.0
+"""Delays of messages whose receiver, or its address, is busy or slow."""
 _MAX_SCANNED: Final = 200
 """Due messages that a claim looks at if receivers are busy."""
-_SLOW_DELAY_S: Final = 5.0
-_BUSY_DELAY_S: Final = 1.0
+_PROMPT_MS: Final = 2_000
+"""A receiver that answers later than this holds a sender so long that none is reserved for it."""
+_ANSWERED_S: Final = 24 * 3600.0
+"""How long an answer counts. Retries of a day's callbacks then still find a reserved sender."""
+_MAX_ANSWERED: Final = 10_000
+"""Receivers that are remembered; anybody may name as many as he likes."""
 _WEEK_S: Final = 7 * 24 * 3600
 _DISABLED_S: Final = _WEEK_S
 """How long a receiver that answered 410 is disabled."""
@@ -73,6 +83,7 @@ class Outbox:
         self._due = outbox_key(namespace)
         self._messages = outbox_messages_key(namespace)
         self._given_up = outbox_given_up_key(namespace)
+        self._answered = outbox_answered_key(namespace)
         self._add = load_script(client, __package__, "outbox_add")
         self._claim = load_script(client, __package__, "outbox_claim")
         self._postpone = load_script(client, __package__, "outbox_postpone")
@@ -94,25 +105,45 @@ class Outbox:
         *,
         busy: Mapping[str, int] = NO_RECEIVERS,
         slow: Collection[str] = (),
+        max_slow: int = _UNLIMITED,
+        max_unproven: int = _UNLIMITED,
     ) -> list[OutboxMessage]:
         """Claim up to `limit` due messages for `lease_s` each. After that a message is due again,
         unless it was delivered, postponed or given up.
 
         A receiver has 8 places, and 1 if it is `slow`. `busy` says how many of them are taken.
+        At most `max_slow` messages go to slow receivers, and at most `max_unproven` to receivers
+        that are not in `answered_lately`.
         """
         receivers: list[str | int] = []
         for receiver in {*busy, *slow}:
-            places = 1 if receiver in slow else _PLACES
+            places = 1 if receiver in slow else PLACES
             receivers += [receiver, places - busy.get(receiver, 0), int(receiver in slow)]
         claimed = self._claim(
-            keys=[self._due, self._messages],
+            keys=[self._due, self._messages, self._answered],
             args=[
-                *(limit, lease_s, _MAX_SCANNED, _PLACES),
-                *(_SLOW_DELAY_S, _BUSY_DELAY_S),
+                *(limit, lease_s, _MAX_SCANNED, PLACES),
+                *(SLOW_DELAY_S, BUSY_DELAY_S),
+                *(max_slow, max_unproven, _ANSWERED_S),
                 *receivers,
             ],
         )
         return list(self._parse(dict(zip(claimed[::2], claimed[1::2], strict=True))))
+
+    def answered_lately(self, receivers: Iterable[str]) -> set[str]:
+        """Return those of `receivers` whose latest answer was prompt and within the last day."""
+        names = list(dict.fromkeys(receivers))
+        with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.zscore(self._answered, name)
+            times = pipe.execute()
+        oldest = time.time() - _ANSWERED_S
+        return {name for name, at in zip(names, times, strict=True) if at and at > oldest}
+
+    def postpone(self, message: OutboxMessage, pause_s: float) -> None:
+        """Make a claimed message that was not sent due again in `pause_s`. No attempt counts."""
+        keys = [self._due, self._messages]
+        self._postpone(keys=keys, args=[message.id, message.dump(), pause_s])
 
     def mark_delivered(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """Delete `message`, which was delivered, and log the attempt."""
@@ -267,3 +298,8 @@ class Outbox:
         pipe.lpush(key, line.model_dump_json())
         pipe.ltrim(key, 0, _MAX_LOGGED - 1)
         pipe.expire(key, self._retention_s)
+        if outcome.status is not None and outcome.ms <= _PROMPT_MS:
+            pipe.zadd(self._answered, {message.receiver: time.time()})
+            pipe.zremrangebyrank(self._answered, 0, -1 - _MAX_ANSWERED)
+        elif outcome.status is not None or outcome.verdict is DeliveryVerdict.RETRY:
+            pipe.zrem(self._answered, message.receiver)

@@ -2,23 +2,41 @@
 -- so if its sender dies another sends it. No receiver gets more than its places, so that one that
 -- hangs does not delay the others. A message that finds no place keeps its turn, unless it hides
 -- others: messages to slow receivers are always delayed, and those to busy receivers for a moment if
--- more messages may be due than were looked at.
+-- more messages may be due than were looked at. All slow receivers together have few senders, and a
+-- few are reserved for receivers that answered lately: invented receivers cost nothing, so any
+-- number of them may hang at once.
 -- KEYS 1 outbox (sorted set: id by due time)   2 messages (hash: id to JSON)
+--      3 receivers that answered (sorted set: receiver by time)
 -- ARGV 1 how many to claim   2 lease in seconds   3 how many due messages to look at
 --      4 places of a receiver that is not listed   5 delay for slow receivers, seconds
---      6 delay for busy receivers, seconds
---      7.. receiver (host and port as in the URL), places left, 1 if it is slow or 0, receiver ...
+--      6 delay for busy receivers, seconds   7 how many to slow receivers
+--      8 how many to receivers that have not answered lately   9 how long an answer counts, seconds
+--      10.. receiver (see `receiver_of` below), places left, 1 if it is slow or 0, receiver ...
 -- Returns {id, JSON, id, JSON, ...}.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local wanted = tonumber(ARGV[1])
+local slow_left, unproven_left = tonumber(ARGV[7]), tonumber(ARGV[8])
 local left, slow, claimed, busy = {}, {}, {}, {}
-for i = 7, #ARGV, 3 do
+for i = 10, #ARGV, 3 do
   left[ARGV[i]], slow[ARGV[i]] = tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
 end
 
+-- Host and port in one spelling: lower case, without user, trailing full stops and the usual port.
 local function receiver_of(message)
-  return string.match(message, '"url": ?"%a+://([^/?#"]*)') or ''
+  local scheme, authority = string.match(message, '"url": ?"(%a+)://([^/?#"]*)')
+  if not scheme then return '' end
+  authority = string.lower(string.match(authority, '[^@]*$'))
+  local host, port = string.match(authority, '^(.-)%.*:(%d*)$')
+  host = host or string.match(authority, '^(.-)%.*$')
+  local usual = string.lower(scheme) == 'https' and 443 or 80
+  port = tonumber(port or '') or usual
+  return port == usual and host or host .. ':' .. string.format('%d', port)
+end
+
+local function has_answered(receiver)
+  local at = redis.call('ZSCORE', KEYS[3], receiver)
+  return at and tonumber(at) > now - ARGV[9]
 end
 
 local function postpone(id, delay)
@@ -31,10 +49,15 @@ for _, id in ipairs(due) do
   local message = redis.call('HGET', KEYS[2], id)
   local receiver = receiver_of(message or '')
   local places = left[receiver] or tonumber(ARGV[4])
+  local proven = not slow[receiver] and has_answered(receiver)
+  if slow[receiver] then places = math.min(places, slow_left) end
+  if not proven then places = math.min(places, unproven_left) end
   if not message then
     redis.call('ZREM', KEYS[1], id)
   elseif places > 0 then
-    left[receiver] = places - 1
+    left[receiver] = (left[receiver] or tonumber(ARGV[4])) - 1
+    if slow[receiver] then slow_left = slow_left - 1 end
+    if not proven then unproven_left = unproven_left - 1 end
     postpone(id, ARGV[2])
     claimed[#claimed + 1] = id
     claimed[#claimed + 1] = message

@@ -24,6 +24,7 @@ from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender
 from imagefleet.worker.webhooks.start import start_delivery
+from tests.support.hanging import HangingServer, resolve_to
 from tests.support.processes import ROOT, until
 from tests.support.receiver import Receiver, respond_with
 
@@ -134,6 +135,64 @@ def test_a_receiver_that_hangs_does_not_delay_the_others(outbox: Outbox) -> None
         quick.wait_for(1)
         assert len(slow.deliveries) <= 8
         released.set()
+
+
+def _add_many(outbox: Outbox, urls: Sequence[str], each: int = 3) -> None:
+    for turn in range(each):
+        for number, url in enumerate(urls):
+            outbox.add(_message(url, f"hang-{number}-{turn}"))
+
+
+def _spellings(port: int) -> list[str]:
+    """Return 300 addresses of one server: names in any case, with a full stop, and numbers."""
+    hosts = ["127.2", "0x7f000002", "2130706434", "127.0.0.2", "hanging."]
+    for number in range(100):
+        cases = f"{number:07b}"
+        letters = zip("hanging", cases, strict=True)
+        name = "".join(letter.upper() if case == "1" else letter for letter, case in letters)
+        hosts += [name, f"{name}."][: 1 + number % 2]
+    hosts += [f"n{number}.hanging" for number in range(300 - len(hosts))]
+    return [f"http://{host}:{port}/x" for host in hosts]
+
+
+def test_300_spellings_of_a_hanging_host_do_not_delay_a_receiver_that_is_new(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow = AllowList.parse(["127.0.0.0/8"])
+    resolve_to(monkeypatch, "hanging", "127.0.0.2")
+    with HangingServer("127.0.0.2") as server, Receiver([SECRET]) as good:
+        urls = _spellings(server.port)
+        assert len(set(urls)) == 300
+        _add_many(outbox, urls)
+        with _delivering(outbox, allow=allow):
+            until(lambda: server.connections() >= 5)
+            outbox.add(_message(good.url, "good"))
+            good.wait_for(1)
+            until(lambda: outbox.count_waiting() == 900)
+            assert server.connections() <= 10
+            assert [entry.id for entry in outbox.entries(limit=1000) if entry.attempts] == []
+            server.end()
+
+
+def test_hanging_hosts_at_300_addresses_do_not_delay_a_receiver_that_answered_before(
+    outbox: Outbox,
+) -> None:
+    allow = AllowList.parse(["127.0.0.0/8"])
+    with (
+        HangingServer("0.0.0.0") as server,
+        Receiver([SECRET]) as good,
+        _delivering(outbox, allow=allow),
+    ):
+        outbox.add(_message(good.url, "first"))
+        until(lambda: outbox.count_waiting() == 0)
+        hosts = [f"127.0.{n // 200 + 1}.{n % 200 + 1}" for n in range(300)]
+        _add_many(outbox, [f"http://{host}:{server.port}/" for host in hosts], each=1)
+        until(lambda: server.connections() >= 13)
+        outbox.add(_message(good.url, "second"))
+        good.wait_for(2)
+        until(lambda: outbox.count_waiting() == 300)
+        assert [entry.id for entry in outbox.entries(limit=1000) if entry.attempts] == []
+        server.end()
 
 
 def test_delivery_continues_after_redis_was_killed(

@@ -11,14 +11,17 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
 from imagefleet.worker.outbound.address_policy import Endpoint
 
 _CONNECT_S: Final = 5.0
+
+Admit = Callable[[str], AbstractContextManager[object]]
+"""Called with an IP address before the connection to it; held until the response is read."""
 
 REQUEST_ERRORS: Final = (OSError, http.client.HTTPException, ValueError)
 """What `send_http_request` may raise. http.client and ssl raise ValueError when the connection is
@@ -47,18 +50,20 @@ def send_http_request(
     *,
     deadline: float,
     max_bytes: int,
+    admit: Admit = nullcontext,
 ) -> HttpResponse:
     """Send a request and return its response.
 
     Args:
         deadline: when to stop, on the clock of `time.monotonic`.
         max_bytes: read at most this much of the body.
+        admit: may refuse an address by raising an exception of its own, which is passed on.
 
     Raises:
         OSError, HTTPException, ValueError: no response was received (`REQUEST_ERRORS`).
     """
     sent = {"host": endpoint.authority, "connection": "close", **headers}
-    with _connect(endpoint, deadline) as raw, _shut_down_at(raw, deadline):
+    with _connect(endpoint, deadline, admit) as raw, _shut_down_at(raw, deadline):
         connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
         connection.sock = (
             tls.wrap_socket(raw, server_hostname=endpoint.host) if endpoint.secure else raw
@@ -81,21 +86,22 @@ def send_http_request(
 
 
 @contextmanager
-def _connect(endpoint: Endpoint, deadline: float) -> Iterator[socket.socket]:
+def _connect(endpoint: Endpoint, deadline: float, admit: Admit) -> Iterator[socket.socket]:
     """Connect to the first of the checked addresses that accepts a connection."""
     failure = OSError("the name has no address")
     for address in endpoint.addresses:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("no time left to connect")
-        try:
-            raw = socket.create_connection((address, endpoint.port), min(_CONNECT_S, left))
-        except OSError as error:
-            failure = error
-            continue
-        with raw:
-            yield raw
-        return
+        with admit(address):
+            try:
+                raw = socket.create_connection((address, endpoint.port), min(_CONNECT_S, left))
+            except OSError as error:
+                failure = error
+                continue
+            with raw:
+                yield raw
+            return
     raise failure
 
 

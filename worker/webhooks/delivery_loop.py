@@ -5,8 +5,6 @@ Several workers run it on one outbox. If one dies, the messages that it held com
 
 import logging
 import threading
-import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,14 +13,13 @@ from typing import Final, Protocol
 import redis
 
 from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
-from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox import BUSY_DELAY_S, Outbox
+from imagefleet.worker.outbound.http_request import Admit
 from imagefleet.worker.process.critical_thread import critical_thread
+from imagefleet.worker.webhooks.places import MAX_SENDERS, NoPlace, Place, SenderPlaces
 from imagefleet.worker.webhooks.retry_schedule import RETRY_DELAYS_S, retry_delay_s
 
 log = logging.getLogger(__name__)
-
-MAX_SENDERS: Final = 16
-"""Callbacks that one worker sends at the same time, at most half of them to one receiver."""
 
 _RECEIVER_GONE: Final = DeliveryOutcome(
     verdict=DeliveryVerdict.GONE, reason="nothing is sent to this address since it answered 410"
@@ -30,16 +27,14 @@ _RECEIVER_GONE: Final = DeliveryOutcome(
 _POLL_S: Final = 0.25
 _LEASE_S: Final = 60.0
 """Longer than a try can last with a slow resolver."""
-_SLOW_S: Final = 600.0
-"""A receiver that did not answer gets one sender only for this long, or until it answers."""
 _REDIS_RETRY_S: Final = 2.0
 
 
 class MessageSender(Protocol):
     """Sends one message."""
 
-    def send(self, message: OutboxMessage) -> DeliveryOutcome:
-        """Send `message` once. Raise nothing for what the receiver does."""
+    def send(self, message: OutboxMessage, admit: Admit) -> DeliveryOutcome:
+        """Send `message` once. Raise nothing for what the receiver does, only what `admit` does."""
         ...
 
 
@@ -54,9 +49,7 @@ class DeliveryLoop:
         self._delays_s = delays_s
         self._stopped = threading.Event()
         self._sender_free = threading.Event()
-        self._busy: Counter[str] = Counter()
-        self._slow: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._places = SenderPlaces()
         self._thread = critical_thread(self._loop, "webhooks")
 
     def start(self) -> None:
@@ -73,13 +66,17 @@ class DeliveryLoop:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def deliver(self, message: OutboxMessage) -> None:
+    def _deliver(self, message: OutboxMessage, place: Place) -> None:
         """Send one claimed message. Remove it from the outbox, or schedule its retry."""
         if self._outbox.is_disabled(message.url):
             self._outbox.give_up(message, _RECEIVER_GONE)
             return
-        outcome = self._sender.send(message)
-        self._update_slow(message.receiver, outcome)
+        try:
+            outcome = self._sender.send(message, place.at)
+        except NoPlace as refusal:
+            self._outbox.postpone(message, refusal.delay_s)
+            return
+        place.record(outcome)
         self._record(replace(message, attempts=message.attempts + 1), outcome)
 
     def _record(self, tried: OutboxMessage, outcome: DeliveryOutcome) -> None:
@@ -111,37 +108,33 @@ class DeliveryLoop:
 
     def _claim_and_submit(self, pool: ThreadPoolExecutor) -> int:
         """Claim as many messages as senders are free. Return how many there were."""
-        now = time.monotonic()
-        with self._lock:
-            busy = dict(self._busy)
-            self._slow = {receiver: at for receiver, at in self._slow.items() if now < at + _SLOW_S}
-            slow = set(self._slow)
-        free = MAX_SENDERS - sum(busy.values())
-        if not free:
+        free = self._places.free()
+        if not free.senders:
             return 0
-        messages = self._outbox.claim(free, _LEASE_S, busy=busy, slow=slow)
+        messages = self._outbox.claim(
+            free.senders,
+            _LEASE_S,
+            busy=free.busy,
+            slow=free.slow,
+            max_slow=free.slow_senders,
+            max_unproven=free.unproven_senders,
+        )
+        proven = self._outbox.answered_lately(message.receiver for message in messages)
         for message in messages:
-            with self._lock:
-                self._busy[message.receiver] += 1
-            pool.submit(self._deliver_or_log, message)
+            place = self._places.take(message.receiver, proven=message.receiver in proven)
+            if place is None:  # Redis knows fewer spellings of one receiver than we do
+                self._outbox.postpone(message, BUSY_DELAY_S)
+            else:
+                pool.submit(self._deliver_or_log, message, place)
         return len(messages)
 
-    def _deliver_or_log(self, message: OutboxMessage) -> None:
+    def _deliver_or_log(self, message: OutboxMessage, place: Place) -> None:
         try:
-            self.deliver(message)
+            self._deliver(message, place)
         except redis.RedisError as error:
             log.warning("callback %s will come due again: %s", message.id, error)
         except Exception:
             log.exception("callback %s will come due again", message.id)
         finally:
-            with self._lock:
-                self._busy -= Counter([message.receiver])
+            place.release()
             self._sender_free.set()
-
-    def _update_slow(self, receiver: str, outcome: DeliveryOutcome) -> None:
-        no_answer = outcome.verdict is DeliveryVerdict.RETRY and outcome.status is None
-        with self._lock:
-            if no_answer:
-                self._slow[receiver] = time.monotonic()
-            else:
-                self._slow.pop(receiver, None)

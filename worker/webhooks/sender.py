@@ -8,6 +8,7 @@ import http.client
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,7 +18,12 @@ from imagefleet.shared.errors import CallbackRefused
 from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.signature import sign
 from imagefleet.worker.outbound.address_policy import AllowList, Endpoint, resolve_allowed
-from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, HttpResponse, send_http_request
+from imagefleet.worker.outbound.http_request import (
+    REQUEST_ERRORS,
+    Admit,
+    HttpResponse,
+    send_http_request,
+)
 
 _MAX_RESPONSE_BYTES: Final = 64 * 1024
 _MAX_REASON_LENGTH: Final = 200
@@ -36,16 +42,16 @@ class Sender:
         self._tls = ssl.create_default_context()
         self._agent = f"imagefleet/{version('imagefleet')}"
 
-    def send(self, message: OutboxMessage) -> DeliveryOutcome:
-        """Send `message` once."""
+    def send(self, message: OutboxMessage, admit: Admit = nullcontext) -> DeliveryOutcome:
+        """Send `message` once. What `admit` raises for an address is passed on."""
         started = time.monotonic()
-        outcome = self._try(message, started + self._timeout_s)
+        outcome = self._try(message, started + self._timeout_s, admit)
         return replace(outcome, ms=round(1000 * (time.monotonic() - started)))
 
-    def _try(self, message: OutboxMessage, deadline: float) -> DeliveryOutcome:
+    def _try(self, message: OutboxMessage, deadline: float, admit: Admit) -> DeliveryOutcome:
         try:
             endpoint = resolve_allowed(message.url, self._allow)
-            return _outcome_of(self._post(endpoint, message, deadline))
+            return _outcome_of(self._post(endpoint, message, deadline, admit))
         except CallbackRefused as error:
             return DeliveryOutcome(verdict=DeliveryVerdict.REFUSED, reason=str(error))
         except REQUEST_ERRORS as error:
@@ -53,7 +59,9 @@ class Sender:
             reason = f"no answer within {self._timeout_s:g} s" if late else _describe(error)
             return DeliveryOutcome(verdict=DeliveryVerdict.RETRY, reason=reason)
 
-    def _post(self, endpoint: Endpoint, message: OutboxMessage, deadline: float) -> HttpResponse:
+    def _post(
+        self, endpoint: Endpoint, message: OutboxMessage, deadline: float, admit: Admit
+    ) -> HttpResponse:
         headers = sign(message.id, message.body, self._secrets, datetime.now(UTC)) | {
             "content-type": "application/json",
             "user-agent": self._agent,
@@ -66,6 +74,7 @@ class Sender:
             message.body.encode(),
             deadline=deadline,
             max_bytes=_MAX_RESPONSE_BYTES,
+            admit=admit,
         )
 
 

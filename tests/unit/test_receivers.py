@@ -1,0 +1,133 @@
+"""Receivers have one spelling, and their senders are shared so that none can hold them all."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from imagefleet.shared.errors import MessageRejected
+from imagefleet.shared.webhooks.messages import (
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+    receiver_of,
+)
+from imagefleet.worker.webhooks.places import NoPlace, SenderPlaces
+
+NO_ANSWER = DeliveryOutcome(verdict=DeliveryVerdict.RETRY, reason="no answer", ms=10_000)
+ANSWER = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204)
+
+
+@pytest.fixture
+def open_connections() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize(
+    ("receiver", "urls"),
+    [
+        (
+            "hooks.example",
+            [
+                "http://hooks.example",
+                "HTTP://HOOKS.Example./x",
+                "http://hooks.example:80/",
+                "http://hooks.example..:0080?x",
+                "http://user:secret@hooks.example/",
+                "https://hooks.example:443/",
+                "http://hooks.example:/",
+            ],
+        ),
+        ("hooks.example:81", ["http://hooks.example:81", "http://a@Hooks.example.:081/y"]),
+        ("127.0.0.1", ["http://127.1/", "http://0x7f000001", "http://[::ffff:127.0.0.1]:80/"]),
+        ("[2001:db8::1]:81", ["http://[2001:DB8:0::1]:81/", "http://[2001:db8::0:0:1]:81"]),
+    ],
+)
+def test_all_spellings_of_a_receiver_are_one(receiver: str, urls: list[str]) -> None:
+    assert {receiver_of(url) for url in urls} == {receiver}
+
+
+@pytest.mark.parametrize("url", ["http://hooks.example:port/", "http://[::1/", "http://h:99999/"])
+def test_a_message_whose_address_has_no_receiver_is_rejected(url: str) -> None:
+    text = OutboxMessage(id="a", job_id="a", url=url, body="{}").dump()
+    with pytest.raises(MessageRejected):
+        OutboxMessage.parse(text)
+
+
+def test_many_names_of_one_address_leave_senders_for_others(open_connections: ExitStack) -> None:
+    places = SenderPlaces()
+    for number in range(10):
+        place = places.take(f"n{number}", proven=False)
+        assert place is not None
+        open_connections.enter_context(place.at("192.0.2.1"))
+    for spelling in ("192.0.2.1", "::ffff:192.0.2.1"):
+        other = places.take(f"other-{spelling}", proven=False)
+        assert other is not None
+        with pytest.raises(NoPlace), other.at(spelling):
+            pass
+        with other.at("192.0.2.2"):
+            pass
+
+
+def test_a_network_of_ipv6_counts_as_one_address(open_connections: ExitStack) -> None:
+    places = SenderPlaces()
+    for number in range(10):
+        place = places.take(f"n{number}", proven=False)
+        assert place is not None
+        open_connections.enter_context(place.at(f"2001:db8::{number}"))
+    other = places.take("other", proven=False)
+    assert other is not None
+    with pytest.raises(NoPlace), other.at("2001:db8::ffff"):
+        pass
+
+
+def test_three_senders_are_reserved_for_receivers_that_answered_lately() -> None:
+    places = SenderPlaces()
+    taken = [places.take(f"new-{number}", proven=False) for number in range(16)]
+    assert [place is not None for place in taken] == [True] * 13 + [False] * 3
+    assert places.free().unproven_senders == 0
+    assert [places.take("good", proven=True) is not None for _ in range(3)] == [True] * 3
+    assert places.free().senders == 0
+
+
+def test_all_slow_receivers_together_have_four_senders_and_each_has_one() -> None:
+    places = SenderPlaces()
+    for number in range(10):
+        place = places.take(f"slow-{number}", proven=False)
+        assert place is not None
+        place.record(NO_ANSWER)
+        place.release()
+    assert places.take("slow-0", proven=False) is not None
+    assert places.take("slow-0", proven=False) is None
+    taken = [places.take(f"slow-{number}", proven=False) for number in range(1, 10)]
+    assert sum(place is not None for place in taken) == 3
+    assert places.free().slow_senders == 0
+    assert places.take("new", proven=False) is not None
+
+
+def test_a_new_name_of_an_address_that_hangs_is_slow_from_its_first_try() -> None:
+    places = SenderPlaces()
+    first = places.take("first", proven=False)
+    assert first is not None
+    with first.at("192.0.2.1"):
+        pass
+    first.record(NO_ANSWER)
+    first.release()
+    second, proven = places.take("second", proven=False), places.take("proven", proven=True)
+    assert second is not None
+    assert proven is not None
+    with second.at("192.0.2.1"):
+        third = places.take("third", proven=False)
+        assert third is not None
+        with pytest.raises(NoPlace), third.at("192.0.2.1"):
+            pass
+        with proven.at("192.0.2.1"):
+            pass
+    assert {"second", "third"} < places.free().slow
+    second.record(ANSWER)
+    assert "second" not in places.free().slow
+    for place in (second, third, proven):
+        place.release()
+    free = places.free()
+    assert (free.senders, free.slow_senders, free.unproven_senders) == (16, 4, 13)

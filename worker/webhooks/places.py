@@ -1,0 +1,201 @@
+"""Share the senders of one worker among the receivers, so that those that hang delay no others.
+
+Receivers and the IP addresses that they resolve to go in; places come out. Anybody may invent
+receivers, as many names and spellings as he likes, so each bound below is also one on all receivers
+of its kind together. This module knows neither Redis nor HTTP.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Final
+
+from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict
+from imagefleet.shared.webhooks.outbox import BUSY_DELAY_S, PLACES, SLOW_DELAY_S
+
+MAX_SENDERS: Final = 16
+"""Callbacks that one worker sends at the same time, at most half of them to one receiver."""
+_PLACES_OF_ADDRESS: Final = 10
+"""More than one receiver has, so that one that hangs leaves room for its neighbours; fewer than all
+unproven receivers have, so that many names of one host that hangs leave room for other hosts."""
+_MAX_UNPROVEN: Final = 13
+"""Senders of all receivers that have not answered lately. The other three are reserved for those
+that have: there is no end of addresses that nobody answers at."""
+_MAX_SLOW: Final = 4
+"""Senders of all slow receivers together. The others serve receivers that answered or are new."""
+_SLOW_S: Final = 600.0
+"""A receiver that did not answer gets one sender only for this long, or until it answers."""
+_HANG_MS: Final = 1_000
+"""An address that refuses at once holds no sender. One that takes longer is slow."""
+
+
+class NoPlace(Exception):
+    """All places of the resolved address are taken. Try again in `delay_s`."""
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+        super().__init__(f"no place for {delay_s:g} s")
+
+
+class _Kind(Enum):
+    PROVEN = auto()  # answered lately
+    NEW = auto()
+    SLOW = auto()  # did not answer lately
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreePlaces:
+    """The places that a claim may fill."""
+
+    senders: int
+    slow_senders: int
+    """Senders that are free for slow receivers."""
+    unproven_senders: int
+    """Senders that are free for receivers that have not answered lately, slow ones included."""
+    busy: Mapping[str, int]
+    """Places taken, by receiver."""
+    slow: frozenset[str]
+    """The slow receivers."""
+
+
+class Place:
+    """A place is one sender at work for one receiver."""
+
+    def __init__(self, places: "SenderPlaces", receiver: str, kind: _Kind) -> None:
+        self.receiver = receiver
+        self.kind = kind
+        self.address = ""
+        """The network of the latest address that this place connected to."""
+        self._places = places
+
+    @contextmanager
+    def at(self, address: str) -> Iterator[None]:
+        """Hold a place of `address` too. Raises NoPlace."""
+        network = _network_of(address)
+        self._places.enter_address(self, network)
+        try:
+            yield
+        finally:
+            self._places.leave_address(network)
+
+    def record(self, outcome: DeliveryOutcome) -> None:
+        """Remember whether the receiver answered."""
+        self._places.record(self, outcome)
+
+    def release(self) -> None:
+        """Give the sender back."""
+        self._places.release(self)
+
+
+class SenderPlaces:
+    """The places of one worker's senders. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: Counter[_Kind] = Counter()
+        self._receivers: Counter[str] = Counter()
+        self._addresses: Counter[str] = Counter()
+        self._slow: dict[str, float] = {}
+        self._slow_addresses: dict[str, float] = {}
+
+    def free(self) -> FreePlaces:
+        """Return the places that are free now."""
+        now = time.monotonic()
+        with self._lock:
+            self._slow = _unexpired(self._slow, now)
+            self._slow_addresses = _unexpired(self._slow_addresses, now)
+            return FreePlaces(
+                senders=max(0, MAX_SENDERS - self._held.total()),
+                slow_senders=max(0, _MAX_SLOW - self._held[_Kind.SLOW]),
+                unproven_senders=self._free_unproven(),
+                busy=dict(self._receivers),
+                slow=frozenset(self._slow),
+            )
+
+    def take(self, receiver: str, *, proven: bool) -> Place | None:
+        """Take a sender for `receiver`. Return None if it has no place left.
+
+        Args:
+            proven: whether the receiver answered lately.
+        """
+        with self._lock:
+            kind = _Kind.PROVEN if proven else _Kind.NEW
+            places = PLACES
+            if receiver in self._slow:
+                kind, places = _Kind.SLOW, 1
+            no_sender = (kind is not _Kind.PROVEN and not self._free_unproven()) or (
+                kind is _Kind.SLOW and self._held[kind] >= _MAX_SLOW
+            )
+            if no_sender or self._receivers[receiver] >= places:
+                return None
+            self._held[kind] += 1
+            self._receivers[receiver] += 1
+            return Place(self, receiver, kind)
+
+    def enter_address(self, place: Place, network: str) -> None:
+        """Take a place of the address for `place`. Raises NoPlace.
+
+        A slow address has one place for all receivers that have not answered lately. Such a
+        receiver becomes slow itself, so that its next messages are not resolved before it is their
+        turn.
+        """
+        with self._lock:
+            slow = network in self._slow_addresses and place.kind is not _Kind.PROVEN
+            if slow and place.receiver not in self._slow:
+                self._slow[place.receiver] = time.monotonic()
+            turns_slow = slow and place.kind is _Kind.NEW
+            if self._addresses[network] >= (1 if slow else _PLACES_OF_ADDRESS) or (
+                turns_slow and self._held[_Kind.SLOW] >= _MAX_SLOW
+            ):
+                raise NoPlace(SLOW_DELAY_S if slow else BUSY_DELAY_S)
+            if turns_slow:
+                self._held[_Kind.NEW] -= 1
+                self._held[_Kind.SLOW] += 1
+                place.kind = _Kind.SLOW
+            self._addresses[network] += 1
+            place.address = network
+
+    def leave_address(self, network: str) -> None:
+        """Give a place of the address back."""
+        with self._lock:
+            self._addresses -= Counter([network])
+
+    def record(self, place: Place, outcome: DeliveryOutcome) -> None:
+        """Remember whether the receiver of `place`, and the address it connected to, answered."""
+        no_answer = outcome.verdict is DeliveryVerdict.RETRY and outcome.status is None
+        with self._lock:
+            if no_answer:
+                self._slow[place.receiver] = time.monotonic()
+                if place.address and outcome.ms >= _HANG_MS:
+                    self._slow_addresses[place.address] = time.monotonic()
+            else:
+                self._slow.pop(place.receiver, None)
+
+    def release(self, place: Place) -> None:
+        """Give the sender of `place` back."""
+        with self._lock:
+            self._held -= Counter([place.kind])
+            self._receivers -= Counter([place.receiver])
+
+    def _free_unproven(self) -> int:
+        taken = self._held[_Kind.NEW] + self._held[_Kind.SLOW]
+        return max(0, min(_MAX_UNPROVEN - taken, MAX_SENDERS - self._held.total()))
+
+
+def _network_of(address: str) -> str:
+    """Return the network that counts as one address: one host of IPv6 may have all of a /64."""
+    parsed = ip_address(address.partition("%")[0])
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped:
+            return str(parsed.ipv4_mapped)
+        return str(ip_network((parsed, 64), strict=False))
+    return str(parsed)
+
+
+def _unexpired(times: Mapping[str, float], now: float) -> dict[str, float]:
+    return {name: at for name, at in times.items() if now < at + _SLOW_S}
