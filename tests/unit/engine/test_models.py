@@ -72,16 +72,16 @@ def test_the_unet_and_each_of_its_blocks_compute_the_same_feature_maps(oracle: O
 
 
 def test_the_decoder_computes_the_same_pixels(oracle: Oracle) -> None:
-    ours = jax.jit(
-        lambda weights, latents: _vae(oracle, weights).decode(latents)
-    )(oracle.weights.vae, oracle.image("unet.latents"))
+    ours = jax.jit(lambda weights, latents: _vae(oracle, weights).decode(latents))(
+        oracle.weights.vae, oracle.image("unet.latents")
+    )
     assert worst(ours, oracle.image("vae.pixels")) < TOLERANCE
 
 
 def test_the_encoder_computes_the_same_latents(oracle: Oracle) -> None:
-    mean, log_variance = jax.jit(
-        lambda weights, pixels: _vae(oracle, weights).encode(pixels)
-    )(oracle.weights.vae, oracle.image("vae.in"))
+    mean, log_variance = jax.jit(lambda weights, pixels: _vae(oracle, weights).encode(pixels))(
+        oracle.weights.vae, oracle.image("vae.in")
+    )
     assert worst(mean, oracle.image("vae.mean")) < TOLERANCE
     assert worst(log_variance, oracle.image("vae.logvar")) < TOLERANCE
 
