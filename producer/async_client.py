@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.job import Job, poll_intervals, result_or_raise
+from imagefleet.shared.errors import UnknownJob, UnreadableRecord
 from imagefleet.shared.jobs.model import JobResult, State
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -65,6 +66,12 @@ class AsyncClient:
     async def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
         """See `Client.statuses`."""
         return await asyncio.to_thread(self._client.statuses, job_ids)
+
+    async def lookup(
+        self, job_ids: Iterable[str]
+    ) -> list[JobStatus | UnknownJob | UnreadableRecord]:
+        """See `Client.lookup`."""
+        return await asyncio.to_thread(self._client.lookup, job_ids)
 
     async def cancel(self, job_id: str) -> State:
         """See `Client.cancel`."""

@@ -10,6 +10,7 @@ Waiting polls the job records. It opens no channel per job, so waiting for ten t
 one round trip per poll. This module does not know workers, Celery or JAX.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -17,8 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from imagefleet.producer.connection import Connection
-from imagefleet.producer.job import Job, poll_intervals
-from imagefleet.shared.errors import InvalidRequest
+from imagefleet.producer.job import Job, poll_intervals, unknown_job
+from imagefleet.shared.errors import InvalidRequest, UnknownJob, UnreadableRecord
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.events import build_callback
 from imagefleet.shared.jobs.model import (
@@ -42,6 +43,8 @@ if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this
     from imagefleet.shared.jobs.dead_letters import DeadLetters
     from imagefleet.shared.jobs.tenants import Tenants
     from imagefleet.shared.webhooks.outbox import Outbox
+
+log = logging.getLogger(__name__)
 
 CHUNK: Final = 500
 """Jobs per round trip: 28,000 jobs/s, against 1,600 jobs/s one by one."""
@@ -119,17 +122,35 @@ class Client:
         return jobs
 
     def get(self, job_id: str) -> Job:
-        """Return the handle of a job that any producer submitted. Raises UnknownJob."""
+        """Return the handle of a job that any producer submitted. Raises UnknownJob,
+        UnreadableRecord."""
         job = Job(id=check_job_id(job_id), client=self)
         job.status()
         return job
 
     def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
-        """Return the records of many jobs in one round trip, without those that do not exist."""
+        """Return the records of many jobs in one round trip, without those that do not exist.
+
+        A record that cannot be read is left out too, and logged; see `lookup`.
+        """
+        answers = self.lookup(job_ids)
+        for answer in answers:
+            if isinstance(answer, UnreadableRecord):
+                log.warning("%s", answer)
+        return [answer for answer in answers if isinstance(answer, JobStatus)]
+
+    def lookup(self, job_ids: Iterable[str]) -> "list[JobStatus | UnknownJob | UnreadableRecord]":
+        """Return for each job its record, or the error that says why there is none.
+
+        One round trip. The error of one job does not affect the others.
+        """
         ids = list(job_ids)
         with self.connection.translate_errors():
-            statuses = self._records.read(ids)
-        return [status for status in statuses if status is not None]
+            answers = self._records.read_each(ids)
+        return [
+            unknown_job(job_id) if answer is None else answer
+            for job_id, answer in zip(ids, answers, strict=True)
+        ]
 
     def as_completed(self, jobs: Iterable[Job], *, timeout: float | None = None) -> Iterator[Job]:
         """Yield each job as it ends, in whichever state. Raises ResultTimeout after `timeout` s."""
@@ -153,7 +174,8 @@ class Client:
     def cancel(self, job_id: str) -> State:
         """Cancel a job: a queued one at once, a running one between two steps.
 
-        Return the state it is in now; a job that has ended keeps its state. Raises UnknownJob.
+        Return the state it is in now; a job that has ended keeps its state. Raises UnknownJob,
+        UnreadableRecord.
         """
         with self.connection.translate_errors():
             request = self._records.get(check_job_id(job_id)).request
@@ -215,7 +237,7 @@ class Client:
     def pop_ended(self, waiting: dict[str, Job]) -> Iterator[Job]:
         """Remove from `waiting` (by id) the jobs that have ended, and yield them. One round trip.
 
-        A job without a record counts as ended: nothing would ever end it.
+        A job without a record, or with an unreadable one, counts as ended: its status says why.
         """
         ids = list(waiting)
         with self.connection.translate_errors():

@@ -11,7 +11,13 @@ from itertools import count
 from typing import Final, Protocol
 
 from imagefleet.shared.backoff import Jitter, backoff_s
-from imagefleet.shared.errors import JobCancelled, JobFailed, ResultTimeout, UnknownJob
+from imagefleet.shared.errors import (
+    JobCancelled,
+    JobFailed,
+    ResultTimeout,
+    UnknownJob,
+    UnreadableRecord,
+)
 from imagefleet.shared.jobs.model import JobResult, State
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -23,7 +29,7 @@ MAX_POLL_S: Final = 0.25
 class JobReader(Protocol):
     """The methods of `producer.client.Client` that a handle calls."""
 
-    def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]: ...
+    def lookup(self, job_ids: Iterable[str]) -> list[JobStatus | UnknownJob | UnreadableRecord]: ...
 
     def as_completed(
         self, jobs: "Iterable[Job]", *, timeout: float | None = None
@@ -47,10 +53,12 @@ class Job:
 
         Raises:
             UnknownJob: Redis holds no record of the job.
+            UnreadableRecord: the record is damaged, or of a newer release.
         """
-        for status in self.client.statuses([self.id]):
-            return status
-        raise unknown_job(self.id)
+        [status] = self.client.lookup([self.id])
+        if not isinstance(status, JobStatus):
+            raise status
+        return status
 
     def result(self, timeout: float | None = None) -> JobResult:
         """Wait until the job ends, and return its result.
@@ -59,6 +67,7 @@ class Job:
             ResultTimeout: `timeout` seconds passed. The job continues.
             JobFailed, JobCancelled: the job ended without a result.
             UnknownJob: Redis holds no record of the job.
+            UnreadableRecord: the record is damaged, or of a newer release.
         """
         for _ in self.client.as_completed([self], timeout=timeout):
             pass

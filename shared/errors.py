@@ -3,6 +3,7 @@
     ImagefleetError
     ├── InvalidRequest        a field of a job is wrong; names field, value and limit
     ├── UnknownJob            no record has this job id
+    ├── UnreadableRecord      the record of this job cannot be read
     ├── UnknownRun            no bulk run has this name or destination
     ├── PlanConflict          the destination holds the plan of another dataset
     ├── PlanDamaged           the plan in the destination cannot be used
@@ -13,6 +14,7 @@
     │   └── TooLittleMemory   the model, its batch and its shapes do not fit this host
     ├── CheckpointError       the model's checkpoint is missing, damaged or of another family
     ├── MessageRejected       a queue message is broken, or of a version that is not supported
+    │   └── NewerMessage      a queue message has a newer version, which newer workers can read
     ├── CallbackRefused       a callback address is not allowed
     ├── InvalidInput          an init image does not exist or cannot be read
     ├── InputUnavailable      an init image cannot be fetched now
@@ -66,6 +68,12 @@ class UnknownJob(ImagefleetError):
     """No record has this job id: it was never submitted here, or its record expired."""
 
     code = "unknown_job"
+
+
+class UnreadableRecord(ImagefleetError):
+    """The record of this job cannot be read: it is damaged, or a newer release has written it."""
+
+    code = "unreadable_record"
 
 
 class UnknownRun(ImagefleetError):
@@ -136,6 +144,10 @@ class MessageRejected(ImagefleetError):
     """A message on the queue cannot be read as a job."""
 
     code = "message_rejected"
+
+
+class NewerMessage(MessageRejected):
+    """A message on the queue has a newer version than this worker reads. A newer worker may."""
 
 
 class CallbackRefused(ImagefleetError):

@@ -12,8 +12,14 @@ import click
 
 from imagefleet.producer.client import CHUNK, Client
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.job import Job, result_or_raise, unknown_job
-from imagefleet.shared.errors import ImagefleetError, InvalidRequest, ResultTimeout, UnknownJob
+from imagefleet.producer.job import Job, result_or_raise
+from imagefleet.shared.errors import (
+    ImagefleetError,
+    InvalidRequest,
+    ResultTimeout,
+    UnknownJob,
+    UnreadableRecord,
+)
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, State
 from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
 from imagefleet.shared.jobs.status import JobStatus
@@ -101,10 +107,11 @@ def submit(
 )
 def status(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
     """Print the state of jobs, their progress, images or error."""
-    statuses = client.statuses(job_ids)
-    for each in statuses:
-        click.echo(each.model_dump_json() if as_json else _format_status(each))
-    _report_unknown(job_ids, statuses)
+    answers = client.lookup(job_ids)
+    for each in answers:
+        if isinstance(each, JobStatus):
+            click.echo(each.model_dump_json() if as_json else _format_status(each))
+    _exit_with(_errors_in(answers))
 
 
 @client_command
@@ -115,9 +122,10 @@ def wait(client: Client, job_ids: tuple[str, ...], timeout: float | None) -> Non
 
     One line per image: job id and address. The exit code is 1 if any job did not succeed.
     """
-    statuses = client.statuses(job_ids)
-    exit_code = _wait(client, [Job(id=each.id, client=client) for each in statuses], timeout)
-    _report_unknown(job_ids, statuses)
+    answers = client.lookup(job_ids)
+    jobs = [Job(id=each.id, client=client) for each in answers if isinstance(each, JobStatus)]
+    exit_code = _wait(client, jobs, timeout)
+    _exit_with(_errors_in(answers))
     sys.exit(exit_code)
 
 
@@ -128,16 +136,16 @@ def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
 
     A queued job is cancelled at once, a running one between two steps.
     """
-    unknown = []
+    errors: list[ImagefleetError] = []
     for job_id in job_ids:
         try:
             state = client.cancel(job_id)
-        except UnknownJob as error:
-            unknown.append(error)  # the other jobs are cancelled all the same
+        except (UnknownJob, UnreadableRecord) as error:
+            errors.append(error)  # the other jobs are cancelled all the same
             continue
         note = "running, stops after the current step" if state is State.RUNNING else str(state)
         click.echo(f"{job_id}  {note}")
-    _exit_with(unknown)
+    _exit_with(errors)
 
 
 def _read_prompts(prompts: Iterable[str], given: Mapping[str, Any]) -> Iterator[str]:
@@ -184,10 +192,12 @@ def _collect(submitted: Iterator[Job]) -> list[Job]:
     return jobs
 
 
-def _report_unknown(job_ids: Sequence[str], known: Sequence[JobStatus]) -> None:
-    known_ids = {status.id for status in known}
-    missing = dict.fromkeys(job_id for job_id in job_ids if job_id not in known_ids)
-    _exit_with([unknown_job(job_id) for job_id in missing])
+def _errors_in(
+    answers: Iterable[JobStatus | UnknownJob | UnreadableRecord],
+) -> list[ImagefleetError]:
+    """Return the errors among `answers`, each once."""
+    errors = {str(each): each for each in answers if not isinstance(each, JobStatus)}
+    return list(errors.values())
 
 
 def _exit_with(errors: Sequence[ImagefleetError]) -> None:

@@ -5,7 +5,7 @@ out, or whether the transition was applied. This module does not know devices or
 Time is the Redis server's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import (
@@ -15,6 +15,7 @@ from imagefleet.shared.errors import (
     QueueFull,
     TenantLimit,
     UnknownJob,
+    UnreadableRecord,
 )
 from imagefleet.shared.jobs.celery_message import job_message
 from imagefleet.shared.jobs.events import Callback, build_callback
@@ -29,7 +30,7 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_messages_key,
 )
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.jobs.status import JobStatus, parse_status
+from imagefleet.shared.jobs.status import JobStatus, parse_status, unreadable_record
 from imagefleet.shared.jobs.tenants import ALL_TENANTS
 from imagefleet.shared.jobs.transitions import (
     JobTransitions,
@@ -41,6 +42,7 @@ from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
     from redis import Redis
+    from redis.client import Pipeline
 
 _MAX_REQUEUED_PER_CALL: Final = 100
 """Delayed messages that one call of the script requeues. Redis serves no other client meanwhile."""
@@ -89,7 +91,7 @@ class JobRecords:
             raise _queue_full_error(outcome, *answer)
         for (job_id, request), stored in zip(jobs, answer[0], strict=True):
             if stored:
-                _check_same_request(job_id, request, JobRequest.model_validate_json(stored))
+                _check_same_request(job_id, request, stored)
         return [not stored for stored in answer[0]]
 
     def create_if_missing(self, job_id: str, request: JobRequest) -> None:
@@ -102,25 +104,57 @@ class JobRecords:
             pipe.execute()
 
     def read(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
-        """Return the status of each job, or None if it has no record. One round trip."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            for job_id in job_ids:
-                pipe.hgetall(self.key(job_id))
-            records = cast(list[dict[str, str]], pipe.execute())
+        """Return the status of each job, or None if it has no record. One round trip.
+
+        Raises UnreadableRecord.
+        """
+        statuses: list[JobStatus | None] = []
+        for status in self.read_each(job_ids):
+            if isinstance(status, UnreadableRecord):
+                raise status
+            statuses.append(status)
+        return statuses
+
+    def read_each(self, job_ids: Sequence[str]) -> list[JobStatus | UnreadableRecord | None]:
+        """Return the status of each job, the error that says why its record cannot be read, or
+        None if it has no record. One round trip."""
+        answers = self._for_each(job_ids, lambda pipe, key: pipe.hgetall(key))
         return [
-            parse_status(job_id, fields) if "state" in fields else None
-            for job_id, fields in zip(job_ids, records, strict=True)
+            _status_or_error(job_id, answer)
+            for job_id, answer in zip(job_ids, answers, strict=True)
         ]
 
     def states(self, job_ids: Sequence[str]) -> list[State | None]:
-        """Return only the states: cheaper than `read` for polling a thousand jobs."""
+        """Return only the states: cheaper than `read` for polling a thousand jobs.
+
+        The state of a job without a record, or with an unreadable one, is None.
+        """
+        answers = self._for_each(job_ids, lambda pipe, key: pipe.hget(key, "state"))
+        return [_state_or_none(answer) for answer in answers]
+
+    def _for_each(
+        self, job_ids: Sequence[str], read: "Callable[[Pipeline, str], object]"
+    ) -> list[Any]:
+        """Call `read` for the record of each job in one pipeline, and return the answers.
+
+        The answer for a key that holds no record but something else is the error.
+        """
+        from redis import ResponseError
+
         with self._redis.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
-                pipe.hget(self.key(job_id), "state")
-            return [State(state) if state else None for state in pipe.execute()]
+                read(pipe, self.key(job_id))
+            try:
+                return pipe.execute()
+            except ResponseError as error:
+                if not _is_wrong_type(error):
+                    raise
+            for job_id in job_ids:
+                read(pipe, self.key(job_id))
+            return pipe.execute(raise_on_error=False)
 
     def get(self, job_id: str) -> JobStatus:
-        """Return the status of one job. Raises UnknownJob."""
+        """Return the status of one job. Raises UnknownJob, UnreadableRecord."""
         [status] = self.read([job_id])
         if status is None:
             raise _unknown_job_error(job_id)
@@ -255,12 +289,42 @@ def _queue_full_error(tenant: str, limit: str, waiting: int, more: int) -> Queue
     )
 
 
-def _check_same_request(job_id: str, new: JobRequest, stored: JobRequest) -> None:
-    """Raise InvalidRequest if the two differ in anything but a seed that was drawn at random."""
-    new_fields, stored_fields = new.model_dump(), stored.model_dump()
+def _check_same_request(job_id: str, new: JobRequest, stored: str) -> None:
+    """Raise InvalidRequest if the two differ in anything but a seed that was drawn at random.
+
+    The error does not say in what: the id may be that of another producer's job.
+    """
+    try:
+        stored_fields = JobRequest.parse_stored(stored).model_dump()
+    except (ValueError, InvalidRequest, RecursionError):
+        stored_fields = {}
+    new_fields = new.model_dump()
     if "seed" not in new.model_fields_set:
-        del new_fields["seed"], stored_fields["seed"]
-    for field, value in new_fields.items():
-        if value != stored_fields[field]:
-            limit = f"is used already, with {field}={stored_fields[field]!r}, not {value!r}"
-            raise InvalidRequest("id", job_id, limit)
+        new_fields["seed"] = stored_fields.get("seed")
+    if new_fields != stored_fields:
+        raise InvalidRequest("id", job_id, "is in use already, for a job with other parameters")
+
+
+def _status_or_error(job_id: str, answer: Any) -> JobStatus | UnreadableRecord | None:
+    """Return the status in the `answer` of HGETALL."""
+    if _is_wrong_type(answer):
+        return unreadable_record(job_id, str(answer))
+    if isinstance(answer, Exception):
+        raise answer
+    if not answer:
+        return None
+    try:
+        return parse_status(job_id, answer)
+    except UnreadableRecord as error:
+        return error
+
+
+def _state_or_none(answer: Any) -> State | None:
+    if isinstance(answer, Exception) and not _is_wrong_type(answer):
+        raise answer
+    return State(answer) if answer in tuple(State) else None
+
+
+def _is_wrong_type(answer: Any) -> bool:
+    """Return whether the key of a record holds something else."""
+    return isinstance(answer, Exception) and "WRONGTYPE" in str(answer)

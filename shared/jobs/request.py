@@ -6,7 +6,9 @@ schedulers the workers offer; `shared.jobs.admission` checks those.
 """
 
 import hashlib
+import json
 import secrets
+import unicodedata
 from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -15,11 +17,12 @@ from pydantic import (
     StrictBool,
     StrictInt,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from imagefleet.shared.errors import InvalidRequest, MessageRejected
+from imagefleet.shared.errors import InvalidRequest, MessageRejected, NewerMessage
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
 
 MESSAGE_VERSION: Final = 1
@@ -41,6 +44,18 @@ DEFAULT_CALLBACK_EVENTS: Final = (
     CallbackEvent.SUCCEEDED,
     CallbackEvent.FAILED,
     CallbackEvent.CANCELLED,
+)
+
+
+_ALLOWED_CONTROLS: Final = "\t\n\r"
+_STORED: Final = {"stored": True}
+"""Validation context of a request that an earlier or a later release accepted."""
+_BLANK_CATEGORIES: Final = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
+"""Unicode categories whose characters show nothing: controls, zero-width characters and blanks."""
+_BLANK_CHARACTERS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Characters of other categories that show nothing: fillers and joiners."""
+_VARIATION_SELECTORS: Final = frozenset(
+    map(chr, [*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)])
 )
 
 
@@ -84,11 +99,20 @@ class JobRequest(Model):
 
     @field_validator("prompt", "negative_prompt")
     @classmethod
-    def _check_text(cls, text: str) -> str:
+    def _check_text(cls, text: str, info: ValidationInfo) -> str:
         if len(text) > MAX_PROMPT_CHARACTERS:
             raise ValueError(f"must be at most {MAX_PROMPT_CHARACTERS} characters")
-        if any((c < " " and c not in "\t\n\r") or "\ud800" <= c <= "\udfff" for c in text):
-            raise ValueError("must not contain control characters or broken UTF-8")
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise ValueError("must not contain broken UTF-8")
+        stored = info.context is not None
+        for c in text:
+            # Release 0.1.0 accepted the controls above U+007E, so its records may hold them.
+            if _is_control(c) and not (stored and c > "~"):
+                raise ValueError(f"must not contain control characters such as {_code_point(c)}")
+        if text.strip() and not stored and all(map(_is_blank, text)):
+            first = next(c for c in text if not c.isspace())
+            shown = _code_point(first)
+            raise ValueError(f"must show something; it has only blanks such as {shown}")
         return text
 
     @field_validator("prompt")
@@ -165,16 +189,35 @@ class JobRequest(Model):
         return int(steps * self.denoised_share)
 
     @classmethod
-    def parse(cls, parameters: dict[str, Any]) -> Self:
+    def parse(cls, parameters: dict[str, Any], *, stored: bool = False) -> Self:
         """Validate `parameters`.
+
+        Args:
+            stored: a producer of another release may have accepted them. Unknown fields are
+                ignored.
 
         Raises:
             InvalidRequest: names the first field that is wrong.
         """
         try:
+            if stored:
+                return cls.model_validate(parameters, extra="ignore", context=_STORED)
             return cls.model_validate(parameters)
         except ValidationError as error:
             raise _invalid_request(error, parameters) from None
+
+    @classmethod
+    def parse_stored(cls, text: str) -> Self:
+        """Read the request of a job's record. Unknown fields are ignored.
+
+        Raises:
+            ValueError: `text` is not a JSON object.
+            InvalidRequest: a field is wrong.
+        """
+        parameters = json.loads(text)
+        if not isinstance(parameters, dict):
+            raise ValueError("the request is not a JSON object")
+        return cls.parse(parameters, stored=True)
 
 
 def pack(request: JobRequest) -> dict[str, Any]:
@@ -182,13 +225,19 @@ def pack(request: JobRequest) -> dict[str, Any]:
     return {"version": MESSAGE_VERSION, "request": request.model_dump(mode="json")}
 
 
-def unpack(kwargs: object, job_id: str) -> JobRequest:
+def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest:
     """Return the request in a message's keyword arguments; the inverse of `pack`.
 
     If the message has no seed, the seed is derived from `job_id`, so that every delivery of the
     message asks for the same image.
 
+    Args:
+        tolerant: ignore unknown fields, because a producer of imagefleet has accepted the request
+            (the message has the header `recorded`). A newer release may have written them. In a
+            message of plain Celery an unknown field is an error: it may be a misspelled one.
+
     Raises:
+        NewerMessage: the message has a newer version, which only newer workers can read.
         MessageRejected: the arguments are not those of a job, or have another version.
         InvalidRequest: a field of the request is wrong.
     """
@@ -196,13 +245,32 @@ def unpack(kwargs: object, job_id: str) -> JobRequest:
         raise MessageRejected("the message has no keyword arguments")
     version, request = kwargs.get("version"), kwargs.get("request")
     if version != MESSAGE_VERSION:
-        raise MessageRejected(
-            f"the message has version {version!r}, and this worker reads only {MESSAGE_VERSION}; "
+        newer = isinstance(version, int) and version > MESSAGE_VERSION
+        kind, shown = (NewerMessage if newer else MessageRejected), repr(version)[:40]
+        raise kind(
+            f"the message has version {shown}, and this worker reads only {MESSAGE_VERSION}; "
             "upgrade the producer, or let workers of its version drain the queue"
         )
     if not isinstance(request, dict):
         raise MessageRejected("the message has no request object")
-    return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request})
+    return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request}, stored=tolerant)
+
+
+def _is_control(character: str) -> bool:
+    """Return whether this is a control character (C0, DEL, C1) that no text needs."""
+    return unicodedata.category(character) == "Cc" and character not in _ALLOWED_CONTROLS
+
+
+def _is_blank(character: str) -> bool:
+    return (
+        unicodedata.category(character) in _BLANK_CATEGORIES
+        or character in _BLANK_CHARACTERS
+        or character in _VARIATION_SELECTORS
+    )
+
+
+def _code_point(character: str) -> str:
+    return f"U+{ord(character):04X}"
 
 
 def _seed_from_job_id(job_id: str) -> int:

@@ -5,6 +5,9 @@ The fields of the hash come in, a `JobStatus` comes out. This module reads nothi
 
 from typing import Any, Final
 
+from pydantic import ValidationError
+
+from imagefleet.shared.errors import InvalidRequest, UnreadableRecord
 from imagefleet.shared.jobs.model import TERMINAL, JobError, JobResult, Model, State
 from imagefleet.shared.jobs.request import JobRequest
 
@@ -18,6 +21,7 @@ _NUMBERS: Final = (
     "deliveries",
     "retries",
 )
+_MAX_REASON_CHARACTERS: Final = 200
 
 
 class JobStatus(Model):
@@ -52,10 +56,43 @@ class JobStatus(Model):
 
 
 def parse_status(job_id: str, fields: dict[str, str]) -> JobStatus:
-    """Return the status that the `fields` of a job's record say."""
+    """Return the status that the `fields` of a job's record say.
+
+    Unknown fields are ignored: a newer release may have written them.
+
+    Raises:
+        UnreadableRecord: a field is missing or damaged, or of a newer release.
+    """
+    try:
+        return _parse_fields(job_id, fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        reason = f"{'.'.join(map(str, first['loc'])) or 'a field'}: {first['msg']}"
+    except KeyError as error:
+        reason = f"the field {error} is missing"
+    except (ValueError, InvalidRequest, RecursionError) as error:
+        reason = str(error)
+    raise unreadable_record(job_id, reason)
+
+
+def unreadable_record(job_id: str, reason: str) -> UnreadableRecord:
+    """Return the error for a record that cannot be read. It shows 200 characters of `reason`."""
+    shown = reason[:_MAX_REASON_CHARACTERS].encode("ascii", "backslashreplace").decode()
+    return UnreadableRecord(
+        f"the record of job {job_id!r} cannot be read ({shown}); "
+        "it is damaged, or a newer release of imagefleet has written it"
+    )
+
+
+def _parse_fields(job_id: str, fields: dict[str, str]) -> JobStatus:
     parsed: dict[str, Any] = {name: fields[name] for name in _NUMBERS if name in fields}
-    for name, kind in (("request", JobRequest), ("result", JobResult), ("error", JobError)):
+    for name, kind in (("result", JobResult), ("error", JobError)):
         if name in fields:
-            parsed[name] = kind.model_validate_json(fields[name])
-    parsed["preview"] = fields.get("preview")
-    return JobStatus(id=job_id, state=State(fields["state"]), **parsed)
+            parsed[name] = kind.model_validate_json(fields[name], extra="ignore")
+    return JobStatus(
+        id=job_id,
+        state=State(fields["state"]),
+        request=JobRequest.parse_stored(fields["request"]),
+        preview=fields.get("preview"),
+        **parsed,
+    )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         JobFailed,
         LeaseLost,
         MessageRejected,
+        NewerMessage,
         PlanConflict,
         PlanDamaged,
         QueueFull,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         TooManyDeliveries,
         UnknownJob,
         UnknownRun,
+        UnreadableRecord,
         WorkerError,
     )
     from imagefleet.shared.jobs.model import (
@@ -87,6 +89,7 @@ _HOMES: Final = {
     "JobStatus": "imagefleet.shared.jobs.status",
     "LeaseLost": _ERRORS,
     "MessageRejected": _ERRORS,
+    "NewerMessage": _ERRORS,
     "PlanConflict": _ERRORS,
     "PlanDamaged": _ERRORS,
     "QueueFull": _ERRORS,
@@ -99,6 +102,7 @@ _HOMES: Final = {
     "TooManyDeliveries": _ERRORS,
     "UnknownJob": _ERRORS,
     "UnknownRun": _ERRORS,
+    "UnreadableRecord": _ERRORS,
     "WorkerError": _ERRORS,
     "verify_webhook": "imagefleet.shared.webhooks.signature",
 }
@@ -134,6 +138,7 @@ __all__ = [
     "JobStatus",
     "LeaseLost",
     "MessageRejected",
+    "NewerMessage",
     "PlanConflict",
     "PlanDamaged",
     "QueueFull",
@@ -146,6 +151,7 @@ __all__ = [
     "TooManyDeliveries",
     "UnknownJob",
     "UnknownRun",
+    "UnreadableRecord",
     "WorkerError",
     "__version__",
     "verify_webhook",

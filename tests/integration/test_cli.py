@@ -77,6 +77,25 @@ def test_a_wrong_line_is_named_and_nothing_is_submitted(
     assert Client(redis_server.url, namespace=namespace).tenants.statuses()[0].waiting == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "known"), [("status", "queued"), ("cancel", "cancelled"), ("wait", "not done yet")]
+)
+def test_an_unreadable_record_hides_no_other_job(
+    run: Run, redis_server: LocalRedisServer, namespace: str, command: str, known: str
+) -> None:
+    for job_id in "abc":
+        run("submit", "a red star", "--id", job_id)
+    connect(redis_server.url).hset(f"{namespace}:job:b", "request", "{")
+    timeout = ["--timeout", "0"] if command == "wait" else []
+    done = run(command, "a", "b", "c", *timeout)
+    assert done.returncode == 1
+    assert f"a  {known}" in done.stdout
+    assert f"c  {known}" in done.stdout
+    if command != "wait":
+        [line] = done.stderr.splitlines()
+        assert line.startswith("imagefleet: the record of job 'b' cannot be read")
+
+
 @pytest.mark.parametrize("command", ["status", "wait", "cancel"])
 def test_unknown_jobs_are_reported_after_the_known_ones(run: Run, command: str) -> None:
     run("submit", "a", "--id", "known")

@@ -5,7 +5,13 @@ import json
 import pytest
 import redis
 
-from imagefleet.shared.errors import InvalidRequest, JobCancelled, LeaseLost, UnknownJob
+from imagefleet.shared.errors import (
+    InvalidRequest,
+    JobCancelled,
+    LeaseLost,
+    UnknownJob,
+    UnreadableRecord,
+)
 from imagefleet.shared.jobs.events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
 from imagefleet.shared.jobs.queues import list_key
@@ -49,12 +55,66 @@ def test_a_job_submitted_again_with_its_id_is_queued_once(
     assert client.llen(list_key(f"{namespace}.default.native", 3)) == 1
 
 
-def test_an_id_is_refused_for_other_parameters(records: JobRecords) -> None:
+def test_an_id_is_refused_for_other_parameters_without_telling_the_stored_ones(
+    records: JobRecords,
+) -> None:
+    _submit(records, prompt="secret", tenant="gold", callback_url="https://h/?token=hidden")
+    for other in ({"prompt": "b"}, {"prompt": "secret", "seed": 2}):
+        with pytest.raises(InvalidRequest) as refused:
+            records.submit([("j", JobRequest.parse(other))])
+        assert str(refused.value) == "id='j': is in use already, for a job with other parameters"
+
+
+def _set_field(client: redis.Redis, key: str, field: str, **changes: object) -> None:
+    """Change parts of a JSON field, as a newer release may."""
+    stored = json.loads(client.hget(key, field) or "{}")  # type: ignore[arg-type]
+    client.hset(key, field, json.dumps({**stored, **changes}))
+
+
+def test_a_record_of_a_newer_release_is_read_without_its_unknown_fields(
+    records: JobRecords, client: redis.Redis
+) -> None:
+    request = _submit(records)
+    _set_field(client, records.key("j"), "request", camera="wide")
+    _set_field(client, records.key("j"), "error", code="x", message="y", hint="z")
+    client.hset(records.key("j"), "colour", "blue")
+    status = records.get("j")
+    assert (status.request, status.error) == (request, JobError(code="x", message="y"))
+    assert records.submit([("j", request)]) == [False]
+
+
+def test_a_record_with_characters_that_are_refused_now_is_read(
+    records: JobRecords, client: redis.Redis
+) -> None:
     _submit(records)
-    with pytest.raises(InvalidRequest, match="is used already, with prompt='a', not 'b'"):
-        records.submit([("j", JobRequest.parse({"prompt": "b"}))])
-    with pytest.raises(InvalidRequest, match="seed=1, not 2"):
-        records.submit([("j", JobRequest.parse({"prompt": "a", "seed": 2}))])
+    _set_field(client, records.key("j"), "request", prompt="a\x85b", negative_prompt="\u200b")
+    assert records.get("j").request.prompt == "a\x85b"
+
+
+@pytest.mark.parametrize("damage", ["request", "no request", "state", "result", "kind", "limit"])
+def test_an_unreadable_record_is_reported_for_its_id_and_hides_no_other(
+    records: JobRecords, client: redis.Redis, damage: str
+) -> None:
+    for job_id in "abc":
+        _submit(records, job_id)
+    key = records.key("b")
+    if damage == "kind":
+        client.set(key, "a string")
+    elif damage == "no request":
+        client.hdel(key, "request")
+    elif damage == "limit":
+        _set_field(client, key, "request", num_inference_steps=2_000)
+    else:
+        client.hset(key, damage, "a\x1b[31m" + "b" * 1_000)
+    first, unreadable, last = records.read_each("abc")
+    assert [each and each.state for each in (first, last)] == [State.QUEUED] * 2  # type: ignore[union-attr]
+    assert isinstance(unreadable, UnreadableRecord)
+    assert "job 'b'" in str(unreadable)
+    assert str(unreadable).isprintable()
+    assert len(str(unreadable)) < 1_000
+    assert records.states("abc")[::2] == [State.QUEUED, State.QUEUED]
+    with pytest.raises(UnreadableRecord):
+        records.get("b")
 
 
 def test_only_the_current_attempt_can_end_the_job(records: JobRecords) -> None:

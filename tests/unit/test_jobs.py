@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from imagefleet.shared.errors import InvalidRequest, MessageRejected
+from imagefleet.shared.errors import InvalidRequest, MessageRejected, NewerMessage
 from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State, check_job_id
 from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest, pack, unpack
 
@@ -15,6 +15,11 @@ WRONG = [
     ({"prompt": "a" * (MAX_PROMPT_CHARACTERS + 1)}, "prompt", "at most 4000 characters"),
     ({"prompt": "a\x00b"}, "prompt", "control characters"),
     ({"prompt": "\ud800"}, "prompt", "broken UTF-8"),
+    ({"prompt": "a\x7fb"}, "prompt", "control characters such as U+007F"),
+    ({"prompt": "a", "negative_prompt": "\x9b31m"}, "negative_prompt", "such as U+009B"),
+    ({"prompt": "\u200b\u200d \ufe0f"}, "prompt", "only blanks such as U+200B"),
+    ({"prompt": "\u3164\u2800"}, "prompt", "only blanks such as U+3164"),
+    ({"prompt": "a", "negative_prompt": "\ufeff"}, "negative_prompt", "such as U+FEFF"),
     ({"prompt": 5}, "prompt", "valid string"),
     ({"prompt": None}, "prompt", "valid string"),
     ({"prompt": "a", "seed": True}, "seed", "valid integer"),
@@ -110,3 +115,22 @@ def test_terminal_states_allow_no_transition() -> None:
     assert {State.SUCCEEDED, State.FAILED, State.CANCELLED} == TERMINAL
     assert all(not TRANSITIONS[state] for state in TERMINAL)
     assert set(TRANSITIONS) == set(State)
+
+
+@pytest.mark.parametrize("prompt", ["a\nb\tc", "👩‍🚀 in space", "می‌خواهم", "日本語", "e\u0301"])
+def test_joiners_and_line_breaks_inside_a_prompt_are_allowed(prompt: str) -> None:
+    assert JobRequest.parse({"prompt": prompt, "negative_prompt": prompt}).prompt == prompt
+
+
+def test_unknown_fields_are_ignored_only_in_messages_of_imagefleet() -> None:
+    kwargs = {"version": 1, "request": {"prompt": "a", "camera": "wide"}}
+    assert unpack(kwargs, "j", tolerant=True).prompt == "a"
+    with pytest.raises(InvalidRequest, match="camera='wide': is not a parameter"):
+        unpack(kwargs, "j")
+
+
+@pytest.mark.parametrize(("version", "newer"), [(2, True), (0, False), ("2", False), (None, False)])
+def test_a_message_of_a_newer_version_is_told_apart(version: object, newer: bool) -> None:
+    with pytest.raises(MessageRejected, match="has version") as rejected:
+        unpack({"version": version, "request": {"prompt": "a"}}, "j")
+    assert isinstance(rejected.value, NewerMessage) is newer
