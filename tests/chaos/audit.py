@@ -30,6 +30,7 @@ _MAY_REMAIN: Final = (
     "{namespace}:catalogue",
     "{namespace}:dead",
     "{namespace}:outbox:log",
+    "{namespace}:outbox:answered",  # at most 10,000 receivers; see docs/redis.md
 )
 
 
