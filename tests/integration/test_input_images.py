@@ -27,6 +27,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.interface import InitImage, Shape
+from imagefleet.worker.images.file_structure import count_jpeg_scans
 from imagefleet.worker.jobs.attempt import plan_attempt
 from imagefleet.worker.jobs.input_images import MAX_BYTES, InputImages
 from imagefleet.worker.outbound.address_policy import AllowList
@@ -57,6 +58,14 @@ def _bomb() -> bytes:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
     )
+
+
+def _jpeg_of_many_scans(scans: int, size: tuple[int, int] = (640, 640)) -> bytes:
+    """Return a progressive JPEG whose last scan is repeated until there are `scans`."""
+    flat = _random_image(11, (8, 8)).resize(size, Image.Resampling.NEAREST)
+    data = _file(flat, "JPEG", progressive=True, quality=30)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + (scans - count_jpeg_scans(data)) * last + data[-2:]
 
 
 @pytest.fixture
@@ -159,6 +168,50 @@ def test_an_unusable_image_is_refused_with_the_reason(
         pytest.raises(error, match=f"^image: .*({message})"),
     ):
         fetch(image=f"{image_server.url}/a")
+
+
+def test_a_jpeg_of_too_many_scans_is_refused_without_decoding_it(
+    fetch: Callable[..., InitImage], store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("bomb.jpeg", _jpeg_of_many_scans(5_000), "image/jpeg")
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("it was opened"))
+    with pytest.raises(InvalidInput, match=r"^image: .* has 5,000 scans; must have at most 100$"):
+        fetch(image="bomb.jpeg")
+
+
+@pytest.mark.parametrize(("kind", "part"), [("JPEG", "segments"), ("PNG", "chunks")])
+def test_an_image_of_a_million_parts_is_refused_without_decoding_it(
+    fetch: Callable[..., InitImage],
+    store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    part: str,
+) -> None:
+    data = _file(_random_image(11), kind)
+    start, filler = (2, b"\xff\xfe\0\2") if kind == "JPEG" else (33, b"\0\0\0\0abCdcrc4")
+    store.put("bomb", data[:start] + 1_000_000 * filler + data[start:], "image/png")
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("it was opened"))
+    with pytest.raises(InvalidInput, match=f"^image: .* has more than 10,000 {part}$"):
+        fetch(image="bomb")
+
+
+def test_an_ordinary_progressive_jpeg_is_read(
+    fetch: Callable[..., InitImage], store: ObjectStore
+) -> None:
+    data = _file(_random_image(12, (640, 640)), "JPEG", progressive=True)
+    assert 1 < count_jpeg_scans(data) <= 20
+    store.put("a.jpeg", data, "image/jpeg")
+    store.put("most.jpeg", _jpeg_of_many_scans(100), "image/jpeg")
+    assert fetch(image="a.jpeg").pixels.shape == (32, 64, 3)
+    assert fetch(image="most.jpeg").pixels.shape == (32, 64, 3)
+
+
+def test_only_scans_of_the_image_itself_are_counted() -> None:
+    thumbnail = b"Exif\0\0" + 200 * b"\xff\xda"
+    data = _file(_random_image(13), "JPEG", exif=thumbnail)
+    assert data.count(b"\xff\xda") > 200
+    assert count_jpeg_scans(data) == 1
+    assert count_jpeg_scans(data + data) == 1, "what follows the end of the image is not decoded"
 
 
 def test_a_server_that_stalls_ends_at_the_time_limit(fetch: Callable[..., InitImage]) -> None:

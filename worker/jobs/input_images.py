@@ -10,6 +10,7 @@ import logging
 import ssl
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -29,11 +30,14 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import InitImage, Shape
+from imagefleet.worker.images.file_structure import check_structure
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
 from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, send_http_request
 
 log = logging.getLogger(__name__)
+# Pillow prints a warning for each damaged tag of a file, and a file may have 65,535 of them.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 MAX_BYTES: Final = 20_000_000
 MAX_PIXELS: Final = 40_000_000
@@ -143,6 +147,7 @@ class InputImages:
         if len(data) > MAX_BYTES:
             raise InvalidInput(f"{field}: must be at most {MAX_BYTES:,} bytes")
         try:
+            check_structure(data)
             with self._decoding, Image.open(BytesIO(data), formats=_FORMATS) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise InvalidInput(
