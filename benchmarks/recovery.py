@@ -145,12 +145,14 @@ def _restarts(server: LocalRedisServer, folder: Path, pair: int) -> list[float]:
         victim = start()
         for _ in range(ROUNDS):
             jobs = client.submit_many(["p"] * CAPACITY, num_inference_steps=100)
-            _wait_until(jobs, lambda deliveries, state: state is State.RUNNING)
+            _wait_until(client, jobs, lambda deliveries, state: state is State.RUNNING)
             other = start()
             time.sleep(random.uniform(0, DEFAULT_LEASE_S / 4))  # any moment between two renewals
             killed_at = time.time()
             victim.kill()
-            _wait_until(jobs, lambda deliveries, state: deliveries == 2 and state is State.RUNNING)
+            _wait_until(
+                client, jobs, lambda deliveries, state: deliveries == 2 and state is State.RUNNING
+            )
             waits += [
                 (status.started_at or 0) - killed_at
                 for status in client.statuses(job.id for job in jobs)
@@ -163,10 +165,12 @@ def _restarts(server: LocalRedisServer, folder: Path, pair: int) -> list[float]:
     return waits
 
 
-def _wait_until(jobs: Sequence[Job], condition: Callable[[int, State], bool]) -> None:
+def _wait_until(
+    client: Client, jobs: Sequence[Job], condition: Callable[[int, State], bool]
+) -> None:
     deadline = time.monotonic() + 60
     while True:
-        found = jobs[0].client.statuses(job.id for job in jobs)
+        found = client.statuses(job.id for job in jobs)
         if all(condition(status.deliveries, status.state) for status in found):
             return
         assert time.monotonic() < deadline, [status.state for status in found]

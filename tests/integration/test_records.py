@@ -67,7 +67,7 @@ def test_an_id_is_refused_for_other_parameters_without_telling_the_stored_ones(
 
 def _set_field(client: redis.Redis, key: str, field: str, **changes: object) -> None:
     """Change parts of a JSON field, as a newer release may."""
-    stored = json.loads(client.hget(key, field) or "{}")  # type: ignore[arg-type]
+    stored = json.loads(client.hget(key, field) or "{}")
     client.hset(key, field, json.dumps({**stored, **changes}))
 
 
