@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.redis_client import sentinel
+from imagefleet.shared.redis_client import address, sentinel
 
 ENV_PREFIX = "IMAGEFLEET_"
 
@@ -57,6 +57,7 @@ class Settings(BaseSettings):
                 ) from None
             if port == 0:
                 raise ValueError("must not name port 0")
+        address.parse_options(text)
         return url
 
     @classmethod

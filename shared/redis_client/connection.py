@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from imagefleet.shared.errors import BrokerUnavailable, ConfigurationError
 from imagefleet.shared.redis_client import sentinel
+from imagefleet.shared.redis_client.address import SECONDS, move_credentials, set_database
 
 if TYPE_CHECKING:  # importing redis takes 0.25 s, which importing imagefleet must not
     from redis import Redis
@@ -42,12 +43,17 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
         "socket_connect_timeout": 5,
         "health_check_interval": 30,
     }
-    if not url.startswith("unix:"):
+    if url.startswith("unix:"):
+        from imagefleet.shared.redis_client.unix_connection import UnixConnection
+
+        options["connection_class"] = UnixConnection
+    else:
         options["socket_keepalive"] = True
     try:
         if url.startswith(sentinel.SCHEME):
             return sentinel.connect(url, options)
-        return redis.Redis.from_url(url, **options)
+        address, given = move_credentials(url)
+        return redis.Redis.from_url(f"{address}?{urlencode(given)}", **options)
     except ValueError as error:
         raise ConfigurationError(f"IMAGEFLEET_REDIS_URL: {error}") from None
 
@@ -99,12 +105,15 @@ def celery_url(url: str) -> str:
     """Return the same address in the spelling of kombu and Celery's result backend."""
     if url.startswith(sentinel.SCHEME):
         return sentinel.Address.parse(url).celery_url()
-    address, _, query = url.partition("?")
-    options = dict(parse_qsl(query))
+    address, options = move_credentials(url)
+    for name in SECONDS:  # kombu and Celery would take them for texts
+        options.pop(name, None)
     if url.startswith("unix://"):
         address = "redis+socket://" + address.removeprefix("unix://")
         if "db" in options:
             options["virtual_host"] = options.pop("db")
+    elif "db" in options:
+        address = set_database(address, options.pop("db"))
     if url.startswith("rediss://"):
         options.setdefault("ssl_cert_reqs", "required")
     return address + (f"?{urlencode(options)}" if options else "")

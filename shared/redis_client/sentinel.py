@@ -36,7 +36,13 @@ class Address:
         username, _, password = credentials.partition(":")
         options = dict(parse_qsl(query))
         db, sentinel_password = options.pop("db", "0"), options.pop("sentinel_password", None)
-        if not hosts or not service or "/" in service or not db.isdecimal() or options:
+        for name in options:
+            shown = name[:40].encode("ascii", "backslashreplace").decode()
+            raise ValueError(
+                f"has the unknown option {shown!r}; a sentinel:// address may have db, "
+                "sentinel_password"
+            )
+        if not hosts or not service or "/" in service or not db.isdecimal():
             raise ValueError("must look like sentinel://host:26379,host2:26379/service?db=0")
         return cls(
             hosts=tuple(_parse_host(text) for text in hosts.split(",")),

@@ -2,7 +2,9 @@
 
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.request import JobRequest, pack
-from imagefleet.shared.redis_client.connection import celery_url, connect
+from imagefleet.shared.redis_client.connection import RETRY_FOREVER, celery_url, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.certificates import make_certificate
 from tests.support.jobs import finish
@@ -164,6 +166,78 @@ def test_a_job_for_a_model_whose_workers_start_later_waits_for_them(
     start()
     assert producer.submit("b").result(timeout=60).images
     assert early.status().state is State.QUEUED
+
+
+def _keep_busy(server: LocalRedisServer) -> threading.Thread:
+    """Run a script without end, until SCRIPT KILL."""
+
+    def run() -> None:
+        with connect(server.url, retries=0) as client, suppress(redis.ResponseError):
+            client.eval("while true do end", 0)  # SCRIPT KILL makes it an error
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_failed_health_check_over_a_unix_socket_is_retried(own_redis: LocalRedisServer) -> None:
+    admin = connect(own_redis.url, retries=0)
+    admin.config_set("lua-time-limit", "1")
+    client = connect(f"{own_redis.url}?health_check_interval=1", retries=RETRY_FOREVER)
+    client.ping()
+    time.sleep(1.1)  # so that the next command checks the connection first
+    script = _keep_busy(own_redis)
+    until(lambda: _is_busy(admin))
+    threading.Timer(1, admin.script_kill).start()
+    client.set("a", "1")
+    script.join(timeout=60)
+    assert admin.get("a") == "1"
+
+
+def _is_busy(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
+
+
+def test_a_worker_survives_a_busy_server_on_a_unix_socket(
+    start: StartWorker, own_redis: LocalRedisServer, namespace: str
+) -> None:
+    admin = connect(own_redis.url, retries=0)
+    admin.config_set("lua-time-limit", "1")
+    url = f"{own_redis.url}?health_check_interval=1"
+    worker = start(IMAGEFLEET_REDIS_URL=url, IMAGEFLEET_LEASE_S="8")
+    producer = Client(own_redis.url, namespace=namespace)
+    assert _all_succeed(producer, [producer.submit("a")])
+    script = _keep_busy(own_redis)
+    until(lambda: _is_busy(admin))
+    time.sleep(4)
+    admin.script_kill()
+    script.join(timeout=60)
+    assert _all_succeed(producer, [producer.submit("b")])
+    assert worker.process.poll() is None, worker.output()
+
+
+@pytest.mark.parametrize("place", ["user", "option"])
+def test_a_password_over_a_unix_socket_may_be_an_option(
+    start: StartWorker, own_redis: LocalRedisServer, namespace: str, place: str
+) -> None:
+    connect(own_redis.url).config_set("requirepass", "p@ss?")
+    path = own_redis.url.removeprefix("unix://")
+    secret = "p%40ss%3F"
+    urls = {
+        "user": f"unix://:{secret}@{path}?db=1",
+        "option": f"unix://{path}?db=1&password={secret}",
+    }
+    worker = start(IMAGEFLEET_REDIS_URL=urls[place])
+    producer = Client(urls[place], namespace=namespace)
+    job = producer.submit("a")
+    assert _all_succeed(producer, [job])
+    with Celery(backend=celery_url(urls[place]), set_as_current=False) as app:
+        assert AsyncResult(job.id, app=app).get(timeout=60)["images"]
+    assert worker.terminate() == 0
 
 
 def _make_done_counter(producer: Client, jobs: list[Job]) -> Callable[[], int]:

@@ -9,7 +9,7 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.celery_message import job_message
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.redis_client.connection import celery_url, transport_options
+from imagefleet.shared.redis_client.connection import celery_url, connect, transport_options
 from imagefleet.shared.redis_client.sentinel import Address
 from imagefleet.shared.settings import Settings
 from imagefleet.worker.engine.interface import ImageSpec, InitImage
@@ -19,7 +19,13 @@ from imagefleet.worker.engine.interface import ImageSpec, InitImage
     ("ours", "celery"),
     [
         ("redis://localhost:6379/0", "redis://localhost:6379/0"),
-        ("redis://:p@h/0?health_check_interval=2", "redis://:p@h/0?health_check_interval=2"),
+        ("redis://:p@h/0?health_check_interval=2", "redis://:p@h/0"),
+        ("redis://h/0?password=p%40ss", "redis://:p%40ss@h/0"),
+        ("redis://h:1?db=2&username=u&password=p", "redis://u:p@h:1/2"),
+        (
+            "unix:///run/redis.sock?password=p&db=3",
+            "redis+socket://:p@/run/redis.sock?virtual_host=3",
+        ),
         ("rediss://:p@h:6379/0", "rediss://:p@h:6379/0?ssl_cert_reqs=required"),
         ("rediss://h/0?ssl_cert_reqs=none", "rediss://h/0?ssl_cert_reqs=none"),
         ("unix:///run/redis.sock", "redis+socket:///run/redis.sock"),
@@ -42,6 +48,30 @@ def test_celery_gets_the_sentinel_service_as_an_option() -> None:
 def test_celery_gets_the_sentinels_password_as_an_option() -> None:
     options = transport_options("sentinel://:pw@a/fleet?sentinel_password=sp")
     assert options["sentinel_kwargs"] == {"password": "sp"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("redis://h/0?pasword=hunter2", "has the unknown option 'pasword'; a redis:// address may"),
+        ("redis://h/0?ssl_ca_certs=/a", "has the unknown option 'ssl_ca_certs'"),
+        ("unix:///run/a.sock?decode_responses=no", "has the unknown option 'decode_responses'"),
+        ("unix:///run/a.sock?db=one", "the number of a database as its option db"),
+        ("unix://?db=1", "must name a socket"),
+        ("redis://h/0?db=1&db=2", "has the option db twice"),
+        ("redis://h/0?socket_timeout=nan", "a number of seconds"),
+        ("redis://h/0?health_check_interval=2.5", "must have whole seconds"),
+        ("rediss://h/0?ssl_cert_reqs=perhaps", "one of required, optional, none"),
+        ("rediss://h/0?ssl_ca_certs=", "must have a value for its option ssl_ca_certs"),
+        ("sentinel://a/fleet?bd=1", "has the unknown option 'bd'; a sentinel:// address may have"),
+    ],
+)
+def test_a_wrong_option_of_an_address_is_refused_and_named(wrong: str, sentence: str) -> None:
+    for use in (lambda: Settings.load(redis_url=wrong), lambda: connect(wrong)):
+        with pytest.raises(ConfigurationError) as refused:
+            use()
+        assert sentence in str(refused.value)
+        assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
