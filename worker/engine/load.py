@@ -55,7 +55,8 @@ def load_engine(
         devices: The number of local devices to use; on CPU as many virtual devices are made. None:
             all devices, on CPU 8 virtual devices.
         dtype: `float32` or `bfloat16`. None: bfloat16 on accelerators, float32 on CPU.
-        cache_dir: The folder for compiled programs. It is made private to this user.
+        cache_dir: The folder for compiled programs. It is made private to this user, and refused if
+            another user could put programs there.
         shared_executables: Where hosts share executables. None: nowhere.
         max_num_inference_steps: The number of steps of the longest schedule.
         safety_checker: Whether to run the model's safety checker, if it has one.

@@ -11,7 +11,7 @@ from typing import Final
 import jax
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.engine.compile.private_folder import make_private
 
 _COMPILED: Final = "/jax/core/compile/backend_compile_duration"
 _CACHE_HIT: Final = "/jax/compilation_cache/cache_hits"
@@ -21,15 +21,9 @@ def use_cache(folder: Path) -> None:
     """Store compiled programs in `folder`. It is made private to this user, since they are code.
 
     Raises:
-        ConfigurationError: the folder cannot be created, or its mode cannot be set.
+        ConfigurationError: other users could write there, or the folder cannot be created.
     """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cache_dir {folder} cannot be created or made private: {error}"
-        ) from error
+    make_private(folder)
     for option, value in (
         ("jax_compilation_cache_dir", str(folder)),
         ("jax_persistent_cache_min_compile_time_secs", 0.0),
