@@ -104,6 +104,7 @@ requirements: ## pin again: newest versions that pyproject.toml allows, by hash,
 	$(PIN) --upgrade --extra dev pyproject.toml -o requirements/dev.txt
 	$(PIN) -c requirements/dev.txt --extra demo pyproject.toml -o requirements/demo.txt
 	$(PIN) -c requirements/dev.txt --extra worker pyproject.toml -o requirements/worker.txt
+	$(PIN) -c requirements/worker.txt --extra tpu pyproject.toml -o requirements/tpu.txt
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -11,7 +11,9 @@ from unittest import mock
 from imagefleet.producer.demo.local_http import LocalServer
 from tests.support.files import files_below
 
-_COMMIT = "0" * 40
+COMMIT = "0" * 40
+TAG = "v1"
+"""A revision of the repository beside `main` and its commit."""
 _FILE_URL = "/{repo_id}/resolve/{revision}/{filename}"
 
 
@@ -44,16 +46,16 @@ class _Repository:
         if path.startswith(f"/api/models/{self._name}/tree/"):
             tree = [{"type": "file", "path": name, "size": 1, "oid": "0"} for name in self._files]
             return json.dumps(tree).encode(), "application/json"
-        if path.startswith(f"/api/models/{self._name}"):
-            about = {"id": self._name, "sha": _COMMIT}
-            return json.dumps(about).encode(), "application/json"
+        about = f"/api/models/{self._name}"
+        if path in (about, *(f"{about}/revision/{name}" for name in ("main", TAG, COMMIT))):
+            return json.dumps({"id": self._name, "sha": COMMIT}).encode(), "application/json"
         if (name := self.file(path)) is None:
             return None
         return (self._folder / name).read_bytes(), "application/octet-stream"
 
     def file(self, path: str) -> str | None:
         """Return the name of the file that a download path asks for, or None."""
-        name = path.removeprefix(f"/{self._name}/resolve/{_COMMIT}/")
+        name = path.removeprefix(f"/{self._name}/resolve/{COMMIT}/")
         return name if name in self._files else None
 
 
@@ -83,7 +85,7 @@ def _handler(repository: _Repository, fetched: list[str]) -> type[BaseHTTPReques
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))
             self.send_header("etag", f'"{hashlib.sha256(body).hexdigest()}"')
-            self.send_header("x-repo-commit", _COMMIT)
+            self.send_header("x-repo-commit", COMMIT)
             self.end_headers()
             return body
 

@@ -26,6 +26,30 @@ def test_every_foreign_image_is_pinned() -> None:
     assert all(re.search(r":\d+\.\d+", image) for image in images)
 
 
+def test_the_image_installs_only_packages_pinned_by_hash() -> None:
+    text = (ROOT / "deploy/Dockerfile").read_text().replace("\\\n", " ")
+    installs = re.findall(r"pip install [^&\n]*", text)
+    assert len(installs) == 3
+    assert all("--require-hashes" in each or "--no-deps" in each for each in installs)
+    for name in ("worker", "tpu", "build"):
+        pins = _pins(name)
+        assert pins
+        assert all("--hash=sha256:" in pin for pin in pins.values())
+
+
+def test_a_worker_on_tpus_has_the_packages_of_every_worker_and_the_runtime() -> None:
+    worker, tpu = _pins("worker"), _pins("tpu")
+    assert worker.items() <= tpu.items()
+    assert any(name.startswith("libtpu==") for name in tpu)
+
+
+def _pins(name: str) -> dict[str, str]:
+    """Return the hashes in a file of requirements, by package, version and marker."""
+    lines = (ROOT / f"requirements/{name}.txt").read_text().replace("\\\n", " ").splitlines()
+    assert not any("://" in line or line.startswith("-") for line in lines)
+    return {pin.strip(): hashes for pin, _, hashes in (line.partition("  ") for line in lines)}
+
+
 def test_redis_persists_every_acknowledged_write() -> None:
     command = SERVICES["redis"]["command"]
     assert "--appendfsync always" in command

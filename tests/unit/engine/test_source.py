@@ -58,6 +58,36 @@ def test_only_the_files_that_are_read_are_downloaded(checkpoint: Path, tmp_path:
     assert announced_name(MODEL, folder) == MODEL
 
 
+@pytest.mark.parametrize("name", [MODEL, f"{MODEL}@main", f"{MODEL}@{model_hub.TAG}"])
+def test_a_model_without_a_commit_is_found_with_one_warning_that_names_it(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    with model_hub.serve_repository(MODEL, checkpoint, tmp_path / "cache"):
+        folder = find_checkpoint(name)
+    [warning] = [each for each in caplog.messages if "names no commit" in each]
+    assert f"IMAGEFLEET_MODEL={MODEL}@{model_hub.COMMIT}" in warning
+    assert announced_name(name, folder) == MODEL
+
+
+def test_a_model_with_a_commit_is_found_without_a_warning(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"{MODEL}@{model_hub.COMMIT}"
+    with model_hub.serve_repository(MODEL, checkpoint, tmp_path / "cache"):
+        folder = find_checkpoint(name)
+    assert folder.name == model_hub.COMMIT
+    assert announced_name(name, folder) == MODEL
+    assert not [each for each in caplog.messages if "names no commit" in each]
+
+
+def test_the_error_names_an_unknown_revision(checkpoint: Path, tmp_path: Path) -> None:
+    with (
+        model_hub.serve_repository(MODEL, checkpoint, tmp_path / "cache"),
+        pytest.raises(CheckpointError, match=f"model '{MODEL}@v9' is not a folder and could not"),
+    ):
+        find_checkpoint(f"{MODEL}@v9")
+
+
 def test_half_precision_is_downloaded_if_there_is_nothing_else(
     checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ The input is the model's name, the output a folder in diffusers' layout. From th
 only the files that this engine reads: no pickles, and no second copy of the same weights.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,12 @@ from imagefleet.worker.engine.checkpoint.files import (
     weight_files,
 )
 
+log = logging.getLogger(__name__)
+
 BUNDLED: Final = ("shapes",)
+
+_HUB_NAME: Final = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-][\w./-]*))?")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 _METADATA_PATTERNS: Final = (
     "model_index.json",
@@ -34,42 +40,50 @@ _FP16: Final = ".fp16"
 def find_checkpoint(model: str) -> Path:
     """Return the folder of a model. Download the model if it is a Hub id.
 
+    A Hub id may end in `@` and a revision. A warning says so if it does not name a commit, since
+    the files could then be others at the next start.
+
     Raises:
         CheckpointError: The folder or repository does not exist, or the Hub is unreachable.
     """
     if model in BUNDLED:
         folder = Path(imagefleet.worker.__file__).parent / "bundled" / model
-    elif (local := Path(model).expanduser()).is_dir() or not re.fullmatch(
-        r"[\w.-]+/[\w.-]+", model
-    ):
+    elif (local := Path(model).expanduser()).is_dir() or not (hub := _HUB_NAME.fullmatch(model)):
         folder = local
     else:
-        folder = _download(model)
+        folder = _download(hub["id"], hub["revision"])
+        if not _COMMIT.fullmatch(hub["revision"] or ""):
+            log.warning(
+                "model %s names no commit, so the Hub may send other files at the next start; "
+                "set IMAGEFLEET_MODEL=%s@%s",
+                *(model, hub["id"], folder.name),
+            )
     if not (folder / "model_index.json").is_file():
         fault = "has no model_index.json" if folder.is_dir() else "is not a folder"
         raise CheckpointError(
             f"model {model!r}: {folder} {fault}; give `shapes`, a folder in diffusers' layout, "
-            "or a Hub id like CompVis/stable-diffusion-v1-4"
+            "or a Hub id like CompVis/stable-diffusion-v1-4, perhaps with @revision"
         )
     return folder
 
 
 def announced_name(model: str, folder: Path) -> str:
-    """Return the model's name for producers: `shapes`, the Hub id, or the folder's name."""
+    """Return the model's name for producers: `shapes`, the Hub id without its revision, or the
+    folder's name."""
     if model in BUNDLED:
         return model
     is_folder = Path(model).expanduser().resolve() == folder.resolve()
-    return folder.resolve().name if is_folder else model
+    return folder.resolve().name if is_folder else model.partition("@")[0]
 
 
-def _download(repository: str) -> Path:
-    folder = _snapshot(repository, _METADATA_PATTERNS)
+def _download(repository: str, revision: str | None) -> Path:
+    folder = _snapshot(repository, revision, _METADATA_PATTERNS)
     if not (folder / "model_index.json").is_file():
         return folder
     networks = network_folders(read_json(folder / "model_index.json"))
-    _snapshot(repository, _weight_patterns(networks, variant=""))
+    _snapshot(repository, revision, _weight_patterns(networks, variant=""))
     if incomplete := [network for network in networks if not _has_weights(folder / network)]:
-        _snapshot(repository, _weight_patterns(incomplete, variant=_FP16))
+        _snapshot(repository, revision, _weight_patterns(incomplete, variant=_FP16))
     return folder
 
 
@@ -94,14 +108,16 @@ def _has_weights(network: Path) -> bool:
         return False
 
 
-def _snapshot(repository: str, patterns: Sequence[str]) -> Path:
+def _snapshot(repository: str, revision: str | None, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(repository, allow_patterns=list(patterns)))
+        folder = snapshot_download(repository, revision=revision, allow_patterns=list(patterns))
+        return Path(folder)
     except Exception as error:  # httpx, huggingface_hub and the file system raise their own
+        name = repository if revision is None else f"{repository}@{revision}"
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise CheckpointError(
-            f"model {repository!r} is not a folder and could not be downloaded from the Hub "
+            f"model {name!r} is not a folder and could not be downloaded from the Hub "
             f"({type(error).__name__}: {reason}); check the name, the network and HF_TOKEN"
         ) from error
