@@ -21,6 +21,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.bulk.context import ShardContext
+from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.bulk.run_recovery import RunRecovery
 from imagefleet.worker.devices.device_loop import DeviceLoop
 from imagefleet.worker.devices.health import HealthCheck
@@ -55,6 +56,8 @@ class Stores:
     images: ObjectStore
     executables: ObjectStore | None
     """Executables that the workers share; None: each worker keeps its own."""
+    destinations: DestinationPolicy
+    """Where datasets may be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +96,13 @@ def open_stores(settings: WorkerSettings) -> Stores:
     """Open the stores without connecting to them.
 
     Raises:
-        ConfigurationError: the address of a store is not valid.
+        ConfigurationError: the address of a store, or an allowed destination, is not valid.
     """
     shared = settings.programs_url
     return Stores(
         images=open_store(settings.storage_url),
         executables=None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL"),
+        destinations=DestinationPolicy.parse(settings.storage_url, settings.bulk_allow),
     )
 
 
@@ -152,7 +156,9 @@ class _Builder:
             ),
             lease_keeper=self._build_lease_keeper(),
             progress=self._progress,
-            run_recovery=RunRecovery(shards.runs, self._settings.bulk_stalled_s),
+            run_recovery=RunRecovery(
+                shards.runs, self._settings.bulk_stalled_s, shards.destinations
+            ),
             offers=OfferRegistry(self._retrying_client, self._settings.namespace),
             delivery=delivery,
         )
@@ -180,6 +186,7 @@ class _Builder:
             checkpoint_s=settings.bulk_checkpoint_s,
             storage_retry_s=settings.storage_retry_s,
             max_deliveries=settings.max_deliveries,
+            destinations=self._stores.destinations,
         )
 
     def _build_dispatcher(self) -> Dispatcher:

@@ -37,7 +37,7 @@ class Lifecycle:
     def __init__(self, settings: WorkerSettings) -> None:
         """
         Raises:
-            ConfigurationError: the address of a store is not valid.
+            ConfigurationError: the address of a store, or an allowed destination, is not valid.
         """
         self.settings = settings
         self._stores = open_stores(settings)

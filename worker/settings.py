@@ -158,6 +158,12 @@ class WorkerSettings(Settings):
         description="Seconds without progress after which one worker searches a dataset for shards "
         "that Redis lost. The time doubles with each search, up to 10 minutes.",
     )
+    bulk_allow: CommaSeparated = Field(
+        default=(),
+        description="S3 endpoints and folders where datasets may be written, as in "
+        "`https://minio:9000,/mnt/datasets`, beside AWS and the endpoint of `storage_url`. "
+        "Default: none, or every folder if `storage_url` is one.",
+    )
     watchdog_s: float = Field(
         default=300.0,
         ge=1,
@@ -183,7 +189,7 @@ class WorkerSettings(Settings):
         "reach, as in `127.0.0.1,10.0.0.0/8`. Default: public addresses only.",
     )
 
-    @field_validator("shapes", "callback_allow", mode="before")
+    @field_validator("shapes", "callback_allow", "bulk_allow", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):

@@ -13,8 +13,9 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage.base import ObjectStore, StoredObject
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.shared.text import mask_credentials
 
-__all__ = ["ObjectStore", "StoredObject", "open_store"]
+__all__ = ["ObjectStore", "StoredObject", "endpoint_of", "folder_of", "open_store"]
 
 _FORMS: Final = "file:///folder, file://./folder, s3://bucket/prefix or memory://"
 _S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
@@ -33,7 +34,22 @@ def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore
         return _open_s3(url, setting)
     if url == "memory://":
         return MemoryStore()
-    raise ConfigurationError(f"{setting}={url!r}: must be {_FORMS}")
+    raise ConfigurationError(f"{setting}={mask_credentials(url)!r}: must be {_FORMS}")
+
+
+def folder_of(url: str) -> Path | None:
+    """Return the folder of a `file://` address; None for another address."""
+    scheme, separator, rest = url.partition("://")
+    return _folder(rest, url) if separator and scheme == "file" else None
+
+
+def endpoint_of(url: str) -> str | None:
+    """Return the `endpoint_url` of an `s3://` address; None for AWS's own."""
+    return _options(url).get("endpoint_url")
+
+
+def _options(url: str) -> dict[str, str]:
+    return {name: values[-1] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
 def _folder(rest: str, setting: str) -> Path:
@@ -52,12 +68,17 @@ def _open_s3(url: str, setting: str) -> ObjectStore:
     except ImportError as error:
         raise ConfigurationError(f"s3:// needs {error.name}: install imagefleet[worker]") from error
     parts = urlsplit(url)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    options = _options(url)
     if unknown := sorted(options.keys() - _S3_OPTIONS):
         known = ", ".join(sorted(_S3_OPTIONS))
         raise ConfigurationError(f"{setting}: there is no option {unknown[0]}, only {known}")
-    if not parts.netloc or "@" in parts.netloc:
-        raise ConfigurationError(f"{setting}: must be s3://bucket/prefix, without credentials")
+    if "@" in unquote(url):  # anywhere: a secret that is not percent-encoded may hold a / or a ?
+        raise ConfigurationError(
+            f"{setting}: must be s3://bucket/prefix[?endpoint_url=…] without credentials; set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
+        )
+    if not parts.netloc:
+        raise ConfigurationError(f"{setting}: must be s3://bucket/prefix")
     return S3Store(
         parts.netloc,
         unquote(parts.path),

@@ -25,9 +25,10 @@ from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.worker.bulk.run_recovery import RunRecovery
-from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.claims import Claims
 from tests.integration.conftest import MakeClaims
-from tests.support.datasets import RUN, SHARDS, Dataset, planned_dataset
+from tests.support.datasets import ANY_FOLDER, RUN, SHARDS, Dataset, planned_dataset
 from tests.support.processes import StartWorker, until
 
 PROMPTS = [f"prompt {n}" for n in range(30)]
@@ -302,11 +303,11 @@ def test_a_host_that_cannot_open_a_destination_leaves_the_run_to_another(
 ) -> None:
     """The folder is not mounted on the first host."""
     mounted = dataset.folder.rename(dataset.folder.with_name("elsewhere"))
-    RunRecovery(dataset.runs, 30).recover_stalled_runs()
+    RunRecovery(dataset.runs, 30, ANY_FOLDER).recover_stalled_runs()
     assert "cannot be recovered here" in caplog.text
     mounted.rename(dataset.folder)
     _allow_next_search(client, namespace)
-    RunRecovery(dataset.runs, 30).recover_stalled_runs()
+    RunRecovery(dataset.runs, 30, ANY_FOLDER).recover_stalled_runs()
     assert _states(dataset) == [State.QUEUED] * 2
 
 
@@ -318,7 +319,7 @@ def test_a_hanging_destination_does_not_block_other_runs(
     pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)
     runs, stalled_s = dataset.runs, 1
-    recovery = RunRecovery(runs, stalled_s)
+    recovery = RunRecovery(runs, stalled_s, ANY_FOLDER)
     runs.start(replace(RUN, destination=(tmp_path / "hangs").as_uri()))
     try:
         for _ in range(3):
@@ -337,7 +338,7 @@ def test_an_error_does_not_end_the_recovery_thread(
 ) -> None:
     """Redis returns an error until the next search, which creates the set again."""
     client.mset({f"{namespace}:bulk:looked": 1, f"{namespace}:bulk:still": "no set"})
-    recovery = RunRecovery(dataset.runs, 0.1)
+    recovery = RunRecovery(dataset.runs, 0.1, ANY_FOLDER)
     recovery.start()
     try:
         until(lambda: "the search for stalled runs failed" in caplog.text)
@@ -366,7 +367,7 @@ def test_recovery_sends_no_shard_whose_files_are_being_deleted(
         def slow(*_: object) -> None:
             client.hincrby(f"{namespace}:bulk:{run.id}", "moved_at", -20)
             _allow_next_search(client, namespace)
-            RunRecovery(runs, 30).recover_stalled_runs()
+            RunRecovery(runs, 30, ANY_FOLDER).recover_stalled_runs()
             seen.extend(shard.state for shard in runs.shards(run.id))
 
         monkeypatch.setattr(FolderStore, "delete", slow)
@@ -390,7 +391,7 @@ def test_recovery_continues_after_runs_that_cannot_be_recovered(
     for run in (gone, other, dataset.run):
         runs.start(run)
         _make_stalled(client, namespace, 31, run.id)
-    RunRecovery(runs, 30).recover_stalled_runs()
+    RunRecovery(runs, 30, ANY_FOLDER).recover_stalled_runs()
     assert _states(dataset) == [State.QUEUED] * 2
     assert runs.shards("gone") == runs.shards("other") == []
     assert "gone/plan/plan.json is missing" in caplog.text
@@ -453,7 +454,7 @@ def test_the_shards_of_a_run_that_waits_in_queues_are_not_sent_twice(
         make_claims("host").claim([group], 1, max_messages=1)
     waiting = client.lrange(queue, 0, -1)
     client.hset(f"{namespace}:bulk:{dataset.run.id}", "moved_at", 0)
-    RunRecovery(dataset.runs, 30).recover_stalled_runs()
+    RunRecovery(dataset.runs, 30, ANY_FOLDER).recover_stalled_runs()
     assert client.hexists(f"{namespace}:bulk:{dataset.run.id}", "looked_at")
     assert client.lrange(queue, 0, -1) == waiting
 

@@ -20,9 +20,9 @@ from imagefleet.worker.bulk.context import ShardContext
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.queues.claims import QueueGroup
+from imagefleet.worker.queues.claim_types import QueueGroup
 from tests.integration.conftest import MakeClaims
-from tests.support.datasets import Dataset, planned_dataset
+from tests.support.datasets import ANY_FOLDER, Dataset, planned_dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,7 @@ def host(
             checkpoint_s=1.0,
             storage_retry_s=0.0,
             max_deliveries=1,
+            destinations=ANY_FOLDER,
         )
         group = QueueGroup(name="x", queues=queues, bulk=True)
         yield _Host(dataset=dataset, context=context, queues=group)

@@ -59,7 +59,7 @@ def test_a_store_that_is_unavailable_for_a_while_only_delays_the_run(
         with FaultyS3(store) as door:
             place = f"s3://{BUCKET}/data?endpoint_url={door.endpoint_url}"
             run = producer.bulk(PROMPTS, place, shard_size=10)
-            worker = start(IMAGEFLEET_STORAGE_RETRY_S="1")
+            worker = start(IMAGEFLEET_STORAGE_RETRY_S="1", IMAGEFLEET_BULK_ALLOW=door.endpoint_url)
             worker.await_log("shard 00000 is requeued for other workers")
             assert not run.status().done
             store.available.set()

@@ -26,8 +26,11 @@ from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import open_store
+from imagefleet.worker.bulk.destinations import DestinationPolicy
 from tests.support.files import files_below
 
+ANY_FOLDER = DestinationPolicy.parse("file://./out", ())
+"""The policy of a worker whose store is a folder."""
 RUN = NewRun(
     id="0123456789abcdef",
     destination="file:///somewhere/",

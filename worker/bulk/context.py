@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.storage.retry import retry_while_unavailable
+from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.engine.interface import Engine
 from imagefleet.worker.queues.claims import Claims
@@ -28,6 +29,7 @@ class ShardContext:
     storage_retry_s: float
     """Seconds to retry while the store is unavailable."""
     max_deliveries: int
+    destinations: DestinationPolicy
 
     def retry_while_unavailable(self, act: Callable[[], T], what: str) -> T:
         """Call `act` until the store is available. Raise StorageUnavailable after the retry time.

@@ -21,6 +21,7 @@ from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
 from imagefleet.shared.errors import (
     CheckpointError,
     ImagefleetError,
+    InvalidRequest,
     LeaseLost,
     PlanDamaged,
     StorageDenied,
@@ -87,7 +88,7 @@ class _ShardMaker:
             self._context.backlog.reset_backoff()
         except LeaseLost:
             raise
-        except (PlanDamaged, TooManyDeliveries) as error:
+        except (InvalidRequest, PlanDamaged, TooManyDeliveries) as error:
             self.fail(error)
         except redis.RedisError as error:  # the shard is not the cause
             log.warning("shard %s is requeued, because Redis failed: %s", self.name, error)
@@ -116,7 +117,13 @@ class _ShardMaker:
 
     @cached_property
     def _store(self) -> ObjectStore:
-        """Return the store of the dataset. Raise ConfigurationError if this host cannot open it."""
+        """Return the store of the dataset.
+
+        Raises:
+            InvalidRequest: this worker may not write there. Nothing was opened.
+            ConfigurationError: this host cannot open it.
+        """
+        self._context.destinations.check(self._message.destination)
         return open_store(self._message.destination)
 
     def acknowledge(self) -> None:

@@ -17,6 +17,7 @@ from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.worker.bulk.destinations import DestinationPolicy
 
 log = logging.getLogger(__name__)
 
@@ -25,15 +26,17 @@ class RunRecovery:
     """Recovers stalled runs in a thread. Every worker has one; Redis gives a run to only
     one."""
 
-    def __init__(self, runs: RunRecords, stalled_s: float) -> None:
+    def __init__(self, runs: RunRecords, stalled_s: float, destinations: DestinationPolicy) -> None:
         """Create the thread without starting it.
 
         Args:
             stalled_s: seconds without a change after which a run counts as stalled. Also the time
                 that other runs wait if one run's destination does not answer.
+            destinations: decides where runs may be recovered.
         """
         self._runs = runs
         self._stalled_s = stalled_s
+        self._destinations = destinations
         self._in_progress: set[str] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="run-recovery", daemon=True)
@@ -87,6 +90,7 @@ class RunRecovery:
 
     def _recover(self, run: str) -> None:
         status = self._runs.get(run)
+        self._destinations.check(status.destination)
         store = open_store(status.destination)
         plan = _read_plan(run, store)
         if sent := self._runs.resend_lost(status.as_new_run, map(shard_to_send, plan.shards)):

@@ -1,0 +1,58 @@
+"""Make text from outside safe to print: in logs, terminals, records and error sentences.
+
+Text that a stranger wrote goes in; text that no terminal obeys and no log line is split by comes
+out. Addresses come out without their credentials. This module knows no other module.
+"""
+
+import re
+import unicodedata
+from typing import Final
+
+_ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Controls (C0, DEL, C1), halves of surrogate pairs, and separators of lines and paragraphs."""
+_BIDI: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of the text around them, so that it reads differently."""
+_CREDENTIALS: Final = re.compile(r"(?<=//)[^\s'\"]*@")
+"""Everything up to the last @: a password that is not percent-encoded may hold any character."""
+_SECRET_OPTION: Final = re.compile(
+    r"([?&;][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&\s'\"]+", re.IGNORECASE
+)
+_MASK: Final = "***"
+
+
+def printable(text: str, max_chars: int = 1_000) -> str:
+    """Return `text` with dangerous characters escaped as in Python, cut to `max_chars` characters.
+
+    Escaped are control characters, also line breaks, bidirectional controls and lone surrogates.
+    Text that is cut ends in `…`.
+    """
+    shown = "".join(map(_escape, text[: max_chars + 1]))
+    return shown if len(shown) <= max_chars else shown[: max(0, max_chars - 1)] + "…"
+
+
+def printable_lines(text: str) -> str:
+    """Return `text` as `printable` does, but with its line breaks and tabs, and uncut."""
+    return "".join(each if each in "\n\t" else _escape(each) for each in text)
+
+
+def printable_json(text: str) -> str:
+    """Return the JSON document `text` with dangerous characters as JSON's `\\u` escapes, uncut."""
+    return "".join(
+        f"\\u{ord(each):04x}" if each not in "\n\t" and _is_dangerous(each) else each
+        for each in text
+    )
+
+
+def mask_credentials(text: str) -> str:
+    """Return `text` with user, password and secret options of the addresses in it replaced."""
+    return _SECRET_OPTION.sub(rf"\1{_MASK}", _CREDENTIALS.sub(f"{_MASK}@", text))
+
+
+def _is_dangerous(character: str) -> bool:
+    return character in _BIDI or unicodedata.category(character) in _ESCAPED_CATEGORIES
+
+
+def _escape(character: str) -> str:
+    if not _is_dangerous(character):
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")

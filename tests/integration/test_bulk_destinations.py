@@ -1,0 +1,66 @@
+"""A shard that a producer sends to a place that is not the fleet's: the worker opens nothing."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+
+from imagefleet.shared.jobs.model import State
+from tests.support.datasets import Dataset, planned_dataset
+from tests.support.files import files_below
+from tests.support.processes import StartWorker, until
+
+AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_REGION": "x"}
+
+
+@pytest.fixture
+def dataset(client: redis.Redis, namespace: str, tmp_path: Path) -> Dataset:
+    return planned_dataset(tmp_path / "data", client, namespace, ["a cat"])
+
+
+def _failed(dataset: Dataset) -> dict[str, int]:
+    """Wait for the end of the run, and return the reasons of its failures."""
+    status = until(lambda: (now := dataset.runs.get(dataset.run.id)).done and now)
+    assert status.state is not State.SUCCEEDED
+    return dict(status.failures_by_reason)
+
+
+def test_a_worker_does_not_connect_to_an_endpoint_that_only_the_producer_names(
+    start: StartWorker, dataset: Dataset
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        place = f"s3://bucket/data?endpoint_url=http://127.0.0.1:{port}"
+        foreign = replace(dataset, run=replace(dataset.run, destination=place))
+        foreign.send()
+        worker = start(IMAGEFLEET_BULK_STALLED_S="1", **AWS)
+        assert _failed(foreign) == {"invalid_request": 1}
+        listener.settimeout(3)  # the recovery of stalled runs looks at the destination too
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    [line] = [line for line in worker.output().splitlines() if "shard 00000 failed" in line]
+    assert f"http://127.0.0.1:{port}" in line
+    assert "add it to IMAGEFLEET_BULK_ALLOW of the workers if it is yours" in line
+    assert "hunter2" not in worker.output()
+
+
+def test_a_worker_with_other_storage_does_not_write_to_a_folder_of_its_host(
+    start: StartWorker, dataset: Dataset, tmp_path: Path
+) -> None:
+    before = files_below(dataset.folder)
+    dataset.send()
+    worker = start(IMAGEFLEET_BULK_ALLOW=f"{tmp_path}/elsewhere")
+    assert _failed(dataset) == {"invalid_request": 1}
+    assert files_below(dataset.folder) == before
+    assert "this worker does not write to that folder" in worker.output()
+
+
+def test_a_folder_that_the_operator_names_may_be_written(
+    start: StartWorker, dataset: Dataset, tmp_path: Path
+) -> None:
+    dataset.send()
+    start(IMAGEFLEET_BULK_ALLOW=f"https://minio:9000,{tmp_path}")
+    until(dataset.is_finished)
+    assert dataset.runs.get(dataset.run.id).state is State.SUCCEEDED

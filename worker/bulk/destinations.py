@@ -1,0 +1,98 @@
+"""Decide in which destinations a worker writes datasets.
+
+The address of a destination goes in, which any producer may choose; nothing comes out, or an error
+that refuses it. Without this check a producer could send the worker, with the worker's credentials,
+to any server, or let it write to any folder of its host. This module opens nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from imagefleet.shared.errors import ConfigurationError, InvalidRequest
+from imagefleet.shared.storage import endpoint_of, folder_of
+from imagefleet.shared.text import mask_credentials
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DestinationPolicy:
+    """The endpoints and folders that the operator allows."""
+
+    endpoints: frozenset[str]
+    """`scheme://host:port` of S3 servers. AWS is always allowed."""
+    folders: tuple[Path, ...]
+    """Absolute, without symbolic links. Destinations may lie in them or below."""
+
+    @classmethod
+    def parse(cls, storage_url: str, allowed: Iterable[str]) -> Self:
+        """Return the policy of a worker whose images are stored at `storage_url`.
+
+        Allowed are the endpoint of `storage_url`, and the `allowed` endpoints and folders. If
+        `storage_url` is a folder and no folder is named, every folder is allowed: then producer and
+        worker share a host or a network folder.
+
+        Raises:
+            ConfigurationError: one of `allowed` is neither an endpoint nor a folder.
+        """
+        endpoints = {endpoint_of(storage_url)} if storage_url.startswith("s3:") else set()
+        folders = []
+        for entry in allowed:
+            if entry.startswith(("http://", "https://")):
+                endpoints.add(entry)
+            elif entry.startswith(("/", "./", "file://")):
+                folders.append((folder_of(entry) or Path(entry)).resolve())
+            else:
+                raise ConfigurationError(
+                    f"IMAGEFLEET_BULK_ALLOW: {mask_credentials(entry)!r} is neither an endpoint, "
+                    "as in https://minio:9000, nor a folder, as in /mnt/datasets"
+                )
+        if not folders and storage_url.startswith("file:"):
+            folders.append(Path("/"))
+        try:
+            known = frozenset(_normalised(each) for each in endpoints if each is not None)
+        except ValueError as error:
+            raise ConfigurationError(f"IMAGEFLEET_BULK_ALLOW: {error}") from None
+        return cls(endpoints=known, folders=tuple(folders))
+
+    def check(self, url: str) -> None:
+        """Raise InvalidRequest if a dataset at `url` is not allowed."""
+        try:
+            reason = self._refusal(url)
+        except (ValueError, ConfigurationError):
+            reason = "is not the address of a store"
+        if reason is not None:
+            raise InvalidRequest("destination", mask_credentials(url), reason)
+
+    def _refusal(self, url: str) -> str | None:
+        if url.startswith("s3://"):
+            endpoint = endpoint_of(url)
+            if endpoint is None or _normalised(endpoint) in self.endpoints:
+                return None
+            return (
+                "this worker does not send its credentials to that endpoint; add it to "
+                "IMAGEFLEET_BULK_ALLOW of the workers if it is yours"
+            )
+        folder = folder_of(url)
+        if folder is None:
+            return "must be an s3:// or file:// address"
+        resolved = folder.resolve()
+        if any(resolved.is_relative_to(each) for each in self.folders):
+            return None
+        return (
+            "this worker does not write to that folder; add it to IMAGEFLEET_BULK_ALLOW of the "
+            "workers if it is yours"
+        )
+
+
+def _normalised(endpoint: str) -> str:
+    """Return scheme, host and port in one spelling. Raises ValueError."""
+    parts = urlsplit(endpoint)
+    host = (parts.hostname or "").rstrip(".")
+    if parts.scheme not in _DEFAULT_PORTS or not host or "@" in endpoint:
+        raise ValueError(f"{mask_credentials(endpoint)!r} must be http(s)://host[:port]")
+    path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
+    return f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORTS[parts.scheme]}{path}"
