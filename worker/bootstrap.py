@@ -199,7 +199,12 @@ class _Builder:
             self._engine.capacity,
             self._in_flight,
             self._backlog,
-            InputImages(self._stores.images, AllowList.parse(settings.callback_allow)),
+            InputImages(
+                self._stores.images,
+                AllowList.parse(settings.callback_allow),
+                max_jobs=min(settings.input_image_jobs, max(1, settings.post_threads // 2)),
+                max_fetches=settings.input_image_fetches,
+            ),
             max_deliveries=settings.max_deliveries,
             max_in_flight=settings.post_threads,
             default_steps=info.default_num_inference_steps,

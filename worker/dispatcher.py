@@ -30,16 +30,19 @@ from imagefleet.worker.devices.prefetch import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.work import Slot, slots_of
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
+from imagefleet.worker.jobs.image_places import ReturnSchedule, image_source
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.start import JobStarter
-from imagefleet.worker.queues.claimed_message import parse_envelope
+from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
 from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
 
 log = logging.getLogger(__name__)
 
 _RETRY_PAUSE_S: Final = 1.0
 """Pause after a failed claim."""
+_MAX_CLAIMS: Final = 8
+"""Claims in a row, if all before the last one brought jobs that had to be delayed."""
 
 SendToPool = Callable[[Request], None]
 
@@ -81,6 +84,7 @@ class Dispatcher:
         self._in_flight = in_flight
         self._backlog = backlog
         self._input_images = input_images
+        self._returns = ReturnSchedule()
         self._capacity = capacity
         self._max_deliveries = max_deliveries
         self._max_in_flight = max_in_flight
@@ -181,14 +185,15 @@ class Dispatcher:
         for attempt in self._input_images.pop_ready():
             self._waiting.extend(slots_of(attempt))
         try:
-            self._claim()
-            self._claim_shard()
-            while self._claimed:
-                self._receive(self._claimed[0])
-                self._claimed.popleft()
-            if self._requests:
-                self._start_attempts(list(self._requests))
-                self._prefetch_timer.record_preparation(time.monotonic() - started)
+            for _ in range(_MAX_CLAIMS):
+                self._claim()
+                self._claim_shard()
+                delayed = self._receive_claimed()
+                if self._requests:
+                    self._start_attempts(list(self._requests))
+                    self._prefetch_timer.record_preparation(time.monotonic() - started)
+                if not delayed:
+                    break
         except LeaseLost:
             time.sleep(_RETRY_PAUSE_S)  # until the lease keeper acquires a new lease
         except redis.RedisError as error:
@@ -227,8 +232,17 @@ class Dispatcher:
         shapes = {str(slot.work.shape) for slot in islice(self._waiting, 1)}
         return [each for each in self._groups if each.name in shapes] or self._groups
 
-    def _receive(self, claimed: Claimed) -> None:
-        """Give a claimed message to Celery; delay it if it is not due.
+    def _receive_claimed(self) -> bool:
+        """Receive the claimed messages. Return whether some of them were delayed."""
+        delayed = False
+        while self._claimed:
+            delayed |= self._receive(self._claimed[0])
+            self._claimed.popleft()
+        return delayed
+
+    def _receive(self, claimed: Claimed) -> bool:
+        """Give a claimed message to Celery, or delay it if it is not due or if too many jobs wait
+        for input images. Return whether it was delayed.
 
         A message that cannot be read becomes a dead letter.
         """
@@ -236,7 +250,9 @@ class Dispatcher:
             message = parse_envelope(claimed)
             strategy = self._strategies[message.headers["task"]]
             if message.due is not None and self._claims.delay(claimed.tag, message.due):
-                return
+                return True
+            if self._delay_without_place(message):
+                return True
             strategy(
                 message,
                 None,
@@ -250,6 +266,18 @@ class Dispatcher:
             self._starter.add_to_dead_letters(
                 claimed, f"cannot be read: {type(error).__name__}: {error}"
             )
+        return False
+
+    def _delay_without_place(self, message: ClaimedMessage) -> bool:
+        """Delay a job that needs input images if there is no place for it."""
+        kwargs = message.payload[1]
+        source = image_source(kwargs.get("request") if isinstance(kwargs, dict) else None)
+        tag = message.claimed.tag
+        if source is None or self._input_images.reserve_place(tag, source, self._claims.holds):
+            return False
+        pause_s = self._returns.next_pause_s(source.tenant)
+        self._claims.delay_queued(tag, pause_s, self._starter.record_key(message.headers["id"]))
+        return True
 
     def _start_attempts(self, requests: Sequence[Request]) -> None:
         """Start or refuse the attempts of `requests`, then send the requests to Celery's pool."""

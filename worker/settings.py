@@ -87,6 +87,20 @@ class WorkerSettings(Settings):
         description="Address where images are stored: `file:///folder` or "
         "`s3://bucket/prefix[?endpoint_url=…]`.",
     )
+    input_image_jobs: int = Field(
+        default=64,
+        ge=1,
+        description="Largest number of jobs that wait in this worker for the images they start "
+        "from. One tenant gets at most half of these places and one server a third; further jobs "
+        "wait in Redis. Choose at least twice the images of a full batch. At most half of "
+        "`post_threads` is used.",
+    )
+    input_image_fetches: int = Field(
+        default=16,
+        ge=1,
+        description="Largest number of jobs whose input images are fetched at the same time, "
+        "shared between tenants and servers in the same way. Each needs up to 20 MB of memory.",
+    )
     storage_retry_s: float = Field(
         default=600.0,
         ge=0,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import redis
 from PIL import Image
 
 from imagefleet import Client
@@ -22,6 +23,7 @@ from imagefleet.shared.errors import (
     InvalidInput,
     JobFailed,
 )
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
@@ -31,8 +33,9 @@ from imagefleet.worker.images.file_structure import count_jpeg_scans
 from imagefleet.worker.jobs.attempt import plan_attempt
 from imagefleet.worker.jobs.input_images import MAX_BYTES, InputImages
 from imagefleet.worker.outbound.address_policy import AllowList
-from tests.support.image_server import ImageServer, cut_short, stalled, status
-from tests.support.processes import Worker, until
+from tests.support.image_server import ImageServer, SlowImage, cut_short, stalled, status
+from tests.support.jobs import finish
+from tests.support.processes import StartWorker, Worker, until
 
 SHAPE = Shape(height=32, width=64)
 INFO = FakeEngine().info
@@ -372,3 +375,39 @@ def test_a_worker_runs_jobs_with_input_images_without_delaying_others(tmp_path: 
     np.testing.assert_array_equal(pixels[1], pixels[2])
     assert not np.array_equal(pixels[0], pixels[1])
     assert not np.array_equal(pixels[1], pixels[3])
+
+
+def test_jobs_on_a_slow_server_do_not_delay_another_tenant(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    slow = SlowImage(_file(_random_image(14, (64, 64))))
+    with ImageServer({"/slow.png": slow, "/quick.png": _file(_random_image(15))}) as image_server:
+        try:
+            worker = start(IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1")
+            worker.await_log("ready after")
+            flood = producer.submit_many(
+                [f"flood {n}" for n in range(600)],
+                image=f"{image_server.url}/slow.png",
+                tenant="a",
+            )
+            until(lambda: slow.begun)
+            urgent = producer.submit_many([f"b {n}" for n in range(20)], priority=0, tenant="b")
+            quick = f"{image_server.url.replace('127.0.0.1', 'localhost')}/quick.png"
+            assert finish(producer, urgent) == {State.SUCCEEDED}
+            other = producer.submit("c", image=quick, tenant="c")
+            assert finish(producer, [other]) == {State.SUCCEEDED}
+            statuses = producer.statuses(job.id for job in flood)
+            assert slow.ended == 0
+            assert not any(status.done for status in statuses)
+
+            def all_wait() -> bool:
+                statuses = producer.statuses(job.id for job in flood)
+                return all(each.state is State.RUNNING or each.retry_at for each in statuses)
+
+            until(all_wait)
+            assert sum(client.hlen(key) for key in client.scan_iter(f"{namespace}:claims:*")) <= 32
+        finally:
+            slow.released.set()
+        assert finish(producer, flood, timeout=180) == {State.SUCCEEDED}
+        assert {job.status().retries for job in flood[:50]} <= {0, 1}
+        assert worker.terminate() == 0

@@ -11,6 +11,7 @@ import ssl
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -32,6 +33,7 @@ from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import InitImage, Shape
 from imagefleet.worker.images.file_structure import check_structure
 from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.jobs.image_places import FairPlaces, ImageSource, image_source
 from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
 from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, send_http_request
 
@@ -45,7 +47,6 @@ _FORMATS: Final = ("PNG", "JPEG", "WEBP")
 _FORMAT_NAMES: Final = ", ".join(_FORMATS)
 _TIMEOUT_S: Final = 30.0
 """Limit for one image, from the name server to the last byte."""
-_THREADS: Final = 8
 _MAX_DECODING: Final = 2
 """Images in memory as pixels. Decoding one of the largest takes 305 MB."""
 _GREY_16_BIT_MODES: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
@@ -63,28 +64,54 @@ _DECODE_ERRORS: Final = (
 
 
 class InputImages:
-    """Fetches input images. Only the dispatcher calls `start_fetch`, `pop_ready` and `pop_all`;
-    any thread may call `fetch`."""
+    """Fetches input images. Only the dispatcher calls `reserve_place`, `start_fetch`, `pop_ready`
+    and `pop_all`; any thread may call `fetch`."""
 
     def __init__(
-        self, store: ObjectStore, allow: AllowList, *, timeout_s: float = _TIMEOUT_S
+        self,
+        store: ObjectStore,
+        allow: AllowList,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        max_jobs: int = 64,
+        max_fetches: int = 16,
     ) -> None:
+        """
+        Args:
+            max_jobs: jobs that may wait for their images, or have them fetched.
+            max_fetches: jobs whose images are fetched at the same time.
+        """
         self._store = store
         self._allow = allow
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
         self._decoding = threading.Semaphore(_MAX_DECODING)
-        self._resolvers = ThreadPoolExecutor(_THREADS, thread_name_prefix="resolve")
-        self._fetchers = ThreadPoolExecutor(_THREADS, thread_name_prefix="input-images")
+        # A resolver may still hang when the fetch that asked for it has ended.
+        self._resolvers = ThreadPoolExecutor(2 * max_fetches, thread_name_prefix="resolve")
+        self._fetchers = ThreadPoolExecutor(max_fetches, thread_name_prefix="input-images")
+        self._places: FairPlaces[str] = FairPlaces(max_jobs)
+        self._fetching: FairPlaces[Attempt] = FairPlaces(max_fetches)
         self._lock = threading.Lock()
-        self._pending: set[Attempt] = set()
+        self._pending: dict[Attempt, ImageSource] = {}
+        self._not_started: list[Attempt] = []
         self._ready: list[Attempt] = []
 
+    def reserve_place(self, tag: str, source: ImageSource, is_held: Callable[[str], bool]) -> bool:
+        """Reserve a place for the job of claim `tag`, and return True, if there is one.
+
+        The job keeps it until its images are there, or `is_held` says that its claim is released.
+        """
+        self._places.release_unless(is_held)
+        return self._places.take(tag, source)
+
     def start_fetch(self, attempt: Attempt) -> None:
-        """Start to fetch the input images of `attempt`. `pop_ready` returns it later."""
+        """Fetch the input images of `attempt` when it is its turn. `pop_ready` returns it later."""
+        source = image_source(attempt.request.model_dump())
+        assert source is not None
         with self._lock:
-            self._pending.add(attempt)
-        self._fetchers.submit(self._fetch_into, attempt)
+            self._pending[attempt] = source
+            self._not_started.append(attempt)
+        self._start_fetches()
 
     def pop_ready(self) -> list[Attempt]:
         """Remove and return the attempts whose input images are there."""
@@ -98,6 +125,7 @@ class InputImages:
             left = [*self._ready, *self._pending]
             self._ready.clear()
             self._pending.clear()
+            self._not_started.clear()
         return left
 
     def fetch(self, request: JobRequest, shape: Shape) -> InitImage | None:
@@ -124,6 +152,32 @@ class InputImages:
             digest=f"sha256:{digest.hexdigest()}",
         )
 
+    def _start_fetches(self) -> None:
+        """Start the fetches for which there is a thread, the oldest first."""
+        with self._lock:
+            self._not_started = [
+                attempt for attempt in self._not_started if not self._start_or_drop(attempt)
+            ]
+
+    def _start_or_drop(self, attempt: Attempt) -> bool:
+        """Start a fetch, or drop it if its attempt has ended. Return False if it must wait."""
+        if attempt.ended:
+            del self._pending[attempt]
+            self._places.release(attempt.tag)
+            return True
+        if not self._fetching.take(attempt, self._pending[attempt]):
+            return False
+        self._fetchers.submit(self._fetch_and_release, attempt)
+        return True
+
+    def _fetch_and_release(self, attempt: Attempt) -> None:
+        try:
+            self._fetch_into(attempt)
+        finally:
+            self._fetching.release(attempt)
+            self._places.release(attempt.tag)
+            self._start_fetches()
+
     def _fetch_into(self, attempt: Attempt) -> None:
         try:
             init_image = self.fetch(attempt.request, attempt.shape)
@@ -136,10 +190,8 @@ class InputImages:
         else:
             attempt.specs = tuple(replace(spec, init_image=init_image) for spec in attempt.specs)
         with self._lock:
-            if attempt in self._pending:
-                self._pending.remove(attempt)
-                if not attempt.ended:
-                    self._ready.append(attempt)
+            if self._pending.pop(attempt, None) is not None and not attempt.ended:
+                self._ready.append(attempt)
 
     def _read_image(self, field: str, address: str, shape: Shape) -> Image.Image:
         """Read an image as diffusers' `load_image` does; resize it as `VaeImageProcessor` does."""

@@ -77,6 +77,10 @@ class JobStarter:
             for plan in plans
         ]
 
+    def record_key(self, job_id: str) -> str:
+        """Return the key of a job's record."""
+        return self._records.key(job_id)
+
     def acknowledge(self, claimed: Claimed, job_id: str) -> None:
         """Acknowledge a request that Celery has finished with, if the record of its job has
         ended."""

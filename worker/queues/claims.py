@@ -97,6 +97,7 @@ class Claims:
         self._renew_lease = load_script(client, __package__, "renew_lease")
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
         self._delay = load_script(client, __package__, "delay")
+        self._delay_queued = load_script(client, __package__, "delay_queued")
         self._release = load_script(retrying_client, __package__, "release")
 
     @property
@@ -236,6 +237,15 @@ class Claims:
             return False
         self._held.discard(tag)
         return True
+
+    def delay_queued(self, tag: str, pause_s: float, record: str) -> None:
+        """Release the message of a job that has not started; it returns after `pause_s`.
+
+        Args:
+            record: key of the job's record, whose `retry_at` says when the message returns.
+        """
+        self._delay_queued(keys=[self.key, self._later, record], args=[tag, pause_s])
+        self._held.discard(tag)
 
     def reset_deliveries(self, message: str) -> None:
         """Reset the delivery count of `message`, which made progress in this worker."""
