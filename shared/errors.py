@@ -34,6 +34,8 @@ the same work may succeed if it is tried again without a change.
 
 from typing import ClassVar
 
+from imagefleet.shared.text import printable
+
 
 class ImagefleetError(Exception):
     """The base of the tree. `str(error)` says what is wrong and what to do."""
@@ -58,7 +60,7 @@ class InvalidRequest(ImagefleetError):
         if len(shown) > 80:
             length = len(value) if isinstance(value, str) else len(shown)
             shown = f"{shown[:60]}… ({length} characters)"
-        super().__init__(f"{field}={shown}: {limit}")
+        super().__init__(f"{printable(field, 80)}={shown}: {printable(limit)}")
 
     def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
         return type(self), (self.field, self.value, self.limit)

@@ -4,10 +4,13 @@ Importing this module reads the settings, because Celery needs a module-level ap
 nothing.
 """
 
+import logging
 import os
 import sys
+from typing import Any
 
 from celery import Celery
+from celery.signals import after_setup_logger, after_setup_task_logger
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.queues import queue_name
@@ -16,6 +19,7 @@ from imagefleet.worker.celery_app.bootsteps import install_steps
 from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
 from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.process.log_filter import add_filter
 from imagefleet.worker.settings import WorkerSettings, unknown_variable_warnings
 
 
@@ -47,6 +51,12 @@ def create_app(settings: WorkerSettings) -> Celery:
     add_bulk_task(app, lifecycle)
     install_steps(app, lifecycle)
     return app
+
+
+@after_setup_logger.connect
+@after_setup_task_logger.connect
+def _make_log_printable(logger: logging.Logger, **_: Any) -> None:
+    add_filter(logger)
 
 
 for warning in unknown_variable_warnings(os.environ):

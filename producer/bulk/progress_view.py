@@ -17,6 +17,7 @@ from rich.text import Text
 
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.text import mask_credentials, printable
 
 _WINDOW_S: Final = 60.0
 """Rates are averages over the last minute."""
@@ -84,9 +85,9 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
     ended = status.images + status.failed_images
     shards = status.shards_by_state
     head = Text.assemble(
-        (f"run {status.id} ", "bold"),
+        (f"run {printable(status.id)} ", "bold"),
         (status.state.value, _COLOURS[status.state]),
-        f"  {status.destination}",
+        f"  {printable(mask_credentials(status.destination))}",
     )
     counts = f"{status.images} of {status.samples} images, {status.failed_images} failed"
     if rates.known:
@@ -110,7 +111,7 @@ def _workers(status: RunStatus, rates: Rates) -> list[RenderableType]:
     table = Table("worker", "images", "images/s", box=None, pad_edge=False)
     for worker, images in sorted(status.images_by_worker.items()):
         rate = f"{rates.of_worker(worker):.1f}" if rates.known else ""
-        table.add_row(worker, str(images), rate)
+        table.add_row(Text(printable(worker)), str(images), rate)
     return [table]
 
 
@@ -119,7 +120,7 @@ def _reasons(status: RunStatus) -> list[RenderableType]:
         return []
     table = Table("failure reason", "images", box=None, pad_edge=False)
     for reason, images in sorted(status.failures_by_reason.items()):
-        table.add_row(reason, str(images))
+        table.add_row(Text(printable(reason)), str(images))
     return [table]
 
 

@@ -17,6 +17,7 @@ from imagefleet.producer.bulk.start import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.output import cell, echo, echo_json
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
@@ -86,11 +87,11 @@ def run(
     given = {name: value for name, value in options.items() if value is not None}
     bulk_run = client.bulk(prompts, destination, columns=_parse_columns(columns), **given)
     plan = bulk_run.plan
-    click.echo(
+    echo(
         f"run {bulk_run.id}: {plan.samples} images from {plan.rows} rows in {bulk_run.destination}"
     )
     if plan.duplicates:
-        click.echo(f"{plan.duplicates} duplicate rows are left out")
+        echo(f"{plan.duplicates} duplicate rows are left out")
     _print_rejected(bulk_run)
     if wait:
         _watch(bulk_run)
@@ -104,7 +105,7 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
     statuses = [client.find_bulk(name).status()] if name else list(_all_statuses(client))
     for each in statuses:
         if as_json:
-            click.echo(each.model_dump_json())
+            echo_json(each.model_dump_json())
         else:
             Console().print(render(each, Rates(0.0, each)))
     if not all(each.done for each in statuses):
@@ -126,14 +127,14 @@ def wait(client: Client, name: str, timeout: float | None) -> None:
 @click.argument("name", metavar="RUN")
 def cancel(client: Client, name: str) -> None:
     """Stop a run between two batches. Finished images stay, and `bulk run` resumes the run."""
-    click.echo(f"{name}  {client.find_bulk(name).cancel()}")
+    echo(f"{name}  {client.find_bulk(name).cancel()}")
 
 
 @client_command
 @click.argument("name", metavar="RUN")
 def retry_failed(client: Client, name: str) -> None:
     """Generate failed rows again."""
-    click.echo(f"{client.find_bulk(name).retry_failed()} shards sent again")
+    echo(f"{client.find_bulk(name).retry_failed()} shards sent again")
 
 
 @client_command
@@ -147,15 +148,15 @@ def verify(client: Client, name: str, sample: int, repair: bool) -> None:
     """
     bulk_run = client.find_bulk(name)
     report = bulk_run.verify(sample=sample)
-    click.echo(_summary(report))
+    echo(_summary(report))
     Console().print(_problem_table(report))
     if report.clean:
         return
     if repair:
         sent = bulk_run.repair(report)
-        click.echo(f"{sent} shards sent again; `imagefleet bulk wait` shows their progress")
+        echo(f"{sent} shards sent again; `imagefleet bulk wait` shows their progress")
     if report.unplanned_files:
-        click.echo(
+        echo(
             f"{report.unplanned_files} unplanned files: they are not in the plan, and imagefleet "
             "does not delete them. Delete them, or `verify` reports them again."
         )
@@ -191,9 +192,9 @@ def _print_rejected(bulk_run: BulkRun) -> None:
     rejected = bulk_run.plan.rejected
     if not rejected:
         return
-    click.echo(f"{rejected} rows were rejected; plan/rejected.jsonl lists all of them:", err=True)
+    echo(f"{rejected} rows were rejected; plan/rejected.jsonl lists all of them:", err=True)
     for row, _ in zip(bulk_run.rejected(), range(_MAX_LISTED_ROWS), strict=False):
-        click.echo(f"  {describe_rejected(row)}", err=True)
+        echo(f"  {describe_rejected(row)}", err=True)
 
 
 def _watch(bulk_run: BulkRun) -> None:
@@ -201,13 +202,11 @@ def _watch(bulk_run: BulkRun) -> None:
     try:
         last = watch(bulk_run.statuses(every_s=1.0), Console())
     except KeyboardInterrupt:
-        click.echo(
-            f"\nThe run continues. `imagefleet bulk wait {bulk_run.id}` shows it again.", err=True
-        )
+        echo(f"The run continues. `imagefleet bulk wait {bulk_run.id}` shows it again.", err=True)
         sys.exit(130)
     if last.failed_images:
         for failure, _ in zip(bulk_run.failures(), range(_MAX_LISTED_ROWS), strict=False):
-            click.echo(f"  row {failure.row}: {failure.code}: {failure.message}", err=True)
+            echo(f"  row {failure.row}: {failure.code}: {failure.message}", err=True)
     sys.exit(0 if last.state is State.SUCCEEDED else 1)
 
 
@@ -228,7 +227,7 @@ def _problem_table(report: VerifyReport) -> Table:
     table = Table("shard", "problem", "samples", "detail")
     for problem in report.problems:
         samples = str(problem.samples) if problem.samples else ""
-        table.add_row(problem.shard, problem.what, samples, problem.detail)
+        table.add_row(cell(problem.shard), problem.what, samples, cell(problem.detail))
     if report.clean:
         table.add_row("all", "as planned", str(report.present), "")
     return table

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from imagefleet.producer.client import Client
+from imagefleet.producer.commands.output import echo
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.redis_client.connection import translate_errors
 
@@ -51,7 +52,7 @@ def exit_on_errors() -> Iterator[None]:
     try:
         yield
     except ImagefleetError as error:
-        click.echo(f"imagefleet: {error}", err=True)
+        echo(f"imagefleet: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)

@@ -6,6 +6,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
+from imagefleet.producer.commands.output import echo, echo_json
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 
@@ -36,7 +37,10 @@ def list_letters(client: Client, limit: int, as_json: bool) -> None:
     Columns: id, job, time, deliveries, error code, reason.
     """
     for letter in client.dead_letters.read(limit):
-        click.echo(letter.model_dump_json() if as_json else _format_line(letter))
+        if as_json:
+            echo_json(letter.model_dump_json())
+        else:
+            echo(_format_line(letter))
 
 
 @client_command
@@ -47,7 +51,7 @@ def show(client: Client, ids: tuple[str, ...]) -> None:
     `message` is the message as it was in the queue, `arguments` its decoded task arguments.
     """
     for letter in client.dead_letters.find(ids):
-        click.echo(_to_json(letter))
+        echo_json(_to_json(letter))
 
 
 @client_command
@@ -60,7 +64,7 @@ def redrive(client: Client, ids: tuple[str, ...]) -> None:
     for letter in client.dead_letters.find(ids):
         state = client.dead_letters.redrive(letter)
         note = "queued again" if state is State.QUEUED else f"not redriven: its job is {state}"
-        click.echo(f"{letter.id}  {letter.job_id or '-'}  {note}")
+        echo(f"{letter.id}  {letter.job_id or '-'}  {note}")
 
 
 @client_command
@@ -69,7 +73,7 @@ def drop(client: Client, ids: tuple[str, ...]) -> None:
     """Delete dead letters. The records of their jobs stay."""
     for letter in client.dead_letters.find(ids):
         client.dead_letters.drop(letter)
-        click.echo(f"{letter.id}  dropped")
+        echo(f"{letter.id}  dropped")
 
 
 for name, command in (

@@ -12,6 +12,7 @@ import click
 
 from imagefleet.producer.client import CHUNK, Client
 from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.output import echo, echo_json
 from imagefleet.producer.job import Job, result_or_raise
 from imagefleet.shared.errors import (
     ImagefleetError,
@@ -94,10 +95,10 @@ def submit(
     if wait:
         jobs = _collect(submitted)
         for job in jobs:  # so that Ctrl-C does not lose a random id
-            click.echo(f"{job.id}  accepted", err=True)
+            echo(f"{job.id}  accepted", err=True)
         sys.exit(_wait(client, jobs, timeout))
     for job in submitted:
-        click.echo(job.id)
+        echo(job.id)
 
 
 @client_command
@@ -110,7 +111,10 @@ def status(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
     answers = client.lookup(job_ids)
     for each in answers:
         if isinstance(each, JobStatus):
-            click.echo(each.model_dump_json() if as_json else _format_status(each))
+            if as_json:
+                echo_json(each.model_dump_json())
+            else:
+                echo(_format_status(each))
     _exit_with(_errors_in(answers))
 
 
@@ -144,7 +148,7 @@ def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
             errors.append(error)  # the other jobs are cancelled all the same
             continue
         note = "running, stops after the current step" if state is State.RUNNING else str(state)
-        click.echo(f"{job_id}  {note}")
+        echo(f"{job_id}  {note}")
     _exit_with(errors)
 
 
@@ -187,7 +191,7 @@ def _collect(submitted: Iterator[Job]) -> list[Job]:
             jobs.append(job)
     except (ImagefleetError, KeyboardInterrupt):
         for job in jobs:
-            click.echo(job.id)
+            echo(job.id)
         raise
     return jobs
 
@@ -203,7 +207,7 @@ def _errors_in(
 def _exit_with(errors: Sequence[ImagefleetError]) -> None:
     """Print `errors` and end the command with exit code 1, if there are any."""
     for error in errors:
-        click.echo(f"imagefleet: {error}", err=True)
+        echo(f"imagefleet: {error}", err=True)
     if errors:
         sys.exit(1)
 
@@ -215,9 +219,9 @@ def _wait(client: Client, jobs: list[Job], timeout: float | None) -> int:
     for job in _as_completed(client, jobs, timeout):
         try:
             for image in result_or_raise(job.status()).images:
-                click.echo(f"{job.id}  {image.url}")
+                echo(f"{job.id}  {image.url}")
         except ImagefleetError as error:
-            click.echo(f"{job.id}  {error}", err=True)
+            echo(f"{job.id}  {error}", err=True)
             exit_code = 1
     return exit_code
 
@@ -239,7 +243,7 @@ def _as_completed(client: Client, jobs: list[Job], timeout: float | None) -> Ite
             yield job
     except ResultTimeout:
         for job_id in unfinished:
-            click.echo(f"{job_id}  not done yet")
+            echo(f"{job_id}  not done yet")
         raise
 
 

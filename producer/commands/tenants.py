@@ -4,6 +4,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.output import echo
 from imagefleet.shared.jobs.tenants import ALL_TENANTS, NO_TENANT, TenantStatus
 
 
@@ -45,9 +46,9 @@ def tenants(
         client.tenants.set_weight(tenant, _parse_weight(weight))
     for tenant, limit in limits:
         client.tenants.set_limit(tenant, None if limit == "none" else _parse_limit(limit))
-    click.echo(_format_row("tenant", "waiting", "weight", "limit"))
+    echo(_format_row("tenant", "waiting", "weight", "limit"))
     for each in client.tenants.statuses():
-        click.echo(_format_tenant(each))
+        echo(_format_tenant(each))
 
 
 def _format_tenant(status: TenantStatus) -> str:

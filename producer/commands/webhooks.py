@@ -4,6 +4,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
+from imagefleet.producer.commands.output import echo, echo_json
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, State
@@ -45,7 +46,10 @@ def list_callbacks(
         entries = client.outbox.entries_of(job_id)[:limit]
     for entry in entries:
         if not failed or entry.standing is CallbackState.GIVEN_UP:
-            click.echo(entry.model_dump_json() if as_json else _format_entry(entry))
+            if as_json:
+                echo_json(entry.model_dump_json())
+            else:
+                echo(_format_entry(entry))
 
 
 @client_command
@@ -57,9 +61,9 @@ def replay(client: Client, ids: tuple[str, ...], job_id: str | None) -> None:
         raise click.UsageError("give the ids of callbacks, or --job with the id of a job")
     for each in ids:
         client.outbox.replay(each)
-        click.echo(f"{each}  due now")
+        echo(f"{each}  due now")
     if job_id is not None:
-        click.echo(f"{_replay_final(client, job_id)}  due now")
+        echo(f"{_replay_final(client, job_id)}  due now")
 
 
 webhooks.add_command(list_callbacks, "list")

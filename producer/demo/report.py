@@ -14,6 +14,7 @@ from rich.text import Text
 
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.text import printable
 
 
 class Progress:
@@ -76,7 +77,8 @@ def print_report(
     console.print(_stage_table(statuses, durations))
     for status in statuses:
         if status.error is not None:
-            console.print(f"[red]{status.id} failed:[/red] {status.error.message}")
+            message = printable(status.error.message)
+            console.print(Text.assemble((f"{status.id} failed:", "red"), f" {message}"))
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(callbacks.items()))
     console.print(f"callbacks received: {kinds or 'none'}; signatures refused: {refused}")
     console.print(f"images and metadata: {out}/jobs", soft_wrap=True)

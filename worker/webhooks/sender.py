@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import Final
 
 from imagefleet.shared.errors import CallbackRefused
+from imagefleet.shared.text import printable
 from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.signature import sign
 from imagefleet.worker.outbound.address_policy import AllowList, Endpoint, resolve_allowed
@@ -46,7 +47,11 @@ class Sender:
         """Send `message` once. What `admit` raises for an address is passed on."""
         started = time.monotonic()
         outcome = self._try(message, started + self._timeout_s, admit)
-        return replace(outcome, ms=round(1000 * (time.monotonic() - started)))
+        return replace(
+            outcome,
+            reason=printable(outcome.reason, _MAX_REASON_LENGTH),
+            ms=round(1000 * (time.monotonic() - started)),
+        )
 
     def _try(self, message: OutboxMessage, deadline: float, admit: Admit) -> DeliveryOutcome:
         try:
@@ -83,7 +88,7 @@ def _outcome_of(response: HttpResponse) -> DeliveryOutcome:
 
     Source: https://www.standardwebhooks.com, "Delivery success and failure".
     """
-    status, reason = response.status, response.reason[:_MAX_REASON_LENGTH]
+    status, reason = response.status, printable(response.reason, _MAX_REASON_LENGTH // 2)
     if 200 <= status < 300:
         return DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=status)
     if status == http.client.GONE:
@@ -102,5 +107,4 @@ def _outcome_of(response: HttpResponse) -> DeliveryOutcome:
 
 
 def _describe(error: Exception) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text[:_MAX_REASON_LENGTH]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
