@@ -12,7 +12,7 @@ AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock parity parity-full race judge sheets train wheel structure docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock fuzz parity parity-full race judge sheets train wheel structure docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -22,7 +22,7 @@ demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and 
 
 test: $(VENV)/.dev ## lint, types, contracts and every test
 	$(MAKE) --no-print-directory lint types contracts
-	$(BIN)/python -m pytest $(AT_ONCE) tests/chaos tests/integration
+	$(BIN)/python -m pytest $(AT_ONCE) tests/chaos tests/fuzz tests/integration
 	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
 
 check: $(VENV)/.dev ## the quick part, about a minute: lint, types, contracts, unit tests
@@ -64,6 +64,9 @@ chaos: $(VENV)/.dev ## ten minutes of injected faults, then an audit; fails if a
 
 chaos-stock: $(VENV)/.dev ## the same on Celery's own Redis transport, for comparison; fails if that loses nothing
 	$(BIN)/python -m tests.chaos.stock $(CHAOS)
+
+fuzz: $(VENV)/.dev ## random and hostile input against one worker, until it breaks; FUZZ="--seconds 1200 --seed 7"
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 race: $(VENV)/.dev .venv-parity/.installed ## the engine against the tutorial's pipeline and PyTorch diffusers (installs both beside)
 	test -x .venv-tutorial/bin/pip || $(PYTHON) -m venv .venv-tutorial

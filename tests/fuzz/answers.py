@@ -1,0 +1,179 @@
+"""Draw the answers of hostile image servers and callback receivers.
+
+The text `URL` in an answer stands for the address that the client asked for.
+"""
+
+import gzip
+import struct
+import zlib
+from functools import cache
+from io import BytesIO
+from typing import Final
+
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.fuzz.cases import AnswerCase, Part
+
+URL: Final = b"@URL@"
+ROLES: Final = ("image", "mask_image", "callback", "callback")
+
+_MEGABYTE: Final = 1 << 20
+_LONG_HANG_S: Final = 40.0
+"""Longer than the worker waits for an image or a receiver."""
+_SCANS: Final = 1_000
+
+
+@cache
+def _picture(kind: str, side: int = 64) -> bytes:
+    file = BytesIO()
+    options = {"progressive": True} if kind == "progressive" else {}
+    pixels = Image.effect_noise((side, side), 60).convert("RGB")
+    pixels.save(file, "JPEG" if kind == "progressive" else kind, **options)
+    return file.getvalue()
+
+
+@cache
+def _many_scans() -> bytes:
+    """Return a progressive JPEG whose last scan is repeated: small, but slow to decode."""
+    data = _picture("progressive", 256)
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * _SCANS + b"\xff\xd9"
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    check = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+
+
+@cache
+def _png(width: int, height: int, *, text: bool = False) -> bytes:
+    """Return a PNG that claims this size, perhaps with a text that unpacks to 100 MB."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    zeros = zlib.compress(bytes(10 * _MEGABYTE), 9)
+    bomb = b"x\0\0" + zlib.compress(bytes(100 * _MEGABYTE), 9)
+    chunks = [(b"IHDR", header), *([(b"zTXt", bomb)] if text else []), (b"IDAT", zeros)]
+    data = b"".join(_chunk(kind, content) for kind, content in [*chunks, (b"IEND", b"")])
+    return b"\x89PNG\r\n\x1a\n" + data
+
+
+_DIMENSIONS: Final = st.sampled_from([0, 1, 64, 4_000, 20_000, 60_000, 2**31 - 1, 2**32 - 1])
+
+
+@st.composite
+def _damaged_pictures(draw: st.DrawFn) -> bytes:
+    data = bytearray(_picture(draw(st.sampled_from(["PNG", "JPEG", "WEBP", "progressive"]))))
+    if draw(st.booleans()):
+        del data[draw(st.integers(0, len(data))) :]
+    if data:
+        for _ in range(draw(st.integers(0, 8))):
+            data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data)
+
+
+_BODIES: Final[st.SearchStrategy[bytes]] = st.one_of(
+    st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "progressive"]).map(_picture),
+    _damaged_pictures(),
+    _damaged_pictures(),
+    st.builds(_png, _DIMENSIONS, _DIMENSIONS),
+    st.builds(_png, st.just(64), st.just(64), text=st.just(True)),
+    st.builds(_many_scans),
+    st.binary(max_size=300),
+    st.just(gzip.compress(bytes(20 * _MEGABYTE))),
+    st.sampled_from([b"", b"<html>", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7"]),
+)
+
+_REASONS: Final = st.sampled_from(
+    [b"OK", b"", b"\x1b[31mred\x1b[0m", b"\r", b"\xff\xfe", b"x" * 9_000, b"[/bold]", b"\x9b2J"]
+)
+_STATUSES: Final = st.sampled_from(
+    [
+        *b"200 200 200 200 100 101 204 206 301 302 304 307 400 401 404 408 410 413 425 429 500 503"
+        b" 599 999 000 -1 abc".split(),
+        b"",
+    ]
+)
+_HEADERS: Final = st.sampled_from(
+    [
+        b"content-length: 10",
+        b"content-length: 99999999999",
+        b"content-length: -1",
+        b"content-length: abc",
+        b"content-length: 1\r\ncontent-length: 2",
+        b"transfer-encoding: chunked",
+        b"content-encoding: gzip",
+        b"content-encoding: \x1b[2J",
+        b"content-type: image/png",
+        b"content-type: text/html\x1b[31m\x07",
+        b"content-type: " + b"a" * 60_000,
+        b"location: " + URL,
+        b"location: http://169.254.169.254/",
+        b"location: //\x1b[31m",
+        b"retry-after: 1",
+        b"retry-after: -5",
+        b"retry-after: 999999999",
+        b"retry-after: Wed, 21 Oct 2999 07:28:00 GMT",
+        b"retry-after: \xb2",
+        b"connection: keep-alive",
+        b"set-cookie: \x00",
+        b"no colon",
+        b" folded: header",
+        b"x: " + b"y" * 70_000,
+    ]
+    + [b"\r\n".join(b"h%d: v" % number for number in range(count)) for count in (90, 200, 5_000)]
+)
+
+
+@st.composite
+def _heads(draw: st.DrawFn) -> bytes:
+    version = draw(st.sampled_from([b"HTTP/1.1"] * 6 + [b"HTTP/1.0", b"HTTP/9.9", b"ICY", b""]))
+    line = b" ".join([version, draw(_STATUSES), draw(_REASONS)])
+    headers = draw(st.lists(_HEADERS, max_size=3))
+    return b"\r\n".join([line, *headers]) + b"\r\n\r\n"
+
+
+_PLAIN_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\n\r\n"
+
+
+@st.composite
+def _ordinary_parts(draw: st.DrawFn) -> list[Part]:
+    head, body = draw(_heads() | st.just(_PLAIN_HEAD)), draw(_BODIES)
+    if b"chunked" in head and draw(st.booleans()):
+        size = draw(st.sampled_from([b"%x" % len(body), b"ffffffffffffffff", b"-1", b"zz", b""]))
+        body = size + b"\r\n" + body + b"\r\n0\r\n\r\n"
+    return [Part(data=head), Part(data=body)]
+
+
+_STRANGE_PARTS: Final[st.SearchStrategy[list[Part]]] = st.one_of(
+    st.builds(lambda data: [Part(data=data)], st.binary(max_size=300)),
+    st.just([]),
+    # A slow drip: of the head, of the body.
+    st.builds(
+        lambda count: [Part(data=b"HTTP/1.1 200 OK\r\n"), Part(data=b"a: b\r\n", repeat=count)],
+        st.just(50_000),
+    ),
+    st.builds(
+        lambda pause_s: [
+            Part(data=_PLAIN_HEAD + _picture("PNG")[:40]),
+            Part(data=b"\0", repeat=int(4 / pause_s), pause_s=pause_s),
+        ],
+        st.sampled_from([0.02, 0.5]),
+    ),
+    st.just([Part(data=b"H", repeat=8, pause_s=0.5)]),
+    # A huge body, and provisional answers without end.
+    st.just([Part(data=_PLAIN_HEAD), Part(data=bytes(_MEGABYTE), repeat=64)]),
+    st.just([Part(data=b"HTTP/1.1 100 Continue\r\n\r\n", repeat=20_000)]),
+)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> AnswerCase:
+    """Draw the answer of an image server or a callback receiver, without an id."""
+    hangs = [0.0] * 30 + [0.5] * 6 + [2.0] * 3 + [_LONG_HANG_S]
+    return AnswerCase(
+        id="",
+        role=draw(st.sampled_from(ROLES)),
+        parts=draw(_ordinary_parts() | _ordinary_parts() | _ordinary_parts() | _STRANGE_PARTS),
+        hang_s=draw(st.sampled_from(hangs)),
+        reset=draw(st.integers(0, 9)) == 0,
+    )

@@ -1,0 +1,75 @@
+"""Draw the cases of one round from a seed, with Hypothesis."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import hypothesis
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+
+from tests.fuzz.answers import answers
+from tests.fuzz.cases import ID, AnswerCase, Case, MessageCase, RequestCase
+from tests.fuzz.job_requests import parameters
+from tests.fuzz.messages import raw_messages, records
+
+T = TypeVar("T")
+
+_SETTINGS: Final = hypothesis.settings(
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSize:
+    """How many cases of each kind one round has."""
+
+    requests: int
+    messages: int
+    answers: int
+
+
+def draw_round(seed: int, size: RoundSize) -> list[Case]:
+    """Return the cases of a round. The same seed draws the same cases."""
+    cases: list[Case] = []
+    for number, drawn in enumerate(_draw(parameters(), size.requests, seed)):
+        cases.append(RequestCase(id=f"r{seed:08x}-{number}", parameters=drawn))
+    raw = st.tuples(raw_messages(), records())
+    for number, ((message, queue), record) in enumerate(_draw(raw, size.messages, seed + 1)):
+        case_id = f"m{seed:08x}-{number}"
+        own = message.replace(ID.encode(), case_id.encode())
+        cases.append(MessageCase(id=case_id, message=own, queue=queue, record=record))
+    for number, answer in enumerate(_draw(answers(), size.answers, seed + 2)):
+        cases.append(replace(answer, id=f"a{seed:08x}-{number}"))
+    return _without_repetitions(cases)
+
+
+def _draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
+    """Return about `count` examples: Hypothesis ends early if it knows no more."""
+    drawn: list[T] = []
+    if not count:
+        return drawn
+
+    def collect(example: T) -> None:
+        drawn.append(example)
+
+    decorate: Callable[[Any], Any] = hypothesis.settings(_SETTINGS, max_examples=count)
+    hypothesis.seed(seed)(decorate(hypothesis.given(strategy)(collect)))()
+    return drawn
+
+
+def _without_repetitions(cases: list[Case]) -> list[Case]:
+    """Drop a message that is equal to an earlier one: both would be one dead letter."""
+    seen: set[object] = set()
+    kept: list[Case] = []
+    for case in cases:
+        key = case.message if isinstance(case, MessageCase) else case.id
+        if not isinstance(case, AnswerCase) and key in seen:
+            continue
+        seen.add(key)
+        kept.append(case)
+    return kept

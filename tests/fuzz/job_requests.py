@@ -1,0 +1,97 @@
+"""Draw the parameters of jobs: valid ones, and valid ones with some fields replaced."""
+
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from imagefleet import JobRequest
+from tests.fuzz.values import (
+    ANY_TEXT,
+    JSON_VALUES,
+    NASTY_TEXT,
+    NUMBERS,
+    PLAIN_TEXT,
+    QUEUE_SAFE_NAMES,
+)
+
+_ADDRESSES: Final = (
+    "http://10.0.0.1/a",
+    "http://169.254.169.254/computeMetadata/v1/",
+    "http://[::1]:1/",
+    "http://[::ffff:127.0.0.1]:1/",
+    "http://127.0.0.1:1/refused",
+    "http://0x7f000001:1/",
+    "http://user:secret@127.0.0.1:1/",
+    "https://127.0.0.1:1/",
+    "http://127.0.0.1:99999/",
+    "http://[::/",
+    "http://a..b/",
+    "http://" + "a" * 300 + "/",
+    "ftp://127.0.0.1/",
+    "http://127.0.0.1:1/\r\nx: y",
+    "http://xn--/",
+)
+_KEYS: Final = (
+    "missing.png",
+    "a/../b.png",
+    "/etc/passwd",
+    "file:///etc/passwd",
+    "s3://bucket/key",
+    ".",
+    "a//b",
+    "a/",
+    "jobs",
+    "%2e%2e/x",
+    "~root/x",
+    "x" * 2_048,
+)
+
+_VALID: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "negative_prompt": PLAIN_TEXT,
+    "num_inference_steps": st.integers(1, 8),
+    "guidance_scale": st.floats(0, 50),
+    "num_images_per_prompt": st.sampled_from([1, 1, 1, 1, 2, 3, 9]),
+    "seed": st.integers(0, 2**32 - 1),
+    "preview": st.booleans(),
+    "scheduler": st.just("ddim"),
+    "model": st.just("fake"),
+    "format": st.sampled_from(["png", "webp", "jpeg"]),
+    "priority": st.integers(0, 9),
+    "tenant": st.sampled_from(["gold", "tin"]) | QUEUE_SAFE_NAMES,
+    "callback_events": st.lists(
+        st.sampled_from(["started", "progress", "succeeded", "failed", "cancelled"]), max_size=5
+    ),
+}
+
+_OTHER: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "image": st.sampled_from([*_ADDRESSES, *_KEYS]),
+    "mask_image": st.sampled_from([*_ADDRESSES, *_KEYS]),
+    "strength": st.floats(-0.1, 1.1) | NUMBERS,
+    "callback_url": st.sampled_from(_ADDRESSES),
+    "height": st.sampled_from([64, 8, 65, 0, -64, 2**31, 64.0, "64"]),
+    "width": st.sampled_from([64, 8, 65, 0, -64, 2**31, 64.0, "64"]),
+    "num_images_per_prompt": st.sampled_from([64, 65, 0]),
+    "num_inference_steps": st.sampled_from([100, 101, 1_001, 0]),
+    "prompt": ANY_TEXT | NASTY_TEXT,
+    "negative_prompt": ANY_TEXT | NASTY_TEXT,
+    "id": ANY_TEXT | NASTY_TEXT | JSON_VALUES,
+    "tenant": ANY_TEXT | NASTY_TEXT,
+    "model": QUEUE_SAFE_NAMES | NASTY_TEXT,
+}
+
+_FIELDS: Final = st.sampled_from([*JobRequest.model_fields, "id"]) | ANY_TEXT
+
+VALID_PARAMETERS: Final = st.fixed_dictionaries({"prompt": PLAIN_TEXT}, optional=_VALID)
+
+
+@st.composite
+def parameters(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw the parameters of one job; about half of them are valid."""
+    drawn: dict[str, Any] = draw(VALID_PARAMETERS)
+    if draw(st.booleans()):
+        for name in draw(st.lists(st.sampled_from([*_OTHER]), min_size=1, max_size=2)):
+            drawn[name] = draw(_OTHER[name])
+    if draw(st.integers(0, 3)) == 0:
+        for name in draw(st.lists(_FIELDS, min_size=1, max_size=3)):
+            drawn[name] = draw(JSON_VALUES)
+    return drawn
