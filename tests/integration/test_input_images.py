@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import redis
 from PIL import Image
 
 from imagefleet import Client
@@ -378,7 +377,7 @@ def test_a_worker_runs_jobs_with_input_images_without_delaying_others(tmp_path: 
 
 
 def test_jobs_on_a_slow_server_do_not_delay_another_tenant(
-    start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+    start: StartWorker, producer: Client
 ) -> None:
     slow = SlowImage(_file(_random_image(14, (64, 64))))
     with ImageServer({"/slow.png": slow, "/quick.png": _file(_random_image(15))}) as image_server:
@@ -397,17 +396,16 @@ def test_jobs_on_a_slow_server_do_not_delay_another_tenant(
             other = producer.submit("c", image=quick, tenant="c")
             assert finish(producer, [other]) == {State.SUCCEEDED}
             statuses = producer.statuses(job.id for job in flood)
-            assert slow.ended == 0
-            assert not any(status.done for status in statuses)
+            assert not any(each.done or each.retries for each in statuses), "no fetch has ended"
+            assert 1 <= slow.begun <= 6
+            assert sum(each.state is State.RUNNING for each in statuses) <= 32
 
             def all_wait() -> bool:
                 statuses = producer.statuses(job.id for job in flood)
                 return all(each.state is State.RUNNING or each.retry_at for each in statuses)
 
             until(all_wait)
-            assert sum(client.hlen(key) for key in client.scan_iter(f"{namespace}:claims:*")) <= 32
         finally:
             slow.released.set()
         assert finish(producer, flood, timeout=180) == {State.SUCCEEDED}
-        assert {job.status().retries for job in flood[:50]} <= {0, 1}
         assert worker.terminate() == 0

@@ -72,22 +72,16 @@ class SlowImage:
         self.released = threading.Event()
         self.begun = 0
         """Requests that arrived."""
-        self.ended = 0
-        """Requests that were answered, or that the client gave up."""
         self._lock = threading.Lock()
 
     def __call__(self, handler: BaseHTTPRequestHandler) -> None:
         with self._lock:
             self.begun += 1
-        try:
-            handler.send_response(200)
-            handler.send_header("content-length", str(len(self._image)))
-            handler.end_headers()
-            self.released.wait()
-            handler.wfile.write(self._image)
-        finally:
-            with self._lock:
-                self.ended += 1
+        handler.send_response(200)
+        handler.send_header("content-length", str(len(self._image)))
+        handler.end_headers()
+        self.released.wait()
+        handler.wfile.write(self._image)
 
 
 def _handler(responses: Mapping[str, Response]) -> type[BaseHTTPRequestHandler]:
