@@ -248,6 +248,7 @@ class Client:
 
     def _submit_chunk(self, entries: list[dict[str, Any]]) -> list[Job]:
         with self.connection.translate_errors():
+            self.connection.warn_about_server()
             offers = self.connection.offers()
             jobs = []
             for entry in entries:

@@ -5,8 +5,8 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, cast
 
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.dead_letters import DeadLetters
@@ -14,6 +14,7 @@ from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
+from imagefleet.shared.redis_client.server_check import find_fault, find_risks
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.webhooks.outbox import Outbox
 
@@ -34,6 +35,7 @@ class Connection:
         self.outbox: Final = Outbox(self._redis, namespace, retention_s)
         self._offers = OfferRegistry(self._redis, namespace)
         self._runs = RunRecords(self._redis, namespace, retention_s)
+        self._checked = False
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -61,6 +63,16 @@ class Connection:
         """Log a warning if no worker is alive; call it before blocking."""
         if not self.workers():
             log.warning("no worker is alive; unfinished work waits until a worker starts")
+
+    def warn_about_server(self) -> None:
+        """Log a warning, at the first call, if the settings of Redis endanger jobs."""
+        if self._checked:
+            return
+        self._checked = True
+        with suppress(Exception):  # only the jobs themselves need Redis' answers
+            info = cast(dict[str, Any], self._redis.info())
+            for risk in filter(None, [find_fault(info), *find_risks(info)]):
+                log.warning("%s", risk if risk.startswith("Redis") else f"Redis {risk}")
 
     def check(self) -> None:
         """Raise BrokerUnavailable unless Redis answers."""

@@ -3,6 +3,7 @@
 The input is the settings, the output `WorkerParts`. Nothing here claims work: see `lifecycle`.
 """
 
+import logging
 import os
 import platform
 import uuid
@@ -19,6 +20,7 @@ from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
+from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.bulk.context import ShardContext
 from imagefleet.worker.bulk.destinations import DestinationPolicy
@@ -36,6 +38,7 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.progress import ProgressReporter
+from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.jobs.start import JobStarter
 from imagefleet.worker.outbound.address_policy import AllowList
@@ -44,6 +47,8 @@ from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.start import start_delivery
+
+log = logging.getLogger(__name__)
 
 _ENCODER_THREADS: Final = min(4, os.cpu_count() or 1)
 """Number of threads that encode the images of datasets."""
@@ -173,6 +178,7 @@ class _Builder:
             namespace=self._settings.namespace,
             worker=self._name,
             lease_s=self._settings.lease_s,
+            max_message_bytes=self._settings.max_message_bytes,
         )
 
     def _build_shard_context(self) -> ShardContext:
@@ -191,11 +197,10 @@ class _Builder:
 
     def _build_dispatcher(self) -> Dispatcher:
         settings, info = self._settings, self._engine.info
+        refuser = Refuser(self._claims, self._records, self._dead_letters)
         return Dispatcher(
             self._claims,
-            JobStarter(
-                self._claims, self._records, self._dead_letters, info, settings.max_deliveries
-            ),
+            JobStarter(self._claims, self._records, refuser, info, settings.max_deliveries),
             self._engine.capacity,
             self._in_flight,
             self._backlog,
@@ -242,7 +247,13 @@ class _Builder:
     def _build_lease_keeper(self) -> LeaseKeeper:
         records = self._job_records(self._no_retry_client)
         lease_s = self._settings.lease_s
-        return LeaseKeeper(self._claims, records, lease_s, self._hooks.on_lease_lost)
+        return LeaseKeeper(
+            self._claims,
+            records,
+            lease_s,
+            self._hooks.on_lease_lost,
+            self._dispatcher.tags_in_hand,
+        )
 
 
 def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
@@ -250,6 +261,8 @@ def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
     url = settings.redis_url.get_secret_value()
     no_retry_client = connect(url, retries=0)
     check_connection(no_retry_client, url)
+    for warning in check_server(no_retry_client, url, settings.namespace):
+        log.warning("%s", warning)
     return no_retry_client, connect(url, retries=RETRY_FOREVER)
 
 

@@ -6,15 +6,35 @@ after `--` go to Celery's own worker command.
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any, Final
 
 import click
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.settings import WorkerSettings
+
+_PACKAGES: Final = ("celery", "jax", "flax", "numpy", "PIL", "boto3", "tokenizers", "safetensors")
+"""Packages of the extra `worker`."""
+
+
+def _is_missing(package: str) -> bool:
+    try:
+        return find_spec(package) is None
+    except ImportError:
+        return True
+
+
+if missing := list(filter(_is_missing, _PACKAGES)):
+    print(
+        f"imagefleet-worker: {', '.join(missing)} cannot be imported; install imagefleet[worker]",
+        file=sys.stderr,
+    )
+    sys.exit(ExitCode.CONFIG)
+
+from imagefleet.worker.settings import WorkerSettings  # noqa: E402 - it imports numpy
 
 
 def _add_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -60,14 +80,40 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
         click.echo(f"imagefleet-worker: {error}", err=True)
         sys.exit(ExitCode.CONFIG)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in given.items()})
+    from celery.platforms import EX_FAILURE
+
     from imagefleet.worker.app import app  # the import reads the settings from the environment
 
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
     try:
-        code = app.start(argv=[*options, *celery_arguments])
+        code = _run_celery(app, [*options, *_node_name(celery_arguments), *celery_arguments])
     except SystemExit as error:
         code = error.code
+    if code == EX_FAILURE:
+        code = ExitCode.SOFTWARE
     # A thread on a hung device cannot be joined. All jobs are finished or requeued by now.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _run_celery(app: Any, arguments: list[str]) -> int | None:
+    """Run Celery's command line as `app.start` does, but return its exit code."""
+    from celery.bin.celery import celery
+
+    celery.params[0].default = app
+    try:
+        code: int | None = celery.main(args=arguments, standalone_mode=False)
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    return code
+
+
+def _node_name(celery_arguments: Sequence[str]) -> list[str]:
+    """Return the options that name this worker, unless its user named it.
+
+    Several workers of a host would all be `celery@host`, and answer `celery inspect` as one.
+    """
+    if any(word.startswith(("-n", "--hostname")) for word in celery_arguments):
+        return []
+    return ["--hostname", f"imagefleet-{os.getpid()}@%h"]

@@ -75,14 +75,19 @@ def check_connection(client: "Redis", url: str) -> None:
         client.ping()
 
 
+def server_of(url: str) -> str:
+    """Return the host, port and path of an address, without its credentials and options."""
+    # Passwords may be in the part before the last @ and in the query.
+    return url.partition("?")[0].rpartition("@")[2]
+
+
 def _describe_error(error: Exception, url: str) -> str:
     import redis
     from redis.sentinel import MasterNotFoundError
 
     from imagefleet.shared.redis_client.write_errors import is_temporary
 
-    # Passwords may be in the part before the last @ and in the query.
-    where = url.partition("?")[0].rpartition("@")[2]
+    where = server_of(url)
     if isinstance(error, MasterNotFoundError):
         return (
             f"no Sentinel of {where} answers with a master of that name; check their addresses, "

@@ -1,0 +1,124 @@
+"""Check that a Redis can hold a fleet: its mode, its settings, and the rights of this user.
+
+A client comes in. Warnings come out, or an error whose sentence says what to change. A Redis that
+does not answer the questions, as managed ones may, is used with a warning.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.redis_client.connection import server_of, translate_errors
+from imagefleet.shared.redis_client.scripts import load_script
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+def check_server(client: "Redis", url: str, namespace: str) -> list[str]:
+    """Return warnings about the Redis of a worker. It writes and deletes a few keys.
+
+    Raises:
+        ConfigurationError: Redis is a cluster, evicts messages, or does not give this user the
+            rights that a worker needs.
+        BrokerUnavailable: Redis does not answer.
+    """
+    import redis
+
+    with translate_errors(url):
+        try:
+            info: Mapping[str, Any] = client.info()
+        except redis.ResponseError as error:
+            info, warnings = {}, [f"cannot check the settings of Redis: {error}"]
+        else:
+            warnings = find_risks(info)
+        if fault := find_fault(info):
+            raise ConfigurationError(f"Redis at {server_of(url)} {fault}")
+        return warnings + _check_rights(client, url, namespace)
+
+
+def find_fault(info: Mapping[str, Any]) -> str | None:
+    """Return what makes a Redis unusable for a fleet, from its INFO. None: nothing."""
+    if info.get("redis_mode") == "cluster" or info.get("cluster_enabled") == 1:
+        return (
+            "is a cluster, and a claim reads many queues in one script; "
+            "use a Redis without cluster mode, with Sentinels for failover"
+        )
+    if _evicts_messages(info) and int(info.get("maxmemory", 0)) > 0:
+        return (
+            f"evicts messages and records when its memory is full (maxmemory-policy "
+            f"{info['maxmemory_policy']}), which loses jobs; set maxmemory-policy to noeviction"
+        )
+    return None
+
+
+def find_risks(info: Mapping[str, Any]) -> list[str]:
+    """Return what endangers the jobs in a Redis that is usable, from its INFO."""
+    risks = []
+    policy = info.get("maxmemory_policy", "noeviction")
+    if find_fault(info):
+        pass  # it is worse than a risk
+    elif _evicts_messages(info):
+        risks.append(
+            f"Redis has maxmemory-policy {policy}: once maxmemory is set, a full Redis evicts "
+            "messages and records, which loses jobs; set it to noeviction"
+        )
+    elif policy != "noeviction":
+        risks.append(
+            f"Redis has maxmemory-policy {policy}: a full Redis evicts the records of finished "
+            "jobs before their retention is over; set it to noeviction"
+        )
+    if info.get("aof_enabled") == 0 and not info.get("connected_slaves"):
+        risks.append(
+            "Redis has no append-only file and no replica: if it crashes, jobs are lost; "
+            "set appendonly to yes"
+        )
+    return risks
+
+
+def _evicts_messages(info: Mapping[str, Any]) -> bool:
+    return str(info.get("maxmemory_policy", "")).startswith("allkeys")
+
+
+def _check_rights(client: "Redis", url: str, namespace: str) -> list[str]:
+    """Call what a worker and its Celery call. Return a warning if Redis takes no writes now."""
+    import redis
+
+    from imagefleet.shared.redis_client.write_errors import is_temporary
+
+    try:
+        _call_commands(client, namespace)
+    except redis.ResponseError as error:
+        if is_temporary(error):
+            return [f"cannot check the rights of this user now: {error}"]
+        raise ConfigurationError(
+            f"Redis at {server_of(url)} does not give this user the rights of docs/redis.md: "
+            f"{error}"
+        ) from None
+    return []
+
+
+def _call_commands(client: "Redis", namespace: str) -> None:
+    name = f"check-{uuid.uuid4().hex[:12]}"
+    script = load_script(client, __package__, "check_rights")
+    script(keys=[f"{namespace}:{name}", f"{namespace}.{name}"])
+    result, binding = f"celery-task-meta-{name}", f"_kombu.binding.{name}"
+    with client.pipeline(transaction=True) as pipe:  # as Celery stores results
+        pipe.execute_command("SETEX", result, 60, "{}")
+        pipe.publish(result, "{}")
+        pipe.get(result)
+        pipe.delete(result)
+        pipe.execute()
+    client.sadd(binding, "a")
+    client.smembers(binding)
+    client.srem(binding, "a")
+    client.zadd(f"unacked_{name}", {"a": 0})
+    client.delete(f"unacked_{name}")
+    client.brpop([f"{namespace}.{name}"], timeout=0.001)
+    database = client.connection_pool.connection_kwargs.get("db") or 0
+    with client.pubsub() as subscriptions:
+        subscriptions.subscribe(result)
+        subscriptions.psubscribe(f"/{database}.celery.pidbox")
+        for _ in range(2):  # the answers, of which one may be an error
+            subscriptions.get_message(timeout=5)
