@@ -21,7 +21,8 @@ from imagefleet.shared.jobs.queues import list_key, queue_name
 from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.queues.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claim_types import QueueGroup
+from imagefleet.worker.queues.claims import Claims
 
 JOBS = 8_000
 PROMPT = {"prompt": "a photo of an object on a wooden table, studio light, 35mm, " * 4}
@@ -32,6 +33,9 @@ KINDS = {"in_order": False, "step_affinity": True}
 TENANTS = {8: (1, 2, 4, 8), 64: (1, 4, 30), 256: (30, 100)}
 """Numbers of tenants with waiting jobs, by the images of a batch."""
 MANY_TENANTS, MANY_TENANTS_CAPACITY = 1_000, 8
+INVENTED_TENANTS, INVENTED_CLAIMS = 20_000, 400
+"""Tenants that wait with one job each, and the claims of which the longest is reported."""
+_MICROSECONDS_LOGGED = 100
 
 Figures = dict[str, float]
 
@@ -54,12 +58,19 @@ class Stream:
         )
         self._claims.acquire_lease()
 
-    def add(self, counts: Sequence[int], tenants: int, *, steps_in_header: bool = True) -> None:
+    def add(
+        self,
+        counts: Sequence[int],
+        tenants: int,
+        *,
+        steps_in_header: bool = True,
+        model: str | None = None,
+    ) -> None:
         """Add one job for each step count, with the tenants in turn.
 
         The id of a job contains its step count. With `steps_in_header` its message does, too.
         """
-        queues = [queue_name(self._namespace, None, None, None, f"t{n}") for n in range(tenants)]
+        queues = [queue_name(self._namespace, model, None, None, f"t{n}") for n in range(tenants)]
         with self._client.pipeline(transaction=False) as pipe:
             pipe.sadd(known_queues_key(self._namespace), *queues)
             for number, steps in enumerate(counts):
@@ -75,6 +86,17 @@ class Stream:
                 )
                 pipe.lpush(list_key(queue, PRIORITY), message)
             pipe.execute()
+
+    def longest_claim(self, capacity: int, claims: int) -> tuple[float, int]:
+        """Claim `claims` batches. Return the longest time in ms that one of them holds Redis, and
+        how many messages were claimed."""
+        self._client.config_set("slowlog-max-len", 2 * claims)
+        self._client.config_set("slowlog-log-slower-than", _MICROSECONDS_LOGGED)
+        self._client.slowlog_reset()
+        claimed = sum(len(self._claims.claim(self._groups, capacity)) for _ in range(claims))
+        slow = self._client.slowlog_get(2 * claims)
+        scripts = [each["duration"] for each in slow if each["command"].startswith(b"EVALSHA")]
+        return max(scripts, default=0) / 1e3, claimed
 
     def claim_all(self, capacity: int) -> tuple[list[list[int]], float]:
         """Claim all messages. Return each batch's step counts and the server's CPU ms per claim."""
@@ -117,9 +139,21 @@ def many_tenants(server: LocalRedisServer) -> Figures:
     return {"claim_ms_1000_tenants": busy, "claim_ms_8_tenants_after_them": after}
 
 
+def invented_tenants(server: LocalRedisServer) -> Figures:
+    """Measure the longest claim while 20,000 tenants wait, of models that are served and others."""
+    figures: Figures = {}
+    for kind, served in (("served", True), ("unserved", False)):
+        stream = Stream(server, kind)
+        stream.add([20] * INVENTED_TENANTS, INVENTED_TENANTS, model=None if served else "nobodys")
+        longest, claimed = stream.longest_claim(MANY_TENANTS_CAPACITY, INVENTED_CLAIMS)
+        figures[f"longest_claim_ms_20000_tenants_{kind}"] = longest
+        figures[f"claimed_20000_tenants_{kind}"] = claimed
+    return figures
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as name, LocalRedisServer(Path(name)) as server:
-        figures = slot_steps(server) | many_tenants(server)
+        figures = slot_steps(server) | many_tenants(server) | invented_tenants(server)
     for figure, value in figures.items():
         print(f"{figure:50} {value:8.3f}")
     print_json("claims", {figure: round(value, 3) for figure, value in figures.items()})

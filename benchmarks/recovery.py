@@ -25,7 +25,8 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import queue_name
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.queues.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claim_types import QueueGroup
+from imagefleet.worker.queues.claims import Claims
 
 ROOT = Path(__file__).parents[1]
 CAPACITY = 8

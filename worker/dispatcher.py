@@ -21,21 +21,22 @@ from typing import Any, Final
 
 import redis
 from celery.worker.request import Request
+from celery.worker.state import task_ready
 
-from imagefleet.shared.bulk.messages import unpack_shard
-from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
+from imagefleet.shared.errors import LeaseLost, MessageRejected
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
+from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_delivery, next_batch
 from imagefleet.worker.devices.prefetch import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.work import Slot, slots_of
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
-from imagefleet.worker.jobs.image_places import ReturnSchedule, image_source
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.receive import MessageReceiver
 from imagefleet.worker.jobs.start import JobStarter
-from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
-from imagefleet.worker.queues.claims import Claimed, Claims, QueueGroup
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +82,11 @@ class Dispatcher:
         """
         self._claims = claims
         self._starter = starter
+        self._refuser = starter.refuser
+        self._receiver = MessageReceiver(claims, starter.refuser, input_images, max_deliveries)
         self._in_flight = in_flight
         self._backlog = backlog
         self._input_images = input_images
-        self._returns = ReturnSchedule()
         self._capacity = capacity
         self._max_deliveries = max_deliveries
         self._max_in_flight = max_in_flight
@@ -97,7 +99,9 @@ class Dispatcher:
         self._bulk_groups: Sequence[QueueGroup] = ()
         self._strategies: dict[str, Any] = {}
         self._send_to_pool: SendToPool = lambda request: None
-        self._claimed: deque[Claimed] = deque()
+        self._claimed: deque[tuple[Claimed, str]] = deque()  # each with the task of its queue
+        self._accepted: dict[str, Claimed] = {}
+        """Claims of the requests between their acceptance by Celery and their end, by tag."""
         self._requests: deque[Request] = deque()
         self._waiting: deque[Slot] = deque()
         self._closed = False
@@ -116,12 +120,31 @@ class Dispatcher:
 
     def accept(self, request: Request) -> None:
         """Keep a request that Celery received until the next batch (Celery's `on_task_request`)."""
+        claimed: Claimed = request.message.claimed
+        self._accepted[claimed.tag] = claimed
         if request.name == BULK_TASK_NAME:
-            unpack_shard(request.request_dict["kwargs"])
-            self._backlog.add_shard(request.message.claimed)
-            self._send_to_pool(request)
+            self._backlog.add_shard(claimed)
+            self._send(request)
         else:
             self._requests.append(request)
+
+    def settle(self, tag: str, error: BaseException | None = None) -> None:
+        """Note that Celery's pool has finished with a request. If the claim is still held, Celery
+        itself failed, and the message becomes a dead letter."""
+        claimed = self._accepted.pop(tag, None)
+        outcome = self._in_flight.remove(tag)
+        if claimed is None or not self._claims.holds(tag):
+            return
+        reason = MessageRejected(f"Celery failed with it: {type(error).__name__}: {error}")
+        if isinstance(outcome, Attempt):
+            outcome.abandon(reason)
+        self._backlog.remove_shard(tag)
+        log.error("Celery failed with the message of claim %s", tag, exc_info=error)
+        self._refuser.reject_message(claimed, reason)
+
+    def tags_in_hand(self) -> set[str]:
+        """Return the tags of the claims that this worker attends to."""
+        return {claimed.tag for claimed, _ in list(self._claimed)} | set(self._accepted)
 
     def next_batch(self) -> list[Slot]:
         """Return the slots of the next batch, all of one compile key; empty if there is no work."""
@@ -177,7 +200,8 @@ class Dispatcher:
     def _claim_and_start(self) -> None:
         """Claim messages, let Celery receive them, and start their attempts.
 
-        A message or request that raises keeps its place and is tried again by the next call.
+        If Redis is away, messages and requests keep their places and are tried again by the next
+        call. Any other error costs only the message that causes it.
         """
         if self._closed:
             return
@@ -208,7 +232,7 @@ class Dispatcher:
         wanted_images = self._capacity - len(self._waiting)
         if room > 0 and wanted_images > 0:
             groups = self._compatible_groups()
-            self._claimed += self._claims.claim(
+            claimed = self._claims.claim(
                 groups,
                 wanted_images,
                 max_messages=room,
@@ -217,11 +241,13 @@ class Dispatcher:
                 default_steps=self._default_steps,
                 batch_steps=max((slot.spec.steps for slot in self._waiting), default=0),
             )
+            self._claimed += [(each, TASK_NAME) for each in claimed]
 
     def _claim_shard(self) -> None:
         """Claim a shard even while jobs wait, so that rows are ready when there are no jobs."""
         if self._bulk_groups and self._backlog.wants_shard() and not self._suspect_in_flight():
-            self._claimed += self._claims.claim(self._bulk_groups, 1, max_messages=1)
+            claimed = self._claims.claim(self._bulk_groups, 1, max_messages=1)
+            self._claimed += [(each, BULK_TASK_NAME) for each in claimed]
 
     def _suspect_in_flight(self) -> bool:
         suspects = first_suspect_delivery(self._max_deliveries)
@@ -236,68 +262,39 @@ class Dispatcher:
         """Receive the claimed messages. Return whether some of them were delayed."""
         delayed = False
         while self._claimed:
-            delayed |= self._receive(self._claimed[0])
+            claimed, task = self._claimed[0]
+            delayed |= self._receiver.receive(claimed, task, self._strategies[task])
+            if self._claims.holds(claimed.tag) and claimed.tag not in self._accepted:
+                self._refuser.reject_message(claimed, MessageRejected("Celery did not accept it"))
             self._claimed.popleft()
         return delayed
-
-    def _receive(self, claimed: Claimed) -> bool:
-        """Give a claimed message to Celery, or delay it if it is not due or if too many jobs wait
-        for input images. Return whether it was delayed.
-
-        A message that cannot be read becomes a dead letter.
-        """
-        try:
-            message = parse_envelope(claimed)
-            strategy = self._strategies[message.headers["task"]]
-            if message.due is not None and self._claims.delay(claimed.tag, message.due):
-                return True
-            if self._delay_without_place(message):
-                return True
-            strategy(
-                message,
-                None,
-                lambda *_: self._starter.acknowledge(claimed, message.headers["id"]),
-                lambda *args: self._reject(claimed, requeue=bool(args[2:] and args[2])),
-                [],
-            )
-        except redis.RedisError:
-            raise
-        except Exception as error:  # anybody can write anything to a queue
-            self._starter.add_to_dead_letters(
-                claimed, f"cannot be read: {type(error).__name__}: {error}"
-            )
-        return False
-
-    def _delay_without_place(self, message: ClaimedMessage) -> bool:
-        """Delay a job that needs input images if there is no place for it."""
-        kwargs = message.payload[1]
-        source = image_source(kwargs.get("request") if isinstance(kwargs, dict) else None)
-        tag = message.claimed.tag
-        if source is None or self._input_images.reserve_place(tag, source, self._claims.holds):
-            return False
-        pause_s = self._returns.next_pause_s(source.tenant)
-        self._claims.delay_queued(tag, pause_s, self._starter.record_key(message.headers["id"]))
-        return True
 
     def _start_attempts(self, requests: Sequence[Request]) -> None:
         """Start or refuse the attempts of `requests`, then send the requests to Celery's pool."""
         for request, outcome in zip(requests, self._starter.start(requests), strict=True):
-            if self._claims.holds(tag := request.message.claimed.tag):
+            tag = request.message.claimed.tag
+            if self._claims.holds(tag):
                 if outcome is not None:
                     self._in_flight.add(tag, outcome)
-                if isinstance(outcome, Attempt):
+                self._send(request)
+                if isinstance(outcome, Attempt) and self._claims.holds(tag):
                     self._queue_or_fetch(outcome)
-                self._send_to_pool(request)
+            if not self._claims.holds(tag):
+                self._accepted.pop(tag, None)
+                task_ready(request)  # otherwise Celery remembers it for ever
             self._requests.popleft()
+
+    def _send(self, request: Request) -> None:
+        """Send a request to Celery's pool. If Celery fails, the message becomes a dead letter."""
+        try:
+            self._send_to_pool(request)
+        except Exception as error:
+            if is_outage(error):
+                raise
+            self.settle(request.message.claimed.tag, error)
 
     def _queue_or_fetch(self, attempt: Attempt) -> None:
         if attempt.request.image is None:
             self._waiting.extend(slots_of(attempt))
         else:
             self._input_images.start_fetch(attempt)
-
-    def _reject(self, claimed: Claimed, *, requeue: bool) -> None:
-        if requeue:
-            self._claims.requeue(claimed.tag)
-        else:
-            self._starter.add_to_dead_letters(claimed, "rejected by its task")

@@ -152,6 +152,13 @@ class WorkerSettings(Settings):
         description="Number of workers that may die with a job before it fails. From its third "
         "delivery on the job runs alone.",
     )
+    max_message_bytes: int = Field(
+        default=1_048_576,
+        ge=262_144,
+        le=67_108_864,
+        description="Longest message that is read from a queue; a longer one becomes a dead "
+        "letter. The prompts of a job need up to 130 kB.",
+    )
     max_retries: int = Field(
         default=3,
         ge=0,

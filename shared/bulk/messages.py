@@ -9,7 +9,7 @@ from typing import Final
 from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.plan import ShardPlan
 from imagefleet.shared.bulk.records import NewRun
-from imagefleet.shared.errors import MessageRejected
+from imagefleet.shared.errors import MessageRejected, NewerMessage
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
@@ -44,16 +44,23 @@ def message_id(run: str, shard: int) -> str:
 
 
 def unpack_shard(kwargs: object) -> ShardMessage:
-    """Return the content of a shard's message. Raise MessageRejected if it is not one."""
+    """Return the content of a shard's message. Unknown fields are ignored.
+
+    Raises:
+        NewerMessage: the message has a newer version, which only newer workers can read.
+        MessageRejected: it is not the message of a shard, or has another version.
+    """
     if not isinstance(kwargs, dict):
         raise MessageRejected("the shard message has no keyword arguments")
-    if kwargs.get("version") != MESSAGE_VERSION:
-        version = kwargs.get("version")
-        raise MessageRejected(
-            f"the shard message has version {version!r}; this worker reads {MESSAGE_VERSION}"
+    version = kwargs.get("version")
+    if version != MESSAGE_VERSION:
+        newer = isinstance(version, int) and version > MESSAGE_VERSION
+        raise (NewerMessage if newer else MessageRejected)(
+            f"the shard message has version {repr(version)[:40]}; "
+            f"this worker reads {MESSAGE_VERSION}"
         )
     try:
-        return ShardMessage.model_validate(kwargs)
+        return ShardMessage.model_validate(kwargs, extra="ignore")
     except ValueError as error:
         raise MessageRejected(f"the shard message has wrong fields: {error}") from None
 

@@ -23,6 +23,7 @@ from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, Sta
 from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.redis_keys import (
     delayed_key,
+    deliveries_key,
     job_key,
     known_queues_key,
     limits_key,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 _MAX_REQUEUED_PER_CALL: Final = 100
 """Delayed messages that one call of the script requeues. Redis serves no other client meanwhile."""
+_MAX_QUEUES_SWEPT: Final = 128
+_MAX_MESSAGES_SWEPT: Final = 256
+"""Queues and messages that one call of the script looks at, also because of the other clients."""
 
 
 class JobRecords:
@@ -62,6 +66,8 @@ class JobRecords:
         self._request_cancel = load_script(client, __package__, "request_cancel")
         self._retry = load_script(client, __package__, "retry")
         self._requeue_due = load_script(client, __package__, "requeue_due")
+        self._sweep_queues = load_script(client, __package__, "sweep_queues")
+        self._sweep_cursor = "0"
 
     def key(self, job_id: str) -> str:
         """Return the Redis key of a job's record."""
@@ -262,6 +268,22 @@ class JobRecords:
             )
             total += requeued
         return total
+
+    def sweep_queues(self) -> tuple[int, int]:
+        """Forget some of the known queues that are empty, and drop waiting messages whose job has
+        ended. Return how many of both.
+
+        A claim does the same for the queues that it reads. The next call looks at other queues.
+        """
+        answer = cast(
+            tuple[str, int, int],
+            self._sweep_queues(
+                keys=[known_queues_key(self._namespace), deliveries_key(self._namespace)],
+                args=[self._sweep_cursor, self.key(""), _MAX_QUEUES_SWEPT, _MAX_MESSAGES_SWEPT],
+            ),
+        )
+        self._sweep_cursor, forgotten, dropped = answer
+        return forgotten, dropped
 
     def request_cancel(self, job_id: str) -> State:
         """Ask the attempt at a running job to cancel between steps. Return the job's state.

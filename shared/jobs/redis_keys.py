@@ -25,6 +25,11 @@ def leases_key(namespace: str) -> str:
     return f"{namespace}:leases"
 
 
+def lease_lengths_key(namespace: str) -> str:
+    """Return the key of the lengths of the leases (hash: worker to seconds)."""
+    return f"{namespace}:leases:lengths"
+
+
 def deliveries_key(namespace: str) -> str:
     """Return the key of the delivery counts (hash: SHA-1 of a message to count)."""
     return f"{namespace}:deliveries"

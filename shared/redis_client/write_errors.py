@@ -15,6 +15,7 @@ from redis.retry import Retry
 _CODE: Final = re.compile(r"(^|: -?)(NOREPLICAS|MISCONF|MASTERDOWN|READONLY|OOM|BUSY) ")
 """The code is at the start, or behind `caused error: ` (redis-py's pipelines), `because of: `
 (EXEC) or `script: 1: -` (scripts of Redis 6.2)."""
+_NOT_ALLOWED: Final = re.compile(r"NOPERM|NOAUTH|ACL failure|user executing the script")
 _TEMPORARY: Final = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
 
 T = TypeVar("T")
@@ -29,6 +30,21 @@ def is_temporary(error: Exception) -> bool:
     if isinstance(error, (*_TEMPORARY, WritesRefused)):
         return True
     return isinstance(error, redis.ResponseError) and bool(_CODE.search(str(error)))
+
+
+def is_outage(error: Exception) -> bool:
+    """Return whether Redis is away, takes no writes or refuses this user.
+
+    Any other error of a command has its cause in what the command was about: one message, or one
+    record.
+    """
+    if isinstance(error, redis.DataError):
+        return False
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return True
+    if isinstance(error, redis.ResponseError):
+        return is_temporary(error) or bool(_NOT_ALLOWED.search(str(error)))
+    return isinstance(error, redis.RedisError)
 
 
 class RetryUntilWritable(Retry):

@@ -23,7 +23,8 @@ from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
-from imagefleet.worker.queues.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claim_types import QueueGroup
+from imagefleet.worker.queues.claims import Claims
 from tests.support.records import start_attempt
 
 REQUEST = JobRequest.parse({"prompt": "a", "seed": 1})

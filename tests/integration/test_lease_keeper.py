@@ -6,7 +6,8 @@ import pytest
 import redis
 
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.worker.queues.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claim_types import QueueGroup
+from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 
 LEASE_S = 60.0

@@ -25,7 +25,8 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.outbound.address_policy import AllowList
-from imagefleet.worker.queues.claims import Claims, QueueGroup
+from imagefleet.worker.queues.claim_types import QueueGroup
+from imagefleet.worker.queues.claims import Claims
 from tests.support.processes import until
 from tests.support.records import start_attempt
 
@@ -151,6 +152,8 @@ def test_messages_are_requeued_although_redis_restarts_meanwhile(
 
 class SlowStarter:
     """The starter starts one attempt, and calls `meanwhile` before it returns it."""
+
+    refuser = None
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         self.attempt = plan_attempt("j", REQUEST, FakeEngine().info, tag="1.000000")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from concurrent.futures import Future
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -43,6 +44,7 @@ def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
                 if worker.pool_cls is not TaskPool:
                     raise ConfigurationError("the devices need one process: start with -P threads")
                 lifecycle.start()
+                _settle_requests(worker.pool, lifecycle)
             except ImagefleetError as error:
                 # Celery has put a logger in the place of sys.stderr.
                 print(f"imagefleet-worker: {error}", file=sys.__stderr__, flush=True)
@@ -54,6 +56,28 @@ def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
         terminate = stop
 
     return DevicesStep
+
+
+def _settle_requests(pool: TaskPool, lifecycle: Lifecycle) -> None:
+    """Let the dispatcher know when the pool has finished with a request.
+
+    Celery drops an error of its own code that a thread of the pool raises. It would neither
+    acknowledge the message nor say anything.
+    """
+    apply = pool.on_apply
+
+    def on_apply(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        result = apply(target, args, kwargs, **options)
+        tag = args[2]["properties"]["delivery_tag"]
+
+        def settle(future: Future[Any]) -> None:
+            if not future.cancelled():  # else the worker stops, and requeues what it holds
+                lifecycle.parts.dispatcher.settle(tag, future.exception())
+
+        result.f.add_done_callback(settle)
+        return result
+
+    pool.on_apply = on_apply
 
 
 def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:

@@ -15,7 +15,7 @@ def add_bulk_task(app: Celery, lifecycle: Lifecycle) -> None:
     """Register `imagefleet.bulk_shard` on `app`."""
 
     @app.task(name=BULK_TASK_NAME, bind=True, acks_late=True, ignore_result=True)
-    def bulk_shard(self: Task, **arguments: Any) -> None:
+    def bulk_shard(self: Task, /, **arguments: Any) -> None:
         try:
             lifecycle.make_shard(arguments, self.request.properties["delivery_tag"])
         except LeaseLost as error:
@@ -33,7 +33,7 @@ def add_render_task(app: Celery, lifecycle: Lifecycle) -> None:
         throws=(ImagefleetError,),  # Celery then logs one line instead of a traceback
         Request=_end_before_ack(lifecycle),
     )
-    def render(self: Task, **_: Any) -> dict[str, Any]:
+    def render(self: Task, /, **_: Any) -> dict[str, Any]:
         job_id, tag = self.request.id, self.request.properties["delivery_tag"]
         try:
             return lifecycle.parts.executor.execute(job_id, tag).model_dump(mode="json")

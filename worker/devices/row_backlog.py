@@ -16,7 +16,7 @@ from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.worker.devices.work import Slot, Work
 from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.queues.claims import Claimed
+from imagefleet.worker.queues.claim_types import Claimed
 
 _MIN_BATCHES_AHEAD: Final = 4
 """Batches of waiting rows. With fewer, the worker wants another shard."""

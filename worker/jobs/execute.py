@@ -77,7 +77,7 @@ class JobExecutor:
             raise
         except Exception as error:  # Celery would drop it, and its claim would be held forever
             log.exception("job %s is requeued", job_id)
-            self._claims.requeue(tag)
+            self._claims.requeue(tag, counted=True)
             raise LeaseLost(f"job {job_id} was requeued") from error
         finally:
             self._in_flight.remove(tag)

@@ -15,9 +15,10 @@
 --        idle           whether this worker holds nothing else
 --        default_steps  steps of a message that names none
 --        batch_steps    most steps among the jobs that are in the batch already, 0 if there are none
+--        max_message_bytes  a message that is longer is returned cut
 --      2 accounts by level, as JSON: what this script returned last time, {} at first
--- Returns {accounts as JSON, {{tag, list, message, delivery}, …}}, or false if this worker has no lease: it
--- must acquire one first.
+-- Returns {accounts as JSON, {{tag, list, message, delivery, 1 if it is cut else 0}, …}}, or false if this
+-- worker has no lease: it must acquire one first.
 local request, accounts = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
 if not redis.call('ZSCORE', KEYS[2], request.worker) then return false end
 local any_redelivered = redis.call('HLEN', KEYS[3]) > 0
@@ -43,7 +44,7 @@ end
 local weights, weight_fields = {}, redis.call('HGETALL', KEYS[5])
 for i = 1, #weight_fields, 2 do weights[weight_fields[i]] = tonumber(weight_fields[i + 1]) end
 for name, queue_group in pairs(request.groups) do add_candidate(name, queue_group, '', 1) end
-for _, name in ipairs(redis.call('SMEMBERS', KEYS[4])) do
+local function add_queue_of_tenant(name)
   local tenant, queue_group = tenant_of(name), request.groups[string.match(name, '^[^@]*')]
   if tenant then tenants[tenant] = true end
   if tenant and queue_group and not request.groups[name] then
@@ -51,6 +52,9 @@ for _, name in ipairs(redis.call('SMEMBERS', KEYS[4])) do
     add_candidate(name, queue_group, tenant, weight > 0 and weight or 1)
   end
 end
+local cursor, all_seen = read_known_queues(KEYS[4], accounts.cursor, add_queue_of_tenant, queues)
+accounts.cursor = cursor
+if not all_seen then tie_salt = request.worker .. request.claim_number end
 
 -- Claim the next message of a list. Return its number of images, or nil if it is a suspect that must wait.
 local function claim_from(list)
@@ -65,7 +69,9 @@ local function claim_from(list)
   end
   local tag = string.format('%d.%06d', request.claim_number, #claimed)
   redis.call('HSET', KEYS[1], tag, list .. '\0' .. message)
-  claimed[#claimed + 1] = {tag, list, message, delivery}
+  local cut = #message > request.max_message_bytes
+  claimed[#claimed + 1] =
+    {tag, list, string.sub(message, 1, request.max_message_bytes), delivery, cut and 1 or 0}
   batch.steps = math.max(batch.steps, steps_of(message, batch))
   return math.max(1, header(message, 'images') or 1)
 end
@@ -110,7 +116,7 @@ local function serve(level)
         or image_count >= request.wanted_images or #claimed >= request.max_messages
     end
   end
-  compact(accounts[level], tenants)
+  compact(accounts[level], all_seen and tenants)
 end
 
 for _, level in ipairs(LEVELS) do

@@ -14,7 +14,6 @@ import json
 import logging
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import redis
@@ -25,39 +24,20 @@ from imagefleet.shared.jobs.redis_keys import (
     delayed_key,
     deliveries_key,
     known_queues_key,
+    lease_lengths_key,
     leases_key,
     weights_key,
 )
 from imagefleet.shared.redis_client.scripts import call_many, load_script
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
 
 log = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = 1_000_000
+MAX_MESSAGE_BYTES: Final = 1_048_576
+"""Default length of the longest message that is read. The prompts of a job need up to 130 kB."""
 _REQUEUED: Final = 2
 """What `release.lua` returns if it requeued a message that should have been acknowledged."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claimed:
-    """One message that this worker holds."""
-
-    tag: str
-    list_key: str
-    message: str
-    deliveries: int
-    """1 for the first delivery, and one more for each worker that died with the message."""
-    attempt: str
-    """Name of the attempt that this claim makes. No other claim of the fleet ever has it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueGroup:
-    """Queues whose jobs may share a device batch: one compile key under several names."""
-
-    name: str
-    queues: tuple[str, ...]
-    bulk: bool = False
-    """Whether the queues hold shards of datasets instead of jobs."""
 
 
 class Claims:
@@ -77,6 +57,7 @@ class Claims:
         namespace: str,
         worker: str,
         lease_s: float,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self.worker: Final = worker
         self._no_retry_client = no_retry_client
@@ -85,8 +66,9 @@ class Claims:
         self._claim_count = 0
         self._claim_lock = threading.Lock()
         self._lease_s = lease_s
+        self._max_message_bytes = max_message_bytes
         self._prefix = claims_key(namespace, "")
-        self._leases = leases_key(namespace)
+        self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
         self._deliveries = deliveries_key(namespace)
         self._later = delayed_key(namespace)
         self._known_queues = known_queues_key(namespace)
@@ -107,11 +89,11 @@ class Claims:
 
     def acquire_lease(self) -> None:
         """Acquire the lease, also after it was lost. `claim` needs one."""
-        self._renew_lease(keys=[self._leases], args=[self.worker, self._lease_s, 1])
+        self._renew_lease(keys=self._leases, args=[self.worker, self._lease_s, 1])
 
     def renew_lease(self) -> bool:
         """Renew the lease. Return False if it expired and others reclaimed the messages."""
-        return bool(self._renew_lease(keys=[self._leases], args=[self.worker, self._lease_s, 0]))
+        return bool(self._renew_lease(keys=self._leases, args=[self.worker, self._lease_s, 0]))
 
     def claim(
         self,
@@ -131,7 +113,8 @@ class Claims:
         A message is never split: the last one may make more images than wanted. A queue gives its
         head first, and then messages with like step counts: see step_affinity.lua.
         A message is suspect from its delivery `suspect_from` on. It is claimed alone, and only
-        while this worker holds nothing else.
+        while this worker holds nothing else. A message that is too long is cut; see
+        `Claimed.too_long`.
 
         Args:
             groups: queues to claim from. The claim finds the queues of tenants beside them.
@@ -156,6 +139,7 @@ class Claims:
             "idle": self._held <= set(ignored_tags),
             "default_steps": default_steps,
             "batch_steps": batch_steps,
+            "max_message_bytes": self._max_message_bytes,
         }
         with self._claim_lock:
             claimed = self._run_claim_script(request)
@@ -168,7 +152,7 @@ class Claims:
             self._claim(
                 keys=[
                     self.key,
-                    self._leases,
+                    self._leases[0],
                     self._deliveries,
                     self._known_queues,
                     self._weights,
@@ -186,8 +170,9 @@ class Claims:
                 message=message,
                 deliveries=deliveries,
                 attempt=self.attempt(tag),
+                too_long=bool(cut),
             )
-            for tag, key, message, deliveries in claimed
+            for tag, key, message, deliveries, cut in claimed
         ]
 
     def ack(self, tag: str, record: str = "", *, shard: str = "") -> bool:
@@ -195,18 +180,19 @@ class Claims:
 
         Args:
             record: key of the job's record. If the record is queued, or running by the attempt of
-                this claim, the message is requeued instead: this server was a replica when the job
-                ended, and the end did not reach it.
+                this claim, the message is requeued instead, and a delivery is counted: this server
+                was a replica when the job ended, and the end did not reach it; or the message
+                breaks the task before it ends its record.
             shard: field of `record` that holds a shard's state.
         """
         keys = [self.key, self._deliveries, *filter(None, [record])]
         try:
             outcome = self._release(keys=keys, args=[tag, 0, 0, self.attempt(tag), shard])
         finally:
-            self._forget([tag])
+            self.abandon([tag])
         if outcome == _REQUEUED:
             log.warning(
-                "%s %s: Redis lost the end of this attempt (failover?); requeued", record, shard
+                "%s %s: the record has not ended (failover?); requeued, counted", record, shard
             )
         return bool(outcome)
 
@@ -238,6 +224,12 @@ class Claims:
         self._held.discard(tag)
         return True
 
+    def postpone(self, tag: str, pause_s: float) -> None:
+        """Release a message that this worker cannot handle for `pause_s`, and count a delivery."""
+        keys = [self.key, self._later, self._deliveries]
+        self._delay(keys=keys, args=[tag, pause_s])
+        self._held.discard(tag)
+
     def delay_queued(self, tag: str, pause_s: float, record: str) -> None:
         """Release the message of a job that has not started; it returns after `pause_s`.
 
@@ -260,15 +252,19 @@ class Claims:
         return list_key, message
 
     def requeue_orphans(self) -> int:
-        """Requeue the orphaned claims of this worker and return their number.
+        """Requeue the orphaned claims of this worker, counted, and return their number.
 
-        A claim is orphaned if its answer got lost, or if it was released and a Redis that restarted
-        or failed over still has it.
+        A claim is orphaned if its answer got lost (perhaps because of its message), if it was
+        abandoned, or if it was released and a Redis that restarted or failed over still has it.
         """
         with self._claim_lock:
             orphans = set(cast(list[str], self._no_retry_client.hkeys(self.key))) - self._held
         youngest_first = sorted(orphans, key=float, reverse=True)
-        return self._requeue(youngest_first, client=self._no_retry_client)
+        return self._requeue(youngest_first, counted=True, client=self._no_retry_client)
+
+    def held_tags(self) -> set[str]:
+        """Return the tags of all messages that are neither acknowledged nor requeued yet."""
+        return self._held.copy()
 
     def holds(self, tag: str) -> bool:
         """Whether the message is neither acknowledged nor requeued yet."""
@@ -290,14 +286,15 @@ class Claims:
         try:
             return sum(call_many(self._release, client or self._retrying_client, calls))
         finally:
-            self._forget(tags)
+            self.abandon(tags)
 
-    def _forget(self, tags: Collection[str]) -> None:
-        """Stop holding `tags`. A claim that Redis failed to release is orphaned from now on."""
+    def abandon(self, tags: Collection[str]) -> None:
+        """Stop holding `tags`. A claim that Redis did not release is orphaned from now on."""
         self._held.difference_update(tags)
 
     def _reclaim(self, worker: str, count: int) -> list[tuple[str, int]]:
         answer = self._reclaim_expired(
-            keys=[self._leases, self._deliveries], args=[self._prefix, worker, count]
+            keys=[*self._leases, self._deliveries],
+            args=[self._prefix, worker, count, self._lease_s],
         )
         return [(name, messages) for name, messages in cast(list[Any], answer)]

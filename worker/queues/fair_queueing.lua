@@ -6,12 +6,46 @@
 -- served: a node that is new, or back from a pause, starts there, with neither debt nor credit.
 -- Accounts last from claim to claim: {time, clock of the children, children = {name -> account}}. An account
 -- inside a tenant stays packed as JSON until it is needed: of a thousand tenants few are in one batch.
+-- Anybody may invent tenants, and Redis serves nobody else during a claim. So a claim looks at a bounded number
+-- of queues, the next claim at those that follow, and only the accounts with the most debt are kept.
 local TREE_LEVELS = {'tenant', 'group', 'name'}  -- fields of a queue
+
+local MAX_QUEUES_READ = 256  -- names of known queues up to which a claim reads all of them
+local MAX_CANDIDATES = 128  -- queues that a claim considers if there are more names
+local MAX_NAMES_READ = 512  -- names that it reads to find them; others may be queues of other models
+local MAX_ACCOUNTS = 512  -- accounts of tenants that a level may have; the half with the most debt stays
+
+-- Call `add` for known queues: for all, or for those behind `cursor`. Return the next cursor, and whether these
+-- were all. SSCAN returns every name in one round of its cursor, so each tenant gets its turn.
+local function read_known_queues(key, cursor, add, queues)
+  local total = redis.call('SCARD', key)
+  if total <= MAX_QUEUES_READ then
+    for _, name in ipairs(redis.call('SMEMBERS', key)) do add(name) end
+    return '0', true
+  end
+  local own, names_read, seen = #queues, 0, {}
+  cursor = cursor or '0'
+  repeat
+    local answer = redis.call('SSCAN', key, cursor, 'COUNT', MAX_CANDIDATES)
+    cursor = answer[1]
+    names_read = names_read + #answer[2]
+    for _, name in ipairs(answer[2]) do
+      if not seen[name] then add(name) end
+      seen[name] = true
+    end
+  until #queues - own >= MAX_CANDIDATES or names_read >= math.min(MAX_NAMES_READ, total)
+  return cursor, false
+end
+
+-- Of nodes with the same time the first by name is served. But if a claim did not look at all tenants, some
+-- accounts may be lost, and the same names would be first again: then a hash with this salt decides.
+local tie_salt = nil
 
 -- Return a node without queues. `left` counts its messages.
 local function new_node(parent, name, account)
   return {
-    name = name, parent = parent, account = account, depth = parent and parent.depth + 1 or 1, left = 0,
+    name = name, order = tie_salt and redis.sha1hex(tie_salt .. name) or name,
+    parent = parent, account = account, depth = parent and parent.depth + 1 or 1, left = 0,
     time = parent and math.max(account.time or 0, parent.account.clock or 0), queues = {},
   }
 end
@@ -42,13 +76,13 @@ local function pack_account(account)
   account.clock, account.children = nil, nil
 end
 
--- Restore the heap below `at`. The first child has the smallest time; of equal ones the first by name.
+-- Restore the heap below `at`. The first child has the smallest time; of equal ones that with the first `order`.
 local function sift_down(heap, at)
   local first = at
   for child = 2 * at, 2 * at + 1 do
     local one, other = heap[child], heap[first]
     if one and (one.time < other.time
-        or (one.time == other.time and one.name < other.name)) then first = child end
+        or (one.time == other.time and one.order < other.order)) then first = child end
   end
   if first ~= at then
     heap[at], heap[first] = heap[first], heap[at]
@@ -119,12 +153,27 @@ local function prune(account)
   if not next(account.children) then account.children, account.clock = nil, nil end
 end
 
--- Shrink the account of a level to what the next claim needs. Of tenants that are not `present` only the
--- debt is kept: they may never return.
-local function compact(account, present)
-  for tenant, child in pairs(account.children or {}) do
-    if not present[tenant] then child.packed = nil end
+-- Remove the accounts of the tenants with the least debt if there are too many. The clock moves to the last
+-- of their times, so that none of them gains by it.
+local function limit_accounts(account)
+  local times = {}
+  for _, child in pairs(account.children) do times[#times + 1] = child.time end
+  if #times <= MAX_ACCOUNTS then return end
+  table.sort(times)
+  account.clock = math.max(account.clock or 0, times[#times - MAX_ACCOUNTS / 2])
+  for name, child in pairs(account.children) do
+    if child.time <= account.clock then account.children[name] = nil end
   end
-  if account.children then prune(account) end
+end
+
+-- Shrink the account of a level to what the next claim needs. Of tenants that are not `present` only the
+-- debt is kept: they may never return. `present` is false if this claim did not look at all tenants.
+local function compact(account, present)
+  if not account.children then return end
+  for tenant, child in pairs(account.children) do
+    if present and not present[tenant] then child.packed = nil end
+  end
+  limit_accounts(account)
+  prune(account)
   for _, child in pairs(account.children or {}) do pack_account(child) end
 end

@@ -1,4 +1,5 @@
-"""Renew this process's lease, reclaim expired leases, and requeue what is orphaned or due.
+"""Renew this process's lease, reclaim expired leases, requeue what is orphaned or due, and sweep
+queues.
 
 One thread does only this, so that no batch, upload or drain can make a living worker look dead.
 """
@@ -24,15 +25,25 @@ class LeaseKeeper:
     """The lease keeper renews the lease of this worker from `start` to `stop`."""
 
     def __init__(
-        self, claims: Claims, records: JobRecords, lease_s: float, on_lost: Callable[[], None]
+        self,
+        claims: Claims,
+        records: JobRecords,
+        lease_s: float,
+        on_lost: Callable[[], None],
+        tags_in_hand: Callable[[], set[str]] | None = None,
     ) -> None:
         """
         Args:
             on_lost: called after the lease expired, before a new one is acquired.
+            tags_in_hand: returns the tags of the claims that the worker attends to; None: of all.
         """
         self._claims = claims
         self._records = records
         self._on_lost = on_lost
+        self._tags_in_hand = tags_in_hand or claims.held_tags
+        self._unattended: dict[str, float] = {}
+        """By tag: when a claim was first seen that the worker does not attend to."""
+        self._lease_s = lease_s
         self._heartbeat_s = lease_s / _RENEWALS_PER_LEASE
         self._stopped = threading.Event()
         self._reclaim_from = self._grace_period_end()
@@ -65,9 +76,26 @@ class LeaseKeeper:
             log.error("the lease ran out while this host was frozen; other workers have its jobs")
             self._on_lost()
             self._claims.acquire_lease()
+        self._abandon_unattended()
         if orphans := self._claims.requeue_orphans():
             log.warning("requeued orphaned claims of this worker: messages: %d", orphans)
         if time.monotonic() >= self._reclaim_from:
             for worker, messages in self._claims.reclaim_expired():
                 log.warning("the lease of worker %s expired; requeued: %d", worker, messages)
         self._records.requeue_due()
+        _, dropped = self._records.sweep_queues()
+        if dropped:
+            log.info("dropped messages of jobs that have ended: %d", dropped)
+
+    def _abandon_unattended(self) -> None:
+        """Abandon claims that the worker has not attended to for the length of a lease.
+
+        There should be none. But a living worker would hold such a message for ever.
+        """
+        now = time.monotonic()
+        tags = self._claims.held_tags() - self._tags_in_hand()
+        self._unattended = {tag: self._unattended.get(tag, now) for tag in tags}
+        overdue = [tag for tag, since in self._unattended.items() if now - since >= self._lease_s]
+        if overdue:
+            log.error("claims that nothing attends to are requeued: %s", ", ".join(overdue))
+            self._claims.abandon(overdue)

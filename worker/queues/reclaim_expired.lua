@@ -1,11 +1,31 @@
 -- Requeue the messages of all workers whose lease expired, or of one worker that gives up its lease.
--- KEYS 1 leases (sorted set: worker -> expiry, Unix seconds)   2 deliveries (hash: sha1 of message -> count)
+-- Shorten leases that end later than their lengths allow: the clock of the server was set back after their
+-- workers renewed them, and those that are dead would keep their messages for as long as that.
+-- KEYS 1 leases (sorted set: worker -> expiry, Unix seconds)   2 lengths of leases (hash: worker -> seconds)
+--      3 deliveries (hash: sha1 of message -> count)
 -- ARGV 1 prefix of the claims hashes   2 worker that gives up its lease ('': all whose lease expired)
---      3 deliveries to count for each message
+--      3 deliveries to count for each message   4 seconds of this worker's lease
 -- Returns {{worker, number of messages}, …}.
+local MAX_LEASE_S = 3600  -- the length of a lease that is not known: release 0.1.0 stores no lengths
+local MAX_LEASES_READ = 1000
+
+local function shorten_leases(now)
+  local latest = now + 2 * ARGV[4]
+  local ahead = redis.call(
+    'ZRANGEBYSCORE', KEYS[1], '(' .. latest, '+inf', 'LIMIT', 0, MAX_LEASES_READ)
+  for _, worker in ipairs(ahead) do
+    local length = tonumber(redis.call('HGET', KEYS[2], worker) or MAX_LEASE_S)
+    if tonumber(redis.call('ZSCORE', KEYS[1], worker)) > now + 2 * length then
+      redis.call('ZADD', KEYS[1], now + length, worker)
+    end
+  end
+end
+
 local workers = {ARGV[2]}
 if ARGV[2] == '' then
-  workers = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', redis.call('TIME')[1])
+  local now = tonumber(redis.call('TIME')[1])
+  shorten_leases(now)
+  workers = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 end
 local reclaimed = {}
 for _, worker in ipairs(workers) do
@@ -18,10 +38,11 @@ for _, worker in ipairs(workers) do
     local cut = string.find(entry[2], '\0', 1, true)
     local message = string.sub(entry[2], cut + 1)
     requeue_message(string.sub(entry[2], 1, cut - 1), message)
-    if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[2], redis.sha1hex(message), ARGV[3]) end
+    if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[3], redis.sha1hex(message), ARGV[3]) end
   end
   redis.call('DEL', ARGV[1] .. worker)
   redis.call('ZREM', KEYS[1], worker)
+  redis.call('HDEL', KEYS[2], worker)
   reclaimed[#reclaimed + 1] = {worker, #entries}
 end
 return reclaimed

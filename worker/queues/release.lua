@@ -1,6 +1,7 @@
 -- Release one claimed message: acknowledge it, or requeue it at the head of its queue.
 -- A message is requeued instead of acknowledged if the record of its job has not ended: the end was lost
--- with another server (this one was a replica then), or so was the start of the attempt.
+-- with another server (this one was a replica then), or so was the start of the attempt, or the message broke
+-- its task. This counts a delivery, so that no message goes round for ever.
 -- KEYS 1 claims of this worker (hash: tag -> list \0 message)   2 deliveries (hash: sha1 of message -> count)
 --      3 record of the job (hash; missing: acknowledge in any case)
 -- ARGV 1 tag   2 '1' to requeue   3 deliveries to count when it is requeued
@@ -13,23 +14,27 @@ redis.call('HDEL', KEYS[1], ARGV[1])
 local cut = string.find(entry, '\0', 1, true)
 local message = string.sub(entry, cut + 1)
 
+-- A damaged record is not open: pcall returns a table with a field `err` then.
 local function record_is_open()
   local state, attempt
   if ARGV[5] ~= '' then
-    state, attempt = string.match(redis.call('HGET', KEYS[3], ARGV[5]) or '', '^([^|]*)|([^|]*)')
+    local shard = redis.pcall('HGET', KEYS[3], ARGV[5])
+    state, attempt = string.match(type(shard) == 'string' and shard or '', '^([^|]*)|([^|]*)')
   else
-    state, attempt = unpack(redis.call('HMGET', KEYS[3], 'state', 'attempt'))
+    state, attempt = unpack(redis.pcall('HMGET', KEYS[3], 'state', 'attempt'))
   end
   return state == 'queued' or (state == 'running' and attempt == ARGV[4])
 end
 
-local function requeue() requeue_message(string.sub(entry, 1, cut - 1), message) end
+local function requeue(deliveries)
+  requeue_message(string.sub(entry, 1, cut - 1), message)
+  if deliveries ~= '0' then redis.call('HINCRBY', KEYS[2], redis.sha1hex(message), deliveries) end
+end
 
 if ARGV[2] == '1' then
-  requeue()
-  if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[2], redis.sha1hex(message), ARGV[3]) end
+  requeue(ARGV[3])
 elseif KEYS[3] and record_is_open() then
-  requeue()
+  requeue('1')
   return 2
 else
   redis.call('HDEL', KEYS[2], redis.sha1hex(message))

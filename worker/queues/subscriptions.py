@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from imagefleet.shared.bulk.messages import bulk_queue
 from imagefleet.shared.jobs.queues import queue_name, without_tenant
 from imagefleet.worker.engine.interface import ModelInfo
-from imagefleet.worker.queues.claims import QueueGroup
+from imagefleet.worker.queues.claim_types import QueueGroup
 
 
 def queue_groups(queues: Sequence[str] | None, info: ModelInfo, namespace: str) -> list[QueueGroup]:

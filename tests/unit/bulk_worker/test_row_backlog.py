@@ -7,7 +7,7 @@ from imagefleet.shared.errors import LeaseLost
 from imagefleet.worker.devices.row_backlog import RowBacklog, RowWork
 from imagefleet.worker.devices.work import Slot
 from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.queues.claims import Claimed
+from imagefleet.worker.queues.claim_types import Claimed
 
 SMALL, LARGE = Shape(height=64, width=64), Shape(height=128, width=128)
 CAPACITY = 4

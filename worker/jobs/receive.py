@@ -1,0 +1,141 @@
+"""Receive claimed messages: give them to Celery, delay them, or refuse them.
+
+A claimed message comes in. Celery's strategy turns it into a request, or the message waits in
+Redis, or it becomes a dead letter. Whatever is wrong with a message costs this message only: no
+error leaves this module but that Redis is away.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from imagefleet.shared.bulk.messages import unpack_shard
+from imagefleet.shared.errors import (
+    ImagefleetError,
+    InvalidRequest,
+    MessageRejected,
+    NewerMessage,
+    TooManyDeliveries,
+)
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
+from imagefleet.shared.jobs.request import unpack
+from imagefleet.shared.redis_client.write_errors import is_outage
+from imagefleet.worker.jobs.image_places import ReturnSchedule, image_source
+from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.refuse import Refuser
+from imagefleet.worker.queues.claim_types import Claimed
+from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
+from imagefleet.worker.queues.claims import Claims
+
+_MIN_PAUSE_S: Final = 5.0
+_MAX_PAUSE_S: Final = 60.0
+_UNOPENED_FACTOR: Final = {True: 6, False: 1}
+"""After this factor times `max_deliveries` deliveries, and one more, a message is not opened any
+more: by whether it brings a shard. Until then `JobStarter` and `make_shard` end it, and record
+more about it."""
+
+
+class MessageReceiver:
+    """The receiver looks at every claimed message first."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        refuser: Refuser,
+        input_images: InputImages,
+        max_deliveries: int,
+    ) -> None:
+        self._claims = claims
+        self._refuser = refuser
+        self._input_images = input_images
+        self._returns = ReturnSchedule()
+        self._max_deliveries = max_deliveries
+
+    def receive(self, claimed: Claimed, task: str, strategy: Callable[..., Any]) -> bool:
+        """Give a message for `task` to Celery's strategy. Return whether it was delayed instead.
+
+        Afterwards the message is accepted by Celery, or its claim is gone.
+
+        Raises:
+            redis.RedisError: Redis is away. The message is to be received again.
+        """
+        try:
+            self._check_unopened(claimed, task)
+            message = parse_envelope(claimed, task)
+            if message.due is not None and self._claims.delay(claimed.tag, message.due):
+                return True
+            _check_arguments(message, task)
+            if self._delay_without_place(message):
+                return True
+            self._hand_to_celery(message, strategy)
+        except NewerMessage as error:
+            return self._postpone(claimed, error)
+        except ImagefleetError as error:
+            self._refuser.reject_message(claimed, error)
+        except Exception as error:  # anybody can write anything to a queue
+            if is_outage(error):
+                raise
+            reason = f"cannot be read: {type(error).__name__}: {error}"
+            self._refuser.reject_message(claimed, MessageRejected(reason))
+        return False
+
+    def _check_unopened(self, claimed: Claimed, task: str) -> None:
+        """Refuse a message for what can be known before anything of it is opened."""
+        most = _UNOPENED_FACTOR[task == BULK_TASK_NAME] * self._max_deliveries + 1
+        if claimed.deliveries > most:
+            raise TooManyDeliveries(f"{claimed.deliveries - 1} workers died with this message")
+        if claimed.too_long:
+            raise MessageRejected(
+                f"the message is longer than {len(claimed.message)} characters, and is not read"
+            )
+
+    def _delay_without_place(self, message: ClaimedMessage) -> bool:
+        """Delay a job that needs input images if there is no place for it."""
+        source = image_source(message.task_arguments.get("request"))
+        tag = message.claimed.tag
+        if source is None or self._input_images.reserve_place(tag, source, self._claims.holds):
+            return False
+        pause_s = self._returns.next_pause_s(source.tenant)
+        self._claims.delay_queued(tag, pause_s, self._refuser.record_key(message.headers["id"]))
+        return True
+
+    def _hand_to_celery(self, message: ClaimedMessage, strategy: Callable[..., Any]) -> None:
+        claimed, job_id = message.claimed, message.headers["id"]
+
+        def on_ack(*_: Any) -> None:
+            self._refuser.acknowledge(claimed, job_id)
+
+        def on_reject(_log: Any, _errors: Any, requeue: bool = False) -> None:
+            if requeue:
+                self._claims.requeue(claimed.tag, counted=True)
+            else:
+                self._refuser.reject_message(claimed, MessageRejected("rejected by its task"))
+
+        strategy(message, None, on_ack, on_reject, [])
+
+    def _postpone(self, claimed: Claimed, error: NewerMessage) -> bool:
+        """Leave the message to a newer worker for a while. After `max_deliveries` refuse it."""
+        if claimed.deliveries >= self._max_deliveries:
+            self._refuser.reject_message(claimed, MessageRejected(str(error)))
+            return False
+        pause_s = min(_MAX_PAUSE_S, _MIN_PAUSE_S * 2.0 ** (claimed.deliveries - 1))
+        self._claims.postpone(claimed.tag, pause_s)
+        return True
+
+
+def _check_arguments(message: ClaimedMessage, task: str) -> None:
+    """Raise an error for arguments that Celery need not see. Those of a job are read later, so that
+    its refusal reaches the callers of Celery's results too.
+
+    Raises:
+        NewerMessage: only a newer worker can read them.
+        MessageRejected: they are not those of a shard.
+    """
+    if task == BULK_TASK_NAME:
+        unpack_shard(message.task_arguments)
+        return
+    try:
+        unpack(message.task_arguments, message.headers["id"], tolerant=message.recorded)
+    except NewerMessage:
+        raise
+    except (MessageRejected, InvalidRequest):
+        pass  # `JobStarter` refuses it

@@ -1,0 +1,28 @@
+"""Describe what is claimed: a message that a worker holds, and the queues that it came from."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """One message that this worker holds."""
+
+    tag: str
+    list_key: str
+    message: str
+    deliveries: int
+    """1 for the first delivery, and one more for each worker that died with the message."""
+    attempt: str
+    """Name of the attempt that this claim makes. No other claim of the fleet ever has it."""
+    too_long: bool = False
+    """Whether the message was cut, because it is longer than this worker reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueGroup:
+    """Queues whose jobs may share a device batch: one compile key under several names."""
+
+    name: str
+    queues: tuple[str, ...]
+    bulk: bool = False
+    """Whether the queues hold shards of datasets instead of jobs."""
