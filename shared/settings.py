@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.redis_client import address, sentinel
+from imagefleet.shared.text import mask_url
 
 ENV_PREFIX = "IMAGEFLEET_"
 
@@ -40,6 +41,7 @@ class Settings(BaseSettings):
     @classmethod
     def _check_redis_url(cls, url: SecretStr) -> SecretStr:
         text = url.get_secret_value()
+        _check_quoting(text)
         if text.startswith(sentinel.SCHEME):
             sentinel.Address.parse(text)
             return url
@@ -76,6 +78,25 @@ class Settings(BaseSettings):
             name = str(first["loc"][0]) if first["loc"] else "settings"
             where = name if name in given else f"{ENV_PREFIX}{name.upper()}"
             if name in cls.model_fields and "Secret" not in str(cls.model_fields[name].annotation):
-                where += f"={first['input']!r}"
+                value = first["input"]
+                where += f"={(mask_url(value) if isinstance(value, str) else value)!r}"
             sentence = first["msg"].removeprefix("Value error, ")
             raise ConfigurationError(f"{where}: {sentence}") from None
+
+
+def _check_quoting(url: str) -> None:
+    """Raise ValueError if a password may hold a character that splits the address.
+
+    Parsers would take the rest of the password for a host, a port or an option, and show it.
+    """
+    rest = url.partition("://")[2]
+    try:
+        urlsplit(url)
+        is_split = "#" in rest or "@" in rest.partition("?")[2]
+    except ValueError:  # brackets; its message quotes what is between them
+        is_split = True
+    if is_split:
+        raise ValueError(
+            "must be percent-encoded; in a password write %23 for #, %3F for ?, %40 for @, "
+            "%2F for /, %5B for [ and %5D for ]"
+        )

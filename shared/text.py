@@ -48,6 +48,15 @@ def mask_credentials(text: str) -> str:
     return _SECRET_OPTION.sub(rf"\1{_MASK}", _CREDENTIALS.sub(f"{_MASK}@", text))
 
 
+def mask_url(url: str) -> str:
+    """Return one address without user, password and secret options, however they are spelled."""
+    scheme, separator, rest = url.partition("://")
+    rest = rest.replace("%40", "@")
+    if separator and "@" in rest:
+        url = f"{scheme}://{_MASK}@{rest.rpartition('@')[2]}"
+    return mask_credentials(url)
+
+
 def _is_dangerous(character: str) -> bool:
     return character in _BIDI or unicodedata.category(character) in _ESCAPED_CATEGORIES
 

@@ -53,11 +53,12 @@ def create_app(settings: WorkerSettings) -> Celery:
     return app
 
 
-@after_setup_logger.connect
-@after_setup_task_logger.connect
 def _make_log_printable(logger: logging.Logger, **_: Any) -> None:
     add_filter(logger)
 
+
+after_setup_logger.connect(_make_log_printable)
+after_setup_task_logger.connect(_make_log_printable)
 
 for warning in unknown_variable_warnings(os.environ):
     print(f"imagefleet-worker: warning: {warning}", file=sys.stderr)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
@@ -223,6 +223,15 @@ class WorkerSettings(Settings):
         if isinstance(value, str):
             return tuple(SecretStr(word.strip()) for word in value.split(",") if word.strip())
         return value
+
+    @field_validator("storage_url", "programs_url")
+    @classmethod
+    def _check_no_credentials(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith("file:") and "@" in unquote(url):
+            raise ValueError(
+                "must not hold credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
+            )
+        return url
 
     @field_validator("preemption_url")
     @classmethod

@@ -19,7 +19,7 @@ from imagefleet.shared.errors import ConfigurationError, InvalidRequest, Unknown
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.shared.text import mask_credentials
+from imagefleet.shared.text import mask_url
 
 DEFAULT_SHARD_SIZE: Final = 1_000
 
@@ -121,7 +121,7 @@ def _open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
         store = open_store(url)
     except ConfigurationError as error:
         sentence = str(error).partition(": ")[2] or str(error)
-        raise InvalidRequest("destination", mask_credentials(url), sentence) from None
+        raise InvalidRequest("destination", mask_url(url), sentence) from None
     query = urlsplit(url).query
     return store.url + (f"?{query}" if query else ""), store
 

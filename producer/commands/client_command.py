@@ -17,6 +17,7 @@ from imagefleet.producer.client import Client
 from imagefleet.producer.commands.output import echo
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.redis_client.connection import translate_errors
+from imagefleet.shared.text import mask_credentials
 
 _EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit code that shells report for a command that SIGINT ended."""
@@ -52,7 +53,7 @@ def exit_on_errors() -> Iterator[None]:
     try:
         yield
     except ImagefleetError as error:
-        echo(f"imagefleet: {error}", err=True)
+        echo(mask_credentials(f"imagefleet: {error}"), err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)

@@ -13,7 +13,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage.base import ObjectStore, StoredObject
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.shared.text import mask_credentials
+from imagefleet.shared.text import mask_url
 
 __all__ = ["ObjectStore", "StoredObject", "endpoint_of", "folder_of", "open_store"]
 
@@ -34,7 +34,7 @@ def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore
         return _open_s3(url, setting)
     if url == "memory://":
         return MemoryStore()
-    raise ConfigurationError(f"{setting}={mask_credentials(url)!r}: must be {_FORMS}")
+    raise ConfigurationError(f"{setting}={mask_url(url)!r}: must be {_FORMS}")
 
 
 def folder_of(url: str) -> Path | None:

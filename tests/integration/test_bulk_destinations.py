@@ -22,7 +22,8 @@ def dataset(client: redis.Redis, namespace: str, tmp_path: Path) -> Dataset:
 
 def _failed(dataset: Dataset) -> dict[str, int]:
     """Wait for the end of the run, and return the reasons of its failures."""
-    status = until(lambda: (now := dataset.runs.get(dataset.run.id)).done and now)
+    until(lambda: dataset.runs.get(dataset.run.id).done)
+    status = dataset.runs.get(dataset.run.id)
     assert status.state is not State.SUCCEEDED
     return dict(status.failures_by_reason)
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.storage import endpoint_of, folder_of
-from imagefleet.shared.text import mask_credentials
+from imagefleet.shared.text import mask_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -47,7 +47,7 @@ class DestinationPolicy:
                 folders.append((folder_of(entry) or Path(entry)).resolve())
             else:
                 raise ConfigurationError(
-                    f"IMAGEFLEET_BULK_ALLOW: {mask_credentials(entry)!r} is neither an endpoint, "
+                    f"IMAGEFLEET_BULK_ALLOW: {mask_url(entry)!r} is neither an endpoint, "
                     "as in https://minio:9000, nor a folder, as in /mnt/datasets"
                 )
         if not folders and storage_url.startswith("file:"):
@@ -65,7 +65,7 @@ class DestinationPolicy:
         except (ValueError, ConfigurationError):
             reason = "is not the address of a store"
         if reason is not None:
-            raise InvalidRequest("destination", mask_credentials(url), reason)
+            raise InvalidRequest("destination", mask_url(url), reason)
 
     def _refusal(self, url: str) -> str | None:
         if url.startswith("s3://"):
@@ -93,6 +93,6 @@ def _normalised(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     host = (parts.hostname or "").rstrip(".")
     if parts.scheme not in _DEFAULT_PORTS or not host or "@" in endpoint:
-        raise ValueError(f"{mask_credentials(endpoint)!r} must be http(s)://host[:port]")
+        raise ValueError(f"{mask_url(endpoint)!r} must be http(s)://host[:port]")
     path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
     return f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORTS[parts.scheme]}{path}"

@@ -12,9 +12,13 @@ from celery.worker.components import Pool
 from celery.worker.consumer.tasks import Tasks
 
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError
+from imagefleet.shared.text import mask_credentials, printable
+from imagefleet.worker.celery_app.masked_stats import mask_stats
 from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.queues.subscriptions import queue_groups
+
+_MAX_LINE = 10_000
 
 
 def install_steps(app: Celery, lifecycle: Lifecycle) -> None:
@@ -39,6 +43,10 @@ def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
         name = "imagefleet.devices"
         requires = (Pool,)
 
+        def __init__(self, worker: Any, **options: Any) -> None:
+            super().__init__(worker, **options)
+            mask_stats(worker)
+
         def start(self, worker: Any) -> None:
             try:
                 if worker.pool_cls is not TaskPool:
@@ -47,7 +55,8 @@ def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
                 _settle_requests(worker.pool, lifecycle)
             except ImagefleetError as error:
                 # Celery has put a logger in the place of sys.stderr.
-                print(f"imagefleet-worker: {error}", file=sys.__stderr__, flush=True)
+                sentence = printable(mask_credentials(f"imagefleet-worker: {error}"), _MAX_LINE)
+                print(sentence, file=sys.__stderr__, flush=True)
                 os._exit(ExitCode.CONFIG)  # a half-started device runtime may block a normal exit
 
         def stop(self, worker: Any) -> None:
