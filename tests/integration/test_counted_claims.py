@@ -1,0 +1,173 @@
+"""Claims on a real Redis: whatever goes round is counted, and nothing is held for ever."""
+
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.redis_client.write_errors import is_outage
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.claims import Claims
+from imagefleet.worker.queues.lease_keeper import LeaseKeeper
+from tests.integration.conftest import MakeClaims
+
+
+@pytest.fixture
+def queue(namespace: str) -> str:
+    return f"{namespace}.q"
+
+
+def _claim(claims: Claims, queue: str) -> Claimed:
+    [claimed] = claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)
+    return claimed
+
+
+def test_a_message_whose_record_has_not_ended_at_its_ack_is_requeued_counted(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    records = JobRecords(client, namespace, 3600)
+    records.submit([("j", JobRequest(prompt="a"))])
+    client.lpush(queue, "m")
+    claims = make_claims("w")
+    for delivery in (1, 2, 3):
+        claimed = _claim(claims, queue)
+        assert claimed.deliveries == delivery
+        claims.ack(claimed.tag, records.key("j"))
+
+
+def test_a_message_whose_record_is_damaged_is_acknowledged(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    client.set(f"{namespace}:job:j", "not a record")
+    client.lpush(queue, "m")
+    claims = make_claims("w")
+    assert claims.ack(_claim(claims, queue).tag, f"{namespace}:job:j")
+    assert not client.exists(claims.key, queue)
+
+
+def test_a_postponed_message_returns_counted(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    client.lpush(queue, "m")
+    claims = make_claims("w")
+    claimed = _claim(claims, queue)
+    claims.postpone(claimed.tag, 30)
+    assert not claims.holds(claimed.tag)
+    [(entry, due)] = client.zrange(f"{namespace}:later", 0, -1, withscores=True)
+    assert 25 < due - time.time() < 35
+    client.zadd(f"{namespace}:later", {entry: 1})
+    JobRecords(client, namespace, 3600).requeue_due()
+    assert _claim(claims, queue).deliveries == 2
+
+
+def test_a_claim_whose_answer_got_lost_is_counted(
+    make_claims: MakeClaims, client: redis.Redis, queue: str
+) -> None:
+    client.lpush(queue, "m")
+    claims = make_claims("w")
+    claims.abandon([_claim(claims, queue).tag])
+    assert claims.requeue_orphans() == 1
+    assert _claim(claims, queue).deliveries == 2
+
+
+def test_a_message_that_is_too_long_is_claimed_cut_and_requeued_whole(
+    client: redis.Redis, namespace: str, queue: str
+) -> None:
+    claims = Claims(
+        no_retry_client=client,
+        retrying_client=client,
+        namespace=namespace,
+        worker="w",
+        lease_s=60,
+        max_message_bytes=1000,
+    )
+    claims.acquire_lease()
+    client.lpush(queue, "m" * 1000, "n" * 1001)
+    fitting, long = _claim(claims, queue), _claim(claims, queue)
+    assert (fitting.too_long, fitting.message) == (False, "m" * 1000)
+    assert (long.too_long, long.message) == (True, "n" * 1000)
+    claims.requeue(long.tag)
+    assert client.lrange(queue, 0, -1) == ["n" * 1001]
+
+
+def _keeper(claims: Claims, client: redis.Redis, namespace: str, **more: Any) -> LeaseKeeper:
+    keeper = LeaseKeeper(claims, JobRecords(client, namespace, 3600), 2, lambda: None, **more)
+    keeper._reclaim_from = 0.0
+    return keeper
+
+
+def test_a_claim_that_nothing_attends_to_is_requeued_counted_after_a_lease(
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    namespace: str,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client.lpush(queue, "attended", "forgotten")
+    claims = make_claims("w")
+    attended, forgotten = _claim(claims, queue), _claim(claims, queue)
+    keeper = _keeper(claims, client, namespace, tags_in_hand=lambda: {attended.tag})
+    keeper._renew_and_recover()
+    assert claims.holds(forgotten.tag)
+    later = time.monotonic() + 2
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    keeper._renew_and_recover()
+    assert client.lrange(queue, 0, -1) == ["forgotten"]
+    assert client.hkeys(claims.key) == [attended.tag]
+    assert _claim(claims, queue).deliveries == 2
+
+
+def test_a_lease_far_ahead_of_the_clock_is_shortened_to_its_length(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    leases = f"{namespace}:leases"
+    client.lpush(queue, "m")
+    dead = make_claims("dead", lease_s=2)
+    _claim(dead, queue)
+    client.zadd(leases, {"dead": time.time() + 8 * 3600})  # the clock was set back by 8 h since
+    other = make_claims("other", lease_s=2)
+    assert other.reclaim_expired() == []
+    assert client.zscore(leases, "dead") < time.time() + 3
+    client.zadd(leases, {"dead": time.time() - 1})
+    assert other.reclaim_expired() == [("dead", 1)]
+    assert client.hkeys(f"{leases}:lengths") == ["other"]
+
+
+def test_a_lease_that_is_longer_than_those_of_others_is_left_alone(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str
+) -> None:
+    leases = f"{namespace}:leases"
+    make_claims("patient", lease_s=600)
+    client.zadd(leases, {"of release 0.1.0": (old := time.time() + 3000)})
+    before = client.zscore(leases, "patient")
+    make_claims("hasty", lease_s=2).reclaim_expired()
+    assert client.zscore(leases, "patient") == before
+    assert client.zscore(leases, "of release 0.1.0") == old
+
+
+def test_an_outage_is_told_from_an_error_that_one_message_causes(
+    own_redis: LocalRedisServer,
+) -> None:
+    client = connect(own_redis.url, retries=0)
+    client.set("text", "a")
+
+    def error_of(*command: Any) -> Exception:
+        with pytest.raises(redis.RedisError) as raised:
+            client.execute_command(*command)
+        return raised.value
+
+    assert not is_outage(error_of("HGET", "text", "a"))
+    assert not is_outage(error_of("SET", "a", {}))
+    assert not is_outage(error_of("EVAL", "return redis.call('HGET', 'text', 'a')", 0))
+    assert not is_outage(UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"))
+    client.execute_command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "+auth", "+eval")
+    client.execute_command("AUTH", "limited", "")
+    assert is_outage(error_of("GET", "a"))
+    assert is_outage(error_of("EVAL", "return redis.call('GET', 'a')", 0))
+    own_redis.kill()
+    assert is_outage(error_of("GET", "a"))

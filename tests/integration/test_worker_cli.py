@@ -1,0 +1,53 @@
+"""The command `imagefleet-worker`: its name in Celery, and what it needs to be installed."""
+
+import subprocess
+import sys
+
+import pytest
+from celery import Celery
+
+from imagefleet.shared.redis_client.connection import celery_url
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.worker.cli import _node_name
+from imagefleet.worker.process.exit_codes import ExitCode
+from tests.support.processes import StartWorker
+
+WITHOUT = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from imagefleet.worker.cli import main
+main([])
+"""
+
+
+@pytest.mark.parametrize("package", ["numpy", "celery", "jax"])
+def test_a_worker_without_its_extra_says_what_to_install(package: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", WITHOUT, package], capture_output=True, text=True)
+    assert ended.returncode == ExitCode.CONFIG
+    assert ended.stderr == (
+        f"imagefleet-worker: {package} cannot be imported; install imagefleet[worker]\n"
+    )
+
+
+@pytest.mark.parametrize("given", [["-n", "w"], ["-nw"], ["--hostname", "w"], ["--hostname=w"]])
+def test_a_worker_keeps_the_name_that_its_user_gives(given: list[str]) -> None:
+    assert _node_name(given) == []
+    assert _node_name(["-E"])[0] == "--hostname"
+
+
+def test_two_workers_of_one_host_are_two_nodes(
+    start: StartWorker, redis_server: LocalRedisServer
+) -> None:
+    for worker in (start(), start()):
+        worker.await_log("ready after")
+        worker.await_log("Connected to")
+    with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
+        names = [name for answer in app.control.ping(timeout=3) for name in answer]
+    assert len(set(names)) == 2
+    assert all(name.startswith("imagefleet-") for name in names)
