@@ -22,9 +22,10 @@ from tests.fuzz.fleet import FuzzedFleet
 from tests.fuzz.generate import RoundSize, draw_round
 from tests.fuzz.hostile_server import HostileServers
 from tests.fuzz.ledger import Ledger, Problem
+from tests.fuzz.left_out import kind_left_out
 from tests.fuzz.rounds import Round, reduce_cases
 
-_ROUNDS_AT_FULL_SIZE: Final = 40
+_CASES_PER_ROUND: Final = 250
 _REDUCING_STALL_S: Final = 30.0
 _MAX_SHOWN: Final = 5
 
@@ -32,11 +33,12 @@ _MAX_SHOWN: Final = 5
 class Fuzzer:
     """The fuzzer runs rounds on one fleet, and starts a new fleet after each problem."""
 
-    def __init__(self, folder: Path, seed: int, *, reduce: bool) -> None:
+    def __init__(self, folder: Path, seed: int, *, reduce: bool, everything: bool) -> None:
         self.ledger = Ledger()
         self.failures: list[Path] = []
         """Files of the cases that broke something."""
-        self._folder, self._seed, self._reduce = folder, seed, reduce
+        self._folder, self._seed = folder, seed
+        self._reduce, self._everything = reduce, everything
         self._fleets = 0
         self._fleet_stack = ExitStack()
         self._servers = HostileServers()
@@ -46,7 +48,8 @@ class Fuzzer:
         with self._servers, ExitStack() as last:
             last.callback(lambda: self._fleet_stack.close())
             fleet = self._start_fleet()
-            for number, cases in enumerate(rounds):
+            for number, drawn in enumerate(rounds):
+                cases = drawn if self._everything else self._leave_out(drawn)
                 problems = Round(fleet, self._servers, self.ledger).run(cases)
                 print(f"round {number}: {len(cases)} cases, {len(problems)} problems", flush=True)
                 if problems:
@@ -54,6 +57,13 @@ class Fuzzer:
                     if len(self.failures) >= max_failures:
                         return
                     fleet = self._start_fleet()
+
+    def _leave_out(self, cases: Sequence[Case]) -> list[Case]:
+        """Return the cases that are to be tried, and count the others."""
+        kinds = [kind_left_out(case) for case in cases]
+        for kind in filter(None, kinds):
+            self.ledger.count("left out", kind.name)
+        return [case for case, kind in zip(cases, kinds, strict=True) if kind is None]
 
     def _start_fleet(self) -> FuzzedFleet:
         self._fleet_stack.close()
@@ -77,11 +87,11 @@ class Fuzzer:
         print(f"{len(cases)} cases in {path}; try them with --replay {path}", flush=True)
 
 
-def draw_rounds(
-    seed: int, sizes: RoundSize, count: int, seconds: float
-) -> Iterator[Sequence[Case]]:
-    """Draw `count` rounds that add up to `sizes`, and more until `seconds` have passed."""
+def draw_rounds(seed: int, sizes: RoundSize, seconds: float) -> Iterator[Sequence[Case]]:
+    """Draw rounds that add up to `sizes`, and more until `seconds` have passed."""
     ends_at = time.monotonic() + seconds
+    total = sizes.requests + sizes.messages + sizes.answers
+    count = max(1, round(total / _CASES_PER_ROUND))
     size = RoundSize(
         requests=-(-sizes.requests // count),
         messages=-(-sizes.messages // count),
@@ -100,9 +110,9 @@ def draw_rounds(
 @click.option("--requests", default=10_000, show_default=True)
 @click.option("--messages", default=2_000, show_default=True)
 @click.option("--answers", default=1_000, show_default=True)
-@click.option("--rounds", default=_ROUNDS_AT_FULL_SIZE, show_default=True)
 @click.option("--max-failures", default=3, show_default=True, help="Stop after so many.")
 @click.option("--reduce/--no-reduce", default=True, help="Search for the offending case.")
+@click.option("--everything", is_flag=True, help="Leave no kind of case out (left_out.py).")
 @click.option("--replay", type=Path, default=None, help="Run only the cases of this file.")
 @click.option("--folder", type=Path, default=None, help="Keep logs and Redis's files here.")
 def main(
@@ -111,9 +121,9 @@ def main(
     requests: int,
     messages: int,
     answers: int,
-    rounds: int,
     max_failures: int,
     reduce: bool,
+    everything: bool,
     replay: Path | None,
     folder: Path | None,
 ) -> None:
@@ -122,10 +132,10 @@ def main(
     print(f"seed {seed}", flush=True)
     kept = folder or Path(tempfile.mkdtemp(prefix="fuzz-"))
     kept.mkdir(parents=True, exist_ok=True)
-    fuzzer = Fuzzer(kept, seed, reduce=reduce)
+    fuzzer = Fuzzer(kept, seed, reduce=reduce, everything=everything or replay is not None)
     if replay is None:
         sizes = RoundSize(requests=requests, messages=messages, answers=answers)
-        fuzzer.run(draw_rounds(seed, sizes, rounds, seconds), max_failures)
+        fuzzer.run(draw_rounds(seed, sizes, seconds), max_failures)
     else:
         fuzzer.run(iter([load_cases(replay)]), max_failures)
     print(f"seed {seed}\n\n{fuzzer.ledger.table()}\n")

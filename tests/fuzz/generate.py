@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from tests.fuzz.answers import answers
-from tests.fuzz.cases import ID, AnswerCase, Case, MessageCase, RequestCase
+from tests.fuzz.cases import ID, Case, MessageCase, RequestCase
 from tests.fuzz.job_requests import parameters
 from tests.fuzz.messages import raw_messages, records
 
@@ -22,6 +22,10 @@ _SETTINGS: Final = hypothesis.settings(
     suppress_health_check=list(HealthCheck),
     print_blob=False,
 )
+
+
+_SPARE: Final = 1.5
+"""Hypothesis draws some messages twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +42,22 @@ def draw_round(seed: int, size: RoundSize) -> list[Case]:
     cases: list[Case] = []
     for number, drawn in enumerate(_draw(parameters(), size.requests, seed)):
         cases.append(RequestCase(id=f"r{seed:08x}-{number}", parameters=drawn))
-    raw = st.tuples(raw_messages(), records())
-    for number, ((message, queue), record) in enumerate(_draw(raw, size.messages, seed + 1)):
-        case_id = f"m{seed:08x}-{number}"
-        own = message.replace(ID.encode(), case_id.encode())
-        cases.append(MessageCase(id=case_id, message=own, queue=queue, record=record))
+    cases += _draw_messages(size.messages, seed)
     for number, answer in enumerate(_draw(answers(), size.answers, seed + 2)):
         cases.append(replace(answer, id=f"a{seed:08x}-{number}"))
-    return _without_repetitions(cases)
+    return cases
+
+
+def _draw_messages(count: int, seed: int) -> list[MessageCase]:
+    """Draw messages that all differ: two equal ones would be one dead letter."""
+    drawn = _draw(st.tuples(raw_messages(), records()), round(_SPARE * count), seed + 1)
+    cases: dict[bytes, MessageCase] = {}
+    for number, ((message, queue), record) in enumerate(drawn):
+        case_id = f"m{seed:08x}-{number}"
+        own = message.replace(ID.encode(), case_id.encode())
+        case = MessageCase(id=case_id, message=own, queue=queue, record=record)
+        cases.setdefault(own, case)
+    return list(cases.values())[:count]
 
 
 def _draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
@@ -60,16 +72,3 @@ def _draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
     decorate: Callable[[Any], Any] = hypothesis.settings(_SETTINGS, max_examples=count)
     hypothesis.seed(seed)(decorate(hypothesis.given(strategy)(collect)))()
     return drawn
-
-
-def _without_repetitions(cases: list[Case]) -> list[Case]:
-    """Drop a message that is equal to an earlier one: both would be one dead letter."""
-    seen: set[object] = set()
-    kept: list[Case] = []
-    for case in cases:
-        key = case.message if isinstance(case, MessageCase) else case.id
-        if not isinstance(case, AnswerCase) and key in seen:
-            continue
-        seen.add(key)
-        kept.append(case)
-    return kept

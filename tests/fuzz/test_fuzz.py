@@ -17,10 +17,11 @@ from tests.fuzz.cases import (
 )
 from tests.fuzz.generate import RoundSize, draw_round
 from tests.fuzz.ledger import Ledger, Problem, holds_controls, suspects_first
+from tests.fuzz.left_out import LEFT_OUT, kind_left_out
 
 ROOT: Final = Path(__file__).parents[2]
 _SEED: Final = "12"
-_SIZE: Final = ("--requests", "400", "--messages", "160", "--answers", "60", "--rounds", "4")
+_SIZE: Final = ("--requests", "400", "--messages", "160", "--answers", "60")
 
 
 def test_no_random_or_hostile_input_harms_a_worker(tmp_path: Path) -> None:
@@ -84,3 +85,11 @@ def test_the_ledger_counts_by_kind_and_outcome() -> None:
         "| highest | memory | 2 |",
     ):
         assert row in table
+
+
+def test_a_kind_that_is_left_out_has_a_name_and_a_reason() -> None:
+    for kind in LEFT_OUT:
+        assert kind.name
+        assert kind.reason
+    ordinary = RequestCase(id="a", parameters={"prompt": "a red star"})
+    assert kind_left_out(ordinary) is None
