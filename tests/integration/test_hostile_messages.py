@@ -2,6 +2,7 @@
 
 import base64
 import bz2
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -107,6 +108,35 @@ HARMLESS: dict[str, Callable[[], dict[str, Any]]] = {
 """Messages with parts that a job has no use for: it is done."""
 
 
+def _signature(**changes: object) -> dict[str, Any]:
+    return {**_SIGNATURE, **changes}
+
+
+BROKEN_ENDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "serializer of the chain": lambda: _workflow(
+        chain=[_signature(options={"serializer": "none such"})]
+    ),
+    "queue of the chain": lambda: _workflow(chain=[_signature(options={"queue": {}})]),
+    "countdown of the chain": lambda: _workflow(chain=[_signature(options={"countdown": "x"})]),
+    "task id of the chain": lambda: _workflow(chain=[_signature(options={"task_id": []})]),
+    "group without tasks": lambda: _workflow(
+        callbacks=[_signature(task="celery.group", subtask_type="group")]
+    ),
+    "chord callback": lambda: _workflow(callbacks=[_signature(subtask_type="chord")]),
+    "unknown kind": lambda: _workflow(chain=[_signature(subtask_type="\ud800")]),
+    "chord without group": lambda: _workflow(chord=_signature(chord_size="many")),
+    "chord in a group": lambda: {
+        **_workflow(chord=_signature(chord_size="many")),
+        "headers": {**_headers()["headers"], "group": "g"},
+    },
+    "reply": lambda: {
+        **_envelope(),
+        "properties": {**_envelope()["properties"], "reply_to": "somewhere"},
+    },
+}
+"""Messages whose job can be done, but whose workflow breaks when it ends."""
+
+
 @pytest.fixture
 def worker(start: StartWorker) -> Worker:
     worker = start(IMAGEFLEET_MAX_DELIVERIES=str(MAX_DELIVERIES))
@@ -181,6 +211,53 @@ def test_each_hostile_message_ends_alone(
     assert most <= MAX_DELIVERIES
     _check_worker_goes_on(worker, producer, client, namespace)
     assert not client.zcard(f"{namespace}:later")
+
+
+def test_a_workflow_that_breaks_costs_its_own_job_at_most(
+    worker: Worker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    for at, message in enumerate(BROKEN_ENDS.values()):
+        envelope = message()
+        envelope["headers"]["id"] = f"job-{at}"
+        _push(client, namespace, envelope)
+    _check_worker_goes_on(worker, producer, client, namespace)
+    letters = {letter.job_id for letter in producer.dead_letters.read()}
+    states = {name: _state(producer, f"job-{at}") for at, name in enumerate(BROKEN_ENDS)}
+    ended = {
+        name: state in (State.SUCCEEDED, State.FAILED) or f"job-{at}" in letters
+        for at, (name, state) in enumerate(states.items())
+    }
+    assert ended == dict.fromkeys(BROKEN_ENDS, True)
+    assert not client.hlen(f"{namespace}:deliveries")
+
+
+def test_a_message_whose_record_is_damaged_becomes_a_dead_letter(
+    worker: Worker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    client.set(f"{namespace}:job:{HOSTILE_ID}", "not a record")
+    _push(client, namespace, _envelope())
+    client.hset(f"{namespace}:job:other", mapping={"state": "nowhere"})
+    other = _headers(id="other")
+    _push(client, namespace, other)
+    _check_worker_goes_on(worker, producer, client, namespace)
+    assert {letter.job_id for letter in producer.dead_letters.read()} == {HOSTILE_ID, "other"}
+
+
+def test_a_message_that_killed_all_its_workers_is_not_opened(
+    worker: Worker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    worker.freeze()
+    message = json.dumps(_envelope())
+    digest = hashlib.sha1(message.encode()).hexdigest()
+    client.hset(f"{namespace}:deliveries", digest, MAX_DELIVERIES + 1)
+    client.lpush(list_key(f"{namespace}.default.native", 3), message)
+    worker.thaw()
+    until(lambda: producer.dead_letters.read(), 30)
+    _check_worker_goes_on(worker, producer, client, namespace)
+    [letter] = producer.dead_letters.read()
+    assert (letter.code, letter.job_id) == ("too_many_deliveries", HOSTILE_ID)
+    assert f"[{HOSTILE_ID}] received" not in worker.output()
+    assert not client.hlen(f"{namespace}:deliveries")
 
 
 def test_a_hostile_message_before_any_other_is_refused_by_a_worker_that_starts(
