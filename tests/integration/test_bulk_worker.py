@@ -45,7 +45,7 @@ def _is_complete(dataset: Dataset) -> bool:
     expected = {f"{n:09d}-{i:02d}" for n in range(dataset.plan.rows) for i in range(rows)}
     assert samples.keys() == expected
     assert set(map(tuple, samples.values())) == {("png", "json", "txt")}
-    until(lambda: not files_below(dataset.folder / "parts"))
+    until(lambda: not files_below(dataset.checkpoints))
     return True
 
 
@@ -69,7 +69,7 @@ def undisturbed(
         )
         try:
             assert _wait(dataset) is State.SUCCEEDED
-            until(lambda: not files_below(dataset.folder / "parts"))
+            until(lambda: not files_below(dataset.checkpoints))
         finally:
             worker.kill()
     return dataset.files()
@@ -141,6 +141,7 @@ def test_a_run_with_killed_workers_has_the_same_bytes(
     start()
     assert _wait(dataset) is State.SUCCEEDED
     assert _is_complete(dataset)
+    until(lambda: not files_below(dataset.checkpoints))
     assert dataset.files() == undisturbed
 
 
@@ -153,7 +154,7 @@ def test_samples_count_before_their_checkpoint_and_lost_samples_count_once(
     worker = start(**{**SLOW, "IMAGEFLEET_BULK_CHECKPOINT_S": "3600"})
     until(lambda: _generated(dataset) > 0)
     worker.kill()
-    assert not files_below(dataset.folder / "parts")
+    assert not files_below(dataset.checkpoints)
     start()
     assert _wait(dataset) is State.SUCCEEDED
     status = dataset.runs.get(dataset.run.id)
@@ -180,6 +181,7 @@ def test_a_draining_worker_requeues_its_shards_and_stores_checkpoints(
     start()
     assert _wait(dataset) is State.SUCCEEDED
     assert _is_complete(dataset)
+    until(lambda: not files_below(dataset.checkpoints))
     assert dataset.files() == undisturbed
 
 
@@ -200,7 +202,7 @@ def test_shards_of_a_frozen_worker_are_taken_over_and_its_late_writes_change_not
     frozen.thaw()
     frozen.await_log("the lease ran out")
     assert frozen.terminate() == 0
-    assert {k: v for k, v in dataset.files().items() if not k.startswith("parts/")} == undisturbed
+    assert dataset.files() == undisturbed
 
 
 def test_images_of_another_plan_are_not_reused(
@@ -330,6 +332,7 @@ def test_a_run_for_a_model_that_no_worker_has_fails_after_some_attempts(
     assert [shard.tries for shard in dataset.runs.shards(dataset.run.id)] == [3]
     assert "the plan was made for model sha256:1111" in worker.output()
     assert dataset.files() == {}
+    assert not files_below(dataset.checkpoints)
     assert not client.hgetall(f"{namespace}:deliveries")
 
 

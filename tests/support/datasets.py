@@ -86,12 +86,21 @@ class Dataset:
         return [json.loads(line) for line in lines]
 
     def files(self) -> dict[str, bytes]:
-        """Return all files by path, without the plan and without hidden files of a killed write."""
+        """Return the files by path, without plan, checkpoints and hidden files of killed writes.
+
+        A worker deletes the checkpoints of a shard after it has recorded its success.
+        """
+        others = (self.folder / "plan", self.checkpoints)
         return {
             path.relative_to(self.folder).as_posix(): path.read_bytes()
             for path in files_below(self.folder)
-            if not path.name.startswith(".") and not path.is_relative_to(self.folder / "plan")
+            if not path.name.startswith(".") and not any(map(path.is_relative_to, others))
         }
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the shards' checkpoints."""
+        return self.folder / "parts"
 
     def is_finished(self) -> bool:
         """Return whether the run has ended, and its summary exists if it succeeded."""
