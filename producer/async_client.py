@@ -77,6 +77,10 @@ class AsyncClient:
         """See `Client.cancel`."""
         return await asyncio.to_thread(self._client.cancel, job_id)
 
+    async def resend(self, job_id: str) -> bool:
+        """See `Client.resend`."""
+        return await asyncio.to_thread(self._client.resend, job_id)
+
     async def workers(self) -> list[str]:
         """See `Client.workers`."""
         return await asyncio.to_thread(self._client.workers)

@@ -16,6 +16,7 @@ for command in (
     jobs.status,
     jobs.wait,
     jobs.cancel,
+    jobs.resend,
     bulk.bulk,
     tenants.tenants,
     dead_letters.dead_letters,

@@ -187,6 +187,17 @@ class Client:
                 if state is not State.QUEUED:  # QUEUED: it was requeued just now, so repeat
                     return state
 
+    def resend(self, job_id: str) -> bool:
+        """Queue the message of a queued job again if it has none, as after `celery purge`.
+
+        Return whether it was queued again. `submit` with the same id and parameters does the same
+        for a job that is queued for a minute. Raises UnknownJob, UnreadableRecord.
+        """
+        with self.connection.translate_errors():
+            by_compile_key = bool(self.connection.offers())
+            [resent] = self._records.resend([check_job_id(job_id)], by_compile_key=by_compile_key)
+        return resent
+
     def bulk(self, rows: "Rows", destination: "str | Path", **options: Any) -> "BulkRun":
         """Generate a dataset in `destination`, with the images of every row.
 

@@ -6,7 +6,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, cast
+from typing import Final
 
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.dead_letters import DeadLetters
@@ -70,7 +70,7 @@ class Connection:
             return
         self._checked = True
         with suppress(Exception):  # only the jobs themselves need Redis' answers
-            info = cast(dict[str, Any], self._redis.info())
+            info = self._redis.info()
             for risk in filter(None, [find_fault(info), *find_risks(info)]):
                 log.warning("%s", risk if risk.startswith("Redis") else f"Redis {risk}")
 

@@ -151,6 +151,8 @@ class MessageRejected(ImagefleetError):
 class NewerMessage(MessageRejected):
     """A message on the queue has a newer version than this worker reads. A newer worker may."""
 
+    code = "newer_message"
+
 
 class CallbackRefused(ImagefleetError):
     """A callback address is not allowed: it is inside the network, or not http(s)."""

@@ -85,6 +85,7 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
     from imagefleet.worker.app import app  # the import reads the settings from the environment
 
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
+    code: str | int | None
     try:
         code = _run_celery(app, [*options, *_node_name(celery_arguments), *celery_arguments])
     except SystemExit as error:

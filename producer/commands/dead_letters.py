@@ -62,6 +62,9 @@ def redrive(client: Client, ids: tuple[str, ...]) -> None:
     A failed job becomes queued again; its deliveries and retries count from zero.
     """
     for letter in client.dead_letters.find(ids):
+        if letter.is_cut:
+            click.echo(f"{letter.id}  {letter.job_id or '-'}  not redriven: its message was cut")
+            continue
         state = client.dead_letters.redrive(letter)
         note = "queued again" if state is State.QUEUED else f"not redriven: its job is {state}"
         echo(f"{letter.id}  {letter.job_id or '-'}  {note}")

@@ -1,4 +1,4 @@
-"""Define `imagefleet submit`, `status`, `wait` and `cancel`.
+"""Define `imagefleet submit`, `status`, `wait`, `cancel` and `resend`.
 
 Each command parses its arguments, calls the client and prints the answer.
 """
@@ -149,6 +149,24 @@ def cancel(client: Client, job_ids: tuple[str, ...]) -> None:
             continue
         note = "running, stops after the current step" if state is State.RUNNING else str(state)
         echo(f"{job_id}  {note}")
+    _exit_with(errors)
+
+
+@client_command
+@click.argument("job_ids", nargs=-1, required=True)
+def resend(client: Client, job_ids: tuple[str, ...]) -> None:
+    """Queue jobs again that are queued and have no message.
+
+    `celery purge` deletes messages and leaves the records of their jobs.
+    """
+    errors: list[ImagefleetError] = []
+    for job_id in job_ids:
+        try:
+            note = "queued again" if client.resend(job_id) else "has a message, or is not queued"
+        except (UnknownJob, UnreadableRecord) as error:
+            errors.append(error)  # the other jobs are sent all the same
+            continue
+        click.echo(f"{job_id}  {note}")
     _exit_with(errors)
 
 

@@ -11,13 +11,17 @@ again.
 import base64
 import hashlib
 import json
+import logging
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-from imagefleet.shared.errors import UnknownJob
-from imagefleet.shared.jobs.model import JOB_ID, Model, State
+from pydantic import ValidationError
+
+from imagefleet.shared.errors import MessageRejected, UnknownJob
+from imagefleet.shared.jobs.model import JOB_ID, MAX_ERROR_CHARACTERS, Model, State
 from imagefleet.shared.jobs.redis_keys import (
     dead_letter_contents_key,
     dead_letters_key,
@@ -25,11 +29,20 @@ from imagefleet.shared.jobs.redis_keys import (
     job_key,
 )
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.text import printable
 
 if TYPE_CHECKING:
     from redis import Redis
 
+log = logging.getLogger(__name__)
+
 _MAX_LETTERS: Final = 10_000
+MAX_MESSAGE_BYTES: Final = 160_000
+"""Length of the longest message that is kept whole. The message of a job with the longest prompts
+and addresses has 138,000 bytes."""
+_CUT: Final = re.compile(r"… \(cut from \d+ bytes\)\Z")
+"""The end of a message that was longer. It is part of the text, because a worker of release 0.1.0
+knows no field for it."""
 
 
 class DeadLetter(Model):
@@ -48,6 +61,11 @@ class DeadLetter(Model):
     """Workers, or attempts, that the message had."""
     list_key: str
     message: str
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the message was too long to be kept whole, so that it cannot be redriven."""
+        return _CUT.search(self.message) is not None
 
     @property
     def arguments(self) -> object:
@@ -75,17 +93,20 @@ class DeadLetters:
     def add(
         self, list_key: str, message: str, *, code: str, reason: str, deliveries: int
     ) -> DeadLetter:
-        """Keep `message` with the reason why it was given up. Beyond 10,000 letters the oldest is
-        dropped."""
+        """Keep `message` with the reason why it was given up.
+
+        Beyond 10,000 letters the oldest is dropped. A long reason or message is cut, and what is
+        not valid UTF-8 in them is escaped.
+        """
         letter = DeadLetter(
-            id=hashlib.sha256(f"{list_key}\0{message}".encode()).hexdigest()[:12],
+            id=hashlib.sha256(_utf8(f"{list_key}\0{message}")).hexdigest()[:12],
             job_id=_job_id(message),
             code=code,
-            reason=reason,
+            reason=printable(reason, MAX_ERROR_CHARACTERS),
             at=time.time(),
             deliveries=deliveries,
-            list_key=list_key,
-            message=message,
+            list_key=_utf8(list_key).decode(),
+            message=_cut_message(message),
         )
         self._add(keys=self._keys, args=[letter.id, letter.model_dump_json(), _MAX_LETTERS])
         return letter
@@ -93,8 +114,10 @@ class DeadLetters:
     def read(self, limit: int = _MAX_LETTERS) -> list[DeadLetter]:
         """Return up to `limit` letters, the latest first."""
         ids = cast(list[str], self._redis.zrevrange(self._keys[0], 0, limit - 1))
-        texts = cast(list[str | None], self._redis.hmget(self._keys[1], ids)) if ids else []
-        return [DeadLetter.model_validate_json(text) for text in texts if text is not None]
+        if not ids:
+            return []
+        texts = cast(list[str | None], self._redis.hmget(self._keys[1], ids))
+        return [letter for id, text in zip(ids, texts, strict=True) if (letter := _parse(id, text))]
 
     def find(self, names: Iterable[str]) -> list[DeadLetter]:
         """Return the letters with these ids or job ids. Raises UnknownJob if one is missing."""
@@ -117,7 +140,13 @@ class DeadLetters:
 
         Raises:
             UnknownJob: the letter does not exist any more.
+            MessageRejected: the message was too long to be kept whole.
         """
+        if letter.is_cut:
+            raise MessageRejected(
+                f"the message of dead letter {letter.id!r} was too long and was cut; "
+                "submit its job again"
+            )
         state = self._redrive(
             keys=[
                 *self._keys,
@@ -137,6 +166,28 @@ class DeadLetters:
             pipe.zrem(self._keys[0], letter.id)
             pipe.hdel(self._keys[1], letter.id)
             pipe.execute()
+
+
+def _parse(letter_id: str, text: str | None) -> DeadLetter | None:
+    """Return a letter; None if it is not there any more, or damaged."""
+    if text is None:
+        return None
+    try:
+        return DeadLetter.model_validate_json(text, extra="ignore")
+    except ValidationError as error:
+        log.warning("dead letter %s cannot be read: %s", letter_id, error.errors()[0]["msg"])
+        return None
+
+
+def _cut_message(message: str) -> str:
+    data = _utf8(message)
+    if len(data) <= MAX_MESSAGE_BYTES:
+        return data.decode()
+    return f"{data[:MAX_MESSAGE_BYTES].decode(errors='ignore')}… (cut from {len(data)} bytes)"
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")
 
 
 def _job_id(message: str) -> str | None:

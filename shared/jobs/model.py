@@ -9,11 +9,15 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from imagefleet.shared.errors import InvalidRequest
 
 JOB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+MAX_ERROR_CHARACTERS: Final = 2_000
+"""Length of an error's message in a record, and of a reason in a dead letter."""
 
 
 class State(StrEnum):
@@ -105,6 +109,14 @@ class JobError(Model):
 
     code: str
     message: str
+
+    @field_validator("message")
+    @classmethod
+    def _cut(cls, message: str) -> str:
+        """Bound the text: it is stored in the record, the result and the callback."""
+        if len(message) <= MAX_ERROR_CHARACTERS:
+            return message
+        return message[: MAX_ERROR_CHARACTERS - 1] + "…"
 
 
 def new_job_id() -> str:

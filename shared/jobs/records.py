@@ -9,21 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import (
-    InvalidRequest,
     JobCancelled,
     LeaseLost,
-    QueueFull,
-    TenantLimit,
     UnknownJob,
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.celery_message import job_message
 from imagefleet.shared.jobs.events import Callback, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
+from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
 from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.redis_keys import (
     delayed_key,
-    deliveries_key,
     job_key,
     known_queues_key,
     limits_key,
@@ -31,8 +28,9 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_messages_key,
 )
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.jobs.status import JobStatus, parse_status, unreadable_record
-from imagefleet.shared.jobs.tenants import ALL_TENANTS
+from imagefleet.shared.jobs.resend import Resender
+from imagefleet.shared.jobs.status import JobStatus, is_wrong_type, state_or_none, status_or_error
+from imagefleet.shared.jobs.submit_errors import check_same_request, queue_full_error
 from imagefleet.shared.jobs.transitions import (
     JobTransitions,
     StartRequest,
@@ -47,9 +45,6 @@ if TYPE_CHECKING:
 
 _MAX_REQUEUED_PER_CALL: Final = 100
 """Delayed messages that one call of the script requeues. Redis serves no other client meanwhile."""
-_MAX_QUEUES_SWEPT: Final = 128
-_MAX_MESSAGES_SWEPT: Final = 256
-"""Queues and messages that one call of the script looks at, also because of the other clients."""
 
 
 class JobRecords:
@@ -61,13 +56,13 @@ class JobRecords:
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
         self._delayed = delayed_key(namespace)
         self._submit = load_script(client, __package__, "submit")
+        self._resender = Resender(client, namespace)
         self._transitions = JobTransitions(client, namespace, retention_s)
         self._progress = load_script(client, __package__, "progress")
         self._request_cancel = load_script(client, __package__, "request_cancel")
         self._retry = load_script(client, __package__, "retry")
         self._requeue_due = load_script(client, __package__, "requeue_due")
-        self._sweep_queues = load_script(client, __package__, "sweep_queues")
-        self._sweep_cursor = "0"
+        self.sweep_queues: Final = QueueSweeper(client, namespace).sweep
 
     def key(self, job_id: str) -> str:
         """Return the Redis key of a job's record."""
@@ -94,11 +89,27 @@ class JobRecords:
             args += [request.model_dump_json(), job_message(job_id, request, queue)]
         outcome, *answer = cast(list[Any], self._submit(keys=keys, args=args))
         if outcome != "accepted":
-            raise _queue_full_error(outcome, *answer)
+            raise queue_full_error(outcome, *answer)
         for (job_id, request), stored in zip(jobs, answer[0], strict=True):
             if stored:
-                _check_same_request(job_id, request, stored)
+                check_same_request(job_id, request, stored)
+        known = [
+            (job_id, stored) for (job_id, _), stored in zip(jobs, answer[0], strict=True) if stored
+        ]
+        self._resender.resend_lost(known, by_compile_key=by_compile_key)
         return [not stored for stored in answer[0]]
+
+    def resend(self, job_ids: Sequence[str], *, by_compile_key: bool = True) -> list[bool]:
+        """Queue the messages of these jobs again if they are queued and have none.
+
+        Return for each whether it was queued again. A job whose message is held by a worker, or is
+        far behind in a long queue, may be computed twice and is recorded once.
+
+        Raises:
+            UnknownJob, UnreadableRecord: nothing was queued.
+        """
+        jobs = [(job_id, self.get(job_id).request) for job_id in job_ids]
+        return self._resender.resend(jobs, by_compile_key=by_compile_key)
 
     def create_if_missing(self, job_id: str, request: JobRequest) -> None:
         """Create the record of a job that came as a plain Celery message, if it has none."""
@@ -126,8 +137,7 @@ class JobRecords:
         None if it has no record. One round trip."""
         answers = self._for_each(job_ids, lambda pipe, key: pipe.hgetall(key))
         return [
-            _status_or_error(job_id, answer)
-            for job_id, answer in zip(job_ids, answers, strict=True)
+            status_or_error(job_id, answer) for job_id, answer in zip(job_ids, answers, strict=True)
         ]
 
     def states(self, job_ids: Sequence[str]) -> list[State | None]:
@@ -136,7 +146,7 @@ class JobRecords:
         The state of a job without a record, or with an unreadable one, is None.
         """
         answers = self._for_each(job_ids, lambda pipe, key: pipe.hget(key, "state"))
-        return [_state_or_none(answer) for answer in answers]
+        return [state_or_none(answer) for answer in answers]
 
     def _for_each(
         self, job_ids: Sequence[str], read: "Callable[[Pipeline, str], object]"
@@ -153,7 +163,7 @@ class JobRecords:
             try:
                 return pipe.execute()
             except ResponseError as error:
-                if not _is_wrong_type(error):
+                if not is_wrong_type(error):
                     raise
             for job_id in job_ids:
                 read(pipe, self.key(job_id))
@@ -269,22 +279,6 @@ class JobRecords:
             total += requeued
         return total
 
-    def sweep_queues(self) -> tuple[int, int]:
-        """Forget some of the known queues that are empty, and drop waiting messages whose job has
-        ended. Return how many of both.
-
-        A claim does the same for the queues that it reads. The next call looks at other queues.
-        """
-        answer = cast(
-            tuple[str, int, int],
-            self._sweep_queues(
-                keys=[known_queues_key(self._namespace), deliveries_key(self._namespace)],
-                args=[self._sweep_cursor, self.key(""), _MAX_QUEUES_SWEPT, _MAX_MESSAGES_SWEPT],
-            ),
-        )
-        self._sweep_cursor, forgotten, dropped = answer
-        return forgotten, dropped
-
     def request_cancel(self, job_id: str) -> State:
         """Ask the attempt at a running job to cancel between steps. Return the job's state.
 
@@ -298,55 +292,3 @@ class JobRecords:
 
 def _unknown_job_error(job_id: str) -> UnknownJob:
     return UnknownJob(f"no job {job_id!r} here: it was never submitted, or its record expired")
-
-
-def _queue_full_error(tenant: str, limit: str, waiting: int, more: int) -> QueueFull:
-    if tenant == ALL_TENANTS:
-        kind, subject = QueueFull, "the queue is full"
-    else:
-        kind, subject = TenantLimit, f"tenant {tenant!r} has enough jobs waiting"
-    return kind(
-        f"{subject}: {waiting} wait, and {more} more would exceed the limit of {limit}; "
-        "submit again later"
-    )
-
-
-def _check_same_request(job_id: str, new: JobRequest, stored: str) -> None:
-    """Raise InvalidRequest if the two differ in anything but a seed that was drawn at random.
-
-    The error does not say in what: the id may be that of another producer's job.
-    """
-    try:
-        stored_fields = JobRequest.parse_stored(stored).model_dump()
-    except (ValueError, InvalidRequest, RecursionError):
-        stored_fields = {}
-    new_fields = new.model_dump()
-    if "seed" not in new.model_fields_set:
-        new_fields["seed"] = stored_fields.get("seed")
-    if new_fields != stored_fields:
-        raise InvalidRequest("id", job_id, "is in use already, for a job with other parameters")
-
-
-def _status_or_error(job_id: str, answer: Any) -> JobStatus | UnreadableRecord | None:
-    """Return the status in the `answer` of HGETALL."""
-    if _is_wrong_type(answer):
-        return unreadable_record(job_id, str(answer))
-    if isinstance(answer, Exception):
-        raise answer
-    if not answer:
-        return None
-    try:
-        return parse_status(job_id, answer)
-    except UnreadableRecord as error:
-        return error
-
-
-def _state_or_none(answer: Any) -> State | None:
-    if isinstance(answer, Exception) and not _is_wrong_type(answer):
-        raise answer
-    return State(answer) if answer in tuple(State) else None
-
-
-def _is_wrong_type(answer: Any) -> bool:
-    """Return whether the key of a record holds something else."""
-    return isinstance(answer, Exception) and "WRONGTYPE" in str(answer)

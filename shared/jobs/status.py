@@ -96,3 +96,29 @@ def _parse_fields(job_id: str, fields: dict[str, str]) -> JobStatus:
         preview=fields.get("preview"),
         **parsed,
     )
+
+
+def status_or_error(job_id: str, answer: Any) -> JobStatus | UnreadableRecord | None:
+    """Return the status in the `answer` of HGETALL."""
+    if is_wrong_type(answer):
+        return unreadable_record(job_id, str(answer))
+    if isinstance(answer, Exception):
+        raise answer
+    if not answer:
+        return None
+    try:
+        return parse_status(job_id, answer)
+    except UnreadableRecord as error:
+        return error
+
+
+def state_or_none(answer: Any) -> State | None:
+    """Return the state in the `answer` of HGET, or None if there is none that is known here."""
+    if isinstance(answer, Exception) and not is_wrong_type(answer):
+        raise answer
+    return State(answer) if answer in tuple(State) else None
+
+
+def is_wrong_type(answer: Any) -> bool:
+    """Return whether the key of a record holds something else."""
+    return isinstance(answer, Exception) and "WRONGTYPE" in str(answer)

@@ -99,7 +99,7 @@ def _check_rights(client: "Redis", url: str, namespace: str) -> list[str]:
     return []
 
 
-def _call_commands(client: "Redis", namespace: str) -> None:
+def _call_commands(client: Any, namespace: str) -> None:
     name = f"check-{uuid.uuid4().hex[:12]}"
     script = load_script(client, __package__, "check_rights")
     script(keys=[f"{namespace}:{name}", f"{namespace}.{name}"])

@@ -224,64 +224,6 @@ def test_a_tenant_is_charged_by_image_and_not_by_job(
     assert _claim_and_ack(make_claims("w"), group, 10, 4) == {large: 5, small: 20}
 
 
-def _invent_tenants(
-    client: redis.Redis, namespace: str, queue: str, tenants: int, messages: int
-) -> None:
-    names = [f"{namespace}.{queue}@t{number}" for number in range(tenants)]
-    with client.pipeline(transaction=False) as pipe:
-        pipe.sadd(known_queues_key(namespace), *names)
-        for name in names:
-            pipe.lpush(list_key(name, 3), *[f"{name.rpartition('@')[2]}"] * messages)
-        pipe.execute()
-
-
-def _commands(client: redis.Redis) -> Counter[str]:
-    """Return how often each command was called, also by scripts."""
-    stats = client.info("commandstats")
-    return Counter({name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()})
-
-
-@pytest.mark.parametrize("queue", ["q", "unserved"])
-def test_a_claim_reads_a_bounded_part_of_very_many_queues(
-    make_claims: MakeClaims,
-    client: redis.Redis,
-    group: list[QueueGroup],
-    namespace: str,
-    queue: str,
-) -> None:
-    _invent_tenants(client, namespace, queue, 5_000, 1)
-    claims = make_claims("w")
-    for _ in range(3):
-        before = _commands(client)
-        claims.claim(group, 8)
-        called = _commands(client) - before
-        assert not called["smembers"]
-        assert called.total() < 1_000, called
-
-
-def test_very_many_tenants_get_equal_shares_in_the_long_run(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
-) -> None:
-    _invent_tenants(client, namespace, "q", 800, 6)
-    claims = make_claims("w")
-    served = _claim_and_ack(claims, group, 300, 8)
-    assert served.total() == 2_400
-    assert len(served) > 760, "each is served before some are served often"
-    assert max(served.values()) <= 5
-    served += _claim_and_ack(claims, group, 1_000, 8)
-    assert set(served.values()) == {6}
-    assert not client.exists(known_queues_key(namespace))
-
-
-def test_the_accounts_of_very_many_tenants_stay_small(
-    make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
-) -> None:
-    _invent_tenants(client, namespace, "q", 3_000, 1)
-    claims = make_claims("w")
-    assert len(_claim_and_ack(claims, group, 450, 8)) == 3_000
-    assert len(claims._accounts) < 100_000
-
-
 def _with_steps(*steps: int) -> list[str]:
     """Return messages as plain Celery writes them, in order of arrival."""
     return [f'{{"id": {at}, "headers": {{"steps": {each}}}}}' for at, each in enumerate(steps)]

@@ -77,6 +77,18 @@ def test_a_wrong_line_is_named_and_nothing_is_submitted(
     assert Client(redis_server.url, namespace=namespace).tenants.statuses()[0].waiting == 0
 
 
+def test_purged_jobs_can_be_queued_again(
+    run: Run, redis_server: LocalRedisServer, namespace: str
+) -> None:
+    run("submit", "a red star", "--id", "a")
+    assert run("resend", "a").stdout == "a  has a message, or is not queued\n"
+    for key in (client := connect(redis_server.url)).keys(f"{namespace}.*"):
+        client.delete(key)
+    done = run("resend", "unknown", "a")
+    assert (done.returncode, done.stdout) == (1, "a  queued again\n")
+    assert "no job 'unknown' here" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "known"), [("status", "queued"), ("cancel", "cancelled"), ("wait", "not done yet")]
 )

@@ -5,7 +5,7 @@ import json
 import pytest
 import redis
 
-from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.celery_message import RECORDED, job_message
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
 from imagefleet.shared.jobs.model import JobError, State
@@ -127,3 +127,50 @@ def test_a_job_whose_record_expired_can_be_redriven(
 def test_a_dropped_letter_is_removed(letters: DeadLetters) -> None:
     letters.drop(_add(letters, "a"))
     assert letters.read() == []
+
+
+def test_a_long_message_is_cut_and_not_redriven(letters: DeadLetters, client: redis.Redis) -> None:
+    added = letters.add("q", "é" * 500_000, code="x", reason="why\x1b\ud800" * 9_000, deliveries=1)
+    [letter] = letters.read()
+    assert letter == added
+    assert letter.is_cut
+    assert letter.message.endswith("… (cut from 1000000 bytes)")
+    assert len(letter.model_dump_json().encode()) < 170_000
+    assert len(letter.reason) == 2_000
+    assert letter.reason.isprintable()
+    assert letter.arguments is None
+    with pytest.raises(MessageRejected, match="too long"):
+        letters.redrive(letter)
+    assert not client.exists("q")
+
+
+def test_the_longest_job_of_imagefleet_is_kept_whole(letters: DeadLetters) -> None:
+    address = "http://h/" + "a" * 2_039
+    request = JobRequest.parse(
+        {
+            "prompt": "\U0001f600" * 4_000,
+            "negative_prompt": "\U0001f600" * 4_000,
+            **dict.fromkeys(("image", "mask_image", "callback_url"), address),
+            **dict.fromkeys(("model", "scheduler", "tenant"), "a" * 128),
+        }
+    )
+    message = job_message("j" * 128, request, "q" * 400)
+    assert not _add(letters, message).is_cut
+    assert letters.read()[0].message == message
+
+
+def test_a_letter_may_hold_anything_and_hides_no_other(
+    letters: DeadLetters, client: redis.Redis, namespace: str
+) -> None:
+    _add(letters, "good")
+    _add(letters, "\ud800 half a character", queue="\udcff")
+    damaged = _add(letters, "damaged")
+    client.hset(f"{namespace}:dead:letters", damaged.id, "{")
+    newer = _add(letters, "newer")
+    fields = json.loads(newer.model_dump_json())
+    client.hset(f"{namespace}:dead:letters", newer.id, json.dumps({**fields, "colour": "blue"}))
+    assert {letter.message for letter in letters.read()} == {
+        "good",
+        "\\ud800 half a character",
+        "newer",
+    }

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import redis
+from celery import Celery
 
 from imagefleet.shared.errors import (
     InvalidRequest,
@@ -16,7 +17,12 @@ from imagefleet.shared.jobs.events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.resend import RESEND_AFTER_S
+from imagefleet.shared.redis_client.connection import celery_url
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.support.processes import until
 from tests.support.records import start_attempt
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
@@ -301,3 +307,115 @@ def test_all_due_messages_are_requeued_and_the_longest_due_is_served_first(
     client.zadd(f"{namespace}:later", {f"{queue}\0{due}": due for due in range(250)})
     assert records.requeue_due() == 250
     assert [client.rpop(queue) for _ in range(250)] == [str(due) for due in range(250)]
+
+
+def _waiting(client: redis.Redis, namespace: str) -> int:
+    return sum(client.llen(key) for key in client.keys(f"{namespace}.*"))
+
+
+def test_a_sweep_drops_messages_of_ended_jobs_of_a_model_that_nobody_serves(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    for number in range(6):
+        _submit(records, f"j{number}", model="nobodys", tenant="gold", priority=number)
+    for number in (0, 2, 4):
+        records.cancel(f"j{number}", "", None)
+    until(lambda: records.sweep_queues() and _waiting(client, namespace) == 3)
+    assert client.scard(known_queues_key(namespace)) == 1
+    for number in (1, 3, 5):
+        records.cancel(f"j{number}", "", None)
+    until(lambda: records.sweep_queues() and not client.exists(known_queues_key(namespace)))
+    assert _waiting(client, namespace) == 0
+
+
+def test_a_sweep_keeps_every_message_whose_job_has_not_ended(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    _submit(records, "waits")
+    _submit(records, "ended")
+    queue = list_key(f"{namespace}.default.native", 3)
+    [_, waits] = client.lrange(queue, 0, -1)
+    records.cancel("ended", "", None)
+    misleading = json.dumps({"body": '{"id": "ended"}', "x": {"id": "ended"}, "headers": {}})
+    kept = [
+        "no JSON",
+        '"id":"ended" [[',
+        misleading,
+        json.dumps({"headers": {"id": "unknown"}}),
+        waits,
+    ]
+    client.lpush(queue, *kept[:-1])
+    client.sadd(known_queues_key(namespace), f"{namespace}.strange")
+    client.set(f"{namespace}.strange", "not a list")
+    for _ in range(20):
+        records.sweep_queues()
+    assert sorted(client.lrange(queue, 0, -1)) == sorted(kept)
+
+
+def test_a_sweep_reaches_all_messages_of_a_long_queue(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    request = JobRequest.parse({"prompt": "a", "model": "nobodys"})
+    records.submit([(f"j{number}", request) for number in range(1_000)])
+    for number in range(0, 1_000, 10):
+        records.cancel(f"j{number}", "", None)
+    until(lambda: records.sweep_queues() and _waiting(client, namespace) == 900)
+
+
+def _purge(server: LocalRedisServer, queue: str) -> None:
+    """Delete the messages of a queue as `celery purge` does."""
+    app = Celery(broker=celery_url(server.url), set_as_current=False)
+    with app, app.connection() as connection:
+        connection.default_channel.queue_purge(queue)
+
+
+def _age(client: redis.Redis, key: str, seconds: float) -> None:
+    client.hset(key, "submitted_at", str(float(client.hget(key, "submitted_at")) - seconds))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [{}, {"seed": 1}])
+def test_a_purged_job_that_is_submitted_again_is_queued_again_once(
+    records: JobRecords,
+    redis_server: LocalRedisServer,
+    client: redis.Redis,
+    namespace: str,
+    seed: dict[str, int],
+) -> None:
+    request = JobRequest.parse({"prompt": "a", "tenant": "gold", **seed})
+    records.submit([("j", request), ("other", request)])
+    queue = f"{namespace}.default.native@gold"
+    [_, original] = client.lrange(list_key(queue, 3), 0, -1)
+    _purge(redis_server, queue)
+    client.delete(known_queues_key(namespace))
+    assert records.submit([("j", request)]) == [False]
+    assert _waiting(client, namespace) == 0, "it may be claimed just now"
+    _age(client, records.key("j"), RESEND_AFTER_S)
+    for _ in range(3):
+        records.submit([("j", JobRequest.parse({"prompt": "a", "tenant": "gold", **seed}))])
+        assert client.lrange(list_key(queue, 3), 0, -1) == [original]
+    assert client.smembers(known_queues_key(namespace)) == {queue}
+
+
+def test_a_waiting_job_that_is_submitted_again_gets_no_second_message(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    request = _submit(records)
+    _age(client, records.key("j"), 10 * RESEND_AFTER_S)
+    records.submit([("j", request)])
+    assert records.resend(["j"]) == [False]
+    assert _waiting(client, namespace) == 1
+
+
+def test_only_queued_jobs_are_sent_again(
+    records: JobRecords, redis_server: LocalRedisServer, client: redis.Redis, namespace: str
+) -> None:
+    for job_id in ("queued", "running", "ended"):
+        _submit(records, job_id)
+    start_attempt(records, "running", "a")
+    records.cancel("ended", "", None)
+    _purge(redis_server, f"{namespace}.default.native")
+    assert records.resend(["queued", "running", "ended"]) == [True, False, False]
+    assert records.resend(["queued"]) == [False]
+    with pytest.raises(UnknownJob):
+        records.resend(["unknown"])
+    assert _waiting(client, namespace) == 1

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from imagefleet.shared import errors
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest, JobFailed
+from imagefleet.shared.jobs.model import JobError
 
 
 def _tree(root: type[ImagefleetError] = ImagefleetError) -> Iterator[type[ImagefleetError]]:
@@ -42,3 +43,8 @@ def test_errors_with_fields_keep_them_when_pickled() -> None:
     assert (refused.field, refused.value, str(refused)) == ("seed", -1, "seed=-1: must be positive")
     failed = pickle.loads(pickle.dumps(JobFailed("no luck", "device_error")))
     assert (str(failed), failed.failure_code) == ("no luck", "device_error")
+
+
+def test_an_error_about_a_hostile_field_is_short() -> None:
+    assert len(str(InvalidRequest("f" * 10_000, "v" * 10_000, "l" * 10_000))) < 1_300
+    assert len(JobError(code="x", message="m" * 10_000).message) == 2_000

@@ -1,0 +1,19 @@
+-- Queue the message of a queued job again if it has none: `celery purge` deletes messages and leaves records.
+-- KEYS 1 job record (hash)   2 queue list of the job
+-- ARGV 1 job id   2 message   3 seconds since the job was sent last; doubles with each time
+--      4 how many messages of the queue to search for the job, the oldest first
+-- Returns 1 if it was queued again. Nothing is changed otherwise.
+local record = redis.call('HMGET', KEYS[1], 'state', 'retry_at', 'submitted_at', 'sent_at', 'resent')
+local clock = redis.call('TIME')
+local resent = tonumber(record[5] or 0)
+local sent_at = tonumber(record[4] or record[3] or 0)
+if record[1] ~= 'queued' or record[2] then return 0 end  -- a retry is among the delayed messages
+if clock[1] + clock[2] / 1e6 < sent_at + ARGV[3] * 2 ^ math.min(resent, 20) then return 0 end
+local id = '"' .. ARGV[1] .. '"'
+for _, message in ipairs(redis.call('LRANGE', KEYS[2], -ARGV[4], -1)) do
+  if string.find(message, id, 1, true) then return 0 end
+end
+redis.call('HSET', KEYS[1], 'sent_at', clock[1], 'resent', resent + 1)
+redis.call('LPUSH', KEYS[2], ARGV[2])
+redis.call('SADD', string.match(KEYS[2], '^[^.]*') .. ':queues', queue_of(KEYS[2]))
+return 1
