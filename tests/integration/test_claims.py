@@ -26,8 +26,6 @@ from tests.integration.conftest import MakeClaims
 from tests.support.processes import until
 from tests.support.redis import TcpServer
 
-GROUPS = [QueueGroup(name="64x64", queues=("q",))]
-
 
 @pytest.fixture
 def group(namespace: str) -> list[QueueGroup]:
@@ -643,7 +641,7 @@ def test_claims_survive_a_killed_redis(own_redis: LocalRedisServer, namespace: s
         no_retry_client=client, retrying_client=client, namespace=namespace, worker="w", lease_s=60
     )
     claims.acquire_lease()
-    claims.claim(GROUPS, 1)
+    claims.claim([QueueGroup(name="64x64", queues=("q",))], 1)
     own_redis.kill()
     own_redis.start()
     assert claims.renew_lease()
