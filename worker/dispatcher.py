@@ -82,7 +82,7 @@ class Dispatcher:
         """
         self._claims = claims
         self._starter = starter
-        self._refuser = starter.refuser
+        self.refuser: Final = starter.refuser
         self._receiver = MessageReceiver(claims, starter.refuser, input_images, max_deliveries)
         self._in_flight = in_flight
         self._backlog = backlog
@@ -140,7 +140,7 @@ class Dispatcher:
             outcome.abandon(reason)
         self._backlog.remove_shard(tag)
         log.error("Celery failed with the message of claim %s", tag, exc_info=error)
-        self._refuser.reject_message(claimed, reason)
+        self.refuser.reject_message(claimed, reason)
 
     def tags_in_hand(self) -> set[str]:
         """Return the tags of the claims that this worker attends to."""
@@ -265,7 +265,7 @@ class Dispatcher:
             claimed, task = self._claimed[0]
             delayed |= self._receiver.receive(claimed, task, self._strategies[task])
             if self._claims.holds(claimed.tag) and claimed.tag not in self._accepted:
-                self._refuser.reject_message(claimed, MessageRejected("Celery did not accept it"))
+                self.refuser.reject_message(claimed, MessageRejected("Celery did not accept it"))
             self._claimed.popleft()
         return delayed
 

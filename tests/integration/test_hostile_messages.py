@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from imagefleet import Client
-from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME, job_message
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import State
@@ -237,10 +237,12 @@ def test_a_message_whose_record_is_damaged_becomes_a_dead_letter(
     client.set(f"{namespace}:job:{HOSTILE_ID}", "not a record")
     _push(client, namespace, _envelope())
     client.hset(f"{namespace}:job:other", mapping={"state": "nowhere"})
-    other = _headers(id="other")
-    _push(client, namespace, other)
+    client.hset(f"{namespace}:job:empty", mapping={"state": "", "request": "{}"})
+    _push(client, namespace, _headers(id="other"))
+    _push(client, namespace, _headers(id="empty", recorded=True))
     _check_worker_goes_on(worker, producer, client, namespace)
-    assert {letter.job_id for letter in producer.dead_letters.read()} == {HOSTILE_ID, "other"}
+    letters = {letter.job_id for letter in producer.dead_letters.read()}
+    assert letters == {HOSTILE_ID, "other", "empty"}
 
 
 def test_a_message_that_killed_all_its_workers_is_not_opened(
@@ -273,10 +275,13 @@ def test_a_hostile_message_before_any_other_is_refused_by_a_worker_that_starts(
 def test_a_plain_celery_sender_that_gives_positional_arguments_gets_a_failed_record(
     worker: Worker, producer: Client, redis_server: LocalRedisServer, namespace: str
 ) -> None:
-    with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
+    url = celery_url(redis_server.url)
+    with Celery(broker=url, backend=url, set_as_current=False) as app:
         sent = app.send_task(
             TASK_NAME, args=["a red star"], queue=f"{namespace}.default.native", priority=3
         )
+        with pytest.raises(MessageRejected, match="keyword arguments"):
+            sent.get(timeout=30)
     until(lambda: _state(producer, sent.id) is State.FAILED, 30)
     error = producer.get(sent.id).status().error
     assert error is not None

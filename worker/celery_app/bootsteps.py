@@ -112,7 +112,9 @@ def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
                 lifecycle.parts.engine.info,
                 lifecycle.settings.namespace,
             )
-            lifecycle.parts.dispatcher.attach(groups, consumer.strategies, self._send_to_pool)
+            dispatcher = lifecycle.parts.dispatcher
+            dispatcher.attach(groups, consumer.strategies, self._send_to_pool)
+            dispatcher.refuser.on_job_failed = consumer.app.backend.mark_as_failure
             lifecycle.take_work()
 
     return DispatcherStep

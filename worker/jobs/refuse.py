@@ -5,6 +5,7 @@ A claimed message and an error come in. The message is released, and what is lef
 
 import json
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ class Refuser:
         self._claims = claims
         self._records = records
         self._dead_letters = dead_letters
+        self.on_job_failed: Callable[[str, ImagefleetError], None] = lambda job_id, error: None
+        """Called with a job that failed although no request for it reaches Celery's pool."""
 
     def record_key(self, job_id: str) -> str:
         """Return the key of a job's record."""
@@ -116,6 +119,7 @@ class Refuser:
             self._records.cancel_unconditionally(job_id)
         elif transition.happened:
             self.fail_started(job_id, claimed, error)
+            self.on_job_failed(job_id, error)
 
     def _callback(self, job_id: str, reason: JobError) -> Callback | None:
         try:

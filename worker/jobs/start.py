@@ -170,6 +170,8 @@ class JobStarter:
         if transition.cancel_requested:
             self._records.cancel_unconditionally(plan.job_id)
             return None
+        if transition.state is None:
+            self._records.read([plan.job_id])  # raises an error for a record without a valid state
         if transition.state in TERMINAL or transition.state is None:
             return None
         if not transition.happened:
