@@ -80,34 +80,15 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
         click.echo(f"imagefleet-worker: {error}", err=True)
         sys.exit(ExitCode.CONFIG)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in given.items()})
-    from celery.platforms import EX_FAILURE
-
     from imagefleet.worker.app import app  # the import reads the settings from the environment
+    from imagefleet.worker.celery_app.command import run_celery
 
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
-    code: str | int | None
-    try:
-        code = _run_celery(app, [*options, *_node_name(celery_arguments), *celery_arguments])
-    except SystemExit as error:
-        code = error.code
-    if code == EX_FAILURE:
-        code = ExitCode.SOFTWARE
+    code = run_celery(app, [*options, *_node_name(celery_arguments), *celery_arguments])
     # A thread on a hung device cannot be joined. All jobs are finished or requeued by now.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def _run_celery(app: Any, arguments: list[str]) -> int | None:
-    """Run Celery's command line as `app.start` does, but return its exit code."""
-    from celery.bin.celery import celery
-
-    celery.params[0].default = app
-    try:
-        code: int | None = celery.main(args=arguments, standalone_mode=False)
-    except click.exceptions.Exit as error:
-        code = error.exit_code
-    return code
 
 
 def _node_name(celery_arguments: Sequence[str]) -> list[str]:

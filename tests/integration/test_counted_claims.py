@@ -58,9 +58,9 @@ def test_a_postponed_message_returns_counted(
     claimed = _claim(claims, queue)
     claims.postpone(claimed.tag, 30)
     assert not claims.holds(claimed.tag)
-    [(entry, due)] = client.zrange(f"{namespace}:later", 0, -1, withscores=True)
-    assert 25 < due - time.time() < 35
-    client.zadd(f"{namespace}:later", {entry: 1})
+    [entry] = client.zrange(f"{namespace}:later", 0, -1)
+    assert 25 < (client.zscore(f"{namespace}:later", str(entry)) or 0) - time.time() < 35
+    client.zadd(f"{namespace}:later", {str(entry): 1})
     JobRecords(client, namespace, 3600).requeue_due()
     assert _claim(claims, queue).deliveries == 2
 
@@ -132,7 +132,7 @@ def test_a_lease_far_ahead_of_the_clock_is_shortened_to_its_length(
     client.zadd(leases, {"dead": time.time() + 8 * 3600})  # the clock was set back by 8 h since
     other = make_claims("other", lease_s=2)
     assert other.reclaim_expired() == []
-    assert client.zscore(leases, "dead") < time.time() + 3
+    assert (client.zscore(leases, "dead") or 0) < time.time() + 3
     client.zadd(leases, {"dead": time.time() - 1})
     assert other.reclaim_expired() == [("dead", 1)]
     assert client.hkeys(f"{leases}:lengths") == ["other"]
