@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias
 ID: Final = "@ID@"
 """Stands for the id of the case in a message, before the case has one."""
 
+LIST_RECORD: Final = {"a list": "and no hash"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RequestCase:
@@ -31,7 +33,8 @@ class MessageCase:
     queue: str
     """Name of the Redis list after the namespace, with the suffix of its priority."""
     record: Mapping[str, str] | None = None
-    """Fields of the record of job `id`, which exists before the message; None: no record."""
+    """Fields of the record of job `id`, which exists before the message; None: no record.
+    `LIST_RECORD`: the key of the record holds a list."""
 
 
 @dataclass(frozen=True, kw_only=True)

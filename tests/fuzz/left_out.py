@@ -23,7 +23,9 @@ def _is_image_without_status_line(case: Case) -> bool:
     if not isinstance(case, AnswerCase) or case.role == "callback":
         return False
     words = b"".join(part.data for part in case.parts)[:40].split(b" ", 2)
-    return not (words[0].startswith(b"HTTP/1.") and len(words) > 1 and words[1].isdigit())
+    status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+    # After a status 100 the client takes what follows as the status line.
+    return not (words[0].startswith(b"HTTP/1.") and 100 < status < 1_000)
 
 
 LEFT_OUT: Final = (

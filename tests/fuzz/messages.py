@@ -18,7 +18,7 @@ from imagefleet import JobRequest
 from imagefleet.shared.bulk.messages import ShardMessage
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME, job_message
 from imagefleet.shared.jobs.request import pack
-from tests.fuzz.cases import ID
+from tests.fuzz.cases import ID, LIST_RECORD
 from tests.fuzz.envelope_values import (
     BUILT_IN_TASKS,
     ENVELOPE_VALUES,
@@ -214,12 +214,14 @@ def raw_messages(draw: st.DrawFn) -> tuple[bytes, str]:
 
 @st.composite
 def records(draw: st.DrawFn) -> dict[str, str] | None:
-    """Draw the fields of a job's record: none, right, of a newer release, or damaged."""
+    """Draw a job's record: none, right, of a newer release, damaged, or no hash at all."""
     request = JobRequest(prompt="a red star", seed=1).model_dump(mode="json")
     fields = {"state": "queued", "request": json.dumps(request), "submitted_at": "1.5"}
-    choice = draw(st.integers(0, 8))
+    choice = draw(st.integers(0, 9))
     if choice == 0:
         return None
+    if choice == 9:
+        return dict(LIST_RECORD)
     if choice == 4:
         newer = {**request, draw(ANY_TEXT): draw(JSON_VALUES)}
         fields |= {"request": json.dumps(newer), "newer": draw(st.text(max_size=9))}

@@ -59,7 +59,10 @@ class MessageOutcomes:
         job_id = job_id_of(case.message)
         state = None
         if job_id is not None and JOB_ID.fullmatch(job_id):
-            state = cast(bytes | None, self._redis.hget(f"{NAMESPACE}:job:{job_id}", "state"))
+            key = f"{NAMESPACE}:job:{job_id}"
+            if self._redis.type(key) not in (b"hash", b"none"):
+                return ""
+            state = cast(bytes | None, self._redis.hget(key, "state"))
         if state is not None and state.decode(errors="replace") in set(TERMINAL):
             return f"record: {state.decode()}"
         headers = headers_of(case.message)

@@ -3,10 +3,10 @@
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from imagefleet import InvalidRequest
-from tests.fuzz.cases import AnswerCase, Case, MessageCase, RequestCase
+from tests.fuzz.cases import LIST_RECORD, AnswerCase, Case, MessageCase, RequestCase
 from tests.fuzz.fleet import NAMESPACE, FuzzedFleet, probe_sentence
 from tests.fuzz.hostile_server import HostileServers
 from tests.fuzz.ledger import Ledger, Problem, holds_controls, suspects_first
@@ -64,14 +64,15 @@ class Round:
         return problems
 
     def _push(self, case: MessageCase) -> None:
-        if case.record:
-            self._fleet.redis.hset(
-                f"{NAMESPACE}:job:{case.id}",
-                mapping={
-                    name.encode(errors="replace"): value.encode(errors="replace")
-                    for name, value in case.record.items()
-                },
-            )
+        key = f"{NAMESPACE}:job:{case.id}"
+        if case.record == LIST_RECORD:
+            self._fleet.redis.lpush(key, "x")
+        elif case.record:
+            fields: dict[Any, Any] = {
+                name.encode(errors="replace"): value.encode(errors="replace")
+                for name, value in case.record.items()
+            }
+            self._fleet.redis.hset(key, mapping=fields)
         self._fleet.push(case.queue, case.message)
 
     def _submit(self, case: RequestCase) -> Problem | None:
