@@ -25,7 +25,7 @@ from benchmarks.report import print_json
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.engine.interface import Engine, ImageSpec
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ import jax
 
 from benchmarks.report import print_json
 from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import start_backend
 
 ROUNDS = 3

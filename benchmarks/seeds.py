@@ -37,7 +37,7 @@ def generate(model: str, mesh: str, per_device_batch: int, cache_dir: Path, out:
 
     from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
     from imagefleet.worker.engine.interface import ImageSpec
-    from imagefleet.worker.engine.load import load_engine
+    from imagefleet.worker.engine.load_engine import load_engine
 
     engine = load_engine(
         model,

@@ -21,7 +21,7 @@ from imagefleet.producer.connection import Connection
 from imagefleet.producer.job import Job, poll_intervals, unknown_job
 from imagefleet.shared.errors import InvalidRequest, UnknownJob, UnreadableRecord
 from imagefleet.shared.jobs.admission import admit
-from imagefleet.shared.jobs.events import build_callback
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import (
     TERMINAL,
     CallbackEvent,
@@ -207,8 +207,8 @@ class Client:
         Args:
             rows: a .txt, .csv, .jsonl or .parquet file, or an iterable of prompts or mappings.
             destination: s3://bucket/prefix, file:///folder, or a path.
-            options: options of `producer.bulk.start.start`, and parameters of all rows, named as
-                in diffusers.
+            options: options of `producer.bulk.start_run.start`, and parameters of all rows, with
+                diffusers' names.
 
         Raises:
             InvalidRequest: the input, an option or a parameter of all rows is wrong.
@@ -216,7 +216,7 @@ class Client:
             StorageDenied, StorageUnavailable: the destination cannot be written.
         """
         from imagefleet.producer.bulk.regenerate import regenerate
-        from imagefleet.producer.bulk.start import start
+        from imagefleet.producer.bulk.start_run import start
 
         return start(
             self.connection, partial(regenerate, self.submit), rows, destination, **options
@@ -225,7 +225,7 @@ class Client:
     def find_bulk(self, name: str) -> "BulkRun":
         """Return the bulk run of a destination or of a run id. Raises UnknownRun."""
         from imagefleet.producer.bulk.regenerate import regenerate
-        from imagefleet.producer.bulk.start import find
+        from imagefleet.producer.bulk.start_run import find
 
         return find(self.connection, partial(regenerate, self.submit), name)
 

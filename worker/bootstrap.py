@@ -22,17 +22,17 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.context import ShardContext
 from imagefleet.worker.bulk.destinations import DestinationPolicy
-from imagefleet.worker.bulk.run_recovery import RunRecovery
+from imagefleet.worker.bulk.recover_runs import RunRecovery
+from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.device_loop import DeviceLoop
-from imagefleet.worker.devices.health import HealthCheck
+from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.row_backlog import RowBacklog
+from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.watchdog import Watchdog
-from imagefleet.worker.devices.work import Slot
 from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.interface import Engine
-from imagefleet.worker.engine.load import SharedExecutables, load_engine
+from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
@@ -40,13 +40,13 @@ from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.progress import ProgressReporter
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
-from imagefleet.worker.jobs.start import JobStarter
+from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
-from imagefleet.worker.webhooks.start import start_delivery
+from imagefleet.worker.webhooks.start_delivery import start_delivery
 
 log = logging.getLogger(__name__)
 

@@ -27,14 +27,14 @@ from imagefleet.shared.errors import LeaseLost, MessageRejected
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_delivery, next_batch
-from imagefleet.worker.devices.prefetch import PrefetchTimer
+from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
-from imagefleet.worker.devices.work import Slot, slots_of
+from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.receive import MessageReceiver
-from imagefleet.worker.jobs.start import JobStarter
+from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
 from imagefleet.worker.queues.claims import Claims
 

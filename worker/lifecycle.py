@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from imagefleet.shared.bulk.messages import unpack_shard
+from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.worker.bootstrap import ProcessHooks, WorkerParts, build, open_stores
 from imagefleet.worker.bulk.make_shard import make_shard
-from imagefleet.worker.devices.work import Slot
+from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.engine.interface import Engine, ModelInfo
 from imagefleet.worker.jobs.attempt import attempts_in, offer_of
 from imagefleet.worker.process.exit_codes import ExitCode

@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.race.peer import PROMPT, RaceConfig, serve
 from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 
 
 def main() -> None:

@@ -16,9 +16,9 @@ from imagefleet.producer.bulk.verify import VerifyReport, verify
 from imagefleet.producer.connection import Connection
 from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, checkpoints_prefix, stats_key
-from imagefleet.shared.bulk.messages import shard_to_send
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun, RunStatus
+from imagefleet.shared.bulk.shard_message import shard_to_send
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import ResultTimeout, UnknownRun

@@ -13,7 +13,7 @@ from rich.table import Table
 from imagefleet.producer.bulk.progress_view import Rates, render, watch
 from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
-from imagefleet.producer.bulk.start import DEFAULT_SHARD_SIZE
+from imagefleet.producer.bulk.start_run import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command

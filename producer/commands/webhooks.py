@@ -6,9 +6,9 @@ from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
 from imagefleet.producer.commands.output import echo, echo_json
 from imagefleet.shared.errors import UnknownJob
-from imagefleet.shared.jobs.events import build_callback
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, State
-from imagefleet.shared.webhooks.messages import CallbackEntry, CallbackState, OutboxMessage
+from imagefleet.shared.webhooks.outbox_message import CallbackEntry, CallbackState, OutboxMessage
 
 _FINAL_EVENTS: dict[State, CallbackEvent] = {
     State.SUCCEEDED: CallbackEvent.SUCCEEDED,

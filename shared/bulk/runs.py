@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
 
-from imagefleet.shared.bulk.messages import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.records import (
     NO_RECORD,
     NewRun,
@@ -35,6 +34,7 @@ from imagefleet.shared.bulk.redis_keys import (
     search_throttle_key,
     stalled_runs_key,
 )
+from imagefleet.shared.bulk.shard_message import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State

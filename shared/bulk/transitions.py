@@ -11,9 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from imagefleet.shared.bulk.file_layout import shard_name
-from imagefleet.shared.bulk.messages import message_id
 from imagefleet.shared.bulk.records import ShardTransition, parse_transition
 from imagefleet.shared.bulk.redis_keys import run_keys
+from imagefleet.shared.bulk.shard_message import message_id
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.redis_keys import claims_key, leases_key

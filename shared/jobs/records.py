@@ -14,8 +14,8 @@ from imagefleet.shared.errors import (
     UnknownJob,
     UnreadableRecord,
 )
+from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.celery_message import job_message
-from imagefleet.shared.jobs.events import Callback, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
 from imagefleet.shared.jobs.queues import list_key, queue_of

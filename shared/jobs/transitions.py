@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from imagefleet.shared.jobs.events import Callback
+from imagefleet.shared.jobs.callback_events import Callback
 from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State
 from imagefleet.shared.jobs.redis_keys import job_key, outbox_key, outbox_messages_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script

@@ -26,13 +26,13 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_log_key,
 )
 from imagefleet.shared.redis_client.scripts import load_script
-from imagefleet.shared.webhooks.messages import (
+from imagefleet.shared.webhooks.outbox_listing import OutboxListing
+from imagefleet.shared.webhooks.outbox_message import (
     DeliveryAttempt,
     DeliveryOutcome,
     DeliveryVerdict,
     OutboxMessage,
 )
-from imagefleet.shared.webhooks.outbox_listing import OutboxListing
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -13,7 +13,7 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_log_key,
     outbox_messages_key,
 )
-from imagefleet.shared.webhooks.messages import (
+from imagefleet.shared.webhooks.outbox_message import (
     CallbackEntry,
     CallbackState,
     DeliveryAttempt,

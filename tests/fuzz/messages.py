@@ -15,7 +15,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from imagefleet import JobRequest
-from imagefleet.shared.bulk.messages import ShardMessage
+from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME, job_message
 from imagefleet.shared.jobs.request import pack
 from tests.fuzz.cases import ID, LIST_RECORD

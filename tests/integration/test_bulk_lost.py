@@ -14,8 +14,8 @@ import redis
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.shared.bulk.file_layout import CARD, PLAN, RUN_STATS
-from imagefleet.shared.bulk.messages import bulk_queue, pack_shard
 from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.bulk.shard_message import bulk_queue, pack_shard
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
@@ -24,7 +24,7 @@ from imagefleet.shared.jobs.redis_keys import delayed_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage.folder import FolderStore
-from imagefleet.worker.bulk.run_recovery import RunRecovery
+from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
 from imagefleet.worker.queues.claims import Claims
 from tests.integration.conftest import MakeClaims

@@ -9,15 +9,15 @@ import pytest
 import redis
 
 from imagefleet.shared.bulk.file_layout import PLAN, stats_key
-from imagefleet.shared.bulk.messages import ShardMessage, bulk_queue
 from imagefleet.shared.bulk.redis_keys import run_keys
+from imagefleet.shared.bulk.shard_message import ShardMessage, bulk_queue
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.context import ShardContext
 from imagefleet.worker.bulk.make_shard import make_shard
+from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.queues.claim_types import QueueGroup

@@ -5,9 +5,9 @@ import json
 import pytest
 import redis
 
-from imagefleet.shared.bulk.messages import bulk_queue, unpack_shard
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.bulk.shard_message import bulk_queue, unpack_shard
 from imagefleet.shared.errors import LeaseLost, MessageRejected, UnknownRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key

@@ -15,15 +15,15 @@ from redis import Redis
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.webhooks.messages import DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox_message import DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.signature import new_secret, webhook_id
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.sender import Sender
-from imagefleet.worker.webhooks.start import start_delivery
+from imagefleet.worker.webhooks.start_delivery import start_delivery
 from tests.support.hanging import HangingServer, resolve_to
 from tests.support.processes import ROOT, until
 from tests.support.receiver import Receiver, respond_with

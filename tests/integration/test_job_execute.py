@@ -16,7 +16,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.storage.base import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.devices.health import HealthCheck
+from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import plan_attempt
 from imagefleet.worker.jobs.execute import JobExecutor

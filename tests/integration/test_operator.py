@@ -15,8 +15,8 @@ from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict
 from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
 from tests.support.processes import ROOT
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.images.preview_image import MAX_URL_LENGTH, preview_url
+from imagefleet.worker.images.encode_preview import MAX_URL_LENGTH, preview_url
 from tests.support.processes import Worker, until
 
 

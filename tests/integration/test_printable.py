@@ -15,8 +15,12 @@ from rich.console import Console
 from imagefleet.producer.bulk.progress_view import Rates, render
 from imagefleet.producer.cli import main
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox_message import (
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+)
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.webhooks.sender import Sender
 from tests.support.datasets import planned_dataset

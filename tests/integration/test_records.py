@@ -13,7 +13,7 @@ from imagefleet.shared.errors import (
     UnknownJob,
     UnreadableRecord,
 )
-from imagefleet.shared.jobs.events import build_callback
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords

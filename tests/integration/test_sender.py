@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefleet.shared.webhooks.messages import DeliveryVerdict, OutboxMessage
+from imagefleet.shared.webhooks.outbox_message import DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.signature import new_secret
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.webhooks.sender import Sender

@@ -1,6 +1,6 @@
 """Job records in tests: one transition at a time."""
 
-from imagefleet.shared.jobs.events import Callback
+from imagefleet.shared.jobs.callback_events import Callback
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 

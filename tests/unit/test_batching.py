@@ -9,7 +9,7 @@ import pytest
 from imagefleet.shared.errors import JobCancelled
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_delivery, next_batch
-from imagefleet.worker.devices.work import Slot, slots_of
+from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from tests.support.engines import INFO
 

@@ -9,8 +9,8 @@ from imagefleet.shared.errors import DeviceError, InvalidRequest
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.devices.device_loop import DeviceLoop, OnDevicesFailed
-from imagefleet.worker.devices.health import HealthCheck
-from imagefleet.worker.devices.work import Slot, slots_of
+from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from tests.support.engines import INFO, RecordingEngine

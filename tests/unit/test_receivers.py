@@ -6,13 +6,13 @@ from contextlib import ExitStack
 import pytest
 
 from imagefleet.shared.errors import MessageRejected
-from imagefleet.shared.webhooks.messages import (
+from imagefleet.shared.webhooks.outbox_message import (
     DeliveryOutcome,
     DeliveryVerdict,
     OutboxMessage,
     receiver_of,
 )
-from imagefleet.worker.webhooks.places import NoPlace, SenderPlaces
+from imagefleet.worker.webhooks.receiver_limits import NoPlace, SenderPlaces
 
 NO_ANSWER = DeliveryOutcome(verdict=DeliveryVerdict.RETRY, reason="no answer", ms=10_000)
 ANSWER = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204)

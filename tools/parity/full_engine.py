@@ -17,8 +17,8 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine.build import abstract_network
-from imagefleet.worker.engine.checkpoint.files import TensorFiles, read_json
+from imagefleet.worker.engine.build_engine import abstract_network
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles, read_json
 from imagefleet.worker.engine.checkpoint.weights import (
     WeightMapping,
     require_complete,

@@ -14,8 +14,8 @@ import redis
 
 from imagefleet.shared.bulk.commit_markers import read_marker
 from imagefleet.shared.bulk.file_layout import PLAN, plan_key, shard_name, stats_key
-from imagefleet.shared.bulk.messages import ShardMessage
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
+from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
 from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
 from imagefleet.shared.errors import (
@@ -30,11 +30,11 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.checkpoints import ShardCheckpoints, delete_checkpoints
-from imagefleet.worker.bulk.context import ShardContext
-from imagefleet.worker.bulk.formats import put_shard
 from imagefleet.worker.bulk.render_rows import RowRenderer
 from imagefleet.worker.bulk.samples import Spool
+from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
+from imagefleet.worker.bulk.shard_context import ShardContext
+from imagefleet.worker.bulk.shard_formats import put_shard
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,7 @@ from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, TooManyDeliveries, WorkerError
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
-from imagefleet.worker.bulk.checkpoints import ShardCheckpoints
-from imagefleet.worker.bulk.context import ShardContext
-from imagefleet.worker.bulk.rows import (
+from imagefleet.worker.bulk.row_conversion import (
     encode_samples,
     is_sample_of,
     row_failure,
@@ -27,6 +25,8 @@ from imagefleet.worker.bulk.rows import (
     sample_keys,
 )
 from imagefleet.worker.bulk.samples import Sample, Spool
+from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints
+from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.batching import first_suspect_delivery
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.jobs.attempt import offer_of

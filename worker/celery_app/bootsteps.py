@@ -16,7 +16,7 @@ from imagefleet.shared.text import mask_credentials, printable
 from imagefleet.worker.celery_app.masked_stats import mask_stats
 from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.queues.subscriptions import queue_groups
+from imagefleet.worker.queues.served_queues import queue_groups
 
 _MAX_LINE = 10_000
 

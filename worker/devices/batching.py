@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final
 
-from imagefleet.worker.devices.work import Slot
+from imagefleet.worker.devices.slots import Slot
 
 _SUSPECT_DELIVERIES: Final = 3
 """With 2, one preempted batch would turn into many batches of one job. With more than 3, the other

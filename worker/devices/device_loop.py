@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final
 
 from imagefleet.shared.errors import DeviceError, ImagefleetError
-from imagefleet.worker.devices.health import HealthCheck
-from imagefleet.worker.devices.work import Slot, work_in
+from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.slots import Slot, work_in
 from imagefleet.worker.engine.interface import Engine, ImageArray, ImageArrays, RunningBatch
 from imagefleet.worker.process.critical_thread import critical_thread
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.worker.devices.work import Slot, Work
+from imagefleet.worker.devices.slots import Slot, Work
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.queues.claim_types import Claimed
 

@@ -14,7 +14,7 @@ import numpy as np
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
-from imagefleet.worker.engine.compile.jax_cache import CompileCounter
+from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounter
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.device_batch import DeviceBatch, ShapeExecutables, device_errors
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, InitLatents, Weights

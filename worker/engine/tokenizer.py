@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.files import read_json
+from imagefleet.worker.engine.checkpoint.tensor_files import read_json
 
 _START: Final = "<|startoftext|>"
 _END: Final = "<|endoftext|>"

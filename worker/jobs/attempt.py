@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.devices.work import Slot, Work, work_in
+from imagefleet.worker.devices.slots import Slot, Work, work_in
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
 
 

@@ -23,7 +23,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.model import JobResult, State
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.worker.devices.health import HealthCheck
+from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight

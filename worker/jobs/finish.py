@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 
 from imagefleet.shared.errors import ImagefleetError, LeaseLost
-from imagefleet.shared.jobs.events import build_callback
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, ImageResult, JobError, JobResult
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.storage import ObjectStore, StoredObject

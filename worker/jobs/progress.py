@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from imagefleet.shared.errors import JobCancelled, LeaseLost
-from imagefleet.shared.jobs.events import build_callback
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.worker.devices.work import Slot
-from imagefleet.worker.images.preview_image import preview_url
+from imagefleet.worker.devices.slots import Slot
+from imagefleet.worker.images.encode_preview import preview_url
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ error leaves this module but that Redis is away.
 from collections.abc import Callable
 from typing import Any, Final
 
-from imagefleet.shared.bulk.messages import unpack_shard
+from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import (
     ImagefleetError,
     InvalidRequest,

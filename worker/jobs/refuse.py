@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from imagefleet.shared.errors import ImagefleetError, TooManyDeliveries, UnreadableRecord
+from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.celery_message import RECORDED, TASK_NAME
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
-from imagefleet.shared.jobs.events import Callback, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest

@@ -37,7 +37,7 @@ _NO_LIMIT: Final = 1_000_000
 MAX_MESSAGE_BYTES: Final = 1_048_576
 """Default length of the longest message that is read. The prompts of a job need up to 130 kB."""
 _REQUEUED: Final = 2
-"""What `release.lua` returns if it requeued a message that should have been acknowledged."""
+"""What `acknowledge_or_requeue.lua` returns if it requeued instead of acknowledging."""
 
 
 class Claims:
@@ -80,7 +80,7 @@ class Claims:
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
         self._delay = load_script(client, __package__, "delay")
         self._delay_queued = load_script(client, __package__, "delay_queued")
-        self._release = load_script(retrying_client, __package__, "release")
+        self._release = load_script(retrying_client, __package__, "acknowledge_or_requeue")
 
     @property
     def key(self) -> str:

@@ -12,11 +12,15 @@ from typing import Final, Protocol
 
 import redis
 
-from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.outbox import BUSY_DELAY_S, Outbox
+from imagefleet.shared.webhooks.outbox_message import (
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+)
 from imagefleet.worker.outbound.http_request import Admit
 from imagefleet.worker.process.critical_thread import critical_thread
-from imagefleet.worker.webhooks.places import MAX_SENDERS, NoPlace, Place, SenderPlaces
+from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS, NoPlace, Place, SenderPlaces
 from imagefleet.worker.webhooks.retry_schedule import RETRY_DELAYS_S, retry_delay_s
 
 log = logging.getLogger(__name__)

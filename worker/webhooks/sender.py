@@ -16,7 +16,11 @@ from typing import Final
 
 from imagefleet.shared.errors import CallbackRefused
 from imagefleet.shared.text import printable
-from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict, OutboxMessage
+from imagefleet.shared.webhooks.outbox_message import (
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+)
 from imagefleet.shared.webhooks.signature import sign
 from imagefleet.worker.outbound.address_policy import AllowList, Endpoint, resolve_allowed
 from imagefleet.worker.outbound.http_request import (

@@ -5,7 +5,7 @@ import pytest
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.worker.devices.row_backlog import RowBacklog, RowWork
-from imagefleet.worker.devices.work import Slot
+from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.engine.interface import ImageSpec, Shape
 from imagefleet.worker.queues.claim_types import Claimed
 

@@ -10,8 +10,8 @@ from imagefleet.shared.bulk.file_layout import archive_key
 from imagefleet.shared.bulk.plan import ShardPlan
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.worker.bulk.checkpoints import ShardCheckpoints, delete_checkpoints
 from imagefleet.worker.bulk.samples import Sample, Spool
+from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
 from imagefleet.worker.bulk.tar import read_tar, write_tar
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefleet.worker.engine.interface import Engine
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 from tests.unit.engine.parity import FOLDER, Oracle
 
 

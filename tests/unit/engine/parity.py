@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine.build import load_networks
+from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
 from imagefleet.worker.engine.mesh import Placement

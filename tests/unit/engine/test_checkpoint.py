@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.files import TensorFiles, digest, weight_files
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles, digest, weight_files
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"

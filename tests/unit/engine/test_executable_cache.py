@@ -19,10 +19,14 @@ from imagefleet.worker.engine.compile.executable_cache import (
     environment,
     source_digest,
 )
-from imagefleet.worker.engine.compile.jax_cache import CacheHits, CompileCounter, use_cache
+from imagefleet.worker.engine.compile.jax_compilation_cache import (
+    CacheHits,
+    CompileCounter,
+    use_cache,
+)
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ImageSpec
-from imagefleet.worker.engine.load import SharedExecutables, load_engine
+from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
 from imagefleet.worker.engine.mesh import Placement
 from tests.unit.engine.parity import FOLDER
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build import load_networks
+from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
 from tests.unit.engine.parity import FOLDER
 

@@ -8,9 +8,9 @@ import pytest
 
 from imagefleet.shared.errors import DeviceError, TooLittleMemory
 from imagefleet.worker.engine import memory_check
-from imagefleet.worker.engine.build import load_networks
+from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.files import TensorFiles
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.device_batch import device_errors
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement

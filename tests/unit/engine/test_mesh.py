@@ -12,7 +12,7 @@ import pytest
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL, MeshSpec
 from tests.unit.engine.parity import FOLDER

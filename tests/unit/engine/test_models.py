@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from imagefleet.worker.engine.build import abstract_network
+from imagefleet.worker.engine.build_engine import abstract_network
 from imagefleet.worker.engine.models.clip_text import ClipText
 from imagefleet.worker.engine.models.unet_config import UNetConfig
 from tests.unit.engine.parity import Oracle, worst

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import DeviceError
-from imagefleet.worker.engine.build import load_tokenizer
+from imagefleet.worker.engine.build_engine import load_tokenizer
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
 from imagefleet.worker.engine.interface import Engine, ImageArrays, ImageSpec, InitImage, Shape

@@ -16,11 +16,11 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build import abstract_network
-from imagefleet.worker.engine.checkpoint.files import TensorFiles, read_json
+from imagefleet.worker.engine.build_engine import abstract_network
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles, read_json
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
 from imagefleet.worker.engine.interface import ImageSpec, RunningBatch, Shape
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.safety import (
     ImageProcessorConfig,

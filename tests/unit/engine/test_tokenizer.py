@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build import load_tokenizer
+from imagefleet.worker.engine.build_engine import load_tokenizer
 from imagefleet.worker.engine.tokenizer import ClipTokenizer
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build import abstract_network, load_networks
+from imagefleet.worker.engine.build_engine import abstract_network, load_networks
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.clip_text import ClipText, ClipTextConfig
-from imagefleet.worker.engine.models.config import Json
+from imagefleet.worker.engine.models.config_reader import Json
 from imagefleet.worker.engine.models.safety import SafetyChecker, SafetyConfig
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.unet_config import UNetConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.files import network_folders, read_json
+from imagefleet.worker.engine.checkpoint.tensor_files import network_folders, read_json
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.models.clip_text import ClipTextConfig
 from imagefleet.worker.engine.models.safety import SafetyConfig

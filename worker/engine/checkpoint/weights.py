@@ -18,7 +18,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.files import TensorFiles
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.mesh import Index, Placement
 
 RenameRules = Sequence[tuple[str, str]]

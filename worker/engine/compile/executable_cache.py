@@ -26,7 +26,7 @@ from jax.experimental import serialize_executable
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.worker.engine.compile.jax_cache import CacheHits, bypass_cache
+from imagefleet.worker.engine.compile.jax_compilation_cache import CacheHits, bypass_cache
 from imagefleet.worker.engine.mesh import Placement
 
 log = logging.getLogger(__name__)

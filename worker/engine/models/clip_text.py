@@ -14,7 +14,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.models.blocks import embedding, layer_norm, linear
 from imagefleet.worker.engine.models.clip import ACTIVATIONS, EncoderLayer
-from imagefleet.worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
 
 _WITHOUT_PROJECTION: Final = ["CLIPTextModel"]
 _WITH_PROJECTION: Final = ["CLIPTextModelWithProjection"]

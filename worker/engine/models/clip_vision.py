@@ -13,7 +13,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.models.blocks import conv, embedding, layer_norm
 from imagefleet.worker.engine.models.clip import ACTIVATIONS, EncoderLayer
-from imagefleet.worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
 
 
 @dataclass(frozen=True, kw_only=True)

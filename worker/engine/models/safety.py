@@ -14,7 +14,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.models.blocks import linear
 from imagefleet.worker.engine.models.clip_vision import ClipVision, ClipVisionConfig
-from imagefleet.worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
 
 _CONCEPTS: Final = 17
 _SPECIAL_CARE: Final = 3

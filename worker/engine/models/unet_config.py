@@ -6,7 +6,7 @@ The input is the parsed JSON, the output a `UNetConfig`. An error lists every un
 from dataclasses import dataclass
 from typing import Final, Self
 
-from imagefleet.worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
 
 _HAS_ATTENTION: Final = {
     "DownBlock2D": False,

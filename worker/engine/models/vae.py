@@ -13,7 +13,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.attention import attention
 from imagefleet.worker.engine.models.blocks import GroupNorm, ResnetBlock, Upsample, conv, linear
-from imagefleet.worker.engine.models.config import ConfigReader, Json
+from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
 
 _EPSILON: Final = 1e-6
 """Epsilon of every GroupNorm here; the UNet's resnets use 1e-5."""

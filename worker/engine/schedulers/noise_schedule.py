@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.models.config import ConfigReader
+from imagefleet.worker.engine.models.config_reader import ConfigReader
 
 Floats = NDArray[np.float64]
 PREDICTIONS: Final = ("epsilon", "v_prediction", "sample")

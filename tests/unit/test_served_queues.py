@@ -2,7 +2,7 @@
 
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.queues.subscriptions import queue_groups
+from imagefleet.worker.queues.served_queues import queue_groups
 
 INFO = FakeEngine(shapes=[Shape(height=64, width=64), Shape(height=32, width=96)]).info
 

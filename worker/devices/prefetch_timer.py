@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from imagefleet.worker.devices.work import Slot
+from imagefleet.worker.devices.slots import Slot
 
 _INITIAL_LEAD_S: Final = 0.05
 _MARGIN: Final = 2.0

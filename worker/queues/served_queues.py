@@ -6,7 +6,7 @@ connects to Redis.
 
 from collections.abc import Callable, Sequence
 
-from imagefleet.shared.bulk.messages import bulk_queue
+from imagefleet.shared.bulk.shard_message import bulk_queue
 from imagefleet.shared.jobs.queues import queue_name, without_tenant
 from imagefleet.worker.engine.interface import ModelInfo
 from imagefleet.worker.queues.claim_types import QueueGroup

@@ -3,8 +3,8 @@
 import pytest
 
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.devices.prefetch import PrefetchTimer
-from imagefleet.worker.devices.work import Slot, slots_of
+from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
+from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.jobs.attempt import plan_attempt
 from tests.support.engines import INFO
 
@@ -20,7 +20,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("imagefleet.worker.devices.prefetch.time.monotonic", clock)
+    monkeypatch.setattr("imagefleet.worker.devices.prefetch_timer.time.monotonic", clock)
     return clock
 
 

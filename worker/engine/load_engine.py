@@ -69,9 +69,9 @@ def load_engine(
         return FakeEngine.parse(
             model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
         )
-    from imagefleet.worker.engine.build import load_stable_diffusion
-    from imagefleet.worker.engine.checkpoint.locate import announced_name, find_checkpoint
-    from imagefleet.worker.engine.compile.jax_cache import use_cache
+    from imagefleet.worker.engine.build_engine import load_stable_diffusion
+    from imagefleet.worker.engine.checkpoint.find_checkpoint import announced_name, find_checkpoint
+    from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
     from imagefleet.worker.engine.mesh import Placement, start_backend
 
     shared = shared_executables or SharedExecutables()
@@ -105,7 +105,7 @@ def _require_secret(shared: SharedExecutables) -> None:
 def _executable_cache(
     model: Path, placement: "Placement", cache_dir: Path, shared: SharedExecutables
 ) -> "ExecutableCache":
-    from imagefleet.worker.engine.checkpoint.files import config_digest
+    from imagefleet.worker.engine.checkpoint.tensor_files import config_digest
     from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
 
     return ExecutableCache(

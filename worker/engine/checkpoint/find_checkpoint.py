@@ -12,7 +12,7 @@ from typing import Final
 
 import imagefleet.worker
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.files import (
+from imagefleet.worker.engine.checkpoint.tensor_files import (
     WEIGHTS,
     network_folders,
     read_json,

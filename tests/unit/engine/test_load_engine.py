@@ -9,7 +9,7 @@ import pytest
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.interface import Engine, Shape
-from imagefleet.worker.engine.load import load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 from tests.unit.engine.parity import FOLDER
 
 
@@ -57,7 +57,7 @@ def test_a_setting_that_this_host_does_not_support_is_rejected(
 
 
 def test_the_cache_folder_is_made_private(tmp_path: Path) -> None:
-    from imagefleet.worker.engine.compile.jax_cache import use_cache
+    from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
 
     (tmp_path / "cache").mkdir(mode=0o755)
     use_cache(tmp_path / "cache")
@@ -65,7 +65,7 @@ def test_the_cache_folder_is_made_private(tmp_path: Path) -> None:
 
 
 def test_a_cache_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
-    from imagefleet.worker.engine.compile.jax_cache import use_cache
+    from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
 
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cache_dir"):

@@ -16,7 +16,7 @@ from flax import nnx
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.files import TensorFiles, digest, read_json
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles, digest, read_json
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine

@@ -15,7 +15,7 @@ from celery.worker.request import Request
 
 from imagefleet.shared.errors import ImagefleetError, MessageRejected, TooManyDeliveries
 from imagefleet.shared.jobs.admission import admit
-from imagefleet.shared.jobs.events import build_callback
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords

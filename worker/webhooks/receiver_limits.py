@@ -15,8 +15,8 @@ from enum import Enum, auto
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
-from imagefleet.shared.webhooks.messages import DeliveryOutcome, DeliveryVerdict
 from imagefleet.shared.webhooks.outbox import BUSY_DELAY_S, PLACES, SLOW_DELAY_S
+from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
 
 MAX_SENDERS: Final = 16
 """Callbacks that one worker sends at the same time, at most half of them to one receiver."""

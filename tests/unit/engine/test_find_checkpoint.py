@@ -6,7 +6,7 @@ import pytest
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.locate import announced_name, find_checkpoint
+from imagefleet.worker.engine.checkpoint.find_checkpoint import announced_name, find_checkpoint
 from tests.support import model_hub
 
 MODEL = "someone/something"

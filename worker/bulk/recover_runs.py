@@ -10,9 +10,9 @@ import random
 import threading
 
 from imagefleet.shared.bulk.file_layout import PLAN
-from imagefleet.shared.bulk.messages import shard_to_send
 from imagefleet.shared.bulk.plan import Plan, run_id
 from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.bulk.shard_message import shard_to_send
 from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.model import State
