@@ -8,6 +8,7 @@ import pytest
 from redis import Redis
 
 from imagefleet.shared.errors import UnknownJob
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
@@ -230,7 +231,7 @@ def test_a_job_that_ends_adds_its_callback_in_the_outbox_format(
     records = JobRecords(client, namespace, 60)
     records.submit([("cat-1", request)])
     reason = JobError(code="error", message="no luck")
-    event = callback_events.build_callback(CallbackEvent.FAILED, "cat-1", request, error=reason)
+    event = build_callback(CallbackEvent.FAILED, "cat-1", request, error=reason)
     records.fail("cat-1", "", reason, event)
     [message] = _claim(outbox)
     assert (message.job_id, message.url) == ("cat-1", "https://hooks.example/cat")

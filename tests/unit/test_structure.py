@@ -95,11 +95,11 @@ def test_names_used_twice_are_listed_with_their_places(tmp_path: Path) -> None:
         "producer/__init__.py": "class Plan: ...\nclass Plan: ...\n",
         "producer/rows.py": "class Row: ...\n",
         "worker/__init__.py": "",
-        "worker/bulk/row_conversion.py": "class Row: ...\n",
+        "worker/bulk/rows.py": "class Row: ...\n",
     }
     twice = report(tmp_path, files)["used twice"]
-    assert twice["classes"] == {"Row": ["producer/rows.py:1", "worker/bulk/row_conversion.py:1"]}
-    assert twice["modules"] == {"rows": ["producer/rows.py", "worker/bulk/row_conversion.py"]}
+    assert twice["classes"] == {"Row": ["producer/rows.py:1", "worker/bulk/rows.py:1"]}
+    assert twice["modules"] == {"rows": ["producer/rows.py", "worker/bulk/rows.py"]}
 
 
 @pytest.mark.parametrize(
