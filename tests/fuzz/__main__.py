@@ -51,7 +51,11 @@ class Fuzzer:
             for number, drawn in enumerate(rounds):
                 cases = drawn if self._everything else self._leave_out(drawn)
                 problems = Round(fleet, self._servers, self.ledger).run(cases)
-                print(f"round {number}: {len(cases)} cases, {len(problems)} problems", flush=True)
+                memory = f"worker {fleet.memory_mb('VmRSS'):.0f} MB"
+                print(
+                    f"round {number}: {len(cases)} cases, {len(problems)} problems, {memory}",
+                    flush=True,
+                )
                 if problems:
                     self._record(cases, problems)
                     if len(self.failures) >= max_failures:
