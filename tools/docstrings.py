@@ -27,7 +27,8 @@ def _words(text: str) -> frozenset[str]:
 
 # The base forms of verbs that open a docstring, or stand in it with a third-person s.
 _VERBS = _words(
-    """abandon abort accept acknowledge add adjust admit advance allow announce append apply
+    """abandon abort accept acknowledge add adjust admit advance allow announce append apply arrange
+    average configure embed recover reshape sleep treat
     arise arrive ask assign assume attach attend avoid await become begin believe belong bind
     break bring build bury cancel carry cast catch cause choose clear close collect combine come
     compare compile complete compute connect contain continue convert cost cover create cut
