@@ -12,6 +12,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.text import printable
 
 JOB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -112,11 +113,9 @@ class JobError(Model):
 
     @field_validator("message")
     @classmethod
-    def _cut(cls, message: str) -> str:
-        """Bound the text: it is stored in the record, the result and the callback."""
-        if len(message) <= MAX_ERROR_CHARACTERS:
-            return message
-        return message[: MAX_ERROR_CHARACTERS - 1] + "…"
+    def _make_printable(cls, message: str) -> str:
+        """Escape and bound the text, which may quote a server; record and callback carry it."""
+        return printable(message, MAX_ERROR_CHARACTERS)
 
 
 def new_job_id() -> str:

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from imagefleet.shared.errors import InvalidRequest, MessageRejected, NewerMessage
-from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State, check_job_id
+from imagefleet.shared.jobs.model import (
+    MAX_ERROR_CHARACTERS,
+    TERMINAL,
+    TRANSITIONS,
+    JobError,
+    State,
+    check_job_id,
+)
 from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest, pack, unpack
 
 WRONG = [
@@ -134,3 +141,10 @@ def test_a_message_of_a_newer_version_is_told_apart(version: object, newer: bool
     with pytest.raises(MessageRejected, match="has version") as rejected:
         unpack({"version": version, "request": {"prompt": "a"}}, "j")
     assert isinstance(rejected.value, NewerMessage) is newer
+
+
+def test_an_error_carries_no_control_characters_and_has_a_bounded_length() -> None:
+    error = JobError(code="input_unavailable", message="ICY \x1b[31m400\r\n" + "x" * 9_000)
+    assert error.message.startswith("ICY \\x1b[31m400\\r\\nxxx")
+    assert len(error.message) == MAX_ERROR_CHARACTERS
+    assert JobError.model_validate(error.model_dump()) == error
