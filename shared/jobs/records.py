@@ -106,10 +106,11 @@ class JobRecords:
         far behind in a long queue, may be computed twice and is recorded once.
 
         Raises:
-            UnknownJob, UnreadableRecord: nothing was queued.
+            UnknownJob, UnreadableRecord, InvalidRequest: nothing was queued.
         """
-        jobs = [(job_id, self.get(job_id).request) for job_id in job_ids]
-        return self._resender.resend(jobs, by_compile_key=by_compile_key)
+        for job_id in job_ids:
+            self.get(job_id)
+        return self._resender.resend_stored(job_ids, by_compile_key=by_compile_key)
 
     def create_if_missing(self, job_id: str, request: JobRequest) -> None:
         """Create the record of a job that came as a plain Celery message, if it has none."""
@@ -197,6 +198,11 @@ class JobRecords:
         if answer == -1:
             raise LeaseLost(f"job {job_id}: another attempt holds it, or it has ended")
         return bool(answer)
+
+    def running_attempt(self, job_id: str) -> str | None:
+        """Return the attempt that a running job belongs to; None if it does not run."""
+        fields: Any = self._redis.hmget(self.key(job_id), ["state", "attempt"])
+        return fields[1] if fields[0] == State.RUNNING else None
 
     def is_current(self, job_id: str, attempt: str) -> bool:
         """Return whether the job is running under this attempt."""

@@ -7,8 +7,12 @@ local record = redis.call('HMGET', KEYS[1], 'state', 'retry_at', 'submitted_at',
 local clock = redis.call('TIME')
 local resent = tonumber(record[5] or 0)
 local sent_at = tonumber(record[4] or record[3] or 0)
-if record[1] ~= 'queued' or record[2] then return 0 end  -- a retry is among the delayed messages
+local RETRY_GRACE_S = 300  -- how long a retry that is due may take to come back to its queue
+if record[1] ~= 'queued' then return 0 end
+if record[2] and clock[1] < tonumber(record[2]) + RETRY_GRACE_S then return 0 end  -- it is delayed
 if clock[1] + clock[2] / 1e6 < sent_at + ARGV[3] * 2 ^ math.min(resent, 20) then return 0 end
+-- In a longer queue the message may lie deeper. Only who asks for this very job gets a second one then.
+if tonumber(ARGV[3]) > 0 and redis.call('LLEN', KEYS[2]) > tonumber(ARGV[4]) then return 0 end
 local id = '"' .. ARGV[1] .. '"'
 for _, message in ipairs(redis.call('LRANGE', KEYS[2], -ARGV[4], -1)) do
   if string.find(message, id, 1, true) then return 0 end

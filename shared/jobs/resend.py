@@ -6,7 +6,7 @@ Jobs with their requests come in; whether each was queued again comes out.
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.celery_message import job_message
@@ -40,6 +40,18 @@ class Resender:
             with suppress(ValueError, InvalidRequest):  # a newer release has to resend its own
                 requests.append((job_id, JobRequest.parse(json.loads(stored))))
         self.resend(requests, after_s=RESEND_AFTER_S, by_compile_key=by_compile_key)
+
+    def resend_stored(self, job_ids: Sequence[str], *, by_compile_key: bool) -> list[bool]:
+        """Queue these jobs again by their stored requests; see `resend`.
+
+        Raises:
+            InvalidRequest: a request has a field of a newer release, which must not get lost.
+        """
+        jobs = []
+        for job_id in job_ids:
+            stored = cast(str, self._redis.hget(job_key(self._namespace, job_id), "request"))
+            jobs.append((job_id, JobRequest.parse(json.loads(stored))))
+        return self.resend(jobs, by_compile_key=by_compile_key)
 
     def resend(
         self, jobs: Sequence[tuple[str, JobRequest]], *, by_compile_key: bool, after_s: float = 0

@@ -6,29 +6,36 @@
 local clock = redis.call('TIME')
 local budget, forgotten, dropped = tonumber(ARGV[4]), 0, 0
 
--- Return whether the job of a message has ended. Only the id in the headers counts: decoding is slow, so it is
--- done only if the first id in the text is that of an ended job.
+local MAX_DEPTH = 10000  -- from the head of a list: Redis finds positions near an end at once
+local DROPPED = '\0dropped'  -- takes the place of a dropped message until its list is cleaned
+
+-- Return whether a message is of no use to anybody: imagefleet wrote it together with its record (Celery's own
+-- messages may still owe a result or a chain), and the job has ended. Only the id in the headers counts:
+-- decoding is slow, so it is done only if the first id in the text is that of an ended job.
 local function has_ended(message)
   local id = string.match(message, '"id": ?"([%w_.-]+)"')
-  local state = id and redis.call('HGET', ARGV[2] .. id, 'state')
+  local state = id and redis.pcall('HGET', ARGV[2] .. id, 'state')  -- an error is a table
   if state ~= 'succeeded' and state ~= 'failed' and state ~= 'cancelled' then return false end
   local readable, envelope = pcall(cjson.decode, message)
   return readable and type(envelope) == 'table' and type(envelope.headers) == 'table'
-    and envelope.headers.id == id
+    and envelope.headers.id == id and envelope.headers.recorded == true
 end
 
 -- Drop ended messages of a list, from another place each time: a list may be longer than the budget.
 local function sweep(list, length)
-  local first = math.max(0, (clock[2] % length) - math.floor(budget / 2))
-  local messages = redis.call('LRANGE', list, first, first + budget - 1)
+  local ahead = clock[2] % math.max(1, math.min(length, MAX_DEPTH) - budget + 1)
+  local messages = redis.call('LRANGE', list, -(ahead + budget), -(ahead + 1))
   budget = budget - #messages
-  for _, message in ipairs(messages) do
+  local ended = 0
+  for at, message in ipairs(messages) do
     if has_ended(message) then
-      redis.call('LREM', list, 1, message)
+      redis.call('LSET', list, -(ahead + 1 + #messages - at), DROPPED)
       redis.call('HDEL', KEYS[2], redis.sha1hex(message))
-      dropped = dropped + 1
+      ended = ended + 1
     end
   end
+  if ended > 0 then redis.call('LREM', list, -ended, DROPPED) end
+  dropped = dropped + ended
 end
 
 local answer = redis.call('SSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[3])

@@ -11,7 +11,7 @@ from imagefleet import Client
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.mounts import in_namespace
-from tests.support.processes import StartWorker
+from tests.support.processes import StartWorker, until
 from tests.support.s3 import BUCKET, FaultyS3, error, forward, reply, signed_s3
 
 PROMPTS = [f"prompt {n}" for n in range(30)]
@@ -24,12 +24,12 @@ def test_a_dataset_is_generated_into_a_bucket(
     with signed_s3() as s3:
         for name, value in s3.credentials.environment().items():
             monkeypatch.setenv(name, value)
-        start()
+        start(IMAGEFLEET_BULK_ALLOW=s3.endpoint_url)
         run = producer.bulk(PROMPTS, s3.url("data"), shard_size=10, format=format)
         assert run.wait(60).state is State.SUCCEEDED
         report = run.verify(sample=2)
         assert (report.clean, report.present, report.regenerated) == (True, 30, 2)
-        assert not list(run.store.list("parts/"))
+        until(lambda: not list(run.store.list("parts/")))
         assert producer.find_bulk(s3.url("data")) == run
 
 

@@ -554,8 +554,8 @@ def test_a_claim_whose_answer_got_lost_is_requeued(
     held = claims.claim(group, 1)
     run_script = claims._run_claim_script
 
-    def answer_lost(*args: Any) -> None:
-        run_script(*args)
+    def answer_lost(*args: Any, bulk: bool) -> None:
+        run_script(*args, bulk=bulk)
         raise redis.ConnectionError("gone after the server had done it")
 
     monkeypatch.setattr(claims, "_run_claim_script", answer_lost)

@@ -14,7 +14,7 @@ from imagefleet.shared.storage import open_store
 from imagefleet.worker.celery_app.masked_stats import mask_secrets
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
-from tests.support.processes import StartWorker
+from tests.support.processes import StartWorker, until
 from tests.support.redis import SentinelPair, TcpServer
 
 SECRET = "hunter2"
@@ -33,9 +33,8 @@ def _inspect(url: str) -> str:
     answers = []
     with _celery(url) as app:
         for command in ("stats", "conf", "report"):
-            answer = getattr(app.control.inspect(timeout=5, limit=1), command)()
-            assert answer, command
-            answers.append(json.dumps(answer, default=str))
+            ask = getattr(app.control.inspect(timeout=5, limit=1), command)
+            answers.append(json.dumps(until(ask), default=str))
     return "\n".join(answers)
 
 

@@ -102,6 +102,8 @@ class JobExecutor:
         Returns:
             The number of messages that were requeued.
         """
+        if not counted:
+            self._claims.announce_requeue([attempt.tag for attempt in attempts])
         wanted, cancel_requested = self._requeue_records(attempts[::-1])
         requeued = self._claims.requeue(*(attempt.tag for attempt in wanted), counted=counted)
         for attempt in wanted:

@@ -103,8 +103,12 @@ class Refuser:
         arguments: object,
         recorded: bool,
     ) -> None:
-        """Fail the job, unless it has ended. Create its record if the message comes from plain
-        Celery; a record that was stored together with its message, and is missing, has expired."""
+        """Fail the job, unless it has ended or another claim runs it. Create its record if the
+        message comes from plain Celery; a record that was stored together with its message, and is
+        missing, has expired."""
+        if self._claims.runs_elsewhere(self._records.running_attempt(job_id), claimed.tag):
+            log.warning("job %s runs by another message, and goes on", job_id)
+            return
         start = StartRequest(
             job_id=job_id,
             attempt=claimed.attempt,

@@ -1,7 +1,7 @@
 -- Release one claimed message: acknowledge it, or requeue it at the head of its queue.
 -- A message is requeued instead of acknowledged if the record of its job has not ended: the end was lost
 -- with another server (this one was a replica then), or so was the start of the attempt, or the message broke
--- its task. This counts a delivery, so that no message goes round for ever.
+-- its task. The caller counts a delivery then, so that no message goes round for ever.
 -- KEYS 1 claims of this worker (hash: tag -> list \0 message)   2 deliveries (hash: sha1 of message -> count)
 --      3 record of the job (hash; missing: acknowledge in any case)
 -- ARGV 1 tag   2 '1' to requeue   3 deliveries to count when it is requeued
@@ -34,7 +34,7 @@ end
 if ARGV[2] == '1' then
   requeue(ARGV[3])
 elseif KEYS[3] and record_is_open() then
-  requeue('1')
+  requeue(ARGV[3])
   return 2
 else
   redis.call('HDEL', KEYS[2], redis.sha1hex(message))

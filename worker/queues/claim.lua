@@ -78,7 +78,8 @@ end
 
 local function root_of_level(level)
   for _, queue in ipairs(queues) do
-    queue.left = redis.call('LLEN', queue.name .. level)
+    local length = redis.pcall('LLEN', queue.name .. level)  -- a key of another type holds no messages
+    queue.left = type(length) == 'number' and length or 0
     if queue.left == 0 then queue.empty_levels = queue.empty_levels + 1 end
   end
   return build_root(queues, accounts[level])

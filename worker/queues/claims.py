@@ -20,16 +20,13 @@ import redis
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.redis_keys import (
-    claims_key,
     delayed_key,
-    deliveries_key,
     known_queues_key,
-    lease_lengths_key,
-    leases_key,
     weights_key,
 )
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.lease import Lease
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +37,7 @@ _REQUEUED: Final = 2
 """What `acknowledge_or_requeue.lua` returns if it requeued instead of acknowledging."""
 
 
-class Claims:
+class Claims(Lease):
     """This object makes, releases and requeues the claims of one worker process.
 
     Threads may share it; only one of them calls `claim`. Claims go through `no_retry_client`: after
@@ -59,25 +56,23 @@ class Claims:
         lease_s: float,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self.worker: Final = worker
+        super().__init__(no_retry_client, namespace, worker, lease_s)
         self._no_retry_client = no_retry_client
         self._retrying_client = retrying_client
         self._held: set[str] = set()
+        self._requeuing: set[str] = set()
+        self._abandoned: set[str] = set()
+        self._failed_claims = 0
         self._claim_count = 0
         self._claim_lock = threading.Lock()
-        self._lease_s = lease_s
         self._max_message_bytes = max_message_bytes
-        self._prefix = claims_key(namespace, "")
-        self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
-        self._deliveries = deliveries_key(namespace)
         self._later = delayed_key(namespace)
         self._known_queues = known_queues_key(namespace)
         self._weights = weights_key(namespace)
-        self._accounts = "{}"
+        self._accounts = {False: "{}", True: "{}"}
+        """Of jobs, and of shards: each kind of claim rotates through the known queues by itself."""
         client = no_retry_client
         self._claim = load_script(client, __package__, "fair_queueing", "step_affinity", "claim")
-        self._renew_lease = load_script(client, __package__, "renew_lease")
-        self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
         self._delay = load_script(client, __package__, "delay")
         self._delay_queued = load_script(client, __package__, "delay_queued")
         self._release = load_script(retrying_client, __package__, "acknowledge_or_requeue")
@@ -86,14 +81,6 @@ class Claims:
     def key(self) -> str:
         """The hash that holds this worker's claims: tag to message."""
         return self._prefix + self.worker
-
-    def acquire_lease(self) -> None:
-        """Acquire the lease, also after it was lost. `claim` needs one."""
-        self._renew_lease(keys=self._leases, args=[self.worker, self._lease_s, 1])
-
-    def renew_lease(self) -> bool:
-        """Renew the lease. Return False if it expired and others reclaimed the messages."""
-        return bool(self._renew_lease(keys=self._leases, args=[self.worker, self._lease_s, 0]))
 
     def claim(
         self,
@@ -142,11 +129,13 @@ class Claims:
             "max_message_bytes": self._max_message_bytes,
         }
         with self._claim_lock:
-            claimed = self._run_claim_script(request)
+            self._failed_claims += 1
+            claimed = self._run_claim_script(request, bulk=any(group.bulk for group in groups))
+            self._failed_claims = 0
             self._held.update(message.tag for message in claimed)
         return claimed
 
-    def _run_claim_script(self, request: dict[str, Any]) -> list[Claimed]:
+    def _run_claim_script(self, request: dict[str, Any], *, bulk: bool) -> list[Claimed]:
         answer = cast(
             list[Any] | None,
             self._claim(
@@ -157,12 +146,12 @@ class Claims:
                     self._known_queues,
                     self._weights,
                 ],
-                args=[json.dumps(request), self._accounts],
+                args=[json.dumps(request), self._accounts[bulk]],
             ),
         )
         if answer is None:
             raise LeaseLost(f"the lease of {self.worker} ran out")
-        self._accounts, claimed = answer
+        self._accounts[bulk], claimed = answer
         return [
             Claimed(
                 tag=tag,
@@ -187,9 +176,10 @@ class Claims:
         """
         keys = [self.key, self._deliveries, *filter(None, [record])]
         try:
-            outcome = self._release(keys=keys, args=[tag, 0, 0, self.attempt(tag), shard])
+            counted = int(tag not in self._requeuing)
+            outcome = self._release(keys=keys, args=[tag, 0, counted, self.attempt(tag), shard])
         finally:
-            self.abandon([tag])
+            self._forget([tag])
         if outcome == _REQUEUED:
             log.warning(
                 "%s %s: the record has not ended (failover?); requeued, counted", record, shard
@@ -199,6 +189,13 @@ class Claims:
     def attempt(self, tag: str) -> str:
         """Return the name of the attempt of claim `tag`; see `Claimed.attempt`."""
         return f"{self.worker}/{tag}"
+
+    def announce_requeue(self, tags: Collection[str]) -> None:
+        """Say that `tags` are about to be requeued uncounted, once their records are queued.
+
+        Celery may acknowledge one of them in between. That requeues it, and must not count either.
+        """
+        self._requeuing.update(tags)
 
     def requeue(self, *tags: str, counted: bool = False) -> int:
         """Put messages back to the head of their queues, in one round trip.
@@ -251,16 +248,27 @@ class Claims:
         list_key, _, message = entry.partition("\0")
         return list_key, message
 
-    def requeue_orphans(self) -> int:
-        """Requeue the orphaned claims of this worker, counted, and return their number.
+    def runs_elsewhere(self, attempt: str | None, tag: str) -> bool:
+        """Return whether `attempt` (see `Claimed.attempt`) is of another claim that exists."""
+        worker, _, other = (attempt or "").rpartition("/")
+        if not worker or attempt == self.attempt(tag):
+            return False
+        return bool(self._retrying_client.hexists(self._prefix + worker, other))
 
-        A claim is orphaned if its answer got lost (perhaps because of its message), if it was
-        abandoned, or if it was released and a Redis that restarted or failed over still has it.
+    def requeue_orphans(self) -> int:
+        """Requeue the orphaned claims of this worker, and return their number.
+
+        A claim is orphaned if its answer got lost, if it was abandoned, or if it was released and a
+        Redis that restarted or failed over still has it. A delivery is counted for abandoned
+        claims, and for lost answers if several claims in a row failed: a message may be the reason.
         """
         with self._claim_lock:
             orphans = set(cast(list[str], self._no_retry_client.hkeys(self.key))) - self._held
-        youngest_first = sorted(orphans, key=float, reverse=True)
-        return self._requeue(youngest_first, counted=True, client=self._no_retry_client)
+            counted = orphans if self._failed_claims > 1 else orphans & self._abandoned
+        youngest_first = sorted(orphans - counted, key=float, reverse=True)
+        requeued = self._requeue(youngest_first, client=self._no_retry_client)
+        youngest_first = sorted(counted, key=float, reverse=True)
+        return requeued + self._requeue(youngest_first, counted=True, client=self._no_retry_client)
 
     def held_tags(self) -> set[str]:
         """Return the tags of all messages that are neither acknowledged nor requeued yet."""
@@ -270,14 +278,6 @@ class Claims:
         """Whether the message is neither acknowledged nor requeued yet."""
         return tag in self._held
 
-    def release_all(self) -> int:
-        """Requeue every message, give up the lease and return the number of messages."""
-        return sum(count for _, count in self._reclaim(self.worker, 0))
-
-    def reclaim_expired(self) -> list[tuple[str, int]]:
-        """Requeue the messages of workers whose lease expired: (worker, messages) of each."""
-        return self._reclaim("", 1)
-
     def _requeue(
         self, tags: Collection[str], *, counted: bool = False, client: redis.Redis | None = None
     ) -> int:
@@ -286,15 +286,14 @@ class Claims:
         try:
             return sum(call_many(self._release, client or self._retrying_client, calls))
         finally:
-            self.abandon(tags)
+            self._forget(tags)
 
     def abandon(self, tags: Collection[str]) -> None:
-        """Stop holding `tags`. A claim that Redis did not release is orphaned from now on."""
+        """Stop holding `tags`, which nothing attends to. They are requeued, counted, as orphans."""
+        self._abandoned.update(tags)
         self._held.difference_update(tags)
 
-    def _reclaim(self, worker: str, count: int) -> list[tuple[str, int]]:
-        answer = self._reclaim_expired(
-            keys=[*self._leases, self._deliveries],
-            args=[self._prefix, worker, count, self._lease_s],
-        )
-        return [(name, messages) for name, messages in cast(list[Any], answer)]
+    def _forget(self, tags: Collection[str]) -> None:
+        """Stop holding `tags`. A claim that Redis did not release is orphaned from now on."""
+        for known in (self._held, self._requeuing, self._abandoned):
+            known.difference_update(tags)

@@ -13,6 +13,7 @@ from typing import Final
 import redis
 
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.process.critical_thread import critical_thread
 from imagefleet.worker.queues.claims import Claims
 
@@ -76,13 +77,30 @@ class LeaseKeeper:
             log.error("the lease ran out while this host was frozen; other workers have its jobs")
             self._on_lost()
             self._claims.acquire_lease()
-        self._abandon_unattended()
+        for recover in (
+            self._abandon_unattended,
+            self._requeue_orphans,
+            self._reclaim_expired,
+            self._records.requeue_due,
+            self._sweep_queues,
+        ):
+            try:
+                recover()
+            except redis.ResponseError as error:  # damaged data must not stop the other steps
+                if is_outage(error):
+                    raise
+                log.exception("a recovery step failed")
+
+    def _requeue_orphans(self) -> None:
         if orphans := self._claims.requeue_orphans():
             log.warning("requeued orphaned claims of this worker: messages: %d", orphans)
+
+    def _reclaim_expired(self) -> None:
         if time.monotonic() >= self._reclaim_from:
             for worker, messages in self._claims.reclaim_expired():
                 log.warning("the lease of worker %s expired; requeued: %d", worker, messages)
-        self._records.requeue_due()
+
+    def _sweep_queues(self) -> None:
         _, dropped = self._records.sweep_queues()
         if dropped:
             log.info("dropped messages of jobs that have ended: %d", dropped)
