@@ -66,7 +66,9 @@ def _open_s3(url: str, setting: str) -> ObjectStore:
     try:
         from imagefleet.shared.storage.s3 import S3Store
     except ImportError as error:
-        raise ConfigurationError(f"s3:// needs {error.name}: install imagefleet[worker]") from error
+        raise ConfigurationError(
+            f"s3:// needs {error.name}: install imagefleet[dataset], or [worker] on workers"
+        ) from error
     parts = urlsplit(url)
     options = _options(url)
     if unknown := sorted(options.keys() - _S3_OPTIONS):
