@@ -67,6 +67,10 @@ class Fleet:
         for worker in self.workers:
             worker.kill()
 
+    def pids(self) -> set[int]:
+        """Return the process ids of the workers."""
+        return {worker.pid for worker in self.workers}
+
     def refill(self) -> None:
         """Continue frozen workers whose time is over, and replace workers that ended."""
         now = time.monotonic()
@@ -131,6 +135,11 @@ class Worker:
         self._process.start()
 
     @property
+    def pid(self) -> int:
+        assert self._process.pid is not None, "not started"
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.is_alive()
 
@@ -158,9 +167,8 @@ class Worker:
 
     def _send(self, number: int) -> None:
         if self.alive:
-            assert self._process.pid is not None
             with suppress(ProcessLookupError):  # the process may die after the check
-                os.kill(self._process.pid, number)
+                os.kill(self.pid, number)
 
 
 def _run_in_child(main: Main, environment: dict[str, str], log: Path) -> None:

@@ -149,7 +149,7 @@ def finish_undisturbed(
             if time.monotonic() > callbacks_due_at + _CALLBACKS_DUE_EVERY_S:
                 make_callbacks_due(watcher.client)
                 callbacks_due_at = time.monotonic()
-            if not fleet.any_stopping and is_idle(watcher.client, living=len(fleet.workers)):
+            if not fleet.any_stopping and is_idle(watcher.client, fleet.pids()):
                 return
         time.sleep(0.1)
 
@@ -161,16 +161,17 @@ def make_callbacks_due(client: redis.Redis) -> None:
         client.zadd(f"{NAMESPACE}:outbox", {str(each): 0.0 for each in waiting}, xx=True)
 
 
-def is_idle(client: redis.Redis, living: int) -> bool:
-    """Whether nothing is in flight or waiting, and only the `living` workers hold a lease.
+def is_idle(client: redis.Redis, pids: set[int]) -> bool:
+    """Return whether nothing is in flight or waiting, and exactly the workers `pids` hold a lease.
 
-    The lease of a killed worker remains until a living one reclaims it.
+    The lease of a killed worker remains until a living one reclaims it. A worker that has just
+    started has none yet. The name of a worker begins with `host:pid:`.
     """
     names = ("outbox", "later", "deliveries", "queues")
     keys = [f"{NAMESPACE}:{name}" for name in names]
     claims = next(client.scan_iter(f"{NAMESPACE}:claims:*", count=10_000), None)
-    leases = client.zcard(f"{NAMESPACE}:leases")
-    return not client.exists(*keys) and claims is None and leases == living
+    leases = {int(str(name).split(":")[1]) for name in client.zrange(f"{NAMESPACE}:leases", 0, -1)}
+    return not client.exists(*keys) and claims is None and leases == pids
 
 
 class RecordWatcher:
