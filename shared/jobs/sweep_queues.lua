@@ -23,7 +23,7 @@ end
 
 -- Drop ended messages of a list, from another place each time: a list may be longer than the budget.
 local function sweep(list, length)
-  local ahead = clock[2] % math.max(1, math.min(length, MAX_DEPTH) - budget + 1)
+  local ahead = math.max(0, clock[2] % math.min(length, MAX_DEPTH) - math.floor(budget / 2))
   local messages = redis.call('LRANGE', list, -(ahead + budget), -(ahead + 1))
   budget = budget - #messages
   local ended = 0

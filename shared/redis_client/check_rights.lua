@@ -6,6 +6,7 @@ for _, key in ipairs(KEYS) do
   redis.call('DEL', key)
   redis.call('LPUSH', key, 'a')
   redis.call('RPUSH', key, 'b')
+  redis.call('LSET', key, 0, 'a')
   redis.call('LLEN', key)
   redis.call('LINDEX', key, -1)
   redis.call('LRANGE', key, 0, -1)

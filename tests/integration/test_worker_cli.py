@@ -10,7 +10,7 @@ from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.cli import _node_name
 from imagefleet.worker.process.exit_codes import ExitCode
-from tests.support.processes import StartWorker
+from tests.support.processes import StartWorker, until
 
 WITHOUT = """
 import sys
@@ -41,6 +41,10 @@ def test_a_worker_keeps_the_name_that_its_user_gives(given: list[str]) -> None:
     assert _node_name(["-E"])[0] == "--hostname"
 
 
+def _nodes(app: Celery) -> set[str]:
+    return {name for answer in app.control.ping(timeout=3) for name in answer}
+
+
 def test_two_workers_of_one_host_are_two_nodes(
     start: StartWorker, redis_server: LocalRedisServer
 ) -> None:
@@ -48,6 +52,6 @@ def test_two_workers_of_one_host_are_two_nodes(
         worker.await_log("ready after")
         worker.await_log("Connected to")
     with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
-        names = [name for answer in app.control.ping(timeout=3) for name in answer]
-    assert len(set(names)) == 2
+        # A node answers only once its remote control has connected.
+        names = until(lambda: _nodes(app) if len(_nodes(app)) == 2 else None)
     assert all(name.startswith("imagefleet-") for name in names)
