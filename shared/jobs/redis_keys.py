@@ -1,7 +1,7 @@
 """Each Redis key of a namespace is spelled once, here. `docs/redis.md` lists them for operators.
 
 `shared.bulk.redis_keys` has the keys of datasets, `shared.jobs.queues` the names of queues.
-`queue.lua` derives the key of the known queues from a list's name.
+`queue.lua` derives the keys of the known queues from a list's name.
 """
 
 
@@ -13,6 +13,11 @@ def job_key(namespace: str, job_id: str) -> str:
 def known_queues_key(namespace: str) -> str:
     """Return the key of the queues that hold, or may hold, messages (set); see `queue.lua`."""
     return f"{namespace}:queues"
+
+
+def urgent_queues_key(namespace: str) -> str:
+    """Return the key of the queues that may hold messages of the highest level (set)."""
+    return f"{namespace}:queues:0"
 
 
 def claims_key(namespace: str, worker: str) -> str:

@@ -19,5 +19,5 @@ for _, message in ipairs(redis.call('LRANGE', KEYS[2], -ARGV[4], -1)) do
 end
 redis.call('HSET', KEYS[1], 'sent_at', clock[1], 'resent', resent + 1)
 redis.call('LPUSH', KEYS[2], ARGV[2])
-redis.call('SADD', string.match(KEYS[2], '^[^.]*') .. ':queues', queue_of(KEYS[2]))
+remember_queue(KEYS[2])
 return 1

@@ -45,7 +45,7 @@ for i = 3, #KEYS, 2 do
   if stored[(i - 1) / 2] == '' then
     redis.call('HSET', KEYS[i], 'state', 'queued', 'request', ARGV[i - 2], 'submitted_at', now)
     redis.call('LPUSH', KEYS[i + 1], ARGV[i - 1])
-    redis.call('SADD', KEYS[1], queue_of(KEYS[i + 1]))
+    remember_queue(KEYS[i + 1])
   end
 end
 return {'accepted', stored}

@@ -51,6 +51,6 @@ for _, queue in ipairs(answer[2]) do
     end
     left = left + length
   end
-  if left == 0 then forgotten = forgotten + redis.call('SREM', KEYS[1], queue) end
+  if left == 0 then forgotten = forgotten + forget_queue(KEYS[1], queue) end
 end
 return {answer[1], forgotten, dropped}

@@ -11,8 +11,27 @@ local function tenant_of(queue) return string.match(queue, '@([^@\6]*)') end
 -- Return the queue that a list belongs to.
 local function queue_of(list) return string.match(list, '^[^\6]*') end
 
+-- Queues that may hold messages of the highest level are in a set of their own, so that workers find these
+-- among very many queues. A queue may be missing there (release 0.1.0 does not know the set): then workers find
+-- it later, as they find the others.
+local URGENT = LEVELS[1]
+local function urgent_queues(known) return known .. ':0' end
+
+-- Make the queue of a list known to workers. Each push of a message needs it.
+local function remember_queue(list)
+  local known, queue = string.match(list, '^[^.]*') .. ':queues', queue_of(list)
+  redis.call('SADD', known, queue)
+  if list == queue .. URGENT then redis.call('SADD', urgent_queues(known), queue) end
+end
+
+-- Forget a queue that is empty. Return 1, or 0 if it was not known.
+local function forget_queue(known, queue)
+  redis.call('SREM', urgent_queues(known), queue)
+  return redis.call('SREM', known, queue)
+end
+
 -- Put a message back to the head of its list, where the next claim finds it.
 local function requeue_message(list, message)
   redis.call('RPUSH', list, message)
-  redis.call('SADD', string.match(list, '^[^.]*') .. ':queues', queue_of(list))
+  remember_queue(list)
 end

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
-_KEY = re.compile(r'f"\{(?:self\._)?namespace\}:([a-z:-]*)')
+_KEY = re.compile(r'f"\{(?:self\._)?namespace\}:([a-z0-9:-]*)')
 
 
 def test_the_table_lists_every_key_of_the_code() -> None:

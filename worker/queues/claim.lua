@@ -1,6 +1,6 @@
 -- Claim messages for one batch and record the worker as their holder. Levels have strict priority; inside a
 -- level queues take turns (fair_queueing.lua), and inside a queue like step counts go together
--- (step_affinity.lua). The first message decides the compile key of the batch. A suspect is claimed alone, by
+-- (step_affinity.lua). known_queues.lua says which queues a claim looks at. The first message decides the compile key of the batch. A suspect is claimed alone, by
 -- a worker that holds nothing else: if this worker dies, no other message counts the death.
 -- KEYS 1 claims of this worker (hash: tag -> list \0 message)   2 leases (sorted set: worker -> expiry)
 --      3 deliveries (hash: sha1 of message -> count)
@@ -37,24 +37,28 @@ local batch = {
 }
 
 local queues, tenants = {}, {['']=true}
-local function add_candidate(name, queue_group, tenant, weight)
-  queues[#queues + 1] =
-    {name = name, group = queue_group, tenant = tenant, weight = weight, empty_levels = 0}
+local function add_candidate(name, queue_group, tenant, weight, urgent)
+  queues[#queues + 1] = {
+    name = name, group = queue_group, tenant = tenant, weight = weight, urgent = urgent, empty_levels = 0}
 end
-local weights, weight_fields = {}, redis.call('HGETALL', KEYS[5])
-for i = 1, #weight_fields, 2 do weights[weight_fields[i]] = tonumber(weight_fields[i + 1]) end
+local any_weights = redis.call('EXISTS', KEYS[5]) == 1
+local function weight_of(tenant)
+  local weight = tonumber(any_weights and redis.call('HGET', KEYS[5], tenant) or 1) or 1
+  return weight > 0 and weight or 1
+end
 for name, queue_group in pairs(request.groups) do add_candidate(name, queue_group, '', 1) end
-local function add_queue_of_tenant(name)
+local function add_queue_of_tenant(name, urgent)
   local tenant, queue_group = tenant_of(name), request.groups[string.match(name, '^[^@]*')]
   if tenant then tenants[tenant] = true end
-  if tenant and queue_group and not request.groups[name] then
-    local weight = weights[tenant] or 1
-    add_candidate(name, queue_group, tenant, weight > 0 and weight or 1)
-  end
+  if not (tenant and queue_group) or request.groups[name] then return false end
+  add_candidate(name, queue_group, tenant, weight_of(tenant), urgent)
+  return true
 end
-local cursor, all_seen = read_known_queues(KEYS[4], accounts.cursor, add_queue_of_tenant, queues)
-accounts.cursor = cursor
-if not all_seen then tie_salt = request.worker .. request.claim_number end
+local all_seen = read_known_queues(KEYS[4], accounts, request.wanted_images, add_queue_of_tenant)
+if not all_seen then
+  tenants = {}  -- too many to keep more than their debts
+  decide_ties_by_chance(request.worker .. request.claim_number)
+end
 
 -- Claim the next message of a list. Return its number of images, or nil if it is a suspect that must wait.
 local function claim_from(list)
@@ -76,11 +80,17 @@ local function claim_from(list)
   return math.max(1, header(message, 'images') or 1)
 end
 
+local function note_urgency(queue)
+  if queue.tenant == '' or queue.urgent == (queue.left > 0) then return end
+  redis.call(queue.urgent and 'SREM' or 'SADD', urgent_queues(KEYS[4]), queue.name)
+end
+
 local function root_of_level(level)
   for _, queue in ipairs(queues) do
     local length = redis.pcall('LLEN', queue.name .. level)  -- a key of another type holds no messages
     queue.left = type(length) == 'number' and length or 0
     if queue.left == 0 then queue.empty_levels = queue.empty_levels + 1 end
+    if level == URGENT and not all_seen then note_urgency(queue) end
   end
   return build_root(queues, accounts[level])
 end
@@ -117,7 +127,7 @@ local function serve(level)
         or image_count >= request.wanted_images or #claimed >= request.max_messages
     end
   end
-  compact(accounts[level], all_seen and tenants)
+  compact(accounts[level], tenants)
 end
 
 for _, level in ipairs(LEVELS) do
@@ -126,6 +136,6 @@ for _, level in ipairs(LEVELS) do
   serve(level)
 end
 for _, queue in ipairs(queues) do
-  if queue.empty_levels == #LEVELS then redis.call('SREM', KEYS[4], queue.name) end
+  if queue.empty_levels == #LEVELS then forget_queue(KEYS[4], queue.name) end
 end
 return {cjson.encode(accounts), claimed}

@@ -72,7 +72,8 @@ class Claims(Lease):
         self._accounts = {False: "{}", True: "{}"}
         """Of jobs, and of shards: each kind of claim rotates through the known queues by itself."""
         client = no_retry_client
-        self._claim = load_script(client, __package__, "fair_queueing", "step_affinity", "claim")
+        parts = ("known_queues", "fair_queueing", "step_affinity", "claim")
+        self._claim = load_script(client, __package__, *parts)
         self._delay = load_script(client, __package__, "delay")
         self._delay_queued = load_script(client, __package__, "delay_queued")
         self._release = load_script(retrying_client, __package__, "acknowledge_or_requeue")

@@ -6,45 +6,26 @@
 -- served: a node that is new, or back from a pause, starts there, with neither debt nor credit.
 -- Accounts last from claim to claim: {time, clock of the children, children = {name -> account}}. An account
 -- inside a tenant stays packed as JSON until it is needed: of a thousand tenants few are in one batch.
--- Anybody may invent tenants, and Redis serves nobody else during a claim. So a claim looks at a bounded number
--- of queues, the next claim at those that follow, and only the accounts with the most debt are kept.
+-- Anybody may invent tenants, and Redis serves nobody else during a claim. So only the accounts with the most
+-- debt are kept.
 local TREE_LEVELS = {'tenant', 'group', 'name'}  -- fields of a queue
 
-local MAX_QUEUES_READ = 256  -- names of known queues up to which a claim reads all of them
-local MAX_CANDIDATES = 128  -- queues that a claim considers if there are more names
-local MAX_NAMES_READ = 512  -- names that it reads to find them; others may be queues of other models
 local MAX_ACCOUNTS = 512  -- accounts of tenants that a level may have; the half with the most debt stays
 
--- Call `add` for known queues: for all, or for those behind `cursor`. Return the next cursor, and whether these
--- were all. SSCAN returns every name in one round of its cursor, so each tenant gets its turn.
-local function read_known_queues(key, cursor, add, queues)
-  local total = redis.call('SCARD', key)
-  if total <= MAX_QUEUES_READ then
-    for _, name in ipairs(redis.call('SMEMBERS', key)) do add(name) end
-    return '0', true
-  end
-  local own, names_read, seen = #queues, 0, {}
-  cursor = cursor or '0'
-  repeat
-    local answer = redis.call('SSCAN', key, cursor, 'COUNT', MAX_CANDIDATES)
-    cursor = answer[1]
-    names_read = names_read + #answer[2]
-    for _, name in ipairs(answer[2]) do
-      if not seen[name] then add(name) end
-      seen[name] = true
-    end
-  until #queues - own >= MAX_CANDIDATES or names_read >= math.min(MAX_NAMES_READ, total)
-  return cursor, false
-end
-
 -- Of nodes with the same time the first by name is served. But if a claim did not look at all tenants, some
--- accounts may be lost, and the same names would be first again: then a hash with this salt decides.
-local tie_salt = nil
+-- accounts may be lost, and the same names would be first again: then chance decides.
+local ties_by_chance = false
+
+-- From now on chance decides ties, differently for each `seed`. Redis seeds math.random alike for each script.
+local function decide_ties_by_chance(seed)
+  ties_by_chance = true
+  math.randomseed(tonumber(string.sub(redis.sha1hex(seed), 1, 7), 16))
+end
 
 -- Return a node without queues. `left` counts its messages.
 local function new_node(parent, name, account)
   return {
-    name = name, order = tie_salt and redis.sha1hex(tie_salt .. name) or name,
+    name = name, order = ties_by_chance and math.random() or name,
     parent = parent, account = account, depth = parent and parent.depth + 1 or 1, left = 0,
     time = parent and math.max(account.time or 0, parent.account.clock or 0), queues = {},
   }
@@ -167,11 +148,11 @@ local function limit_accounts(account)
 end
 
 -- Shrink the account of a level to what the next claim needs. Of tenants that are not `present` only the
--- debt is kept: they may never return. `present` is false if this claim did not look at all tenants.
+-- debt is kept: they may never return.
 local function compact(account, present)
   if not account.children then return end
   for tenant, child in pairs(account.children) do
-    if present and not present[tenant] then child.packed = nil end
+    if not present[tenant] then child.packed, child.clock, child.children = nil, nil, nil end
   end
   limit_accounts(account)
   prune(account)
