@@ -19,6 +19,7 @@ from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.engine.interface import Engine, ModelInfo
 from imagefleet.worker.jobs.attempt import attempts_in, offer_of
 from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.process.malloc import return_large_buffers
 from imagefleet.worker.process.preemption import watch_for_notice
 from imagefleet.worker.settings import WorkerSettings
 
@@ -58,6 +59,7 @@ class Lifecycle:
             ImagefleetError: it says which part is wrong and what to do.
         """
         started = time.monotonic()
+        return_large_buffers()
         hooks = ProcessHooks(
             on_lease_lost=self._on_lease_lost,
             on_hang=self._on_devices_hung,

@@ -4,6 +4,7 @@ import io
 import socket
 import struct
 import threading
+import traceback
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -297,6 +298,18 @@ def test_an_object_larger_than_the_limit_is_never_read_into_memory(
     limit = "image: has 91,000,000 bytes; must be at most 20,000,000 bytes"
     assert refusals == 3 * [limit]
     assert peak_bytes < 5_000_000
+
+
+def test_a_failed_fetch_leaves_nothing_of_the_image_in_its_error(store: ObjectStore) -> None:
+    store.put("a.png", b"no image", "image/png")
+    input_images = InputImages(store, AllowList())
+    attempt = plan_attempt("j", JobRequest(prompt="a", image="a.png"), INFO)
+    input_images.start_fetch(attempt)
+    with pytest.raises(InvalidInput) as raised:
+        attempt.wait_for_images()
+    frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    assert not [frame.f_code.co_name for frame in frames if "data" in frame.f_locals]
+    assert raised.value.__cause__ is raised.value.__context__ is None
 
 
 @pytest.mark.parametrize("key", ["jobs", "jobs/a"])

@@ -183,7 +183,7 @@ class InputImages:
             init_image = self.fetch(attempt.request, attempt.shape)
         except ImagefleetError as error:
             log.warning("job %s: %s", attempt.job_id, error)
-            attempt.abandon(error)
+            attempt.abandon(_without_frames(error))
         except Exception as error:  # nothing reads the future of this thread
             log.exception("job %s", attempt.job_id)
             attempt.abandon(InvalidInput(f"image: {type(error).__name__}: {error}"))
@@ -256,6 +256,14 @@ class InputImages:
         if not response.complete and len(response.body) <= MAX_BYTES:
             raise InputUnavailable(f"{field}: its server stopped in the middle")
         return response.body
+
+
+def _without_frames(error: ImagefleetError) -> ImagefleetError:
+    """Return `error` without traceback, cause and context. Their frames hold the image's bytes, and
+    the thread that raises `error` again makes a reference cycle of them: up to 20 MB for each
+    failed fetch, until Python next looks for cycles."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

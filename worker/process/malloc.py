@@ -1,0 +1,20 @@
+"""Have glibc return the memory of large buffers to the system."""
+
+import ctypes
+from contextlib import suppress
+from typing import Final
+
+_M_MMAP_THRESHOLD: Final = -3
+"""The parameter's number in glibc's `malloc.h`."""
+_LARGE_BYTES: Final = 1 << 22
+
+
+def return_large_buffers() -> None:
+    """Have buffers of 4 MiB or more returned to the system as soon as they are freed.
+
+    By default glibc does this only until the first of them is freed, and then keeps those of up to
+    32 MiB: in each of 8 arenas per core, where any small object behind them prevents the return.
+    The worker reads and decodes images in many threads. Another C library is left as it is.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
