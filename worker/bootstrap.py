@@ -138,7 +138,11 @@ class _Builder:
         self._engine = _load_engine(self._settings, self._stores.executables)
         self._engine.warm()
         self._records = self._job_records(self._retrying_client)
-        self._dead_letters = DeadLetters(self._retrying_client, self._settings.namespace)
+        self._dead_letters = DeadLetters(
+            self._retrying_client,
+            self._settings.namespace,
+            max_bytes=self._settings.max_dead_letter_bytes,
+        )
         self._claims = self._build_claims()
         self._in_flight = InFlight()
         self._backlog = RowBacklog(self._engine.capacity)
@@ -179,6 +183,7 @@ class _Builder:
             worker=self._name,
             lease_s=self._settings.lease_s,
             max_message_bytes=self._settings.max_message_bytes,
+            newer_message_s=self._settings.newer_message_s,
         )
 
     def _build_shard_context(self) -> ShardContext:

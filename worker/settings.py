@@ -159,6 +159,18 @@ class WorkerSettings(Settings):
         description="Longest message that is read from a queue; a longer one becomes a dead "
         "letter. The prompts of a job need up to 130 kB.",
     )
+    max_dead_letter_bytes: int = Field(
+        default=256_000_000,
+        ge=1_000_000,
+        description="Bytes that all dead letters of the namespace may have in Redis. Beyond that the "
+        "oldest are dropped, as beyond 10,000 letters.",
+    )
+    newer_message_s: float = Field(
+        default=3600,
+        ge=0,
+        description="Seconds that a message of a newer release waits for a worker of that release "
+        "before it becomes a dead letter: longer than a rolling upgrade takes.",
+    )
     max_retries: int = Field(
         default=3,
         ge=0,

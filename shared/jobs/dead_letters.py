@@ -2,6 +2,7 @@
 
     <namespace>:dead           sorted set: id by the time it was added (Unix seconds)
     <namespace>:dead:letters   hash: id to `DeadLetter` as JSON
+    <namespace>:dead:totals    hash: about how many bytes they have, and how many were dropped
 
 A message becomes a dead letter if it cannot be read, if its workers died too often, or if its job
 failed after all retries. A message whose job was refused at admission does not: it would be refused
@@ -24,6 +25,7 @@ from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.model import JOB_ID, MAX_ERROR_CHARACTERS, Model, State
 from imagefleet.shared.jobs.redis_keys import (
     dead_letter_contents_key,
+    dead_letter_totals_key,
     dead_letters_key,
     deliveries_key,
     job_key,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_LETTERS: Final = 10_000
+MAX_LETTER_BYTES: Final = 256_000_000
+"""Default for the bytes of all dead letters together."""
 MAX_MESSAGE_BYTES: Final = 160_000
 """Length of the longest message that is kept whole. The message of a job with the longest prompts
 and addresses has 138,000 bytes."""
@@ -83,9 +87,15 @@ class DeadLetter(Model):
 class DeadLetters:
     """This class keeps the dead letters of one namespace. Threads may share it."""
 
-    def __init__(self, client: "Redis", namespace: str) -> None:
+    def __init__(self, client: "Redis", namespace: str, max_bytes: int = MAX_LETTER_BYTES) -> None:
+        """
+        Args:
+            max_bytes: bytes of all letters together, as JSON.
+        """
         self._redis = client
         self._namespace = namespace
+        self._max_bytes = max_bytes
+        self._totals = dead_letter_totals_key(namespace)
         self._keys = [dead_letters_key(namespace), dead_letter_contents_key(namespace)]
         self._add = load_script(client, __package__, "dead_letter_add")
         self._redrive = load_script(client, __package__, "dead_letter_redrive")
@@ -95,8 +105,8 @@ class DeadLetters:
     ) -> DeadLetter:
         """Keep `message` with the reason why it was given up.
 
-        Beyond 10,000 letters the oldest is dropped. A long reason or message is cut, and what is
-        not valid UTF-8 in them is escaped.
+        Beyond 10,000 letters, or `max_bytes`, the oldest are dropped. A long reason or message is
+        cut, and what is not valid UTF-8 in them is escaped.
         """
         letter = DeadLetter(
             id=hashlib.sha256(_utf8(f"{list_key}\0{message}")).hexdigest()[:12],
@@ -108,7 +118,12 @@ class DeadLetters:
             list_key=_utf8(list_key).decode(),
             message=_cut_message(message),
         )
-        self._add(keys=self._keys, args=[letter.id, letter.model_dump_json(), _MAX_LETTERS])
+        dropped = self._add(
+            keys=[*self._keys, self._totals],
+            args=[letter.id, letter.model_dump_json(), _MAX_LETTERS, self._max_bytes],
+        )
+        if dropped:
+            log.warning("too many dead letters, or too large ones; dropped the oldest: %d", dropped)
         return letter
 
     def read(self, limit: int = _MAX_LETTERS) -> list[DeadLetter]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from imagefleet.shared.errors import (
     JobCancelled,
     LeaseLost,
-    UnknownJob,
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
@@ -29,7 +28,13 @@ from imagefleet.shared.jobs.redis_keys import (
 )
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.resend import Resender
-from imagefleet.shared.jobs.status import JobStatus, is_wrong_type, state_or_none, status_or_error
+from imagefleet.shared.jobs.status import (
+    JobStatus,
+    is_wrong_type,
+    state_or_none,
+    status_or_error,
+    unknown_job_error,
+)
 from imagefleet.shared.jobs.submit_errors import check_same_request, queue_full_error
 from imagefleet.shared.jobs.transitions import (
     JobTransitions,
@@ -55,7 +60,7 @@ class JobRecords:
         self._namespace = namespace
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
         self._delayed = delayed_key(namespace)
-        self._submit = load_script(client, __package__, "submit")
+        self._submit = load_script(client, __package__, "count_waiting", "submit")
         self._resender = Resender(client, namespace)
         self._transitions = JobTransitions(client, namespace, retention_s)
         self._progress = load_script(client, __package__, "progress")
@@ -108,8 +113,6 @@ class JobRecords:
         Raises:
             UnknownJob, UnreadableRecord, InvalidRequest: nothing was queued.
         """
-        for job_id in job_ids:
-            self.get(job_id)
         return self._resender.resend_stored(job_ids, by_compile_key=by_compile_key)
 
     def create_if_missing(self, job_id: str, request: JobRequest) -> None:
@@ -174,7 +177,7 @@ class JobRecords:
         """Return the status of one job. Raises UnknownJob, UnreadableRecord."""
         [status] = self.read([job_id])
         if status is None:
-            raise _unknown_job_error(job_id)
+            raise unknown_job_error(job_id)
         return status
 
     def start(self, *requests: StartRequest) -> list[TransitionResult]:
@@ -292,9 +295,5 @@ class JobRecords:
         """
         state = cast(str, self._request_cancel(keys=[self.key(job_id)]))
         if not state:
-            raise _unknown_job_error(job_id)
+            raise unknown_job_error(job_id)
         return State(state)
-
-
-def _unknown_job_error(job_id: str) -> UnknownJob:
-    return UnknownJob(f"no job {job_id!r} here: it was never submitted, or its record expired")

@@ -45,6 +45,11 @@ def delayed_key(namespace: str) -> str:
     return f"{namespace}:later"
 
 
+def postponed_key(namespace: str, digest: str) -> str:
+    """Return the key of when a message, by its SHA-1, first waited for a newer worker (string)."""
+    return f"{namespace}:postponed:{digest}"
+
+
 def dead_letters_key(namespace: str) -> str:
     """Return the key of the dead letters' order (sorted set: id by time)."""
     return f"{namespace}:dead"
@@ -53,6 +58,11 @@ def dead_letters_key(namespace: str) -> str:
 def dead_letter_contents_key(namespace: str) -> str:
     """Return the key of the dead letters (hash: id to JSON)."""
     return f"{namespace}:dead:letters"
+
+
+def dead_letter_totals_key(namespace: str) -> str:
+    """Return the key of the dead letters' totals (hash: `bytes`, `dropped`)."""
+    return f"{namespace}:dead:totals"
 
 
 def offers_key(namespace: str) -> str:

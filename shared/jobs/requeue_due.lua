@@ -7,8 +7,8 @@ local clock = redis.call('TIME')
 local due = redis.call(
   'ZREVRANGEBYSCORE', KEYS[1], clock[1] + clock[2] / 1e6, '-inf', 'LIMIT', 0, ARGV[1])
 for _, entry in ipairs(due) do
-  local cut = string.find(entry, '\0', 1, true)
-  requeue_message(string.sub(entry, 1, cut - 1), string.sub(entry, cut + 1))
+  local list, message = split_entry(entry)
+  if list then requeue_message(list, message) end
   redis.call('ZREM', KEYS[1], entry)
 end
 return #due

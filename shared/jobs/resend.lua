@@ -1,7 +1,8 @@
 -- Queue the message of a queued job again if it has none: `celery purge` deletes messages and leaves records.
--- KEYS 1 job record (hash)   2 queue list of the job
+-- KEYS 1 job record (hash)   2 queue list of the job   3 list that the message may lie in as well: whether jobs
+--      of its shape have a queue of their own depends on whether a worker had announced its shapes then
 -- ARGV 1 job id   2 message   3 seconds since the job was sent last; doubles with each time
---      4 how many messages of the queue to search for the job, the oldest first
+--      4 how many messages of each list to search for the job, the oldest first
 -- Returns 1 if it was queued again. Nothing is changed otherwise.
 local record = redis.call('HMGET', KEYS[1], 'state', 'retry_at', 'submitted_at', 'sent_at', 'resent')
 local clock = redis.call('TIME')
@@ -11,13 +12,16 @@ local RETRY_GRACE_S = 300  -- how long a retry that is due may take to come back
 if record[1] ~= 'queued' then return 0 end
 if record[2] and clock[1] < tonumber(record[2]) + RETRY_GRACE_S then return 0 end  -- it is delayed
 if clock[1] + clock[2] / 1e6 < sent_at + ARGV[3] * 2 ^ math.min(resent, 20) then return 0 end
--- In a longer queue the message may lie deeper. Only who asks for this very job gets a second one then.
-if tonumber(ARGV[3]) > 0 and redis.call('LLEN', KEYS[2]) > tonumber(ARGV[4]) then return 0 end
 local id = '"' .. ARGV[1] .. '"'
-for _, message in ipairs(redis.call('LRANGE', KEYS[2], -ARGV[4], -1)) do
-  if string.find(message, id, 1, true) then return 0 end
+for i = 2, 3 do
+  if redis.call('TYPE', KEYS[i]).ok == 'list' then
+    -- In a longer queue the message may lie deeper. Only who asks for this very job gets a second one then.
+    if tonumber(ARGV[3]) > 0 and redis.call('LLEN', KEYS[i]) > tonumber(ARGV[4]) then return 0 end
+    for _, message in ipairs(redis.call('LRANGE', KEYS[i], -ARGV[4], -1)) do
+      if string.find(message, id, 1, true) then return 0 end
+    end
+  end
 end
 redis.call('HSET', KEYS[1], 'sent_at', clock[1], 'resent', resent + 1)
-redis.call('LPUSH', KEYS[2], ARGV[2])
-remember_queue(KEYS[2])
+push_message('LPUSH', KEYS[2], ARGV[2])
 return 1

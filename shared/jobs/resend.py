@@ -4,25 +4,29 @@ Jobs with their requests come in; whether each was queued again comes out.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.errors import InvalidRequest, UnreadableRecord
 from imagefleet.shared.jobs.celery_message import job_message
 from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.redis_keys import job_key
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.status import status_or_error, unknown_job_error
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 
 if TYPE_CHECKING:
     from redis import Redis
+
+T = TypeVar("T")
 
 RESEND_AFTER_S: Final = 60.0
 """Seconds after which a job that is submitted again, and is still queued, gets a new message if it
 has none. They double with each new message of the job."""
 _MAX_MESSAGES_SEARCHED: Final = 100
 """Messages in which a job is searched before it gets a new one."""
+_JOBS_PER_CALL: Final = 500
 
 
 class Resender:
@@ -45,23 +49,63 @@ class Resender:
         """Queue these jobs again by their stored requests; see `resend`.
 
         Raises:
-            InvalidRequest: a request has a field of a newer release, which must not get lost.
+            UnknownJob, UnreadableRecord: of a job; nothing was queued.
+            InvalidRequest: a request has a field of a newer release, which must not get lost;
+                nothing was queued.
         """
-        jobs = []
-        for job_id in job_ids:
-            stored = cast(str, self._redis.hget(job_key(self._namespace, job_id), "request"))
-            jobs.append((job_id, JobRequest.parse(json.loads(stored))))
-        return self.resend(jobs, by_compile_key=by_compile_key)
+        requests: list[tuple[str, JobRequest]] = []
+        for some in _chunks(job_ids):
+            requests += self._read_requests(some)
+        return self.resend(requests, by_compile_key=by_compile_key)
 
     def resend(
         self, jobs: Sequence[tuple[str, JobRequest]], *, by_compile_key: bool, after_s: float = 0
     ) -> list[bool]:
-        """Queue those jobs again that are queued, have no message among the first in their queue,
+        """Queue those jobs again that are queued, have no message among the first in their queues,
         and were sent more than `after_s` ago. Return for each whether it was queued again."""
-        calls = []
-        for job_id, request in jobs:
-            queue = queue_of(self._namespace, request, by_compile_key=by_compile_key)
-            keys = [job_key(self._namespace, job_id), list_key(queue, request.priority)]
-            message = job_message(job_id, request, queue)
-            calls.append((keys, [job_id, message, after_s, _MAX_MESSAGES_SEARCHED]))
-        return [bool(answer) for answer in call_many(self._script, self._redis, calls)]
+        answers: list[Any] = []
+        for some in _chunks(jobs):
+            calls = [self._call(*job, by_compile_key, after_s) for job in some]
+            answers += call_many(self._script, self._redis, calls)
+        return [bool(answer) for answer in answers]
+
+    def _call(
+        self, job_id: str, request: JobRequest, by_compile_key: bool, after_s: float
+    ) -> tuple[list[str], list[Any]]:
+        """Return keys and arguments of the script for one job."""
+        queues = {
+            by_key: queue_of(self._namespace, request, by_compile_key=by_key)
+            for by_key in (True, False)
+        }
+        lists = {by_key: list_key(queue, request.priority) for by_key, queue in queues.items()}
+        message = job_message(job_id, request, queues[by_compile_key])
+        return (
+            [job_key(self._namespace, job_id), lists[by_compile_key], lists[not by_compile_key]],
+            [job_id, message, after_s, _MAX_MESSAGES_SEARCHED],
+        )
+
+    def _read_requests(self, job_ids: Sequence[str]) -> list[tuple[str, JobRequest]]:
+        with self._redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.hgetall(job_key(self._namespace, job_id))
+            answers = pipe.execute(raise_on_error=False)
+        return [
+            (job_id, _stored_request(job_id, answer))
+            for job_id, answer in zip(job_ids, answers, strict=True)
+        ]
+
+
+def _stored_request(job_id: str, answer: Any) -> JobRequest:
+    """Return the request in the `answer` of HGETALL. Raises as `Resender.resend_stored`."""
+    status = status_or_error(job_id, answer)
+    if status is None:
+        raise unknown_job_error(job_id)
+    if isinstance(status, UnreadableRecord):
+        raise status
+    return JobRequest.parse(json.loads(answer["request"]))
+
+
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield `items` in parts: Redis answers a part at a time, and serves others in between."""
+    for start in range(0, len(items), _JOBS_PER_CALL):
+        yield items[start : start + _JOBS_PER_CALL]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from imagefleet.shared.errors import InvalidRequest, UnreadableRecord
+from imagefleet.shared.errors import InvalidRequest, UnknownJob, UnreadableRecord
 from imagefleet.shared.jobs.model import TERMINAL, JobError, JobResult, Model, State
 from imagefleet.shared.jobs.request import JobRequest
 
@@ -82,6 +82,11 @@ def unreadable_record(job_id: str, reason: str) -> UnreadableRecord:
         f"the record of job {job_id!r} cannot be read ({shown}); "
         "it is damaged, or a newer release of imagefleet has written it"
     )
+
+
+def unknown_job_error(job_id: str) -> UnknownJob:
+    """Return the error for a job without a record."""
+    return UnknownJob(f"no job {job_id!r} here: it was never submitted, or its record expired")
 
 
 def _parse_fields(job_id: str, fields: dict[str, str]) -> JobStatus:

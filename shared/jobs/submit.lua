@@ -18,22 +18,12 @@ for i = 3, #KEYS, 2 do
   end
 end
 
--- Count the waiting jobs of a tenant, or of all ('*').
-local function count_waiting(tenant)
-  local jobs = 0
-  for _, queue in ipairs(redis.call('SMEMBERS', KEYS[1])) do
-    if tenant == '*' or tenant_of(queue) == tenant then
-      for _, level in ipairs(LEVELS) do jobs = jobs + redis.call('LLEN', queue .. level) end
-    end
-  end
-  return jobs
-end
-
 if redis.call('EXISTS', KEYS[2]) == 1 then
+  local waiting_of = count_waiting(KEYS[1])
   for tenant, more in pairs(submitted) do
     local limit = redis.call('HGET', KEYS[2], tenant)
     if limit and more > 0 then
-      local jobs = count_waiting(tenant)
+      local jobs = waiting_of(tenant)
       if jobs + more > tonumber(limit) then return {tenant, limit, jobs, more} end
     end
   end
@@ -44,8 +34,8 @@ local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 for i = 3, #KEYS, 2 do
   if stored[(i - 1) / 2] == '' then
     redis.call('HSET', KEYS[i], 'state', 'queued', 'request', ARGV[i - 2], 'submitted_at', now)
-    redis.call('LPUSH', KEYS[i + 1], ARGV[i - 1])
-    remember_queue(KEYS[i + 1])
+    push_message('LPUSH', KEYS[i + 1], ARGV[i - 1])
   end
 end
+if redis.call('EXISTS', KEYS[2]) == 1 then add_accepted(KEYS[1], submitted) end
 return {'accepted', stored}

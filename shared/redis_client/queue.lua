@@ -17,21 +17,32 @@ local function queue_of(list) return string.match(list, '^[^\6]*') end
 local URGENT = LEVELS[1]
 local function urgent_queues(known) return known .. ':0' end
 
--- Make the queue of a list known to workers. Each push of a message needs it.
-local function remember_queue(list)
-  local known, queue = string.match(list, '^[^.]*') .. ':queues', queue_of(list)
-  redis.call('SADD', known, queue)
-  if list == queue .. URGENT then redis.call('SADD', urgent_queues(known), queue) end
-end
-
 -- Forget a queue that is empty. Return 1, or 0 if it was not known.
 local function forget_queue(known, queue)
   redis.call('SREM', urgent_queues(known), queue)
   return redis.call('SREM', known, queue)
 end
 
+-- Push a message: with 'LPUSH' behind all others of its list, with 'RPUSH' before them. Make its queue known to
+-- workers. This cannot fail because the key holds something else: anybody may have written that, and it is renamed.
+local function push_message(command, list, message)
+  local kind = redis.call('TYPE', list).ok
+  if kind ~= 'list' and kind ~= 'none' then
+    redis.log(redis.LOG_WARNING, list .. ' is no list but a ' .. kind .. '; it gets the suffix :no-list')
+    redis.call('RENAME', list, list .. ':no-list')
+  end
+  redis.call(command, list, message)
+  local known, queue = string.match(list, '^[^.]*') .. ':queues', queue_of(list)
+  redis.call('SADD', known, queue)
+  if list == queue .. URGENT then redis.call('SADD', urgent_queues(known), queue) end
+end
+
 -- Put a message back to the head of its list, where the next claim finds it.
-local function requeue_message(list, message)
-  redis.call('RPUSH', list, message)
-  remember_queue(list)
+local function requeue_message(list, message) push_message('RPUSH', list, message) end
+
+-- Return list and message of what a claim or a delay stored; nil if it is damaged.
+local function split_entry(entry)
+  local cut = string.find(entry, '\0', 1, true)
+  if not cut then return nil end
+  return string.sub(entry, 1, cut - 1), string.sub(entry, cut + 1)
 end

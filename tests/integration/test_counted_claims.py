@@ -50,19 +50,105 @@ def test_a_message_whose_record_is_damaged_is_acknowledged(
     assert not client.exists(claims.key, queue)
 
 
-def test_a_postponed_message_returns_counted(
+def test_a_postponed_message_returns_uncounted_until_its_time_is_over(
     make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
 ) -> None:
     client.lpush(queue, "m")
-    claims = make_claims("w")
+    claims, delayed = make_claims("w"), f"{namespace}:later"
+    started = time.time()
     claimed = _claim(claims, queue)
-    claims.postpone(claimed.tag, 30)
+    assert claims.postpone(claimed)
     assert not claims.holds(claimed.tag)
-    [entry] = client.zrange(f"{namespace}:later", 0, -1)
-    assert 25 < (client.zscore(f"{namespace}:later", str(entry)) or 0) - time.time() < 35
-    client.zadd(f"{namespace}:later", {str(entry): 1})
+    [entry] = client.zrange(delayed, 0, -1)
+    assert 3 < (client.zscore(delayed, str(entry)) or 0) - started < 8
+    [postponed] = client.keys(f"{namespace}:postponed:*")
+    for first, pause_s in ((started - 20, 20), (started - 2000, 60), (started - 3570, 30)):
+        client.set(postponed, first)
+        client.zadd(delayed, {str(entry): 1})
+        JobRecords(client, namespace, 3600).requeue_due()
+        claimed = _claim(claims, queue)
+        assert claimed.deliveries == 1
+        assert claims.postpone(claimed)
+        pause = (client.zscore(delayed, str(entry)) or 0) - time.time()
+        assert abs(pause - pause_s) < 5 + time.time() - started
+        assert client.ttl(postponed) > 7000
+    client.set(postponed, started - 3601)
+    client.zadd(delayed, {str(entry): 1})
     JobRecords(client, namespace, 3600).requeue_due()
-    assert _claim(claims, queue).deliveries == 2
+    claimed = _claim(claims, queue)
+    assert not claims.postpone(claimed)
+    assert claims.holds(claimed.tag)
+    assert not client.exists(postponed)
+
+
+def test_only_answers_that_were_lost_in_a_row_are_counted(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    client.lpush(queue, "m")
+    claims, deliveries = make_claims("w"), f"{namespace}:deliveries"
+    script = claims._claim._script
+
+    def refused(**_: Any) -> None:
+        raise redis.ConnectionError("Connection refused")
+
+    def lost(**call: Any) -> None:
+        script(**call)
+        raise redis.ConnectionError("Connection closed by server")
+
+    def fail(how: Any) -> None:
+        claims._claim._script = how
+        with pytest.raises(redis.ConnectionError):
+            _claim(claims, queue)
+        claims._claim._script = script
+
+    fail(lost)
+    fail(refused)
+    fail(refused)
+    assert claims.requeue_orphans() == 1
+    assert not client.exists(deliveries)
+    fail(lost)
+    assert claims.requeue_orphans() == 1
+    assert client.hvals(deliveries) == ["1"]
+    claims.requeue(_claim(claims, queue).tag)
+    fail(lost)
+    assert claims.requeue_orphans() == 1
+    assert client.hvals(deliveries) == ["1"], "an answer came in between"
+
+
+@pytest.mark.parametrize("how", ["requeue", "reclaim", "delay"])
+def test_a_key_that_became_no_list_costs_no_message(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str, how: str
+) -> None:
+    broken = f"{queue}2"
+    client.lpush(queue, "1", "3")
+    client.lpush(broken, "2", "4")
+    claims = make_claims("w")
+    tags = [_claim(claims, each).tag for each in (queue, broken, queue, broken)]
+    client.set(broken, "no list")
+    if how == "requeue":
+        claims.requeue(*reversed(tags))
+    elif how == "reclaim":
+        client.zadd(f"{namespace}:leases", {"w": 1})
+        assert make_claims("other").reclaim_expired() == [("w", 4)]
+    else:
+        for tag in tags:
+            claims.delay(tag, time.time() + 30 + float(tag))
+        for entry in client.zrange(f"{namespace}:later", 0, -1):
+            client.zincrby(f"{namespace}:later", -100, str(entry))
+        assert JobRecords(client, namespace, 3600).requeue_due() == 4
+    assert client.lrange(queue, 0, -1) == ["3", "1"]
+    assert client.lrange(broken, 0, -1) == ["4", "2"]
+    assert client.get(f"{broken}:no-list") == "no list"
+    assert not client.exists(claims.key, f"{namespace}:later")
+
+
+def test_a_job_is_accepted_though_its_queue_is_no_list(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str
+) -> None:
+    queue = f"{namespace}.default.native"
+    client.set(queue, "no list")
+    JobRecords(client, namespace, 3600).submit([("j", JobRequest(prompt="a", priority=0))])
+    assert '"j"' in _claim(make_claims("w"), queue).message
 
 
 def test_a_claim_whose_answer_got_lost_is_counted(

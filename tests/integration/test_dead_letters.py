@@ -174,3 +174,23 @@ def test_a_letter_may_hold_anything_and_hides_no_other(
         "\\ud800 half a character",
         "newer",
     }
+
+
+def test_the_bytes_of_all_letters_are_bounded_and_the_oldest_are_dropped(
+    client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters = DeadLetters(client, namespace, max_bytes=100_000)
+    for number in range(8):
+        letter = _add(letters, f"{number}" * 13_000)
+        client.zincrby(f"{namespace}:dead", number - 100, letter.id)
+    assert len(letters.read()) < 8
+    assert letters.read()[0].message[0] == "7"
+    sizes = [len(text) for text in client.hvals(f"{namespace}:dead:letters")]
+    assert 50_000 < sum(sizes) <= 100_000
+    assert client.hget(f"{namespace}:dead:totals", "dropped") == str(8 - len(sizes))
+    assert "dropped the oldest" in caplog.text
+    for letter in letters.read():
+        letters.drop(letter)
+    for number in range(5):
+        _add(letters, f"{number}{number}" * 6_000)
+    assert len(letters.read()) == 5, "letters that were dropped count no more"

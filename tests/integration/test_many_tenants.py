@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 import redis
 
+from imagefleet.shared.errors import QueueFull
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.redis_keys import known_queues_key, urgent_queues_key
+from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, urgent_queues_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
@@ -84,7 +85,7 @@ def test_the_accounts_of_very_many_tenants_stay_small(
     _invent_tenants(client, namespace, "q", 3_000, 1)
     claims = make_claims("w")
     assert len(_claim_and_ack(claims, group, 450)) == 3_000
-    assert len(claims._accounts[False]) < 30_000
+    assert claims._claim.accounts_length() < 30_000
 
 
 def test_a_job_of_the_highest_level_is_found_at_once_among_very_many_queues(
@@ -114,3 +115,25 @@ def test_queues_of_the_highest_level_are_remembered_until_they_are_empty(
     while claims.claim(group, 8):
         pass
     assert not client.exists(urgent, known_queues_key(namespace))
+
+
+def test_a_limit_of_all_jobs_counts_a_bounded_part_of_very_many_queues(
+    client: redis.Redis, namespace: str
+) -> None:
+    _invent_tenants(client, namespace, "q", 2_000, 2)
+    client.hset(limits_key(namespace), "*", 4_015)
+    records = JobRecords(client, namespace, 3600)
+
+    def submit_until_full() -> int:
+        for accepted in range(50):
+            before = _commands(client)
+            try:
+                records.submit([(f"j{accepted}", JobRequest(prompt="a", tenant="late"))])
+            except QueueFull:
+                return accepted
+            assert (_commands(client) - before).total() < 2_500
+        return 50
+
+    assert 15 <= submit_until_full() < 50
+    client.delete(known_queues_key(namespace))
+    records.submit([("k", JobRequest(prompt="a", tenant="late"))])

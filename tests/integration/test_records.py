@@ -406,6 +406,39 @@ def test_a_waiting_job_that_is_submitted_again_gets_no_second_message(
     assert _waiting(client, namespace) == 1
 
 
+def test_a_job_that_waits_in_the_queue_of_all_shapes_gets_no_second_message(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    request = JobRequest(prompt="a", height=64, width=64)
+    for job_id, by_compile_key in (("j", False), ("k", True)):
+        records.submit([(job_id, request)], by_compile_key=by_compile_key)
+        _age(client, records.key(job_id), 10 * RESEND_AFTER_S)
+        records.submit([(job_id, request)], by_compile_key=not by_compile_key)
+        assert records.resend([job_id], by_compile_key=not by_compile_key) == [False]
+    assert _waiting(client, namespace) == 2
+
+
+def test_records_of_very_many_jobs_are_read_once_to_send_them_again(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    ids = [f"j{number}" for number in range(1_100)]
+    records.submit([(job_id, JobRequest(prompt="a")) for job_id in ids])
+    client.delete(*client.keys(f"{namespace}.*"))
+    before = _reads(client)
+    assert records.resend(ids[:2]) == [True, True]
+    assert records.resend(ids) == [False, False] + [True] * 1_098
+    assert _reads(client) - before == 1_102
+    with pytest.raises(UnknownJob):
+        records.resend([*ids, "unknown"])
+
+
+def _reads(client: redis.Redis) -> int:
+    """Return how many commands have read hashes, except the scripts that queue jobs again."""
+    stats = client.info("commandstats")
+    names = ("cmdstat_hgetall", "cmdstat_hget")
+    return sum(stats[name]["calls"] for name in names if name in stats)
+
+
 def test_only_queued_jobs_are_sent_again(
     records: JobRecords, redis_server: LocalRedisServer, client: redis.Redis, namespace: str
 ) -> None:

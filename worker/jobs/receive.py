@@ -26,8 +26,6 @@ from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
 from imagefleet.worker.queues.claims import Claims
 
-_MIN_PAUSE_S: Final = 5.0
-_MAX_PAUSE_S: Final = 60.0
 _UNOPENED_FACTOR: Final = {True: 6, False: 1}
 """After this factor times `max_deliveries` deliveries, and one more, a message is not opened any
 more: by whether it brings a shard. Until then `JobStarter` and `make_shard` end it, and record
@@ -113,13 +111,11 @@ class MessageReceiver:
         strategy(message, None, on_ack, on_reject, [])
 
     def _postpone(self, claimed: Claimed, error: NewerMessage) -> bool:
-        """Leave the message to a newer worker for a while. After `max_deliveries` refuse it."""
-        if claimed.deliveries >= self._max_deliveries:
-            self._refuser.reject_message(claimed, MessageRejected(str(error)))
-            return False
-        pause_s = min(_MAX_PAUSE_S, _MIN_PAUSE_S * 2.0 ** (claimed.deliveries - 1))
-        self._claims.postpone(claimed.tag, pause_s)
-        return True
+        """Leave the message to a newer worker. Refuse it if none came in time."""
+        if self._claims.postpone(claimed):
+            return True
+        self._refuser.reject_message(claimed, MessageRejected(str(error)))
+        return False
 
 
 def _check_arguments(message: ClaimedMessage, task: str) -> None:

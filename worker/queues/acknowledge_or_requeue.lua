@@ -11,8 +11,8 @@
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
 if not entry then return 0 end
 redis.call('HDEL', KEYS[1], ARGV[1])
-local cut = string.find(entry, '\0', 1, true)
-local message = string.sub(entry, cut + 1)
+local list, message = split_entry(entry)
+if not list then return 1 end
 
 -- A damaged record is not open: pcall returns a table with a field `err` then.
 local function record_is_open()
@@ -27,7 +27,7 @@ local function record_is_open()
 end
 
 local function requeue(deliveries)
-  requeue_message(string.sub(entry, 1, cut - 1), message)
+  requeue_message(list, message)
   if deliveries ~= '0' then redis.call('HINCRBY', KEYS[2], redis.sha1hex(message), deliveries) end
 end
 

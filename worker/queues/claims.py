@@ -10,21 +10,16 @@ run for any time.
 """
 
 import hashlib
-import json
 import logging
 import threading
 from collections.abc import Collection, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import redis
 
-from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.jobs.redis_keys import (
-    delayed_key,
-    known_queues_key,
-    weights_key,
-)
+from imagefleet.shared.jobs.redis_keys import delayed_key, postponed_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script
+from imagefleet.worker.queues.claim_script import ClaimScript
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
 from imagefleet.worker.queues.lease import Lease
 
@@ -33,6 +28,8 @@ log = logging.getLogger(__name__)
 _NO_LIMIT: Final = 1_000_000
 MAX_MESSAGE_BYTES: Final = 1_048_576
 """Default length of the longest message that is read. The prompts of a job need up to 130 kB."""
+NEWER_MESSAGE_S: Final = 3600.0
+"""Default time that a message of a newer release waits for a worker of that release."""
 _REQUEUED: Final = 2
 """What `acknowledge_or_requeue.lua` returns if it requeued instead of acknowledging."""
 
@@ -55,26 +52,31 @@ class Claims(Lease):
         worker: str,
         lease_s: float,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        newer_message_s: float = NEWER_MESSAGE_S,
     ) -> None:
+        """
+        Args:
+            newer_message_s: how long a message may be postponed.
+        """
         super().__init__(no_retry_client, namespace, worker, lease_s)
         self._no_retry_client = no_retry_client
         self._retrying_client = retrying_client
         self._held: set[str] = set()
         self._requeuing: set[str] = set()
         self._abandoned: set[str] = set()
-        self._failed_claims = 0
-        self._claim_count = 0
+        self._answered_claim = 0
+        """Number of the latest claim that was answered."""
+        self._lost_answers: set[str] = set()
+        """Numbers of later claims that happened all the same, as their orphans show."""
         self._claim_lock = threading.Lock()
         self._max_message_bytes = max_message_bytes
+        self._newer_message_s = newer_message_s
         self._later = delayed_key(namespace)
-        self._known_queues = known_queues_key(namespace)
-        self._weights = weights_key(namespace)
-        self._accounts = {False: "{}", True: "{}"}
-        """Of jobs, and of shards: each kind of claim rotates through the known queues by itself."""
+        self._postponed_prefix = postponed_key(namespace, "")
         client = no_retry_client
-        parts = ("known_queues", "fair_queueing", "step_affinity", "claim")
-        self._claim = load_script(client, __package__, *parts)
+        self._claim = ClaimScript(client, namespace, worker)
         self._delay = load_script(client, __package__, "delay")
+        self._postpone = load_script(client, __package__, "postpone")
         self._delay_queued = load_script(client, __package__, "delay_queued")
         self._release = load_script(retrying_client, __package__, "acknowledge_or_requeue")
 
@@ -97,7 +99,7 @@ class Claims(Lease):
         """Claim messages of one group until they make `wanted_images`, highest priority first.
 
         Inside a priority level tenants take turns by their weights, then the groups of a tenant,
-        then the queues of a group. This object keeps the accounts of these turns between calls.
+        then the queues of a group.
         A message is never split: the last one may make more images than wanted. A queue gives its
         head first, and then messages with like step counts: see step_affinity.lua.
         A message is suspect from its delivery `suspect_from` on. It is claimed alone, and only
@@ -116,10 +118,7 @@ class Claims(Lease):
             LeaseLost: the lease expired; call `acquire_lease` first.
             redis.RedisError: messages may be claimed nevertheless; `requeue_orphans` requeues them.
         """
-        self._claim_count += 1
         request = {
-            "claim_number": self._claim_count,
-            "worker": self.worker,
             "groups": {queue: group.name for group in groups for queue in group.queues},
             "wanted_images": wanted_images,
             "max_messages": max_messages,
@@ -130,40 +129,24 @@ class Claims(Lease):
             "max_message_bytes": self._max_message_bytes,
         }
         with self._claim_lock:
-            self._failed_claims += 1
-            claimed = self._run_claim_script(request, bulk=any(group.bulk for group in groups))
-            self._failed_claims = 0
+            answer = self._claim.run(request, bulk=any(group.bulk for group in groups))
+            self._answered_claim = self._claim.number
+            self._lost_answers.clear()
+            claimed = [self._claimed(*fields) for fields in answer]
             self._held.update(message.tag for message in claimed)
         return claimed
 
-    def _run_claim_script(self, request: dict[str, Any], *, bulk: bool) -> list[Claimed]:
-        answer = cast(
-            list[Any] | None,
-            self._claim(
-                keys=[
-                    self.key,
-                    self._leases[0],
-                    self._deliveries,
-                    self._known_queues,
-                    self._weights,
-                ],
-                args=[json.dumps(request), self._accounts[bulk]],
-            ),
+    def _claimed(
+        self, tag: str, list_key: str, message: str, deliveries: int, is_cut: int
+    ) -> Claimed:
+        return Claimed(
+            tag=tag,
+            list_key=list_key,
+            message=message,
+            deliveries=deliveries,
+            attempt=self.attempt(tag),
+            too_long=bool(is_cut),
         )
-        if answer is None:
-            raise LeaseLost(f"the lease of {self.worker} ran out")
-        self._accounts[bulk], claimed = answer
-        return [
-            Claimed(
-                tag=tag,
-                list_key=key,
-                message=message,
-                deliveries=deliveries,
-                attempt=self.attempt(tag),
-                too_long=bool(cut),
-            )
-            for tag, key, message, deliveries, cut in claimed
-        ]
 
     def ack(self, tag: str, record: str = "", *, shard: str = "") -> bool:
         """Acknowledge a message. Return False if this worker did not hold it any more.
@@ -222,11 +205,16 @@ class Claims(Lease):
         self._held.discard(tag)
         return True
 
-    def postpone(self, tag: str, pause_s: float) -> None:
-        """Release a message that this worker cannot handle for `pause_s`, and count a delivery."""
-        keys = [self.key, self._later, self._deliveries]
-        self._delay(keys=keys, args=[tag, pause_s])
-        self._held.discard(tag)
+    def postpone(self, claimed: Claimed) -> bool:
+        """Release a message that only a newer worker can handle; it returns after 5 to 60 s.
+
+        Return False, and keep the message, if it was first postponed `newer_message_s` ago.
+        """
+        keys = [self.key, self._later, self._postponed_prefix + _sha1(claimed.message)]
+        if not self._postpone(keys=keys, args=[claimed.tag, self._newer_message_s]):
+            return False
+        self._held.discard(claimed.tag)
+        return True
 
     def delay_queued(self, tag: str, pause_s: float, record: str) -> None:
         """Release the message of a job that has not started; it returns after `pause_s`.
@@ -239,7 +227,7 @@ class Claims(Lease):
 
     def reset_deliveries(self, message: str) -> None:
         """Reset the delivery count of `message`, which made progress in this worker."""
-        self._retrying_client.hdel(self._deliveries, hashlib.sha1(message.encode()).hexdigest())
+        self._retrying_client.hdel(self._deliveries, _sha1(message))
 
     def find(self, tag: str) -> tuple[str, str] | None:
         """Return queue list and message of a claim; None if this worker lost it."""
@@ -261,11 +249,14 @@ class Claims(Lease):
 
         A claim is orphaned if its answer got lost, if it was abandoned, or if it was released and a
         Redis that restarted or failed over still has it. A delivery is counted for abandoned
-        claims, and for lost answers if several claims in a row failed: a message may be the reason.
+        claims, and for lost answers if several were lost in a row: a message may be the reason. A
+        claim that did not reach Redis leaves no orphans, so an outage counts nothing.
         """
         with self._claim_lock:
             orphans = set(cast(list[str], self._no_retry_client.hkeys(self.key))) - self._held
-            counted = orphans if self._failed_claims > 1 else orphans & self._abandoned
+            claims = {tag.partition(".")[0] for tag in orphans}
+            self._lost_answers |= {each for each in claims if int(each) > self._answered_claim}
+            counted = orphans if len(self._lost_answers) > 1 else orphans & self._abandoned
         youngest_first = sorted(orphans - counted, key=float, reverse=True)
         requeued = self._requeue(youngest_first, client=self._no_retry_client)
         youngest_first = sorted(counted, key=float, reverse=True)
@@ -298,3 +289,7 @@ class Claims(Lease):
         """Stop holding `tags`. A claim that Redis did not release is orphaned from now on."""
         for known in (self._held, self._requeuing, self._abandoned):
             known.difference_update(tags)
+
+
+def _sha1(message: str) -> str:
+    return hashlib.sha1(message.encode()).hexdigest()

@@ -32,15 +32,19 @@ for _, worker in ipairs(workers) do
   local claims = redis.call('HGETALL', ARGV[1] .. worker)
   -- Newest tags first, so that the oldest message ends nearest the head.
   local entries = {}
-  for i = 1, #claims, 2 do entries[#entries + 1] = {tonumber(claims[i]), claims[i + 1]} end
-  table.sort(entries, function(a, b) return a[1] > b[1] end)
-  for _, entry in ipairs(entries) do
-    local cut = string.find(entry[2], '\0', 1, true)
-    local message = string.sub(entry[2], cut + 1)
-    requeue_message(string.sub(entry[2], 1, cut - 1), message)
-    if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[3], redis.sha1hex(message), ARGV[3]) end
+  for i = 1, #claims, 2 do
+    entries[#entries + 1] = {tag = claims[i], number = tonumber(claims[i]) or 0, text = claims[i + 1]}
   end
-  redis.call('DEL', ARGV[1] .. worker)
+  table.sort(entries, function(a, b) return a.number > b.number end)
+  for _, entry in ipairs(entries) do
+    -- Entry by entry: if an error ends the script, none is lost and none is requeued twice.
+    redis.call('HDEL', ARGV[1] .. worker, entry.tag)
+    local list, message = split_entry(entry.text)
+    if list then
+      requeue_message(list, message)
+      if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[3], redis.sha1hex(message), ARGV[3]) end
+    end
+  end
   redis.call('ZREM', KEYS[1], worker)
   redis.call('HDEL', KEYS[2], worker)
   reclaimed[#reclaimed + 1] = {worker, #entries}
