@@ -162,14 +162,10 @@ class WorkerSettings(Settings):
     max_dead_letter_bytes: int = Field(
         default=256_000_000,
         ge=1_000_000,
-        description="Bytes that all dead letters of the namespace may have in Redis. Beyond that the "
-        "oldest are dropped, as beyond 10,000 letters.",
+        description="Bytes of all dead letters in Redis; beyond that the oldest are dropped.",
     )
     newer_message_s: float = Field(
-        default=3600,
-        ge=0,
-        description="Seconds that a message of a newer release waits for a worker of that release "
-        "before it becomes a dead letter: longer than a rolling upgrade takes.",
+        3600, ge=0, description="Seconds for which a message of a newer release waits for a worker."
     )
     max_retries: int = Field(
         default=3,
