@@ -114,7 +114,7 @@ def load_bare(case: Case) -> Engine:
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
         max_num_inference_steps=settings.max_num_inference_steps,
-        safety_checker=settings.safety_checker,
+        options=settings.model_options(),
     )
     engine.warm()
     return engine

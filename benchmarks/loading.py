@@ -32,6 +32,7 @@ CONFIG = {
     "cross_attention_dim": 768,
     "attention_head_dim": 8,
 }
+FILE = "diffusion_pytorch_model.safetensors"
 MIB = 2**20
 
 
@@ -50,7 +51,7 @@ def write(folder: Path) -> None:
         entry.key: draw(entry.stored_shapes[0], dtype=np.float32)
         for entry in weight_entries("unet", network)
     }
-    save_file(tensors, folder / "diffusion_pytorch_model.safetensors")
+    save_file(tensors, folder / FILE)
 
 
 def resident() -> float:
@@ -95,7 +96,7 @@ def load(folder: Path, mesh: str) -> None:
     start_backend(layout.devices)
     placement = Placement.of(layout.devices, layout.model)
     plan = WeightMapping(
-        "unet", abstract_network(UNet, UNetConfig.from_json(CONFIG)), TensorFiles(folder)
+        "unet", abstract_network(UNet, UNetConfig.from_json(CONFIG)), TensorFiles([folder / FILE])
     )
     before, peak, begun = resident(), Peak(), time.perf_counter()
     weights = jax.block_until_ready(plan.load(np.dtype(np.float32), placement))

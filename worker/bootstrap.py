@@ -293,5 +293,5 @@ def _load_engine(settings: WorkerSettings, executables: ObjectStore | None) -> E
         cache_dir=settings.cache_dir,
         shared_executables=shared,
         max_num_inference_steps=settings.max_num_inference_steps,
-        safety_checker=settings.safety_checker,
+        options=settings.model_options(),
     )

@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX, Settings
 from imagefleet.shared.webhooks.signature import check_secrets
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.interface import ModelOptions, Shape
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.outbound.address_policy import AllowList
 
@@ -62,6 +62,11 @@ class WorkerSettings(Settings):
         ge=1,
         le=1000,
         description="Largest number of denoising steps that a job may request.",
+    )
+    scheduler: str | None = Field(
+        default=None,
+        description="Scheduler of jobs that name none, as in `dpmsolver++`; docs/schedulers.md "
+        "lists them. A model whose own scheduler is not supported needs it. Default: the model's.",
     )
     safety_checker: bool = Field(
         default=True,
@@ -265,6 +270,10 @@ class WorkerSettings(Settings):
         check_secrets([secret.get_secret_value() for secret in settings.webhook_secrets])
         AllowList.parse(settings.callback_allow)
         return settings
+
+    def model_options(self) -> ModelOptions:
+        """Return what this host chooses where a checkpoint leaves a choice."""
+        return ModelOptions(scheduler=self.scheduler, safety_checker=self.safety_checker)
 
     def declared_shapes(self) -> list[Shape] | None:
         """Parse `shapes`. Return None for the model's native size.

@@ -7,6 +7,7 @@ import pytest
 import transformers
 
 import imagefleet.worker
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.tokenizer import ClipTokenizer
 
 FOLDER = Path(imagefleet.worker.__file__).parent / "bundled" / "shapes"
@@ -33,4 +34,4 @@ def test_its_pipeline_and_networks_are_those_of_stable_diffusion() -> None:
 def test_its_tokens_equal_those_of_transformers(prompt: str) -> None:
     theirs = transformers.CLIPTokenizer.from_pretrained(FOLDER / "tokenizer")
     ids = theirs(prompt, padding="max_length", max_length=77, truncation=True)["input_ids"]
-    assert ClipTokenizer(FOLDER / "tokenizer", 77)([prompt])[0].tolist() == ids
+    assert ClipTokenizer(CheckpointFiles(FOLDER), "tokenizer")([prompt])[0].tolist() == ids

@@ -18,7 +18,7 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 from imagefleet.worker.engine.build_engine import abstract_network
-from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles, read_json
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles, read_json
 from imagefleet.worker.engine.checkpoint.weights import (
     WeightMapping,
     require_complete,
@@ -32,7 +32,9 @@ from imagefleet.worker.engine.models.unet_config import UNetConfig
 def main(folder: Path) -> None:
     start_backend(1)
     unet = abstract_network(UNet, UNetConfig.from_json(read_json(folder / "config.json")))
-    mapping = WeightMapping("unet", unet, TensorFiles(folder))
+    mapping = WeightMapping(
+        "unet", unet, CheckpointFiles(folder.parent).open_weights(["unet"])["unet"]
+    )
     require_complete([mapping])
     started = time.perf_counter()
     weights = mapping.load(np.dtype(np.float32), Placement.of(1))

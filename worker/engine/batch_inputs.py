@@ -60,6 +60,7 @@ class BatchInputBuilder:
         slots, calls = self._slots, self._info.max_num_inference_steps + EXTRA_CALLS
         return BatchInputs(
             tokens=np.zeros((slots, 2, *self._tokenizer.shape), np.int32),
+            has_negative=np.zeros(slots, np.bool_),
             key=np.zeros((slots, 2), np.uint32),
             image_index=np.zeros(slots, np.uint32),
             initial_mix=np.zeros((slots, 2), np.float32),
@@ -78,6 +79,7 @@ class BatchInputBuilder:
         for slot, spec in enumerate(specs):
             table = self._table(spec)
             inputs.tokens[slot] = self._tokenizer([spec.negative_prompt, spec.prompt])
+            inputs.has_negative[slot] = spec.negative_prompt != ""
             inputs.key[slot] = divmod(spec.seed, 2**32)
             inputs.image_index[slot] = spec.image_index
             inputs.initial_mix[slot] = initial_mix(spec, table)

@@ -15,13 +15,14 @@ from flax import nnx
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine import memory_check
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles, digest, read_json
+from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
-from imagefleet.worker.engine.interface import ModelInfo, Shape
+from imagefleet.worker.engine.interface import ModelInfo, ModelOptions, Shape
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.clip_text import ClipText
 from imagefleet.worker.engine.models.safety import SafetyChecker
@@ -40,23 +41,26 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
 def load_stable_diffusion(
     folder: Path,
     *,
-    name: str,
+    identity: ModelIdentity,
     shapes: Sequence[Shape],
     placement: Placement,
     per_device_batch: int,
     dtype: str | None,
     max_num_inference_steps: int,
-    safety_checker: bool,
+    options: ModelOptions,
     executable_cache: ExecutableCache,
 ) -> DiffusionEngine:
     """Load the model in `folder` and place it on the devices of `placement`.
+
+    `load_engine` explains the settings.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
         ConfigurationError: the model does not support a shape or dtype, or there is too little
             memory.
     """
-    configs = Configs.read(folder, safety_checker=safety_checker)
+    files = CheckpointFiles(folder)
+    configs = Configs.read(files, safety_checker=options.safety_checker)
     shapes = tuple(shapes) or (configs.native_shape,)
     _require_divisible(shapes, configs)
     numpy_dtype, platform = _dtype(dtype, placement.platform), placement.platform
@@ -66,12 +70,28 @@ def load_stable_diffusion(
         )
         for shape in shapes
     )
-    programs, weights = load_networks(folder, configs, placement, numpy_dtype, workspace)
+    tokenizer = load_tokenizer(files, configs)
+    steps, guidance = _defaults(files, configs.family.guidance_scale)
+    default_scheduler = registry.default(configs.noise, options.scheduler)
+    programs, weights = load_networks(files, configs, placement, numpy_dtype, workspace)
+    max_steps = min(max_num_inference_steps, configs.noise.num_train_timesteps)
+    info = ModelInfo(
+        name=identity.name,
+        source=identity.source,
+        digest=files.digest(),
+        shapes=shapes,
+        schedulers=registry.available(configs.noise),
+        default_scheduler=default_scheduler,
+        default_num_inference_steps=min(steps, max_steps),
+        default_guidance_scale=guidance,
+        max_num_inference_steps=max_steps,
+        versions={library: version(library) for library in ("jax", "jaxlib", "flax")},
+    )
     return DiffusionEngine(
-        info=_info(folder, name, shapes, configs, max_num_inference_steps),
+        info=info,
         programs=programs,
         weights=weights,
-        tokenizer=load_tokenizer(folder, configs),
+        tokenizer=tokenizer,
         noise=configs.noise,
         placement=placement,
         per_device_batch=per_device_batch,
@@ -80,7 +100,7 @@ def load_stable_diffusion(
 
 
 def load_networks(
-    folder: Path,
+    files: CheckpointFiles,
     configs: Configs,
     placement: Placement,
     dtype: np.dtype[Any],
@@ -89,20 +109,20 @@ def load_networks(
     """Load the networks: their structure as programs, and their weights on the devices.
 
     Args:
-        folder: In diffusers' layout.
-        configs: Read from it.
+        files: The files of the checkpoint.
+        configs: Read from them.
         placement: The devices.
         dtype: To which the weights are cast.
         workspace: Bytes that each device needs beside the weights.
 
     Raises:
-        CheckpointError: weights are missing, unused or misshapen; it lists all of them.
+        CheckpointError: weights are missing, unused, misshapen or not finite.
         TooLittleMemory: the weights and the workspace do not fit.
     """
     networks = _networks(configs)
+    opened = files.open_weights(tuple(networks))
     mappings = {
-        name: WeightMapping(name, network, TensorFiles(folder / name))
-        for name, network in networks.items()
+        name: WeightMapping(name, network, opened[name]) for name, network in networks.items()
     }
     require_complete(mappings.values())
     weight_bytes = sum(mapping.bytes_per_device(dtype, placement) for mapping in mappings.values())
@@ -146,18 +166,21 @@ def _networks(configs: Configs) -> dict[str, nnx.Module]:
     return networks
 
 
-def load_tokenizer(folder: Path, configs: Configs) -> PromptTokenizer:
+def load_tokenizer(files: CheckpointFiles, configs: Configs) -> PromptTokenizer:
     """Load the tokenizers of all text encoders.
 
     Raises:
-        CheckpointError: files are missing, or are of another kind of tokenizer.
+        CheckpointError: files are missing, are of another kind of tokenizer, or do not fit their
+            text encoders.
     """
-    return PromptTokenizer(
-        [
-            ClipTokenizer(folder / name, config.max_position_embeddings)
-            for name, config in zip(configs.family.tokenizers, configs.text_encoders, strict=True)
-        ]
-    )
+    tokenizers = []
+    for name, encoder, config in zip(
+        configs.family.tokenizers, configs.family.text_encoders, configs.text_encoders, strict=True
+    ):
+        tokenizer = ClipTokenizer(files, name)
+        tokenizer.require_fits(encoder, config.max_position_embeddings, config.vocab_size)
+        tokenizers.append(tokenizer)
+    return PromptTokenizer(tokenizers)
 
 
 def abstract_network(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
@@ -165,28 +188,9 @@ def abstract_network(network: Callable[..., nnx.Module], config: object) -> nnx.
     return nnx.eval_shape(lambda: network(config))
 
 
-def _info(
-    folder: Path, name: str, shapes: tuple[Shape, ...], configs: Configs, max_steps: int
-) -> ModelInfo:
-    steps, guidance = _defaults(folder, configs.family.guidance_scale)
-    max_steps = min(max_steps, configs.noise.num_train_timesteps)
-    return ModelInfo(
-        name=name,
-        digest=digest(folder),
-        shapes=shapes,
-        schedulers=registry.available(configs.noise),
-        default_scheduler=registry.default(configs.noise),
-        default_num_inference_steps=min(steps, max_steps),
-        default_guidance_scale=guidance,
-        max_num_inference_steps=max_steps,
-        versions={library: version(library) for library in ("jax", "jaxlib", "flax")},
-    )
-
-
-def _defaults(folder: Path, family_guidance: float) -> tuple[int, float]:
+def _defaults(files: CheckpointFiles, family_guidance: float) -> tuple[int, float]:
     """Return steps and guidance from the checkpoint's `imagefleet.json`, or diffusers' defaults."""
-    path = folder / "imagefleet.json"
-    fields: Mapping[str, Any] = read_json(path) if path.is_file() else {}
+    fields: Mapping[str, Any] = files.read_optional_json("imagefleet.json") or {}
     steps = fields.get("num_inference_steps", 50)
     guidance = fields.get("guidance_scale", family_guidance)
     if not isinstance(steps, int) or steps < 1:

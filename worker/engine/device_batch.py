@@ -124,14 +124,24 @@ class DeviceBatch:
         """
         decoded = self._wait_for_decoded()
         with device_errors():
-            images, finite = np.asarray(decoded.images), np.asarray(decoded.finite)
-        broken = [slot for slot in sorted(self._live) if not finite[slot]]
-        if broken:
+            images = np.asarray(decoded.images)
+        if broken := self.not_finite():
             raise DeviceError(
                 f"{len(broken)} of {len(self._specs)} images contain NaN or infinity, the first "
                 f"for prompt {self._specs[broken[0]].prompt[:60]!r}"
             )
         return images[: len(self._specs)]
+
+    def not_finite(self) -> list[int]:
+        """Wait for the devices and return the slots whose image contains NaN or infinity.
+
+        Raises:
+            DeviceError: the devices failed.
+        """
+        decoded = self._wait_for_decoded()
+        with device_errors():
+            finite = np.asarray(decoded.finite)
+        return [slot for slot in sorted(self._live) if not finite[slot]]
 
     def flagged(self) -> tuple[bool, ...]:
         """Wait for the devices and return which images the safety checker made black.

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
@@ -18,7 +19,7 @@ from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounte
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.device_batch import DeviceBatch, ShapeExecutables, device_errors
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, InitLatents, Weights
-from imagefleet.worker.engine.interface import ImageSpec, InitImage, ModelInfo, RunningBatch, Shape
+from imagefleet.worker.engine.interface import ImageSpec, InitImage, ModelInfo, Shape
 from imagefleet.worker.engine.latent_preview import colour_chart, fit_rgb_factors
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
@@ -66,6 +67,7 @@ class DiffusionEngine:
 
         Raises:
             TooLittleMemory: the devices have too little memory.
+            CheckpointError: the networks make NaN or infinity of ordinary inputs.
         """
         with memory_check.memory_errors():
             self._warm()
@@ -91,7 +93,7 @@ class DiffusionEngine:
             self._executable_cache.reloaded,
         )
 
-    def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> RunningBatch:
+    def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> DeviceBatch:
         """Start a batch.
 
         Raises:
@@ -140,9 +142,22 @@ class DiffusionEngine:
         init_latents = self._executables[shape].encode(
             self._weights, self._placement.split(self._input_builder.init_images([guided], shape))
         )
-        factors = fit_rgb_factors(chart, np.asarray(init_latents.latents)[0])
+        latents = np.asarray(init_latents.latents)[0]
+        _require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
+        factors = fit_rgb_factors(chart, latents)
         self._rgb_factors = self._placement.replicate(factors)
         for spec in (guided, replace(guided, guidance_scale=1.0)):
             running_batch = self.start_batch([spec], shape)
             running_batch.previews()()
+            parts = "the text encoders, the UNet or the autoencoder's decoder"
+            _require_finite(not running_batch.not_finite(), parts, shape)
             running_batch.images()
+
+
+def _require_finite(is_finite: bool, parts: str, shape: Shape) -> None:
+    """Refuse a checkpoint whose weights are finite but too large for the dtype."""
+    if not is_finite:
+        raise CheckpointError(
+            f"{parts} of this checkpoint make NaN or infinity of a test image of {shape}, although "
+            "every weight is finite; set IMAGEFLEET_DTYPE=float32, or take another checkpoint"
+        )

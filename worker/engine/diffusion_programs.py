@@ -39,6 +39,8 @@ class BatchInputs(NamedTuple):
 
     tokens: Any
     """int32 `[b, 2, e, n]`: one sequence for each of e text encoders."""
+    has_negative: Any
+    """bool `[b]`: whether a negative prompt is given, be it empty."""
     key: Any
     """uint32 `[b, 2]`: the seed's high and low half, which form a threefry key."""
     image_index: Any
@@ -183,7 +185,7 @@ class DiffusionPrograms:
     ) -> tuple[Conditions, SamplerState]:
         """Encode the prompts, draw the initial noise and mix it with the init latents."""
         slots, *size = init_latents.latents.shape
-        prompt = self.prompt_encoder(weights.text, inputs.tokens)
+        prompt = self.prompt_encoder(weights.text, inputs.tokens, inputs.has_negative)
         hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
         height, width = (side * self.pixels_per_latent for side in size[:2])
         # SDXL's original size, crop corner and target size (Podell et al. 2023, section 2.2):

@@ -56,6 +56,7 @@ class ImageSpec:
 
     prompt: str
     negative_prompt: str = ""
+    """Empty if none is given. One that is given but empty is a blank: SDXL tells the two apart."""
     seed: int = 0
     image_index: int = 0
     num_inference_steps: int
@@ -73,12 +74,25 @@ class ImageSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What the host chooses where a checkpoint leaves a choice."""
+
+    scheduler: str | None = None
+    """The scheduler of jobs that name none. None: that of the checkpoint."""
+    safety_checker: bool = True
+    """Whether to run the model's safety checker, if it has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelInfo:
     """The loaded checkpoint, as it is announced to producers and stored beside each image."""
 
     name: str
+    source: str | None = None
+    """The Hub id and the commit that was loaded, `org/name@commit`. None if the model is not from
+    the Hub."""
     digest: str
-    """`sha256:…` over the weight and config files."""
+    """`sha256:…` over the files of the checkpoint that were read."""
     shapes: tuple[Shape, ...]
     """Declared shapes; the first is the default."""
     schedulers: tuple[str, ...]

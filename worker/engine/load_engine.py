@@ -12,7 +12,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Engine, Shape
+from imagefleet.worker.engine.interface import Engine, ModelOptions, Shape
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def load_engine(
     cache_dir: Path,
     shared_executables: SharedExecutables | None = None,
     max_num_inference_steps: int = 100,
-    safety_checker: bool = True,
+    options: ModelOptions | None = None,
 ) -> Engine:
     """Load a model and place it on this host's devices. Call `warm` before `start_batch`.
 
@@ -59,7 +59,7 @@ def load_engine(
             another user could put programs there.
         shared_executables: Where hosts share executables. None: nowhere.
         max_num_inference_steps: The number of steps of the longest schedule.
-        safety_checker: Whether to run the model's safety checker, if it has one.
+        options: The scheduler and the safety checker. None: those of the checkpoint.
 
     Raises:
         CheckpointError: the model cannot be found, read or run.
@@ -70,7 +70,7 @@ def load_engine(
             model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
         )
     from imagefleet.worker.engine.build_engine import load_stable_diffusion
-    from imagefleet.worker.engine.checkpoint.find_checkpoint import announced_name, find_checkpoint
+    from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, find_checkpoint
     from imagefleet.worker.engine.compile.jax_compilation_cache import use_cache
     from imagefleet.worker.engine.mesh import Placement, start_backend
 
@@ -83,13 +83,13 @@ def load_engine(
     placement = Placement.of(mesh_spec.devices, mesh_spec.model)
     return load_stable_diffusion(
         folder,
-        name=announced_name(model, folder),
+        identity=ModelIdentity.of(model, folder),
         shapes=tuple(shapes or ()),
         placement=placement,
         per_device_batch=per_device_batch,
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,
-        safety_checker=safety_checker,
+        options=options or ModelOptions(),
         executable_cache=_executable_cache(folder, placement, cache_dir, shared),
     )
 
@@ -105,7 +105,7 @@ def _require_secret(shared: SharedExecutables) -> None:
 def _executable_cache(
     model: Path, placement: "Placement", cache_dir: Path, shared: SharedExecutables
 ) -> "ExecutableCache":
-    from imagefleet.worker.engine.checkpoint.tensor_files import config_digest
+    from imagefleet.worker.engine.checkpoint.checkpoint_files import config_digest
     from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
 
     return ExecutableCache(

@@ -33,10 +33,22 @@ class PromptEncoder:
 
     networks: tuple[nnx.GraphDef[ClipText], ...]
     force_zeros_for_empty_prompt: bool
-    """Whether the states of an empty negative prompt are zeros (SDXL's model_index.json)."""
+    """Whether the states of the negative prompt are zeros if none is given (SDXL)."""
 
-    def __call__(self, weights: Sequence[Params], tokens: jax.Array) -> EncodedPrompt:
-        """Encode `tokens [b, 2, e, n]`; the result has the leading axes `[b, 2]`."""
+    def __call__(
+        self, weights: Sequence[Params], tokens: jax.Array, has_negative: jax.Array
+    ) -> EncodedPrompt:
+        """Encode the prompts.
+
+        Args:
+            weights: Of each text encoder.
+            tokens: int32 `[b, 2, e, n]`.
+            has_negative: bool `[b]`: whether a negative prompt is given. One that is given is
+                encoded even if it is empty, as in diffusers.
+
+        Returns:
+            The states with the leading axes `[b, 2]`.
+        """
         encoders = [nnx.merge(*parts) for parts in zip(self.networks, weights, strict=True)]
         slots, pair, _, length = tokens.shape
         states = [
@@ -48,21 +60,20 @@ class PromptEncoder:
         prompt = EncodedPrompt(states[0].last_hidden_state, None)
         if len(states) > 1:
             penultimate = [state.penultimate_hidden_state for state in states]
-            prompt = EncodedPrompt(jnp.concatenate(penultimate, axis=-1), states[-1].pooled)
+            # As in diffusers, the first encoder with a projection has the pooled state.
+            pooled = next(state.pooled for state in states if state.pooled is not None)
+            prompt = EncodedPrompt(jnp.concatenate(penultimate, axis=-1), pooled)
         by_slot = jax.tree.map(lambda x: x.reshape(slots, pair, *x.shape[1:]), tuple(prompt))
         if self.force_zeros_for_empty_prompt:
-            # The end token of an empty prompt follows the start token directly.
-            is_empty = states[-1].end_position.reshape(slots, pair) == 1
-            by_slot = _zero_empty_negatives(by_slot, is_empty)
+            by_slot = _zero_absent_negatives(by_slot, has_negative)
         return EncodedPrompt(*by_slot)
 
 
-def _zero_empty_negatives(prompt: tuple[jax.Array | None, ...], is_empty: jax.Array) -> Any:
-    """Set the states of empty negative prompts to zero; `is_empty` is bool `[b, 2]`."""
-    is_negative = jnp.arange(is_empty.shape[1]) < is_empty.shape[1] - 1  # the prompt is the last
-    zeroed = is_empty & is_negative
+def _zero_absent_negatives(prompt: tuple[jax.Array | None, ...], has_negative: jax.Array) -> Any:
+    """Set the states of the negative prompt to zero where none is given."""
+    is_kept = jnp.stack([has_negative, jnp.ones_like(has_negative)], axis=1)  # [b, 2]
 
     def zero(x: jax.Array) -> jax.Array:
-        return jnp.where(zeroed.reshape(*zeroed.shape, *[1] * (x.ndim - 2)), 0, x)
+        return jnp.where(is_kept.reshape(*is_kept.shape, *[1] * (x.ndim - 2)), x, 0)
 
     return jax.tree.map(zero, prompt)

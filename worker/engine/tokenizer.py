@@ -5,7 +5,6 @@ directly. CLIPTokenizer wraps the same library, but importing transformers takes
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -13,21 +12,32 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.tensor_files import read_json
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.tokenizer_files import TokenizerFiles
 
-_START: Final = "<|startoftext|>"
-_END: Final = "<|endoftext|>"
 _WORD_PATTERN: Final = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
 """The pattern of CLIP's `SimpleTokenizer` (Radford et al. 2021)."""
+_BARE_LENGTH: Final = 2
+"""Tokens of an empty prompt: the start and the end."""
 
 
 class PromptTokenizer:
     """The prompt tokenizer runs the tokenizer of every text encoder of a model."""
 
     def __init__(self, tokenizers: Sequence["ClipTokenizer"]) -> None:
-        """Take tokenizers of one length."""
+        """Take the tokenizers of a model.
+
+        Raises:
+            CheckpointError: They make sequences of different lengths.
+        """
+        if len(lengths := {tokenizer.length for tokenizer in tokenizers}) > 1:
+            raise CheckpointError(
+                f"the tokenizers have model_max_length={sorted(lengths)} in their "
+                "tokenizer_config.json; it must be equal, because the UNet reads the states of "
+                "both text encoders side by side"
+            )
         self._tokenizers = tokenizers
         self.shape = (len(tokenizers), tokenizers[0].length)
         """The number of encoders, and of tokens per prompt."""
@@ -48,64 +58,110 @@ class ClipTokenizer:
     cut off; the end token is kept.
     """
 
-    def __init__(self, folder: Path, length: int) -> None:
+    def __init__(self, files: CheckpointFiles, folder: str) -> None:
         """
         Args:
-            folder: It holds `vocab.json` and `merges.txt`, or `tokenizer.json`.
-            length: Tokens per prompt, including start and end.
+            files: The files of the checkpoint.
+            folder: The tokenizer's folder. It holds `tokenizer.json`, or `vocab.json` and
+                `merges.txt`.
 
         Raises:
-            CheckpointError: the files are missing or broken.
+            CheckpointError: the files are missing, broken or not those of a CLIP tokenizer.
         """
-        self.length = length
-        pad = _pad_token(folder)
-        self._tokenizer = _read(folder, {_START, _END, pad})
-        self._start, self._end, self._pad = self._id(_START), self._id(_END), self._id(pad)
+        read = TokenizerFiles.read(files, folder)
+        self._folder = folder
+        self.length = read.model_max_length
+        """Tokens per prompt, including start and end."""
+        try:
+            self._tokenizer = _build(read)
+        except Exception as error:  # the library raises plain Exceptions
+            raise CheckpointError(
+                f"{folder}: the vocabulary and the merges do not fit ({error}); save the tokenizer "
+                "again with transformers"
+            ) from error
+        self._start, self._end, self._pad = (
+            self._id(read.named_tokens[name]) for name in ("bos_token", "eos_token", "pad_token")
+        )
+        self._added = {
+            token.content for token in self._tokenizer.get_added_tokens_decoder().values()
+        }
+
+    def require_fits(self, encoder: str, positions: int, vocabulary: int) -> None:
+        """Check the tokenizer against its text encoder.
+
+        Args:
+            encoder: The encoder's folder.
+            positions: Its `max_position_embeddings`.
+            vocabulary: Its `vocab_size`.
+
+        Raises:
+            CheckpointError: a prompt or a token would be outside the encoder's embeddings.
+        """
+        if not _BARE_LENGTH <= self.length <= positions:
+            raise CheckpointError(
+                f"{self._folder}/tokenizer_config.json: model_max_length={self.length} must be "
+                f"{_BARE_LENGTH} to {positions}, the max_position_embeddings of "
+                f"{encoder}/config.json; in published models it is 77"
+            )
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        token = max(ids, key=lambda each: ids[each])
+        if ids[token] >= vocabulary:
+            raise CheckpointError(
+                f"{self._folder}: token {token!r} has id {ids[token]}, but {encoder}/config.json "
+                f"has vocab_size={vocabulary}, so ids end at {vocabulary - 1}; take tokenizer and "
+                "text encoder from one model (after a textual inversion, save both)"
+            )
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
         """Return the ids, `[len(prompts), length]`."""
         ids = np.full((len(prompts), self.length), self._pad, np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
-            words = self._words(prompt)[: self.length - 2]
+            words = self._words(prompt)[: self.length - _BARE_LENGTH]
             tokens = [self._start, *words, self._end]
             row[: len(tokens)] = tokens
         return ids
 
     def truncated(self, prompt: str) -> bool:
         """Return whether the end of this prompt is cut off."""
-        return len(self._words(prompt)) > self.length - 2
+        return len(self._words(prompt)) > self.length - _BARE_LENGTH
 
     def _words(self, prompt: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(prompt, add_special_tokens=False).ids
+        ids: list[int] = self._encode(self._with_all_vectors(prompt)).ids
         return ids
+
+    def _with_all_vectors(self, prompt: str) -> str:
+        """Write out tokens of textual inversions with several vectors, as diffusers does.
+
+        The first vector of `<cat>` has the token `<cat>`, the next ones `<cat>_1`, `<cat>_2` ….
+        """
+        for token in sorted(set(self._encode(prompt).tokens) & self._added):
+            vectors = [token]
+            while (following := f"{token}_{len(vectors)}") in self._added:
+                vectors.append(following)
+            prompt = prompt.replace(token, " ".join(vectors))
+        return prompt
+
+    def _encode(self, prompt: str) -> Any:
+        return self._tokenizer.encode(prompt, add_special_tokens=False)
 
     def _id(self, token: str) -> int:
         number: int | None = self._tokenizer.token_to_id(token)
         if number is None:
-            raise CheckpointError(
-                f"the vocabulary of this checkpoint's tokenizer has no token {token!r}"
-            )
+            raise CheckpointError(f"{self._folder}: the vocabulary has no token {token!r}")
         return number
 
 
-def _read(folder: Path, special: set[str]) -> Tokenizer:
-    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
-    if vocabulary.is_file() and merges.is_file():
-        words = models.BPE.read_file(str(vocabulary), str(merges))
-    else:
-        words = _from_fast_file(folder / "tokenizer.json")
+def _build(read: TokenizerFiles) -> Tokenizer:
     tokenizer = Tokenizer(
         models.BPE(
-            *words,
+            read.vocabulary,
+            read.merges,
             continuing_subword_prefix="",
             end_of_word_suffix="</w>",
             fuse_unk=False,
-            unk_token=_END,
+            unk_token=read.named_tokens["unk_token"],
         )
     )
-    # A special token matches anywhere in a prompt. Stable Diffusion 2 and SDXL pad with "!", and
-    # read a prompt's own exclamation marks as padding, as in transformers.
-    tokenizer.add_special_tokens(sorted(special))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
@@ -115,29 +171,7 @@ def _read(folder: Path, special: set[str]) -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
+    # An added token matches anywhere in a prompt. Stable Diffusion 2 and SDXL pad with "!", and
+    # read a prompt's own exclamation marks as padding, as in transformers.
+    tokenizer.add_tokens(read.added_tokens)
     return tokenizer
-
-
-def _from_fast_file(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    model: dict[str, Any] = read_json(path).get("model", {})
-    if model.get("type") != "BPE":
-        raise CheckpointError(f"{path} is not a CLIP tokenizer: its model is not BPE")
-    # Older files write a merge as "a b", newer ones as ["a", "b"].
-    pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
-    return model["vocab"], [(left, right) for left, right in pairs]
-
-
-def _pad_token(folder: Path) -> str:
-    """Return the padding token that transformers would use.
-
-    The older special_tokens_map.json takes precedence over a config without `added_tokens_decoder`,
-    which is as old.
-    """
-    config, token_map = (
-        read_json(path) if (path := folder / name).is_file() else {}
-        for name in ("tokenizer_config.json", "special_tokens_map.json")
-    )
-    token = config.get("pad_token", _END)
-    if "added_tokens_decoder" not in config:
-        token = token_map.get("pad_token", token)
-    return str(token["content"] if isinstance(token, dict) else token)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load_file
 
 from imagefleet.worker.engine.build_engine import load_networks
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
 from imagefleet.worker.engine.mesh import Placement
@@ -24,7 +25,7 @@ PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
 class Oracle:
     """A checkpoint loaded by our engine, and PyTorch's results for it."""
 
-    folder: Path
+    files: CheckpointFiles
     configs: Configs
     programs: DiffusionPrograms
     weights: Weights
@@ -33,9 +34,10 @@ class Oracle:
     @classmethod
     def read(cls, name: str) -> "Oracle":
         folder = FOLDER / name
-        configs = Configs.read(folder)
-        programs, weights = load_networks(folder, configs, Placement.of(1), np.dtype(np.float32))
-        return cls(folder, configs, programs, weights, load_file(folder / "expected.safetensors"))
+        files = CheckpointFiles(folder)
+        configs = Configs.read(files)
+        programs, weights = load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
+        return cls(files, configs, programs, weights, load_file(folder / "expected.safetensors"))
 
     def image(self, key: str) -> NDArray[Any]:
         """Return a result of PyTorch's layout `[…, c, h, w]` with channels last."""

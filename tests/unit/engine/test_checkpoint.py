@@ -8,8 +8,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.build_engine import load_tokenizer
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles, digest, weight_files
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.load_engine import load_engine
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"
@@ -20,71 +23,102 @@ UP_ATTENTION_ONLY = {
 }
 
 
+def _open(checkpoint: Path) -> TensorFiles:
+    return CheckpointFiles(checkpoint).open_weights(["unet", "vae"])["unet"]
+
+
 def test_weights_as_a_pickle_are_refused(checkpoint: Path) -> None:
     unet = checkpoint / "unet" / UNET
     unet.rename(unet.with_suffix(".bin"))
     with pytest.raises(CheckpointError, match="holds weights as a pickle only"):
-        TensorFiles(checkpoint / "unet")
+        _open(checkpoint)
 
 
-def test_a_folder_without_weights_is_refused(checkpoint: Path) -> None:
-    (checkpoint / "unet" / UNET).unlink()
+def test_weights_under_another_name_are_refused(checkpoint: Path) -> None:
+    (checkpoint / "unet" / UNET).rename(checkpoint / "unet" / "model.safetensors")
     with pytest.raises(
-        CheckpointError, match=r"holds no weights; it needs model or diffusion_pytorch_model"
+        CheckpointError,
+        match=r"needs diffusion_pytorch_model\.safetensors\.index\.json or diffusion_pytorch_model"
+        r"\.safetensors, but it holds model\.safetensors, which is never read here",
     ):
-        TensorFiles(checkpoint / "unet")
+        _open(checkpoint)
+
+
+def _split(folder: Path, shard: str, index: str) -> list[Path]:
+    """Split the weights in two shards with an index, and remove the whole file."""
+    whole = load_file(folder / UNET)
+    names = sorted(whole)
+    weight_map, shards = {}, []
+    for number, part in enumerate((names[::2], names[1::2]), start=1):
+        shards.append(folder / shard.format(number))
+        save_file({key: whole[key] for key in part}, shards[-1])
+        weight_map |= dict.fromkeys(part, shards[-1].name)
+    (folder / UNET).unlink()
+    (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return shards
 
 
 @pytest.mark.parametrize("variant", ["", ".fp16"])
-@pytest.mark.parametrize("variant_first", [True, False])
-def test_shards_are_read_as_one_network(
-    checkpoint: Path, variant: str, variant_first: bool
-) -> None:
+def test_shards_are_read_as_one_network(checkpoint: Path, variant: str) -> None:
     folder = checkpoint / "unet"
-    whole = load_file(folder / UNET)
-    (folder / UNET).unlink()
-    names = sorted(whole)
-    for index, part in enumerate((names[::2], names[1::2]), start=1):
-        shard = f"-0000{index}-of-00002"
-        name = UNET.replace(".safetensors", variant + shard if variant_first else shard + variant)
-        save_file({key: whole[key] for key in part}, folder / f"{name}.safetensors")
-    assert TensorFiles(folder).shapes == {key: value.shape for key, value in whole.items()}
-    weight_files(folder)[1].unlink()
-    with pytest.raises(CheckpointError, match=r"has 1 of 2 shards: diffusion.*-00001-of-00002"):
-        TensorFiles(folder)
+    shapes = {key: value.shape for key, value in load_file(folder / UNET).items()}
+    stem = Path(UNET).stem
+    shards = _split(
+        folder,
+        f"{stem}{variant}-0000{{}}-of-00002.safetensors",
+        f"{stem}.safetensors.index{variant}.json",
+    )
+    assert _open(checkpoint).shapes == shapes
+    shards[0].unlink()
+    with pytest.raises(CheckpointError, match=r"2 shards, of which 1 are missing: .*00001-of-0000"):
+        _open(checkpoint)
+
+
+def test_shards_without_their_index_are_refused(checkpoint: Path) -> None:
+    _split(checkpoint / "unet", "diffusion_pytorch_model-0000{}-of-00002.safetensors", "other.json")
+    with pytest.raises(
+        CheckpointError, match=r"needs \S+index\.json or .* but it holds .*00001-of"
+    ):
+        _open(checkpoint)
+
+
+def test_an_index_that_leaves_its_folder_is_refused(checkpoint: Path) -> None:
+    index = checkpoint / "unet" / f"{UNET}.index.json"
+    index.write_text(json.dumps({"weight_map": {"conv_in.weight": f"../vae/{UNET}"}}))
+    with pytest.raises(CheckpointError, match=r"weight_map lists '\.\./vae/diffusion"):
+        _open(checkpoint)
 
 
 def test_a_tensor_that_is_in_two_shards_is_refused(checkpoint: Path) -> None:
     folder = checkpoint / "unet"
-    for index in (1, 2):
-        (folder / f"{Path(UNET).stem}-0000{index}-of-00002.safetensors").write_bytes(
-            (folder / UNET).read_bytes()
-        )
-    (folder / UNET).unlink()
-    with pytest.raises(CheckpointError, match=r"00002-of-00002\S+ holds \S+, which another file"):
-        TensorFiles(folder)
+    content = (folder / UNET).read_bytes()
+    shards = _split(folder, "part-{}.safetensors", f"{UNET}.index.json")
+    for shard in shards:
+        shard.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"part-2.safetensors holds \S+, which another shard"):
+        _open(checkpoint)
 
 
 def test_full_precision_is_preferred_to_half_precision(checkpoint: Path) -> None:
     full = checkpoint / "unet" / UNET
     half = full.with_suffix(".fp16.safetensors")
-    half.write_bytes(full.read_bytes())
-    assert weight_files(checkpoint / "unet") == [full]
-    full.unlink()
-    assert weight_files(checkpoint / "unet") == [half]
+    half.write_bytes(b"not even weights")
+    expected = _open(checkpoint).shapes
+    full.replace(half)
+    assert _open(checkpoint).shapes == expected
 
 
 def test_the_error_names_a_truncated_file(checkpoint: Path) -> None:
     unet = checkpoint / "unet" / UNET
     unet.write_bytes(unet.read_bytes()[:-1000])
     with pytest.raises(CheckpointError, match="is truncated or damaged"):
-        TensorFiles(checkpoint / "unet")
+        _open(checkpoint)
 
 
 def test_the_error_names_a_config_that_is_not_json(checkpoint: Path) -> None:
     (checkpoint / "unet" / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"unet/config\.json cannot be read as JSON"):
-        Configs.read(checkpoint)
+        Configs.read(CheckpointFiles(checkpoint))
 
 
 @pytest.mark.parametrize(
@@ -94,20 +128,22 @@ def test_the_error_names_a_config_that_is_not_json(checkpoint: Path) -> None:
         (
             "model_index.json",
             {"_class_name": "StableDiffusionXLPipeline"},
-            "text_encoder_2 is missing",
+            "tokenizer_2 is missing",
         ),
         ("unet/config.json", {"addition_embed_type": "text_time"}, "addition_time_embed_dim is m"),
         ("unet/config.json", {"down_block_types": ["DownBlock2D"]}, "1 entries for 2 levels"),
+        ("unet/config.json", {"down_block_types": []}, r"down_block_types=\[\] is not a list"),
         ("unet/config.json", {"addition_embed_type": "image"}, "addition_embed_type='image'"),
         ("unet/config.json", {"only_cross_attention": True}, "only_cross_attention=True"),
+        ("unet/config.json", {"only_cross_attention": [False, True]}, r"only_cross_attention=\[F"),
         ("unet/config.json", {"num_attention_heads": 3}, "num_attention_heads="),
         ("unet/config.json", {"transformer_layers_per_block": [[1, 2], 1]}, r"\[1, 2\] is not"),
         ("unet/config.json", {"cross_attention_dim": "wide"}, "cross_attention_dim='wide' is not"),
         ("unet/config.json", {"norm_num_groups": 7}, "norm_num_groups=7 does not divide"),
-        ("unet/config.json", {"in_channels": 9}, "UNet in_channels"),
+        ("unet/config.json", {"in_channels": 9}, "in_channels=9 is the UNet of inpainting"),
+        ("unet/config.json", {"in_channels": 6}, "UNet in_channels"),
         (SCHEDULER, {"num_train_timesteps": "1000"}, "num_train_timesteps='1000' is not a whole"),
         (SCHEDULER, {"num_train_timesteps": 0}, "num_train_timesteps=0 is not a whole"),
-        (SCHEDULER, {"steps_offset": "1"}, "steps_offset='1' is not a whole number of at least 0"),
         (SCHEDULER, {"beta_start": None}, "beta_start=None is not a number above 0 below 1"),
         (SCHEDULER, {"clip_sample_range": "x"}, "clip_sample_range='x' is not a number above 0"),
         (
@@ -131,7 +167,8 @@ def test_the_error_names_a_config_that_is_not_json(checkpoint: Path) -> None:
         ("text_encoder/config.json", {"hidden_size": "wide"}, "hidden_size='wide' is not"),
         ("text_encoder/config.json", {"num_attention_heads": 3}, "heads=3 does not divide"),
         ("text_encoder/config.json", {"hidden_act": "relu"}, "hidden_act='relu'"),
-        ("text_encoder/config.json", {"architectures": ["T5EncoderModel"]}, "architectures"),
+        ("text_encoder/config.json", {"use_attention_mask": True}, "use_attention_mask=True"),
+        ("text_encoder/config.json", {"model_type": "t5"}, "model_type='t5'"),
     ],
 )
 def test_the_error_names_an_unsupported_field(
@@ -140,21 +177,48 @@ def test_the_error_names_an_unsupported_field(
     path = checkpoint / file
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CheckpointError, match=message):
-        Configs.read(checkpoint)
+        Configs.read(CheckpointFiles(checkpoint))
 
 
-def test_the_digest_changes_with_every_file_that_influences_an_image(checkpoint: Path) -> None:
-    before = digest(checkpoint)
+def test_the_digest_is_over_exactly_the_files_that_are_read(
+    checkpoint: Path, cache_dir: Path
+) -> None:
+    def digest() -> str:
+        files = CheckpointFiles(checkpoint)
+        load_tokenizer(files, Configs.read(files))
+        files.open_weights(["text_encoder", "unet", "vae"])
+        return files.digest()
+
+    for unread in ("README.md", "tokenizer/tokenizer.model", "unet/other.safetensors"):
+        (checkpoint / unread).write_text("unread")
+    before = digest()
     assert before.startswith("sha256:")
-    (checkpoint / "README.md").write_text("about")
-    assert digest(checkpoint) == before
-    for path in (
-        checkpoint / "scheduler" / "scheduler_config.json",
-        checkpoint / "tokenizer" / "merges.txt",
-        checkpoint / "unet" / UNET,
-    ):
+    assert before == load_engine(str(checkpoint), devices=1, cache_dir=cache_dir).info.digest
+    files = [path for path in checkpoint.rglob("*") if path.is_file()]
+    changing = set()
+    for path in files:
         content = path.read_bytes()
-        path.write_bytes(content + b" ")
-        assert digest(checkpoint) != before
+        path.write_bytes(_other_bytes(content))
+        if digest() != before:
+            changing.add(path.relative_to(checkpoint).as_posix())
         path.write_bytes(content)
-    assert digest(checkpoint) == before
+    assert changing == {
+        "model_index.json",
+        "scheduler/scheduler_config.json",
+        "text_encoder/config.json",
+        "text_encoder/model.safetensors",
+        "tokenizer/merges.txt",
+        "tokenizer/tokenizer_config.json",
+        "tokenizer/vocab.json",
+        "unet/config.json",
+        f"unet/{UNET}",
+        "vae/config.json",
+        f"vae/{UNET}",
+    }
+
+
+def _other_bytes(content: bytes) -> bytes:
+    """Return other bytes that can be read: another version, last weight or blank at the end."""
+    if content.startswith(b"#version: 0.2"):
+        return content.replace(b"0.2", b"0.3", 1)
+    return content[:-1] + bytes([content[-1] ^ 1]) if b"\0" in content else content + b"\n"

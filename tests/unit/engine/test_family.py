@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.build_engine import load_networks
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
@@ -42,16 +43,11 @@ def xl(tmp_path: Path) -> Path:
             "projection_class_embeddings_input_dim=48 must be more than 6 x",
         ),
         (
-            "text_encoder_2/config.json",
-            {"architectures": ["CLIPTextModel"]},
+            "model_index.json",
+            {"text_encoder_2": ["transformers", "CLIPTextModel"]},
             "UNet pooled text, text projection_dim must be equal but are 12 and None",
         ),
         ("text_encoder_2/config.json", {"hidden_size": 32}, "cross_attention_dim, .* 40 and 48"),
-        (
-            "text_encoder_2/config.json",
-            {"max_position_embeddings": 64},
-            "max_position_embeddings must be equal but are 64 and 77",
-        ),
     ],
 )
 def test_the_error_names_parts_that_do_not_match_with_their_numbers(
@@ -60,7 +56,7 @@ def test_the_error_names_parts_that_do_not_match_with_their_numbers(
     path = xl / file
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CheckpointError, match=message):
-        Configs.read(xl)
+        Configs.read(CheckpointFiles(xl))
 
 
 @pytest.mark.parametrize("prefix", ["text_model.", ""])
@@ -72,7 +68,12 @@ def test_the_weights_of_the_second_text_encoder_may_have_a_prefix(xl: Path, pref
         for key, tensor in load_file(file).items()
     }
     save_file(renamed | {f"{prefix}embeddings.position_ids": np.arange(77)[None]}, file)
-    load_networks(xl, Configs.read(xl), Placement.of(1), np.dtype(np.float32))
+    load_networks(
+        CheckpointFiles(xl),
+        Configs.read(CheckpointFiles(xl)),
+        Placement.of(1),
+        np.dtype(np.float32),
+    )
 
 
 def test_the_default_guidance_is_that_of_the_pipeline_in_diffusers(cache_dir: Path) -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.find_checkpoint import announced_name, find_checkpoint
+from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, find_checkpoint
 from tests.support import model_hub
 
 MODEL = "someone/something"
+PINNED = ModelIdentity(name=MODEL, source=f"{MODEL}@{model_hub.COMMIT}")
 UNET = "unet/diffusion_pytorch_model"
 
 
@@ -54,8 +56,8 @@ def test_only_the_files_that_are_read_are_downloaded(checkpoint: Path, tmp_path:
         assert f"{UNET}.safetensors" in downloaded
         assert {(checkpoint / name).read_bytes() for name in downloaded}.isdisjoint({b"other"})
         assert len(downloaded) == len(set(downloaded))
-    Configs.read(folder)
-    assert announced_name(MODEL, folder) == MODEL
+    Configs.read(CheckpointFiles(folder))
+    assert ModelIdentity.of(MODEL, folder).name == MODEL
 
 
 @pytest.mark.parametrize("name", [MODEL, f"{MODEL}@main", f"{MODEL}@{model_hub.TAG}"])
@@ -66,7 +68,7 @@ def test_a_model_without_a_commit_is_found_with_one_warning_that_names_it(
         folder = find_checkpoint(name)
     [warning] = [each for each in caplog.messages if "names no commit" in each]
     assert f"IMAGEFLEET_MODEL={MODEL}@{model_hub.COMMIT}" in warning
-    assert announced_name(name, folder) == MODEL
+    assert ModelIdentity.of(name, folder) == PINNED
 
 
 def test_a_model_with_a_commit_is_found_without_a_warning(
@@ -76,7 +78,7 @@ def test_a_model_with_a_commit_is_found_without_a_warning(
     with model_hub.serve_repository(MODEL, checkpoint, tmp_path / "cache"):
         folder = find_checkpoint(name)
     assert folder.name == model_hub.COMMIT
-    assert announced_name(name, folder) == MODEL
+    assert ModelIdentity.of(name, folder) == PINNED
     assert not [each for each in caplog.messages if "names no commit" in each]
 
 
@@ -97,7 +99,8 @@ def test_half_precision_is_downloaded_if_there_is_nothing_else(
     with model_hub.serve_repository(MODEL, checkpoint, tmp_path / "cache") as downloaded:
         find_checkpoint(MODEL)
     assert f"{UNET}.fp16.safetensors" in downloaded
-    assert "vae/diffusion_pytorch_model.fp16.safetensors" not in downloaded
+    # As with diffusers' variant="fp16", all networks that have half precision use it.
+    assert "vae/diffusion_pytorch_model.fp16.safetensors" in downloaded
 
 
 def test_a_downloaded_model_needs_no_hub(

@@ -22,7 +22,7 @@ STEPS: Final = 10
 def test_images_from_init_images_equal_those_of_diffusers(
     oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = oracle.folder.name
+    name = oracle.files.folder.name
     answers = {
         key.removeprefix(f"{name}|"): value for key, value in EDITS.items() if key.startswith(name)
     }
@@ -32,7 +32,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
     encode, begin, step, decode = (
         jax.jit(each) for each in (programs.encode, programs.begin, programs.step, programs.decode)
     )
-    tokenizer = load_tokenizer(oracle.folder, oracle.configs)
+    tokenizer = load_tokenizer(oracle.files, oracle.configs)
     tokens = np.stack([tokenizer(pair) for pair in zip(["red", "blue"], PROMPTS[:2], strict=True)])
     same_key = {"key": np.zeros((2, 2), np.uint32), "image_index": np.zeros(2, np.uint32)}
     cases = [key for key in answers if "|" in key]
@@ -50,6 +50,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
         table = SCHEDULERS[scheduler](oracle.configs.noise, STEPS, STEPS - spec.steps)
         inputs = BatchInputs(
             tokens=tokens,
+            has_negative=np.ones(2, np.bool_),
             **same_key,
             initial_mix=np.stack([np.array(initial_mix(spec, table), np.float32)] * 2),
             guidance=np.full(2, 3, np.float32),

@@ -9,6 +9,7 @@ import pytest
 from imagefleet.shared.errors import DeviceError, TooLittleMemory
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.build_engine import load_networks
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.device_batch import device_errors
@@ -33,10 +34,10 @@ def test_the_error_names_both_numbers_and_the_settings_to_change() -> None:
 def test_no_weight_is_read_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_check, "host_memory", lambda: 3072)
     monkeypatch.setattr(TensorFiles, "read_slice", lambda *_: pytest.fail("a weight was read"))
-    folder = FOLDER / "older"
-    configs = Configs.read(folder, safety_checker=False)
+    files = CheckpointFiles(FOLDER / "older")
+    configs = Configs.read(files, safety_checker=False)
     with pytest.raises(TooLittleMemory):
-        load_networks(folder, configs, Placement.of(1), np.dtype(np.float32))
+        load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
 
 
 def test_a_container_has_the_rest_of_its_limit(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_a_container_without_a_limit_has_the_memory_of_the_host(tmp_path: Path) 
 
 
 def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
-    configs = Configs.read(FOLDER / "older", safety_checker=False)
+    configs = Configs.read(CheckpointFiles(FOLDER / "older"), safety_checker=False)
 
     def workspace(side: int, batch: int, platform: str = "cpu", dtype: str = "float32") -> int:
         return memory_check.workspace_bytes(

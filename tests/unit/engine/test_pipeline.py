@@ -50,7 +50,7 @@ def _generate_with_noise_of_torch(
     oracle: Oracle, scheduler: str, negatives: Sequence[str]
 ) -> NDArray[np.int_]:
     """Generate the images of `tools/parity/answers.py`: 6 steps, guidance 3, torch's noise."""
-    tokenizer = load_tokenizer(oracle.folder, oracle.configs)
+    tokenizer = load_tokenizer(oracle.files, oracle.configs)
     tokens = np.stack([tokenizer(pair) for pair in zip(negatives, PROMPTS[:2], strict=True)])
     programs = oracle.programs
     init_latents = InitLatents(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
@@ -60,6 +60,7 @@ def _generate_with_noise_of_torch(
     table = SCHEDULERS[scheduler](oracle.configs.noise, 6, 0)
     inputs = BatchInputs(
         tokens=tokens,
+        has_negative=np.array([negative != "" for negative in negatives]),
         key=np.zeros((2, 2), np.uint32),
         image_index=np.zeros(2, np.uint32),
         initial_mix=np.ones((2, 2), np.float32),

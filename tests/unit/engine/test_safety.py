@@ -17,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.build_engine import abstract_network
-from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles, read_json
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles, read_json
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
-from imagefleet.worker.engine.interface import ImageSpec, RunningBatch, Shape
+from imagefleet.worker.engine.interface import ImageSpec, ModelOptions, RunningBatch, Shape
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.safety import (
@@ -44,8 +44,9 @@ def checker() -> SafetyChecker:
         read_json(SAFETY / "safety_checker" / "config.json"),
         read_json(SAFETY / "feature_extractor" / "preprocessor_config.json"),
     )
+    files = CheckpointFiles(SAFETY).open_weights(["safety_checker"])
     network = abstract_network(SafetyChecker, config)
-    mapping = WeightMapping("safety_checker", network, TensorFiles(SAFETY / "safety_checker"))
+    mapping = WeightMapping("safety_checker", network, files["safety_checker"])
     require_complete([mapping])
     weights = mapping.load(np.dtype(np.float32), Placement.of(1))
     loaded: SafetyChecker = nnx.merge(nnx.graphdef(network), weights)
@@ -116,7 +117,7 @@ def test_a_flagged_image_is_black_and_reported(
 
 def test_a_checker_that_is_turned_off_flags_nothing(checkpoint: Path, cache_dir: Path) -> None:
     add_checker(checkpoint, -2.0)
-    running_batch = _rendering(checkpoint, cache_dir, safety_checker=False)
+    running_batch = _rendering(checkpoint, cache_dir, options=ModelOptions(safety_checker=False))
     assert running_batch.flagged() == (False, False)
     assert running_batch.images().any()
 
@@ -126,7 +127,10 @@ def add_checker(checkpoint: Path, threshold: float) -> None:
     for part in ("safety_checker", "feature_extractor"):
         shutil.copytree(SAFETY / part, checkpoint / part)
     index = checkpoint / "model_index.json"
-    has = {"safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"]}
+    has = {
+        "safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"],
+        "feature_extractor": ["transformers", "CLIPImageProcessor"],
+    }
     index.write_text(json.dumps(json.loads(index.read_text()) | has))
     file = checkpoint / "safety_checker" / "model.safetensors"
     tensors = load_file(file)
@@ -134,8 +138,10 @@ def add_checker(checkpoint: Path, threshold: float) -> None:
     save_file(tensors, file)
 
 
-def _rendering(checkpoint: Path, cache_dir: Path, **settings: bool) -> RunningBatch:
-    engine = load_engine(str(checkpoint), devices=2, cache_dir=cache_dir, **settings)  # type: ignore[arg-type]
+def _rendering(
+    checkpoint: Path, cache_dir: Path, options: ModelOptions | None = None
+) -> RunningBatch:
+    engine = load_engine(str(checkpoint), devices=2, cache_dir=cache_dir, options=options)
     engine.warm()
     spec = ImageSpec(prompt="a red circle", num_inference_steps=2, guidance_scale=3.0)
     return engine.start_batch([spec, replace(spec, seed=1)], Shape(height=32, width=32))

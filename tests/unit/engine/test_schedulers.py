@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.schedulers import coefficients, registry
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
@@ -56,6 +56,10 @@ TOLERANCE: Final = 2e-5
 """Relative tolerance, measured without a network over at most 50 steps. We promise 1e-4."""
 
 
+def _read(config: dict[str, Any]) -> NoiseSchedule:
+    return NoiseSchedule.from_json(config, str(config.get("_class_name", "DDIMScheduler")))
+
+
 def _model(x: Any, timestep: float) -> Any:
     """Compute the formula that replaces the network, as in tools/parity/samplers.py."""
     mixed = 0.7 * x + 0.3 * np.roll(x, 1, -1)
@@ -65,7 +69,7 @@ def _model(x: Any, timestep: float) -> Any:
 def _schedule(name: str, prediction: str, spacing: str, config: str) -> NoiseSchedule:
     fields = {"_class_name": CLASSES[name], "clip_sample": False, "skip_prk_steps": True}
     fields |= {"prediction_type": prediction, "timestep_spacing": spacing}
-    return NoiseSchedule.from_json(fields | CONFIGS[config])
+    return _read(fields | CONFIGS[config])
 
 
 def _run(table: coefficients.Table, *, from_image: bool) -> Any:
@@ -117,8 +121,9 @@ def test_padding_a_table_does_not_change_its_rows() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"_class_name": "FlowMatchEulerDiscreteScheduler"}, "_class_name"),
+        ({"_class_name": "FlowMatchEulerDiscreteScheduler"}, "scheduler is 'FlowMatchEuler"),
         ({"thresholding": True}, "thresholding"),
+        ({"steps_offset": "1"}, "steps_offset='1' is not a whole number of at least 0"),
         ({"beta_schedule": "sigmoid"}, "beta_schedule"),
         ({"prediction_type": "flow"}, "prediction_type"),
         ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr"),
@@ -145,24 +150,24 @@ def test_padding_a_table_does_not_change_its_rows() -> None:
 )
 def test_the_error_names_an_unsupported_field(config: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        NoiseSchedule.from_json(config)
+        _read(config)
 
 
 def test_clip_sample_is_on_by_default_for_ddim_only() -> None:
-    assert NoiseSchedule.from_json({"_class_name": "DDIMScheduler"}).clip_bound == 1.0
+    assert _read({"_class_name": "DDIMScheduler"}).clip_bound == 1.0
     pndm = {"_class_name": "PNDMScheduler", "skip_prk_steps": True}
-    assert NoiseSchedule.from_json(pndm).clip_bound == np.inf
+    assert _read(pndm).clip_bound == np.inf
 
 
 def test_a_checkpoint_for_pndm_runs_with_every_scheduler_and_defaults_to_pndm() -> None:
-    noise = NoiseSchedule.from_json({"_class_name": "PNDMScheduler", "skip_prk_steps": True, **SD})
+    noise = _read({"_class_name": "PNDMScheduler", "skip_prk_steps": True, **SD})
     assert registry.available(noise) == tuple(SCHEDULERS)
     assert registry.default(noise) == "pndm"
 
 
 @pytest.mark.parametrize(("name", "class_name"), CLASSES.items())
 def test_the_default_is_the_scheduler_of_the_checkpoint(name: str, class_name: str) -> None:
-    noise = NoiseSchedule.from_json({"_class_name": class_name, "skip_prk_steps": True, **SD})
+    noise = _read({"_class_name": class_name, "skip_prk_steps": True, **SD})
     assert registry.default(noise) == name.removesuffix("_karras")
 
 
@@ -188,8 +193,8 @@ def test_lcm_timesteps_still_decrease_with_more_steps_than_in_distillation() -> 
 
 def test_trained_betas_replace_the_beta_schedule() -> None:
     betas = np.linspace(1e-4, 0.02, 1000, dtype=np.float32).tolist()
-    listed = NoiseSchedule.from_json({"trained_betas": betas})
-    np.testing.assert_array_equal(listed.alphas_cumprod, NoiseSchedule.from_json({}).alphas_cumprod)
+    listed = _read({"trained_betas": betas})
+    np.testing.assert_array_equal(listed.alphas_cumprod, _read({}).alphas_cumprod)
 
 
 @pytest.mark.parametrize("spacing", ["leading", "trailing", "linspace"])
@@ -201,7 +206,7 @@ def test_every_scheduler_runs_with_any_possible_step_count(
 ) -> None:
     for config in ({}, SD, CONFIGS["clipped_cosine"]):
         fields = {"num_train_timesteps": train, "timestep_spacing": spacing, **config}
-        noise = NoiseSchedule.from_json(fields | {"clip_sample": False})
+        noise = _read(fields | {"clip_sample": False})
         for name, scheduler in SCHEDULERS.items():
             for steps in counts:
                 rows = scheduler(noise, steps, 0).rows
@@ -218,12 +223,27 @@ def test_every_scheduler_runs_with_any_possible_step_count(
 @pytest.mark.parametrize("class_name", ["PNDMScheduler", "EulerAncestralDiscreteScheduler"])
 def test_a_checkpoint_that_cannot_run_its_own_scheduler_is_refused(class_name: str) -> None:
     config = {"_class_name": class_name, "prediction_type": "sample", "skip_prk_steps": True}
-    noise = NoiseSchedule.from_json(config)
+    noise = _read(config)
     with pytest.raises(CheckpointError, match=f"{class_name} is not defined for.*'sample'"):
         registry.default(noise)
 
 
 @pytest.mark.parametrize("variance", ["fixed_small", "fixed_small_log", "fixed_large"])
 def test_a_config_of_ddpm_with_a_fixed_variance_is_read(variance: str) -> None:
-    noise = NoiseSchedule.from_json({"_class_name": "DDPMScheduler", "variance_type": variance})
-    assert registry.default(noise) == "ddim"
+    noise = _read({"_class_name": "DDPMScheduler", "variance_type": variance})
+    assert registry.default(noise, "ddim") == "ddim"
+
+
+@pytest.mark.parametrize(
+    "class_name",
+    ["DDPMScheduler", "HeunDiscreteScheduler", "LMSDiscreteScheduler", "UniPCMultistepScheduler"],
+)
+def test_a_scheduler_that_this_engine_lacks_needs_a_choice(class_name: str) -> None:
+    noise = _read({"_class_name": class_name, **SD})
+    with pytest.raises(
+        CheckpointError, match=f"{class_name}', .* set IMAGEFLEET_SCHEDULER to .*ddim"
+    ):
+        registry.default(noise)
+    assert registry.default(noise, "dpmsolver++") == "dpmsolver++"
+    with pytest.raises(ConfigurationError, match=r"scheduler='heun' cannot run .* choose ddim or"):
+        registry.default(noise, "heun")

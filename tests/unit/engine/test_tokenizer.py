@@ -9,19 +9,21 @@ import pytest
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.build_engine import load_tokenizer
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.tokenizer import ClipTokenizer
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 
 
 def test_ids_equal_those_of_transformers(oracle: Oracle) -> None:
-    tokenizer = load_tokenizer(oracle.folder, oracle.configs)
+    tokenizer = load_tokenizer(oracle.files, oracle.configs)
     ids = tokenizer(PROMPTS)
     assert ids.dtype == np.int32
     np.testing.assert_array_equal(ids, oracle.answers["tokens"])
 
 
 def test_a_long_prompt_is_cut_and_keeps_its_end_token() -> None:
-    tokenizer = ClipTokenizer(FOLDER / "older" / "tokenizer", 77)
+    tokenizer = ClipTokenizer(CheckpointFiles(FOLDER / "older"), "tokenizer")
     fits, too_long = " ".join(["red"] * 75), " ".join(["red"] * 76)
     assert not tokenizer.truncated(fits)
     assert tokenizer.truncated(too_long)
@@ -29,21 +31,22 @@ def test_a_long_prompt_is_cut_and_keeps_its_end_token() -> None:
 
 
 def test_the_error_names_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
-        ClipTokenizer(tmp_path, 77)
+    with pytest.raises(CheckpointError, match=r"vocab\.json is missing"):
+        ClipTokenizer(CheckpointFiles(tmp_path), "tokenizer")
 
 
 def test_another_kind_of_tokenizer_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
     with pytest.raises(CheckpointError, match="not BPE"):
-        ClipTokenizer(tmp_path, 77)
+        ClipTokenizer(CheckpointFiles(tmp_path), "tokenizer")
 
 
 @pytest.mark.parametrize(
     ("config", "token_map", "padding"),
     [
         ({}, {}, "<|endoftext|>"),
-        ({"pad_token": {"content": "!"}}, {}, "!"),
+        ({"pad_token": {"__type": "AddedToken", "content": "!"}}, {}, "!"),
         ({"pad_token": "<|endoftext|>"}, {"pad_token": "!"}, "!"),
         ({"pad_token": "!", "added_tokens_decoder": {}}, {"pad_token": "<|endoftext|>"}, "!"),
     ],
@@ -52,10 +55,54 @@ def test_the_padding_token_is_that_of_transformers(
     checkpoint: Path, config: dict[str, Any], token_map: dict[str, Any], padding: str
 ) -> None:
     folder = checkpoint / "tokenizer"
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 77} | config))
     (folder / "special_tokens_map.json").write_text(json.dumps(token_map))
     vocabulary = json.loads((folder / "vocab.json").read_text())
-    ids = ClipTokenizer(folder, 77)(["red!", "red"])
+    ids = ClipTokenizer(CheckpointFiles(checkpoint), "tokenizer")(["red!", "red"])
     assert set(ids[:, 5:].flat) == {vocabulary[padding]}
     # If the padding token is "!", a prompt's own "!" becomes it, as in transformers.
     assert ids[0, 2] == vocabulary["!" if padding == "!" else "!</w>"]
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "tokenizer/tokenizer_config.json",
+            {"model_max_length": 100},
+            "must be 2 to 77, the max_pos",
+        ),
+        ("tokenizer/tokenizer_config.json", {"model_max_length": 10**30}, "must be 2 to 77"),
+        (
+            "tokenizer/tokenizer_config.json",
+            {"model_max_length": None},
+            "model_max_length is missing",
+        ),
+        (
+            "tokenizer/tokenizer_config.json",
+            {"padding_side": "left"},
+            "padding_side='left' .*'right'",
+        ),
+        ("tokenizer/tokenizer_config.json", {"split_special_tokens": True}, "split_special_tokens"),
+        ("tokenizer/tokenizer_config.json", {"pad_token": None}, "pad_token is null"),
+        ("tokenizer/tokenizer_config.json", {"pad_token": {"content": "!"}}, "__type AddedToken"),
+        (
+            "tokenizer/tokenizer_config.json",
+            {"bos_token": "<new>"},
+            "token '<new>' has id 5.., but tex",
+        ),
+        (
+            "text_encoder/config.json",
+            {"vocab_size": 500},
+            r"token '.*' has id 5\d\d, but .*=500, so ids",
+        ),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(
+    checkpoint: Path, file: str, change: dict[str, Any], message: str
+) -> None:
+    path = checkpoint / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    files = CheckpointFiles(checkpoint)
+    with pytest.raises(CheckpointError, match=message):
+        load_tokenizer(files, Configs.read(files))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.build_engine import abstract_network, load_networks
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.mesh import Placement
@@ -31,7 +33,8 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def _load(folder: Path) -> None:
-    load_networks(folder, Configs.read(folder), Placement.of(1), np.dtype(np.float32))
+    files = CheckpointFiles(folder)
+    load_networks(files, Configs.read(files), Placement.of(1), np.dtype(np.float32))
 
 
 def _change(file: Path, change: Callable[[Tensors], object]) -> None:
@@ -53,7 +56,9 @@ def test_one_error_lists_every_missing_unused_and_misshapen_weight(
     with pytest.raises(CheckpointError) as caught:
         _load(checkpoint)
     assert str(caught.value).splitlines() == [
-        "4 weights do not match the configs of this checkpoint; "
+        "4 weights do not match the configs of this checkpoint (unet/config.json and the file of "
+        "unet are of different models, or the file was changed; vae/config.json and the file of "
+        "vae are of different models, or the file was changed); "
         "take weights and configs from the same model:",
         "  unet: conv_in.weight is missing",
         "  unet: conv_in.extra is not a weight of this network",
@@ -85,6 +90,49 @@ def test_a_weight_under_its_old_and_its_current_key_is_refused(checkpoint: Path)
         _load(checkpoint)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
+def test_a_weight_that_is_not_finite_is_refused_with_its_key(
+    checkpoint: Path, value: float, dtype: type
+) -> None:
+    def put(tensors: Tensors) -> None:
+        key = "encoder.mid_block.resnets.1.conv1.weight"
+        tensors[key] = tensors[key].astype(dtype)
+        tensors[key][-1, -1, -1, -1] = value
+
+    _change(checkpoint / VAE, put)
+    with pytest.raises(CheckpointError, match=r"^vae: encoder\.mid_block\S+ holds NaN or infinity"):
+        _load(checkpoint)
+
+
+def test_the_largest_finite_weights_are_read(checkpoint: Path) -> None:
+    _change(checkpoint / VAE, lambda t: t["decoder.conv_in.bias"].fill(np.finfo(np.float16).max))
+    _load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "reason"),
+    [
+        ("model.diffusion_model.", "looks like a checkpoint in the original format of one file"),
+        ("lora_unet_", "looks like a LoRA"),
+        ("other.", "has none of its weights: it is of another network"),
+    ],
+)
+def test_the_error_says_what_kind_of_file_it_is_and_lists_five_keys(
+    checkpoint: Path, prefix: str, reason: str
+) -> None:
+    def rename(tensors: Tensors) -> None:
+        for key in list(tensors):
+            tensors[prefix + key] = tensors.pop(key)
+
+    _change(checkpoint / UNET, rename)
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        _load(checkpoint)
+    _, *listed = str(caught.value).splitlines()
+    assert len(listed) == 6
+    assert listed[-1].startswith("  and ")
+
+
 def test_an_autoencoder_without_its_encoder_is_refused(checkpoint: Path) -> None:
     def strip(tensors: Tensors) -> None:
         for key in [key for key in tensors if key.startswith(("encoder.", "quant_conv."))]:
@@ -104,13 +152,17 @@ def test_an_unknown_key_is_refused(checkpoint: Path) -> None:
 def test_a_config_that_does_not_match_the_weights_is_refused(checkpoint: Path) -> None:
     config = checkpoint / "unet" / "config.json"
     config.write_text(config.read_text().replace('"layers_per_block": 1', '"layers_per_block": 2'))
-    with pytest.raises(CheckpointError, match=r"unet: down_blocks\.0\.resnets\.1\.\S+ is missing"):
+    with pytest.raises(
+        CheckpointError, match=r"^100 weights .* unet/config\.json and the file .* different"
+    ):
         _load(checkpoint)
 
 
 def _network(name: str, config: Json) -> Any:
     if name.startswith("text_encoder"):
-        return abstract_network(ClipText, ClipTextConfig.from_json(config))
+        is_projected = config.get("architectures") == ["CLIPTextModelWithProjection"]
+        text = ClipTextConfig.from_json(config, is_projected=is_projected)
+        return abstract_network(ClipText, text)
     if name == "safety_checker":
         return abstract_network(SafetyChecker, SafetyConfig.from_json(config, {}))
     if name == "unet":

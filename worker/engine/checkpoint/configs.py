@@ -1,16 +1,19 @@
 """Read the configs of a checkpoint.
 
-The input is a folder in diffusers' layout, the output the configs of its networks. Each config is
+The input is the files of a checkpoint, the output the configs of its networks. Each config is
 checked alone, then against the others. This module reads no weights.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.tensor_files import network_folders, read_json
+from imagefleet.shared.errors import CheckpointError, ConfigurationError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
+from imagefleet.worker.engine.checkpoint.pipeline_index import (
+    CLIP_TEXT_PROJECTED,
+    Family,
+    PipelineIndex,
+)
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.models.clip_text import ClipTextConfig
 from imagefleet.worker.engine.models.safety import SafetyConfig
@@ -18,29 +21,15 @@ from imagefleet.worker.engine.models.unet_config import UNetConfig
 from imagefleet.worker.engine.models.vae import VaeConfig
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """A diffusers pipeline class that this engine runs, with the folders of its parts."""
-
-    text_encoders: tuple[str, ...]
-    tokenizers: tuple[str, ...]
-    guidance_scale: float
-    """The default of this pipeline in diffusers."""
-
-
-FAMILIES: Final[Mapping[str, Family]] = {
-    "StableDiffusionPipeline": Family(
-        text_encoders=("text_encoder",),
-        tokenizers=("tokenizer",),
-        guidance_scale=7.5,
-    ),
-    "StableDiffusionXLPipeline": Family(
-        text_encoders=("text_encoder", "text_encoder_2"),
-        tokenizers=("tokenizer", "tokenizer_2"),
-        guidance_scale=5.0,
-    ),
+_SCHEDULER: Final = "scheduler/scheduler_config.json"
+_OTHER_UNETS: Final = {
+    5: "depth-to-image",
+    7: "an upscaler",
+    8: "instruct-pix2pix",
+    9: "inpainting",
 }
+"""Kinds of UNet by their input channels, where latents have four. Each gets further images beside
+the latents. An ordinary checkpoint can inpaint, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,53 +44,70 @@ class Configs:
     safety: SafetyConfig | None
     """None if the checkpoint has no safety checker, or the caller turned it off."""
     force_zeros_for_empty_prompt: bool
-    """Whether the states of an empty negative prompt are zeros (model_index.json, SDXL)."""
+    """Whether the states of the negative prompt are zeros if none is given (SDXL)."""
 
     @classmethod
-    def read(cls, folder: Path, *, safety_checker: bool = True) -> Self:
-        """Read and check the configs in `folder`.
+    def read(cls, files: CheckpointFiles, *, safety_checker: bool = True) -> Self:
+        """Read and check the configs in `files`.
 
         Args:
-            folder: A folder with a model_index.json.
+            files: The files of a checkpoint.
             safety_checker: Whether to read the safety checker, if the checkpoint has one.
 
         Raises:
             CheckpointError: A file is missing, is of an unsupported pipeline, or contradicts
                 another file.
         """
-        index = read_json(folder / "model_index.json")
-        family = _family(index)
+        index = PipelineIndex.from_json(files.read_json(INDEX))
+        family = index.family
         configs = cls(
             family=family,
             text_encoders=tuple(
                 ClipTextConfig.from_json(
-                    read_json(folder / name / "config.json"), file=f"{name}/config.json"
+                    files.read_json(f"{name}/config.json"),
+                    file=f"{name}/config.json",
+                    is_projected=class_name == CLIP_TEXT_PROJECTED,
                 )
-                for name in family.text_encoders
+                for name, class_name in zip(
+                    family.text_encoders, index.text_encoder_classes, strict=True
+                )
             ),
-            unet=UNetConfig.from_json(read_json(folder / "unet" / "config.json")),
-            vae=VaeConfig.from_json(read_json(folder / "vae" / "config.json")),
+            unet=UNetConfig.from_json(
+                files.read_json("unet/config.json"), old_sample_size=family.old_sample_size
+            ),
+            vae=VaeConfig.from_json(files.read_json("vae/config.json")),
             noise=NoiseSchedule.from_json(
-                read_json(folder / "scheduler" / "scheduler_config.json")
+                {**files.read_json(_SCHEDULER), **family.scheduler_fields}, index.scheduler_class
             ),
-            safety=_safety(folder, index) if safety_checker else None,
-            force_zeros_for_empty_prompt=bool(index.get("force_zeros_for_empty_prompt", False)),
+            safety=_safety(files) if safety_checker and index.has_safety_checker else None,
+            force_zeros_for_empty_prompt=index.force_zeros_for_empty_prompt,
         )
+        configs._require_known_input()
         configs._require_consistent()
         return configs
+
+    def _require_known_input(self) -> None:
+        """Raise CheckpointError if the UNet gets more than latents."""
+        channels = self.unet.in_channels
+        if channels != self.vae.latent_channels and channels in _OTHER_UNETS:
+            raise CheckpointError(
+                f"unet/config.json: in_channels={channels} is the UNet of "
+                f"{_OTHER_UNETS[channels]}, which gets further images as input; this engine runs "
+                f"UNets with in_channels={self.vae.latent_channels}, which can inpaint as well"
+            )
 
     def _require_consistent(self) -> None:
         latent = self.vae.latent_channels
         text = sum(config.hidden_size for config in self.text_encoders)
-        lengths = {config.max_position_embeddings for config in self.text_encoders}
         text_time = self.unet.text_time
-        pooled = self.text_encoders[-1].projection_dim if len(self.text_encoders) > 1 else None
+        pooled = self._pooled_width if len(self.text_encoders) > 1 else None
+        last = self.text_encoders[-1].projection_dim if len(self.text_encoders) > 1 else None
         for fields, one, other in (
             ("UNet in_channels, autoencoder latent_channels", self.unet.in_channels, latent),
             ("UNet out_channels, autoencoder latent_channels", self.unet.out_channels, latent),
             ("UNet cross_attention_dim, text hidden_size", self.unet.cross_attention_dim, text),
             ("UNet pooled text, text projection_dim", text_time and text_time.pooled, pooled),
-            ("text max_position_embeddings", min(lengths), max(lengths)),
+            ("projection_dim of the text encoders", pooled, last),
         ):
             if one != other:
                 raise CheckpointError(
@@ -110,36 +116,34 @@ class Configs:
                 )
 
     @property
+    def _pooled_width(self) -> int | None:
+        """The width of the pooled state, which is that of the first encoder with a projection."""
+        widths = [config.projection_dim for config in self.text_encoders if config.is_projected]
+        return widths[0] if widths else None
+
+    @property
     def shape_multiple(self) -> int:
         """Pixels of which height and width must be multiples."""
         return self.vae.downsampling * self.unet.downsampling
 
     @property
     def native_shape(self) -> Shape:
-        """The shape at which the model was trained."""
-        side = self.unet.sample_size * self.vae.downsampling
-        return Shape(height=side, width=side)
+        """The shape at which the model was trained.
 
-
-def _safety(folder: Path, index: Mapping[str, Any]) -> SafetyConfig | None:
-    if "safety_checker" not in network_folders(index):
-        return None
-    return SafetyConfig.from_json(
-        read_json(folder / "safety_checker" / "config.json"),
-        read_json(folder / "feature_extractor" / "preprocessor_config.json"),
-    )
-
-
-def _family(index: Mapping[str, Any]) -> Family:
-    name = str(index.get("_class_name"))
-    if (family := FAMILIES.get(name)) is None:
-        raise CheckpointError(
-            f"model_index.json: _class_name is {name!r}; this engine runs {' and '.join(FAMILIES)}"
-        )
-    for part in (*family.text_encoders, *family.tokenizers, "unet", "vae", "scheduler"):
-        if not (index.get(part) or [None])[0]:
-            raise CheckpointError(
-                f"model_index.json: {part} is missing, which a {name} needs; "
-                "save the whole pipeline with diffusers"
+        Raises:
+            ConfigurationError: The checkpoint does not say.
+        """
+        if self.unet.sample_size is None:
+            raise ConfigurationError(
+                "unet/config.json: sample_size is null, so the model has no native size; "
+                "set IMAGEFLEET_SHAPES, for example to 512x512"
             )
-    return family
+        height, width = (side * self.vae.downsampling for side in self.unet.sample_size)
+        return Shape(height=height, width=width)
+
+
+def _safety(files: CheckpointFiles) -> SafetyConfig:
+    return SafetyConfig.from_json(
+        files.read_json("safety_checker/config.json"),
+        files.read_json("feature_extractor/preprocessor_config.json"),
+    )

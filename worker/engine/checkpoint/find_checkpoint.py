@@ -7,16 +7,22 @@ only the files that this engine reads: no pickles, and no second copy of the sam
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import imagefleet.worker
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.tensor_files import (
-    WEIGHTS,
+from imagefleet.worker.engine.checkpoint.checkpoint_files import (
+    FULL,
+    HALF,
+    INDEX,
+    NETWORKS,
+    has_weights,
     network_folders,
     read_json,
-    weight_files,
+    shard_names,
+    weight_names,
 )
 
 log = logging.getLogger(__name__)
@@ -27,14 +33,15 @@ _HUB_NAME: Final = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-][\
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 _METADATA_PATTERNS: Final = (
-    "model_index.json",
+    INDEX,
     "imagefleet.json",
     "scheduler/scheduler_config.json",
     "feature_extractor/preprocessor_config.json",
     "tokenizer/*",
     "tokenizer_2/*",
+    *(f"{network}/config.json" for network in NETWORKS),
+    *(f"{network}/*.safetensors.index*.json" for network in NETWORKS),
 )
-_FP16: Final = ".fp16"
 
 
 def find_checkpoint(model: str) -> Path:
@@ -58,7 +65,7 @@ def find_checkpoint(model: str) -> Path:
                 "set IMAGEFLEET_MODEL=%s@%s",
                 *(model, hub["id"], folder.name),
             )
-    if not (folder / "model_index.json").is_file():
+    if not (folder / INDEX).is_file():
         fault = "has no model_index.json" if folder.is_dir() else "is not a folder"
         raise CheckpointError(
             f"model {model!r}: {folder} {fault}; give `shapes`, a folder in diffusers' layout, "
@@ -67,45 +74,53 @@ def find_checkpoint(model: str) -> Path:
     return folder
 
 
-def announced_name(model: str, folder: Path) -> str:
-    """Return the model's name for producers: `shapes`, the Hub id without its revision, or the
-    folder's name."""
-    if model in BUNDLED:
-        return model
-    is_folder = Path(model).expanduser().resolve() == folder.resolve()
-    return folder.resolve().name if is_folder else model.partition("@")[0]
+@dataclass(frozen=True, kw_only=True)
+class ModelIdentity:
+    """How a model is called."""
+
+    name: str
+    """Its name for producers: `shapes`, the Hub id without its revision, or the folder's name."""
+    source: str | None
+    """The Hub id with the commit that was loaded, `org/name@commit`. None if it is not from the
+    Hub, and so has no commit."""
+
+    @classmethod
+    def of(cls, model: str, folder: Path) -> Self:
+        """Return the identity of the model in `folder`, which `find_checkpoint(model)` returned."""
+        if model in BUNDLED:
+            return cls(name=model, source=None)
+        if Path(model).expanduser().resolve() == folder.resolve():
+            return cls(name=folder.resolve().name, source=None)
+        name = model.partition("@")[0]
+        return cls(name=name, source=f"{name}@{folder.name}")  # the Hub names folders by commit
 
 
 def _download(repository: str, revision: str | None) -> Path:
     folder = _snapshot(repository, revision, _METADATA_PATTERNS)
-    if not (folder / "model_index.json").is_file():
+    if not (folder / INDEX).is_file():
         return folder
-    networks = network_folders(read_json(folder / "model_index.json"))
-    _snapshot(repository, revision, _weight_patterns(networks, variant=""))
-    if incomplete := [network for network in networks if not _has_weights(folder / network)]:
-        _snapshot(repository, revision, _weight_patterns(incomplete, variant=_FP16))
+    networks = network_folders(read_json(folder / INDEX))
+    for variant in (FULL, HALF):
+        patterns = [name for each in networks for name in _weight_patterns(folder, each, variant)]
+        _snapshot(repository, folder.name, patterns)  # the commit, so that no file is newer
+        if all(has_weights(folder / network, FULL) for network in networks):
+            break
     return folder
 
 
-def _weight_patterns(networks: Sequence[str], variant: str) -> list[str]:
-    """Return patterns of config and weight files, with either place of the variant's suffix."""
-    names = [
-        pattern
-        for name in WEIGHTS
-        for pattern in (
-            f"{name}{variant}.safetensors",
-            f"{name}{variant}-?????-of-?????.safetensors",
-            f"{name}-?????-of-?????{variant}.safetensors",
-        )
-    ]
-    return [f"{network}/{name}" for network in networks for name in ("config.json", *names)]
+def _weight_patterns(folder: Path, network: str, variant: str) -> list[str]:
+    """Return the names of the weight files that a network may have.
 
-
-def _has_weights(network: Path) -> bool:
-    try:
-        return bool(weight_files(network))
-    except CheckpointError:
-        return False
+    The indexes of its shards are in `folder` already, if it has any.
+    """
+    names: list[str] = []
+    for name in weight_names(network, variant):
+        if not name.endswith(".json"):
+            names.append(name)
+        elif (index := folder / network / name).is_file():
+            names += shard_names(index)
+            break
+    return [f"{network}/{name}" for name in names]
 
 
 def _snapshot(repository: str, revision: str | None, patterns: Sequence[str]) -> Path:

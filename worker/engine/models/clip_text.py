@@ -16,8 +16,6 @@ from imagefleet.worker.engine.models.blocks import embedding, layer_norm, linear
 from imagefleet.worker.engine.models.clip import ACTIVATIONS, EncoderLayer
 from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
 
-_WITHOUT_PROJECTION: Final = ["CLIPTextModel"]
-_WITH_PROJECTION: Final = ["CLIPTextModelWithProjection"]
 _LEGACY_EOS_TOKEN_ID: Final = 2
 """The `eos_token_id` in configs older than transformers 4.31. It is wrong: in those models the end
 token is the one with the highest id."""
@@ -36,23 +34,34 @@ class ClipTextConfig:
     hidden_act: str
     layer_norm_eps: float
     eos_token_id: int
-    projection_dim: int | None
-    """Width of the pooled state. None if the encoder has no projection."""
+    projection_dim: int
+    """Width of the pooled state."""
+    is_projected: bool
+    """Whether the encoder has a projection, and so a pooled state."""
 
     @classmethod
-    def from_json(cls, config: Json, file: str = "text_encoder/config.json") -> Self:
-        """Read the config; errors name `file`.
+    def from_json(
+        cls, config: Json, file: str = "text_encoder/config.json", *, is_projected: bool = False
+    ) -> Self:
+        """Read the config.
+
+        Args:
+            config: The parsed JSON.
+            file: The name of the file in errors.
+            is_projected: Whether model_index.json has the class with a projection. As in diffusers,
+                `architectures` in this config has no effect.
 
         Raises:
             CheckpointError: Fields are missing or unsupported.
         """
         fields = ConfigReader(file, config)
         fields.choice("model_type", "clip_text_model", ("clip_text_model",))
-        architecture = fields.choice(
-            "architectures", _WITHOUT_PROJECTION, (_WITHOUT_PROJECTION, _WITH_PROJECTION)
+        fields.require(
+            use_attention_mask=False, transformers_weights=None, quantization_config=None
         )
-        projected, hidden = fields.count("projection_dim", 512), fields.count("hidden_size", 512)
+        hidden = fields.count("hidden_size", 512)
         fields.ignore(
+            "architectures",
             *("attention_dropout", "dropout", "initializer_factor", "initializer_range", "dtype"),
             *("torch_dtype", "bos_token_id", "pad_token_id", "transformers_version"),
         )
@@ -66,7 +75,8 @@ class ClipTextConfig:
             hidden_act=fields.choice("hidden_act", "quick_gelu", tuple(ACTIVATIONS)),
             layer_norm_eps=fields.number("layer_norm_eps", 1e-5, above=0),
             eos_token_id=fields.count("eos_token_id", 49407, minimum=0),
-            projection_dim=projected if architecture == _WITH_PROJECTION else None,
+            projection_dim=fields.count("projection_dim", 512),
+            is_projected=is_projected,
         )
         fields.finish()
         return checked
@@ -79,17 +89,16 @@ class TextStates(NamedTuple):
     """`[b, n, hidden_size]`, after the final norm."""
     penultimate_hidden_state: jax.Array
     """`[b, n, hidden_size]`: the input of the last layer, without the final norm."""
-    end_position: jax.Array
-    """int32 `[b]`: position of the first end token. It is 1 if the prompt is empty."""
     pooled: jax.Array | None
-    """`[b, projection_dim]`: the projected last hidden state of that token."""
+    """`[b, projection_dim]`: the projected last hidden state of the first end token. None if the
+    encoder has no projection."""
 
 
 class ClipText(nnx.Module):
     """transformers' CLIPTextModel and CLIPTextModelWithProjection."""
 
     def __init__(self, config: ClipTextConfig) -> None:
-        width, projected = config.hidden_size, config.projection_dim
+        width = config.hidden_size
         self.config = config
         self.token_embedding = embedding(config.vocab_size, width)
         self.position_embedding = embedding(config.max_position_embeddings, width)
@@ -97,7 +106,9 @@ class ClipText(nnx.Module):
             EncoderLayer(config, causal=True) for _ in range(config.num_hidden_layers)
         )
         self.final_layer_norm = layer_norm(width, config.layer_norm_eps)
-        self.text_projection = linear(width, projected, use_bias=False) if projected else None
+        self.text_projection = (
+            linear(width, config.projection_dim, use_bias=False) if config.is_projected else None
+        )
 
     def __call__(self, tokens: jax.Array) -> TextStates:
         """Encode `tokens [b, n]`, int32."""
@@ -107,14 +118,14 @@ class ClipText(nnx.Module):
         for layer in self.layers:
             penultimate_hidden_state, x = x, layer(x)
         last_hidden_state = self.final_layer_norm(x)
-        end_position = self._end_position(tokens)
         pooled = None
         if self.text_projection is not None:
-            index = end_position[:, None, None]
+            index = self._end_position(tokens)[:, None, None]
             end_state = jnp.take_along_axis(last_hidden_state, index, axis=1)[:, 0]  # [b, hidden]
             pooled = self.text_projection(end_state)
-        return TextStates(last_hidden_state, penultimate_hidden_state, end_position, pooled)
+        return TextStates(last_hidden_state, penultimate_hidden_state, pooled)
 
     def _end_position(self, tokens: jax.Array) -> jax.Array:
+        """Return the position of the first end token, int32 `[b]`."""
         end = self.config.eos_token_id
         return jnp.argmax(tokens if end == _LEGACY_EOS_TOKEN_ID else tokens == end, axis=1)

@@ -14,6 +14,8 @@ from imagefleet.shared.errors import CheckpointError
 log = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
+SILU_NAMES: Final = ("silu", "swish")
+"""The names of SiLU in diffusers (Elfwing et al. 2017; Ramachandran et al. 2017)."""
 _MISSING: Final = object()
 
 
@@ -93,11 +95,8 @@ class ConfigReader:
         return None
 
     def count(self, name: str, default: object = _MISSING, *, minimum: int = 1) -> int:
-        """Return a whole number of at least `minimum`.
-
-        For any other value, add an error and return `minimum`.
-        """
-        return self._checked_count(name, self.get(name, default), minimum)
+        """Return a whole number of at least `minimum`. See `checked_count`."""
+        return self.checked_count(name, self.get(name, default), minimum)
 
     def counts(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
         """Return a list of whole numbers of at least 1."""
@@ -105,15 +104,17 @@ class ConfigReader:
         if not isinstance(values, list | tuple) or not values:
             self.add_error(f"{name}={values!r} is not a list of whole numbers")
             return (1,)
-        return tuple(self._checked_count(name, value) for value in values)
+        return tuple(self.checked_count(name, value) for value in values)
 
-    def per_level(self, name: str, default: object, levels: int) -> tuple[int, ...]:
+    def per_level(
+        self, name: str, default: object, levels: int, *, minimum: int = 1
+    ) -> tuple[int, ...]:
         """Return a count per resolution level; the field holds one for all, or one per level."""
         value = self.get(name, default)
         values = tuple(value) if isinstance(value, list | tuple) else (value,) * levels
         if len(values) != levels:
             self.add_error(f"{name} has {len(values)} entries for {levels} levels")
-        return tuple(self._checked_count(name, value) for value in values)
+        return tuple(self.checked_count(name, value, minimum) for value in values)
 
     def divisor(self, name: str, default: int, *, of: tuple[int, ...]) -> int:
         """Return a count that divides every number in `of`."""
@@ -122,7 +123,11 @@ class ConfigReader:
             self.add_error(f"{name}={value} does not divide all of {list(of)}")
         return value
 
-    def _checked_count(self, name: str, value: object, minimum: int = 1) -> int:
+    def checked_count(self, name: str, value: object, minimum: int = 1) -> int:
+        """Return `value` if it is a whole number of at least `minimum`.
+
+        For any other value, add an error and return `minimum`.
+        """
         if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
             return value
         if value is None:

@@ -3,16 +3,22 @@
 The input is the parsed JSON, the output a `UNetConfig`. An error lists every unsupported field.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
+from imagefleet.worker.engine.models.config_reader import SILU_NAMES, ConfigReader, Json
 
 _HAS_ATTENTION: Final = {
     "DownBlock2D": False,
     "CrossAttnDownBlock2D": True,
     "UpBlock2D": False,
     "CrossAttnUpBlock2D": True,
+}
+
+_DEFAULT_BLOCKS: Final = {
+    "down_block_types": (*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", *["CrossAttnUpBlock2D"] * 3),
 }
 
 _TIME_IDS: Final = 6
@@ -23,7 +29,8 @@ _TIME_IDS: Final = 6
 class UNetConfig:
     """`unet/config.json`. Tuples have an entry per resolution level, the finest level first."""
 
-    sample_size: int
+    sample_size: tuple[int, int] | None
+    """Height and width of the latents at which the model was trained. None if it does not say."""
     in_channels: int
     out_channels: int
     block_out_channels: tuple[int, ...]
@@ -42,8 +49,13 @@ class UNetConfig:
     freq_shift: int
 
     @classmethod
-    def from_json(cls, config: Json) -> Self:
+    def from_json(cls, config: Json, *, old_sample_size: int | None = None) -> Self:
         """Read the config.
+
+        Args:
+            config: The parsed JSON.
+            old_sample_size: The least `sample_size` of a file that diffusers 0.8 or older wrote.
+                None: the file is right.
 
         Raises:
             CheckpointError: Fields are missing or unsupported.
@@ -51,9 +63,9 @@ class UNetConfig:
         fields = ConfigReader("unet/config.json", config)
         channels = fields.counts("block_out_channels", (320, 640, 1280, 1280))
         levels = len(channels)
-        _require_supported(fields)
+        _require_supported(fields, levels)
         checked = cls(
-            sample_size=fields.count("sample_size", 64),
+            sample_size=_sample_size(fields, old_sample_size),
             in_channels=fields.count("in_channels", 4),
             out_channels=fields.count("out_channels", 4),
             block_out_channels=channels,
@@ -61,8 +73,11 @@ class UNetConfig:
             down_has_attention=_block_attention(fields, "down_block_types", levels),
             up_has_attention=_block_attention(fields, "up_block_types", levels),
             mid_has_attention=_mid_attention(fields),
-            transformer_layers=fields.per_level("transformer_layers_per_block", 1, levels),
-            heads=_heads(fields, channels),
+            transformer_layers=fields.per_level(
+                "transformer_layers_per_block", 1, levels, minimum=0
+            ),
+            # In every published config this is the number of heads, despite its name.
+            heads=fields.per_level("attention_head_dim", 8, levels),
             cross_attention_dim=fields.count("cross_attention_dim", 1280),
             text_time=TextTimeConfig.read(fields),
             norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),
@@ -127,7 +142,7 @@ def _block_attention(fields: ConfigReader, name: str, levels: int) -> tuple[bool
     """Return whether the block of each level has attention."""
     direction = "Down" if name.startswith("down") else "Up"
     supported = tuple(block for block in _HAS_ATTENTION if direction in block)
-    blocks = fields.get(name)
+    blocks = fields.get(name, _DEFAULT_BLOCKS[name])
     if not isinstance(blocks, list | tuple) or not blocks:
         fields.add_error(f"{name}={blocks!r} is not a list of blocks")
         return (False,) * levels
@@ -144,28 +159,28 @@ def _mid_attention(fields: ConfigReader) -> bool:
     return bool(supported.get(str(block)))
 
 
-def _heads(fields: ConfigReader, channels: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of attention heads per level.
-
-    In every published config `attention_head_dim` is that number, despite its name. Only where a
-    config also has `num_attention_heads`, `attention_head_dim` is the width of a head.
-    """
-    levels = len(channels)
-    if fields.get("num_attention_heads", None) is None:
-        return fields.per_level("attention_head_dim", 8, levels)
-    heads = fields.per_level("num_attention_heads", None, levels)
-    widths = fields.per_level("attention_head_dim", 8, levels)
-    if channels != tuple(count * width for count, width in zip(heads, widths, strict=False)):
-        fields.add_error(
-            f"num_attention_heads={list(heads)} x attention_head_dim={list(widths)} "
-            f"is not block_out_channels={list(channels)}"
-        )
-    return heads
+def _sample_size(fields: ConfigReader, old_sample_size: int | None) -> tuple[int, int] | None:
+    """Return height and width of the latents; the field holds one number for both, or a pair."""
+    value = fields.get("sample_size", None)
+    if value is None:
+        return None
+    if isinstance(value, list | tuple) and len(value) == 2:
+        height, width = (fields.checked_count("sample_size", side) for side in value)
+        return height, width
+    side = fields.checked_count("sample_size", value)
+    if old_sample_size is not None and _is_older_than_0_9(fields):
+        # Its default was written into files of models that were trained at twice that size.
+        side = max(side, old_sample_size)
+    return side, side
 
 
-def _require_supported(fields: ConfigReader) -> None:
+def _is_older_than_0_9(fields: ConfigReader) -> bool:
+    version = re.match(r"(\d+)\.(\d+)", str(fields.get("_diffusers_version", "")))
+    return version is not None and (int(version[1]), int(version[2])) < (0, 9)
+
+
+def _require_supported(fields: ConfigReader, levels: int) -> None:
     fields.require(
-        act_fn="silu",
         attention_type="default",
         center_input_sample=False,
         class_embed_type=None,
@@ -177,10 +192,9 @@ def _require_supported(fields: ConfigReader) -> None:
         dual_cross_attention=False,
         encoder_hid_dim=None,
         encoder_hid_dim_type=None,
-        mid_block_only_cross_attention=None,
         mid_block_scale_factor=1,
+        num_attention_heads=None,
         num_class_embeds=None,
-        only_cross_attention=False,
         resnet_out_scale_factor=1.0,
         resnet_skip_time_act=False,
         resnet_time_scale_shift="default",
@@ -191,6 +205,12 @@ def _require_supported(fields: ConfigReader) -> None:
         time_embedding_type="positional",
         timestep_post_act=None,
     )
+    fields.choice("_use_default_values", None, (None, []))
+    fields.choice("act_fn", "silu", SILU_NAMES)
+    fields.choice("mid_block_only_cross_attention", None, (None, False))
+    only_cross = fields.get("only_cross_attention", False)
+    if only_cross is not False and only_cross != [False] * levels:
+        fields.add_error(f"only_cross_attention={only_cross!r} (supported: False, at every level)")
     # Linear and 1x1 convolutional projections compute the same over channels-last maps, and
     # attention scores are always float32 here.
     fields.ignore("use_linear_projection", "upcast_attention", "dropout")

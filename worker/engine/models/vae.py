@@ -13,7 +13,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.attention import attention
 from imagefleet.worker.engine.models.blocks import GroupNorm, ResnetBlock, Upsample, conv, linear
-from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
+from imagefleet.worker.engine.models.config_reader import SILU_NAMES, ConfigReader, Json
 
 _EPSILON: Final = 1e-6
 """Epsilon of every GroupNorm here; the UNet's resnets use 1e-5."""
@@ -44,9 +44,15 @@ class VaeConfig:
         fields = ConfigReader("vae/config.json", config)
         channels = fields.counts("block_out_channels", (64,))
         levels = len(channels)
-        fields.require(act_fn="silu", shift_factor=None, latents_mean=None, latents_std=None)
-        fields.choice("down_block_types", None, (["DownEncoderBlock2D"] * levels,))
-        fields.choice("up_block_types", None, (["UpDecoderBlock2D"] * levels,))
+        fields.require(latents_mean=None, latents_std=None)
+        fields.choice("_use_default_values", None, (None, []))
+        fields.choice("act_fn", "silu", SILU_NAMES)
+        fields.choice("shift_factor", None, (None, 0.0))
+        for name, block in (
+            ("down_block_types", "DownEncoderBlock2D"),
+            ("up_block_types", "UpDecoderBlock2D"),
+        ):
+            fields.choice(name, [block], ([block] * levels,))
         fields.ignore("sample_size", "force_upcast")
         checked = cls(
             in_channels=fields.choice("in_channels", 3, (3,)),

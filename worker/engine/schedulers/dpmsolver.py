@@ -37,11 +37,11 @@ def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     rows = []
     for index in range(skipped, len(timesteps)):
         start, end = levels[index], levels[index + 1]
-        first_order = index == skipped or schedule.dpm.solver_order == 1
+        first_order = index == skipped or _options(schedule).solver_order == 1
         if index == len(timesteps) - 1:
             first_order |= _ends_in_first_order(schedule, len(timesteps))
         previous = None if first_order else levels[index - 1]
-        keep, lags, fresh = _coefficients(schedule.dpm, previous, start, end)
+        keep, lags, fresh = _coefficients(_options(schedule), previous, start, end)
         to_h = x0_from_output(schedule.prediction_type, start)
         rows.append(make_row(timesteps[index], keep=keep, lags=lags, to_h=to_h, fresh=fresh))
     return make_table(rows, levels[skipped:-1], schedule.prediction_type)
@@ -78,9 +78,20 @@ def _coefficients(
     return keep, (gain + slope, -slope), fresh
 
 
+def _options(schedule: NoiseSchedule) -> DpmOptions:
+    """Return the options.
+
+    Raises:
+        ValueError: The registry does not offer this scheduler with this schedule.
+    """
+    if schedule.dpm is None:
+        raise ValueError("DPM-Solver++ is not supported with the options of this schedule")
+    return schedule.dpm
+
+
 def _ends_in_first_order(schedule: NoiseSchedule, steps: int) -> bool:
-    few = schedule.dpm.lower_order_final and steps < _FEW_STEPS
-    return schedule.dpm.euler_at_final or few or schedule.final_sigmas_type == "zero"
+    few = _options(schedule).lower_order_final and steps < _FEW_STEPS
+    return _options(schedule).euler_at_final or few or schedule.final_sigmas_type == "zero"
 
 
 def _timesteps_and_ratios(schedule: NoiseSchedule, steps: int) -> tuple[Floats, Floats]:
@@ -103,7 +114,9 @@ def _timesteps(schedule: NoiseSchedule, steps: int) -> Floats:
     """
     train = schedule.num_train_timesteps
     # -log(ratio) is lambda of the paper. Timesteps with lambda below the bound are left out.
-    clipped = int((-np.log(training_ratios(schedule)) < schedule.dpm.lambda_min_clipped).sum())
+    clipped = int(
+        (-np.log(training_ratios(schedule)) < _options(schedule).lambda_min_clipped).sum()
+    )
     last = train - clipped
     spacing = schedule.timestep_spacing or "linspace"
     if spacing == "linspace":

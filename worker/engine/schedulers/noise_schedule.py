@@ -20,19 +20,24 @@ Floats = NDArray[np.float64]
 PREDICTIONS: Final = ("epsilon", "v_prediction", "sample")
 SPACINGS: Final = ("leading", "trailing", "linspace")
 
-_SUPPORTED_CLASSES: Final = (
+_KNOWN_CLASSES: Final = (
     "DDIMScheduler",
     "DDPMScheduler",
+    "DEISMultistepScheduler",
     "DPMSolverMultistepScheduler",
+    "DPMSolverSDEScheduler",
     "EulerAncestralDiscreteScheduler",
     "EulerDiscreteScheduler",
     "HeunDiscreteScheduler",
+    "KDPM2AncestralDiscreteScheduler",
+    "KDPM2DiscreteScheduler",
     "LCMScheduler",
     "LMSDiscreteScheduler",
     "PNDMScheduler",
     "UniPCMultistepScheduler",
 )
-"""diffusers' schedulers that share these betas: a model made for one runs with all others."""
+"""diffusers' schedulers that share these betas: a model made for one runs with all others. The
+registry says which of them this engine has."""
 _DPM: Final = "DPMSolverMultistepScheduler"
 _LCM_BETAS: Final = ("scaled_linear", 0.00085, 0.012)
 """Defaults of LCMScheduler; the other classes default to linear betas."""
@@ -44,9 +49,18 @@ _FIXED_VARIANCES: Final = ("fixed_small", "fixed_small_log", "fixed_large", "fix
 may stand in the file. A learned variance would be half of the model's output."""
 
 
+_DPM_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
+    "solver_order": (2, 1),
+    "solver_type": ("midpoint", "heun", "logrho", "bh1", "bh2"),
+    "algorithm_type": ("dpmsolver++", "sde-dpmsolver++", "deis"),
+}
+"""Supported values of DPM-Solver++'s options, the default first. As in diffusers, the types of DEIS
+and UniPC stand for the defaults."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DpmOptions:
-    """Options that only the config of a DPMSolverMultistepScheduler may set."""
+    """Options of DPM-Solver++. diffusers takes them from the file of any scheduler."""
 
     solver_order: int = 2
     solver_type: str = "midpoint"
@@ -56,12 +70,21 @@ class DpmOptions:
     lambda_min_clipped: float = -math.inf
 
     @classmethod
-    def read(cls, fields: ConfigReader) -> Self:
-        algorithms = ("dpmsolver++", "sde-dpmsolver++")
+    def read(cls, fields: ConfigReader, *, is_own: bool) -> Self | None:
+        """Return the options.
+
+        None: the file is of another scheduler (`is_own` is false), and with its options
+        DPM-Solver++ is not supported.
+        """
+        values = {name: fields.get(name, allowed[0]) for name, allowed in _DPM_VALUES.items()}
+        if not is_own and any(values[name] not in _DPM_VALUES[name] for name in values):
+            return None
+        for name, value in values.items():
+            fields.require_one_of(name, value, _DPM_VALUES[name])
         return cls(
-            solver_order=fields.choice("solver_order", 2, (1, 2)),
-            solver_type=fields.choice("solver_type", "midpoint", ("midpoint", "heun")),
-            stochastic=fields.choice("algorithm_type", algorithms[0], algorithms) == algorithms[1],
+            solver_order=values["solver_order"],
+            solver_type="heun" if values["solver_type"] == "heun" else "midpoint",
+            stochastic=values["algorithm_type"] == "sde-dpmsolver++",
             lower_order_final=fields.flag("lower_order_final", True),
             euler_at_final=fields.flag("euler_at_final", False),
             lambda_min_clipped=fields.number("lambda_min_clipped", -math.inf),
@@ -93,6 +116,7 @@ class NoiseSchedule:
     """`scheduler_config.json`. None: the file has no value, and the schedulers' defaults differ."""
 
     class_name: str
+    """In model_index.json."""
     num_train_timesteps: int
     beta_schedule: str
     beta_start: float
@@ -110,26 +134,36 @@ class NoiseSchedule:
     final_sigmas_type: str
     """Noise level after the last step of Euler and DPM-Solver++: `zero` or `sigma_min`, the lowest
     level of training."""
-    dpm: DpmOptions
+    dpm: DpmOptions | None
+    """None: DPM-Solver++ is not supported."""
     lcm: LcmOptions
 
     @classmethod
-    def from_json(cls, config: Mapping[str, Any]) -> Self:
+    def from_json(cls, config: Mapping[str, Any], class_name: str) -> Self:
         """Read the config.
+
+        Args:
+            config: The parsed JSON.
+            class_name: The scheduler's class in model_index.json. As in diffusers, `_class_name` in
+                the config has no effect.
 
         Raises:
             CheckpointError: Fields are missing or unsupported.
         """
+        if class_name not in _KNOWN_CLASSES:
+            raise CheckpointError(
+                f"model_index.json: scheduler is {class_name!r}; "
+                f"this engine knows {', '.join(_KNOWN_CLASSES)}"
+            )
         fields = ConfigReader("scheduler/scheduler_config.json", config)
-        schedule = cls._read(fields)
+        schedule = cls._read(fields, class_name)
         fields.ignore(*config)  # the other fields are options of single schedulers
         fields.finish()
         schedule._require_valid_betas()
         return schedule
 
     @classmethod
-    def _read(cls, fields: ConfigReader) -> Self:
-        name = fields.choice("_class_name", "DDIMScheduler", _SUPPORTED_CLASSES)
+    def _read(cls, fields: ConfigReader, name: str) -> Self:
         _require_supported(fields, name)
         count = fields.count("num_train_timesteps", 1000)
         curve, first, last = _LCM_BETAS if name == "LCMScheduler" else ("linear", 1e-4, 0.02)
@@ -150,7 +184,7 @@ class NoiseSchedule:
             clip_bound=bound if clip_sample else math.inf,
             use_karras_sigmas=fields.flag("use_karras_sigmas", False),
             final_sigmas_type=fields.choice("final_sigmas_type", "zero", ("zero", "sigma_min")),
-            dpm=DpmOptions.read(fields) if name == _DPM else DpmOptions(),
+            dpm=DpmOptions.read(fields, is_own=name == _DPM),
             lcm=LcmOptions.read(fields, count),
         )
 
@@ -217,6 +251,7 @@ def _require_supported(fields: ConfigReader, class_name: str) -> None:
         sigma_min=None,
         sigma_max=None,
     )
+    fields.choice("_use_default_values", None, (None, []))
 
 
 def _zero_terminal_snr(alphas_cumprod: NDArray[np.float32]) -> NDArray[np.float32]:

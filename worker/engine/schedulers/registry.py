@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.schedulers.coefficients import Table
 from imagefleet.worker.engine.schedulers.ddim import ddim
 from imagefleet.worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
@@ -26,6 +26,7 @@ SCHEDULERS: Final[Mapping[str, Scheduler]] = {
 }
 
 _NAME_BY_CLASS: Final = {
+    "DDIMScheduler": "ddim",
     "EulerAncestralDiscreteScheduler": "euler_ancestral",
     "EulerDiscreteScheduler": "euler",
     "LCMScheduler": "lcm",
@@ -44,21 +45,40 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
         unsupported |= {"pndm", "euler_ancestral"}  # diffusers does not define them either
     if schedule.rescale_betas_zero_snr:
         unsupported.add("pndm")  # it divides by alpha, which is 0 at the last timestep
+    if schedule.dpm is None:
+        unsupported |= {"dpmsolver++", "dpmsolver++_karras"}
     return tuple(name for name in SCHEDULERS if name not in unsupported)
 
 
-def default(schedule: NoiseSchedule) -> str:
-    """Return the name of the checkpoint's own scheduler if it is supported, else `ddim`.
+def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
+    """Return the name of the scheduler of jobs that name none.
+
+    Args:
+        schedule: The checkpoint's.
+        chosen: The host's choice. None: the scheduler of the checkpoint.
 
     Raises:
-        CheckpointError: The checkpoint's own scheduler is not defined for its prediction type or
-            its betas.
+        ConfigurationError: The chosen scheduler does not exist, or cannot run this model.
+        CheckpointError: None is chosen, and the checkpoint's own scheduler is not supported, or is
+            not defined for its prediction type or its betas.
     """
-    name = _NAME_BY_CLASS.get(schedule.class_name, "ddim")
-    if name not in available(schedule):
+    offered = available(schedule)
+    if chosen is not None:
+        if chosen not in offered:
+            raise ConfigurationError(
+                f"scheduler={chosen!r} cannot run this model; choose {' or '.join(offered)}"
+            )
+        return chosen
+    choice = f"set IMAGEFLEET_SCHEDULER to choose another on purpose: {', '.join(offered)}"
+    if (name := _NAME_BY_CLASS.get(schedule.class_name)) is None:
+        raise CheckpointError(
+            f"model_index.json: scheduler is {schedule.class_name!r}, which this engine does not "
+            f"have; {choice}"
+        )
+    if name not in offered:
         raise CheckpointError(
             f"scheduler/scheduler_config.json: {schedule.class_name} is not defined for "
             f"prediction_type={schedule.prediction_type!r}, "
-            f"rescale_betas_zero_snr={schedule.rescale_betas_zero_snr}; use DDIMScheduler"
+            f"rescale_betas_zero_snr={schedule.rescale_betas_zero_snr}; {choice}"
         )
     return name

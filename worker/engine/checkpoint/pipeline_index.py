@@ -1,0 +1,145 @@
+"""Read `model_index.json`: the pipeline of a checkpoint and the class of each of its parts.
+
+The input is the parsed JSON. diffusers builds every part as the class that this file names, and not
+as the one that the part's own config names, so the classes are checked here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX
+
+CLIP_TEXT: Final = "CLIPTextModel"
+CLIP_TEXT_PROJECTED: Final = "CLIPTextModelWithProjection"
+_TOKENIZERS: Final = ("CLIPTokenizer", "CLIPTokenizerFast")
+_IMAGE_PROCESSORS: Final = (
+    *("CLIPFeatureExtractor", "CLIPImageProcessor"),
+    *("CLIPImageProcessorFast", "CLIPImageProcessorPil"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A diffusers pipeline class that this engine runs, with the folders of its parts."""
+
+    text_encoders: tuple[str, ...]
+    text_encoder_classes: tuple[str, ...]
+    tokenizers: tuple[str, ...]
+    guidance_scale: float
+    """The default of this pipeline in diffusers."""
+    scheduler_fields: Mapping[str, Any]
+    """Fields of scheduler_config.json that the pipeline sets, whatever the file says."""
+    old_sample_size: int | None
+    """The least `sample_size` of a UNet saved before diffusers 0.9, whose default was wrong."""
+    zeros_by_default: bool
+    """`force_zeros_for_empty_prompt` if model_index.json does not say."""
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "StableDiffusionPipeline": Family(
+        text_encoders=("text_encoder",),
+        text_encoder_classes=(CLIP_TEXT,),
+        tokenizers=("tokenizer",),
+        guidance_scale=7.5,
+        scheduler_fields={"steps_offset": 1, "clip_sample": False},
+        old_sample_size=64,
+        zeros_by_default=False,
+    ),
+    "StableDiffusionXLPipeline": Family(
+        text_encoders=("text_encoder", "text_encoder_2"),
+        text_encoder_classes=(CLIP_TEXT, CLIP_TEXT_PROJECTED),
+        tokenizers=("tokenizer", "tokenizer_2"),
+        guidance_scale=5.0,
+        scheduler_fields={},
+        old_sample_size=None,
+        zeros_by_default=True,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineIndex:
+    """`model_index.json`."""
+
+    family: Family
+    text_encoder_classes: tuple[str, ...]
+    """By text encoder: `CLIP_TEXT` or `CLIP_TEXT_PROJECTED`."""
+    scheduler_class: str
+    has_safety_checker: bool
+    force_zeros_for_empty_prompt: bool
+    """Whether the states of the negative prompt are zeros if none is given (SDXL)."""
+
+    @classmethod
+    def from_json(cls, index: Mapping[str, Any]) -> Self:
+        """Read the file.
+
+        Raises:
+            CheckpointError: It names a pipeline or a class that this engine does not run.
+        """
+        name = str(index.get("_class_name"))
+        if (family := FAMILIES.get(name)) is None:
+            raise CheckpointError(
+                f"{INDEX}: _class_name is {name!r}; this engine runs {' and '.join(FAMILIES)}"
+            )
+        parts = _Parts(index, name)
+        for folder in family.tokenizers:
+            parts.require(folder, "transformers", _TOKENIZERS)
+        parts.require("unet", "diffusers", ("UNet2DConditionModel",))
+        parts.require("vae", "diffusers", ("AutoencoderKL",))
+        has_safety_checker = parts.has("safety_checker")
+        if has_safety_checker:
+            parts.require("safety_checker", "stable_diffusion", ("StableDiffusionSafetyChecker",))
+            parts.require("feature_extractor", "transformers", _IMAGE_PROCESSORS)
+        if index.get("add_watermarker"):
+            raise CheckpointError(
+                f"{INDEX}: add_watermarker is {index['add_watermarker']!r}, but this engine adds "
+                "no watermark to the pixels; set it to false if the model's licence allows that"
+            )
+        return cls(
+            family=family,
+            text_encoder_classes=tuple(
+                parts.require(folder, "transformers", family.text_encoder_classes)
+                for folder in family.text_encoders
+            ),
+            scheduler_class=parts.require("scheduler", "diffusers"),
+            has_safety_checker=has_safety_checker,
+            force_zeros_for_empty_prompt=_flag(index, family.zeros_by_default),
+        )
+
+
+class _Parts:
+    """The entries of model_index.json: a library and a class for each part."""
+
+    def __init__(self, index: Mapping[str, Any], pipeline: str) -> None:
+        self._index = index
+        self._pipeline = pipeline
+
+    def has(self, part: str) -> bool:
+        """Return whether the checkpoint has this part. Absent parts are null."""
+        return bool((self._index.get(part) or [None])[0])
+
+    def require(self, part: str, library: str, classes: tuple[str, ...] = ()) -> str:
+        """Return the class of a part that must be there, and be one of `classes` if any."""
+        if not self.has(part):
+            raise CheckpointError(
+                f"{INDEX}: {part} is missing, which a {self._pipeline} needs; "
+                "save the whole pipeline with diffusers"
+            )
+        entry = self._index[part]
+        if entry[0] != library or len(entry) != 2 or (classes and entry[1] not in classes):
+            supported = " or ".join(classes) or "a scheduler"
+            raise CheckpointError(
+                f"{INDEX}: {part} is {entry!r}; "
+                f"this engine runs {supported} of the library {library!r} in a {self._pipeline}"
+            )
+        return str(entry[1])
+
+
+def _flag(index: Mapping[str, Any], default: bool) -> bool:
+    name = "force_zeros_for_empty_prompt"
+    value = index.get(name, default)
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{INDEX}: {name} is {value!r}; it must be true or false")
+    return value
