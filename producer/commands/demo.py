@@ -28,7 +28,7 @@ from imagefleet.producer.commands.client_command import exit_on_errors
 )
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
-@click.option("--negative-prompt", default="", help="What the images should not show.")
+@click.option("--negative-prompt", help="What the images should not show.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of every job.")
 def demo(prompts: tuple[str, ...], out: Path, model: str, **parameters: Any) -> None:
     """Run the whole system on this machine.

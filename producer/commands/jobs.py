@@ -31,7 +31,7 @@ _SECONDS: Final = click.FloatRange(min=0)
 @client_command
 @click.argument("prompts", nargs=-1, required=True)
 @click.option("--id", "job_id", help="Your own job id; repeating the command with it is safe.")
-@click.option("--negative-prompt", default="", help="What the image should not show.")
+@click.option("--negative-prompt", help="What the image should not show.")
 @click.option("--height", type=int, help="Pixels; together with --width. Default: the model's.")
 @click.option("--width", type=int, help="Pixels; together with --height.")
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")

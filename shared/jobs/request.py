@@ -67,6 +67,8 @@ class JobRequest(Model):
 
     prompt: str
     negative_prompt: str = ""
+    """Empty if none is given. SDXL does not encode an empty text then, so a text that is given but
+    empty becomes a blank. Release 0.1.0 sent an empty text where none was given."""
     height: StrictInt | None = None
     width: StrictInt | None = None
     num_inference_steps: Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)] | None = None
@@ -96,6 +98,15 @@ class JobRequest(Model):
     """On whose behalf the job runs. Tenants of one priority level share the devices by weight."""
     callback_url: str | None = None
     callback_events: tuple[CallbackEvent, ...] = DEFAULT_CALLBACK_EVENTS
+
+    @field_validator("negative_prompt", mode="before")
+    @classmethod
+    def _mark_as_given(cls, text: object, info: ValidationInfo) -> object:
+        if info.context is not None:  # stored, and so marked already
+            return text
+        if text is None:
+            return ""
+        return text or " "
 
     @field_validator("prompt", "negative_prompt")
     @classmethod

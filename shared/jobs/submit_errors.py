@@ -30,6 +30,9 @@ def check_same_request(job_id: str, new: JobRequest, stored: str) -> None:
     except (ValueError, InvalidRequest, RecursionError):
         stored_fields = {}
     new_fields = new.model_dump()
+    # Release 0.1.0 stored a text that is given but empty like one that is not given.
+    for fields in (stored_fields, new_fields):
+        fields["negative_prompt"] = str(fields.get("negative_prompt", "")).strip()
     if "seed" not in new.model_fields_set:
         new_fields["seed"] = stored_fields.get("seed")
     if new_fields != stored_fields:

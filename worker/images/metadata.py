@@ -46,12 +46,13 @@ def image_metadata(
 
     - job_id, image_index
     - prompt, negative_prompt, height, width, num_inference_steps, guidance_scale, scheduler, seed:
-      the values used
+      the values used; a negative prompt that is not given is empty, and an empty one is a blank
     - prompt_truncated: whether the model read only the first 77 tokens of the prompt
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
       mask
     - nsfw: whether the safety checker blacked the image out
     - model, model_digest (`sha256:…`)
+    - model_source: only of a model from the Hub: its id and the commit, `org/name@commit`
     - versions: versions of imagefleet and the libraries of the engine, by name
     """
     return {
@@ -69,6 +70,7 @@ def image_metadata(
         **_init_image_metadata(spec),
         "nsfw": nsfw,
         "model": info.name,
+        **({"model_source": info.source} if info.source else {}),
         "model_digest": info.digest,
         "versions": {"imagefleet": _imagefleet_version(), **info.versions},
     }
@@ -124,7 +126,7 @@ def infotext(metadata: Mapping[str, Any]) -> str:
         "Version": f"imagefleet {metadata['versions']['imagefleet']}",
     }
     lines = [metadata["prompt"]]
-    if metadata["negative_prompt"]:
+    if metadata["negative_prompt"].strip():
         lines.append(f"Negative prompt: {metadata['negative_prompt']}")
     lines.append(
         ", ".join(f"{name}: {_quote_if_needed(value)}" for name, value in settings.items())
