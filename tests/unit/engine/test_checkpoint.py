@@ -48,7 +48,8 @@ def _split(folder: Path, shard: str, index: str) -> list[Path]:
     """Split the weights in two shards with an index, and remove the whole file."""
     whole = load_file(folder / UNET)
     names = sorted(whole)
-    weight_map, shards = {}, []
+    weight_map: dict[str, str] = {}
+    shards: list[Path] = []
     for number, part in enumerate((names[::2], names[1::2]), start=1):
         shards.append(folder / shard.format(number))
         save_file({key: whole[key] for key in part}, shards[-1])

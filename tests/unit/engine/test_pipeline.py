@@ -283,6 +283,6 @@ def test_an_error_of_the_runtime_becomes_a_device_error(warm_engine: WarmEngine)
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nlong trace")
 
     running_batch = engine.start_batch(_specs(1), NATIVE)
-    running_batch._step = out_of_memory  # type: ignore[attr-defined]
+    running_batch._step = out_of_memory
     with pytest.raises(DeviceError, match=r"RESOURCE_EXHAUSTED: out of memory$"):
         running_batch.images()
