@@ -14,7 +14,7 @@ from tests.fuzz.outcomes import MessageOutcomes, check_what_producers_read, coun
 from tests.fuzz.settle import Settling
 
 MAX_GROWTH_MB: Final = 150.0
-"""It is 67 after 16 rounds: modules that are loaded late, and what allocators keep of small objects."""
+"""It is 67 after 16 rounds: late imports, and what allocators keep of small objects."""
 STALL_S: Final = 100.0
 """Longer than an image server that hangs can hold a job, with its retry."""
 _MAX_TRIES: Final = 16
