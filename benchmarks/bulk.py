@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.report import print_json
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.engine.interface import Engine, ImageSpec
+from imagefleet.worker.engine.interface import Engine, ImageSpec, ModelOptions
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.settings import WorkerSettings
 
@@ -114,7 +114,7 @@ def load_bare(case: Case) -> Engine:
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
         max_num_inference_steps=settings.max_num_inference_steps,
-        options=settings.model_options(),
+        options=ModelOptions(scheduler=settings.scheduler, safety_checker=settings.safety_checker),
     )
     engine.warm()
     return engine

@@ -31,7 +31,7 @@ from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.dispatcher import Dispatcher
-from imagefleet.worker.engine.interface import Engine
+from imagefleet.worker.engine.interface import Engine, ModelOptions
 from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
@@ -293,5 +293,5 @@ def _load_engine(settings: WorkerSettings, executables: ObjectStore | None) -> E
         cache_dir=settings.cache_dir,
         shared_executables=shared,
         max_num_inference_steps=settings.max_num_inference_steps,
-        options=settings.model_options(),
+        options=ModelOptions(scheduler=settings.scheduler, safety_checker=settings.safety_checker),
     )

@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX, Settings
 from imagefleet.shared.webhooks.signature import check_secrets
-from imagefleet.worker.engine.interface import ModelOptions, Shape
+from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.outbound.address_policy import AllowList
 
@@ -54,8 +54,7 @@ class WorkerSettings(Settings):
     )
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None,
-        description="Number format of weights and activations, `float32` or `bfloat16`. Default: "
-        "bfloat16 on accelerators, float32 on CPU.",
+        description="Number format. Default: bfloat16 on accelerators, float32 on CPU.",
     )
     max_num_inference_steps: int = Field(
         default=100,
@@ -65,13 +64,11 @@ class WorkerSettings(Settings):
     )
     scheduler: str | None = Field(
         default=None,
-        description="Scheduler of jobs that name none, as in `dpmsolver++`; docs/schedulers.md "
-        "lists them. A model whose own scheduler is not supported needs it. Default: the model's.",
+        description="Scheduler of jobs that name none (docs/schedulers.md). Default: the model's.",
     )
     safety_checker: bool = Field(
         default=True,
-        description="Whether the model's safety checker, if it has one, replaces the images it "
-        "flags by black ones.",
+        description="Whether the model's safety checker, if any, makes the images it flags black.",
     )
     cache_dir: Path = Field(
         default=Path("~/.cache/imagefleet").expanduser(),
@@ -142,8 +139,7 @@ class WorkerSettings(Settings):
         default=25.0,
         ge=0,
         le=3600,
-        description="Seconds after SIGTERM in which the worker may finish the jobs on its devices; "
-        "all other jobs are requeued.",
+        description="Seconds after SIGTERM for jobs on the devices; the others are requeued.",
     )
     preemption_url: str | None = Field(
         default=None,
@@ -270,10 +266,6 @@ class WorkerSettings(Settings):
         check_secrets([secret.get_secret_value() for secret in settings.webhook_secrets])
         AllowList.parse(settings.callback_allow)
         return settings
-
-    def model_options(self) -> ModelOptions:
-        """Return what this host chooses where a checkpoint leaves a choice."""
-        return ModelOptions(scheduler=self.scheduler, safety_checker=self.safety_checker)
 
     def declared_shapes(self) -> list[Shape] | None:
         """Parse `shapes`. Return None for the model's native size.

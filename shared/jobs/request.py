@@ -66,9 +66,9 @@ class JobRequest(Model):
     """
 
     prompt: str
-    negative_prompt: str = ""
-    """Empty if none is given. SDXL does not encode an empty text then, so a text that is given but
-    empty becomes a blank. Release 0.1.0 sent an empty text where none was given."""
+    negative_prompt: str = Field(default="", exclude_if=lambda text: not text)
+    """Empty if none is given, and then not sent: SDXL uses zeros in its place. A text that is given
+    but empty becomes a blank. Release 0.1.0 sent an empty text in both cases."""
     height: StrictInt | None = None
     width: StrictInt | None = None
     num_inference_steps: Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)] | None = None

@@ -18,6 +18,11 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.mismatches import (
+    Mismatches,
+    likely_reason,
+    mismatch_message,
+)
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.mesh import Index, Placement
 
@@ -39,8 +44,6 @@ _EXPONENTS: Final[Mapping[str, tuple[type[np.unsignedinteger[Any]], int]]] = {
 only. Comparing them takes a tenth of the time of numpy's `isfinite` on these dtypes."""
 _CHUNK: Final = 1 << 18
 """Numbers that are checked at once, so that the intermediate results stay in the cache."""
-_LISTED: Final = 5
-"""Mismatching keys that an error lists. The first ones tell what is wrong."""
 LEAF_NAMES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
 _CLIP_TEXT: Final[RenameRules] = (
@@ -87,24 +90,6 @@ BUFFERS: Final[Mapping[str, frozenset[str]]] = {
     "safety_checker": frozenset({"vision_model.embeddings.position_ids"}),
 }
 """By network: keys of constant buffers, which are not weights."""
-
-
-_FOREIGN_KEYS: Final = (
-    (
-        r"\bmodel\.diffusion_model\.|\bfirst_stage_model\.|\bcond_stage_model\.|\binput_blocks\.",
-        "a checkpoint in the original format of one file; convert it with diffusers",
-    ),
-    (
-        r"\blora_|\.lora_(A|B|up|down)\b|\.lora\.(up|down)\b",
-        "a LoRA, which is no whole model; merge it into its base model and save that",
-    ),
-    (
-        r"\bmotion_modules\.|\btransformer_in\.|\btemp_(convs|attentions)\.",
-        "a video model, which this engine does not run",
-    ),
-    (r"\bcontrolnet_|\bip_adapter\b", "a ControlNet or an IP adapter, not the network itself"),
-)
-"""Patterns of keys of other kinds of files, and what such a file is."""
 
 
 @dataclass(frozen=True)
@@ -163,16 +148,6 @@ def weight_entries(network: str, model: nnx.Module) -> list[WeightEntry]:
     return entries
 
 
-@dataclass(frozen=True)
-class Mismatches:
-    """What does not match between a network and its weight files."""
-
-    lines: list[str]
-    """A sentence for every key that does not match."""
-    reason: str
-    """The likely reason."""
-
-
 class NotFiniteError(ValueError):
     """A tensor holds NaN or infinity. The message is its key."""
 
@@ -208,26 +183,12 @@ class WeightMapping:
         for entry in self._entries:
             if entry.key in self._stored_keys:
                 lines += self._tensor_mismatches(entry, self._stored_keys[entry.key])
-        return Mismatches(lines, self._likely_reason() if lines else "")
+        share = len(self._missing) / len(self._entries)
+        return Mismatches(lines, likely_reason(self._network, self._stored_keys, share))
 
     @property
     def _missing(self) -> list[str]:
         return [entry.key for entry in self._entries if entry.key not in self._stored_keys]
-
-    def _likely_reason(self) -> str:
-        """Return why the keys of a file do not match."""
-        stored = " ".join(self._stored_keys)
-        for pattern, reason in _FOREIGN_KEYS:
-            if re.search(pattern, stored):
-                return f"the file of {self._network} looks like {reason}"
-        if len(self._missing) == len(self._entries):
-            return f"the file of {self._network} has none of its weights: it is of another network"
-        if self._missing or self._unused:
-            return (
-                f"{self._network}/config.json and the file of {self._network} are of different "
-                "models, or the file was changed"
-            )
-        return f"the file of {self._network} does not fit {self._network}/config.json"
 
     def _tensor_mismatches(self, entry: WeightEntry, stored_key: str) -> list[str]:
         shape, dtype = self._files.shapes[stored_key], self._files.dtypes[stored_key]
@@ -278,18 +239,9 @@ def require_complete(mappings: Iterable[WeightMapping]) -> None:
         CheckpointError: Some key does not match. The error lists the first mismatches, their number
             and the likely reason for each network.
     """
-    found = [mismatches for mapping in mappings if (mismatches := mapping.mismatches()).lines]
-    lines = [line for mismatches in found for line in mismatches.lines]
-    if not lines:
-        return
-    listed = lines[:_LISTED]
-    if len(lines) > _LISTED:
-        listed.append(f"and {len(lines) - _LISTED} more")
-    raise CheckpointError(
-        f"{len(lines)} weights do not match the configs of this checkpoint "
-        f"({'; '.join(mismatches.reason for mismatches in found)}); "
-        "take weights and configs from the same model:\n  " + "\n  ".join(listed)
-    )
+    mismatches = [mapping.mismatches() for mapping in mappings]
+    if any(each.lines for each in mismatches):
+        raise CheckpointError(mismatch_message(mismatches))
 
 
 def _read_finite(files: TensorFiles, key: str, index: Index) -> NDArray[Any]:

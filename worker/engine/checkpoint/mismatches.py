@@ -1,0 +1,68 @@
+"""Say why weights do not match a network.
+
+The input is the keys that do not match, the output sentences. This module reads no files.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_LISTED: Final = 5
+"""Keys that an error lists. The first ones tell what is wrong."""
+_FOREIGN_KEYS: Final = (
+    (
+        r"\bmodel\.diffusion_model\.|\bfirst_stage_model\.|\bcond_stage_model\.|\binput_blocks\.",
+        "a checkpoint in the original format of one file; convert it with diffusers",
+    ),
+    (
+        r"\blora_|\.lora_(A|B|up|down)\b|\.lora\.(up|down)\b",
+        "a LoRA, which is no whole model; merge it into its base model and save that",
+    ),
+    (
+        r"\bmotion_modules\.|\btransformer_in\.|\btemp_(convs|attentions)\.",
+        "a video model, which this engine does not run",
+    ),
+    (r"\bcontrolnet_|\bip_adapter\b", "a ControlNet or an IP adapter, not the network itself"),
+)
+"""Patterns of keys of other kinds of files, and what such a file is."""
+
+
+@dataclass(frozen=True)
+class Mismatches:
+    """What does not match between a network and its weight files."""
+
+    lines: list[str]
+    """A sentence for every key that does not match."""
+    reason: str
+    """The likely reason, if there is any such key."""
+
+
+def likely_reason(network: str, stored_keys: Iterable[str], missing: float) -> str:
+    """Return why the keys of a network's files do not match.
+
+    Args:
+        network: The network's folder.
+        stored_keys: The keys in its files.
+        missing: The share of the network's weights that the files lack.
+    """
+    stored = " ".join(stored_keys)
+    for pattern, reason in _FOREIGN_KEYS:
+        if re.search(pattern, stored):
+            return f"the file of {network} looks like {reason}"
+    if missing == 1:
+        return f"the file of {network} has none of its weights: it is of another network"
+    return f"{network}/config.json and the file of {network} are of different models"
+
+
+def mismatch_message(found: Sequence[Mismatches]) -> str:
+    """Return an error that lists the first mismatches, their number and the likely reasons."""
+    lines = [line for mismatches in found for line in mismatches.lines]
+    reasons = "; ".join(mismatches.reason for mismatches in found if mismatches.lines)
+    listed = lines[:_LISTED]
+    if len(lines) > _LISTED:
+        listed.append(f"and {len(lines) - _LISTED} more")
+    return (
+        f"{len(lines)} weights do not match the configs of this checkpoint ({reasons}); "
+        "take weights and configs from the same model:\n  " + "\n  ".join(listed)
+    )
