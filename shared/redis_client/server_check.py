@@ -104,17 +104,17 @@ def _call_commands(client: Any, namespace: str) -> None:
     script = load_script(client, __package__, "check_rights")
     script(keys=[f"{namespace}:{name}", f"{namespace}.{name}"])
     result, binding = f"celery-task-meta-{name}", f"_kombu.binding.{name}"
-    with client.pipeline(transaction=True) as pipe:  # as Celery stores results
+    with client.pipeline(transaction=True) as pipe:  # a worker that is killed leaves no key behind
         pipe.execute_command("SETEX", result, 60, "{}")
         pipe.publish(result, "{}")
         pipe.get(result)
         pipe.delete(result)
+        pipe.sadd(binding, "a")
+        pipe.smembers(binding)
+        pipe.srem(binding, "a")
+        pipe.zadd(f"unacked_{name}", {"a": 0})
+        pipe.delete(f"unacked_{name}")
         pipe.execute()
-    client.sadd(binding, "a")
-    client.smembers(binding)
-    client.srem(binding, "a")
-    client.zadd(f"unacked_{name}", {"a": 0})
-    client.delete(f"unacked_{name}")
     client.brpop([f"{namespace}.{name}"], timeout=0.001)
     database = client.connection_pool.connection_kwargs.get("db") or 0
     with client.pubsub() as subscriptions:

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,27 @@ def test_the_check_leaves_no_key_behind(tmp_path: Path, namespace: str) -> None:
         [warning] = check_server(client, _url(server), namespace)
         assert "no append-only file" in warning
         assert not client.keys()
+
+
+def _writes_outside_transactions(commands: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    in_transaction = False
+    for command in commands:
+        name = command["command"].split()[0]
+        in_transaction = name == "MULTI" or (in_transaction and name != "EXEC")
+        in_script = command["client_type"] == "lua"
+        if name in ("SETEX", "SADD", "ZADD") and not in_transaction and not in_script:
+            yield name
+
+
+def test_a_check_that_is_killed_halfway_leaves_no_key_behind(
+    tmp_path: Path, namespace: str
+) -> None:
+    with TcpServer(tmp_path / "plain") as server, server.client().monitor() as monitor:
+        check_server(connect(_url(server), retries=0), _url(server), namespace)
+        server.client().echo("the check is over")
+        commands = list(takewhile(lambda each: "ECHO" not in each["command"], monitor.listen()))
+    assert {"MULTI", "SETEX", "SADD", "ZADD"} <= {each["command"].split()[0] for each in commands}
+    assert list(_writes_outside_transactions(commands)) == []
 
 
 def test_a_user_who_may_not_ask_is_warned(tmp_path: Path, namespace: str) -> None:
