@@ -264,11 +264,11 @@ class _Builder:
 def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
     """Return a client that never retries, and one that retries until Redis is back."""
     url = settings.redis_url.get_secret_value()
-    no_retry_client = connect(url, retries=0)
-    check_connection(no_retry_client, url)
-    for warning in check_server(no_retry_client, url, settings.namespace):
-        log.warning("%s", warning)
-    return no_retry_client, connect(url, retries=RETRY_FOREVER)
+    with connect(url) as client:  # a connection that is lost once does not end the start
+        check_connection(client, url)
+        for warning in check_server(client, url, settings.namespace):
+            log.warning("%s", warning)
+    return connect(url, retries=0), connect(url, retries=RETRY_FOREVER)
 
 
 def _check_storage(store: ObjectStore) -> None:

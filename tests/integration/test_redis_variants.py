@@ -24,7 +24,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.certificates import make_certificate
 from tests.support.jobs import finish
 from tests.support.processes import ROOT, StartWorker, until
-from tests.support.redis import SentinelPair, TcpServer, TlsProxy
+from tests.support.redis import RedisProxy, SentinelPair, TcpServer
 
 _ACL_PAGE = "docs/redis.md"
 
@@ -41,7 +41,7 @@ def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
 @pytest.fixture
 def tls_url(own_redis: LocalRedisServer, certificate: tuple[ssl.SSLContext, Path]) -> Iterator[str]:
     context, trusted = certificate
-    door = TlsProxy(context, own_redis.url.removeprefix("unix://"))
+    door = RedisProxy(own_redis.url.removeprefix("unix://"), context)
     yield f"rediss://localhost:{door.port}/0?ssl_ca_certs={trusted}"
     door.close()
 

@@ -10,6 +10,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.processes import Worker
+from tests.support.redis import RedisProxy
 
 StartWorker = Callable[..., Worker]
 
@@ -109,3 +110,13 @@ def test_a_worker_that_cannot_start_claims_no_job(
     job = Client(redis_server.url, namespace=namespace).submit("a")
     assert start(model="/no/such/folder").wait() == ExitCode.CONFIG
     assert job.status().state is State.QUEUED
+
+
+def test_a_worker_starts_although_its_first_connections_to_redis_are_lost(
+    start: StartWorker, redis_server: LocalRedisServer, namespace: str
+) -> None:
+    proxy = RedisProxy(redis_server.url.removeprefix("unix://"), dropped=2)
+    start(redis_url=f"redis://127.0.0.1:{proxy.port}").await_log("ready after")
+    job = Client(redis_server.url, namespace=namespace).submit("a")
+    assert job.result(timeout=60).images
+    proxy.close()

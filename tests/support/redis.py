@@ -1,5 +1,6 @@
 """Redis servers for tests: over TCP, with users, with a Sentinel, or behind TLS."""
 
+import itertools
 import socket
 import ssl
 import subprocess
@@ -120,11 +121,19 @@ class SentinelPair:
         return self.sentinel.client(**({"password": self._password} if self._password else {}))
 
 
-class TlsProxy:
-    """A TLS proxy before a Redis without TLS: `rediss://localhost:<port>`."""
+class RedisProxy:
+    """A proxy before a Redis: `redis://localhost:<port>`, or with TLS `rediss://localhost:<port>`.
 
-    def __init__(self, context: ssl.SSLContext, unix_socket: str) -> None:
+    Args:
+        context: for TLS.
+        dropped: number of connections that are closed at once, the first ones.
+    """
+
+    def __init__(
+        self, unix_socket: str, context: ssl.SSLContext | None = None, dropped: int = 0
+    ) -> None:
         self._context = context
+        self._dropped = dropped
         self._unix_socket = unix_socket
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -135,16 +144,19 @@ class TlsProxy:
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
+        for number in itertools.count():
             try:
                 raw, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(raw,), daemon=True).start()
+            if number < self._dropped:
+                raw.close()
+            else:
+                threading.Thread(target=self._serve, args=(raw,), daemon=True).start()
 
     def _serve(self, raw: socket.socket) -> None:
         with raw, suppress(OSError):  # the client does not trust us, or Redis ended
-            outside = self._context.wrap_socket(raw, server_side=True)
+            outside = self._context.wrap_socket(raw, server_side=True) if self._context else raw
             with outside, socket.socket(socket.AF_UNIX) as inside:
                 inside.connect(self._unix_socket)
                 back = threading.Thread(target=_pump, args=(inside, outside), daemon=True)
