@@ -13,10 +13,11 @@ from typing import Final
 from redis import Redis
 
 from imagefleet.shared.errors import TooManyDeliveries
-from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import CallbackEvent, State
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.webhooks.signature import webhook_id
+from tests.chaos.fleet import Worker
 from tests.chaos.planned_jobs import ALLOWED_STATES, TENANTS, PlannedJob, Scenario
 from tests.chaos.webhook_receiver import FlakyReceiver
 
@@ -25,6 +26,7 @@ _COMPARED_PRIORITIES: Final = (3, 4, 5)
 """These share one priority level, so that only their tenants differ."""
 _MAY_REMAIN: Final = (
     "celery-task-meta-",  # Celery's results, until they expire
+    "celery-taskset-meta-",  # and those of its groups
     "_kombu.binding",  # the queues that Celery's producers declared
     "{namespace}:job:",
     "{namespace}:catalogue",
@@ -170,15 +172,29 @@ def audit_tenants(
     report.expect_none("tenants", "waited longer than the one that floods", starved)
 
 
-def audit_keys(report: AuditReport, client: Redis, namespace: str, failed: Collection[str]) -> None:
+def audit_ends(report: AuditReport, ended: Sequence[Worker]) -> None:
+    """Check that no worker ended by itself during the faults."""
+    section = "injected faults"
+    faults = Counter(worker.fault() for worker in ended)
+    for fault, count in sorted((fault, n) for fault, n in faults.items() if fault is not None):
+        report.note(section, f"workers ended by {fault}", count)
+    by_themselves = [worker for worker in ended if worker.fault() is None]
+    report.expect_none(section, "workers that ended without a fault", by_themselves)
+
+
+def audit_keys(
+    report: AuditReport,
+    client: Redis,
+    namespace: str,
+    failed: Collection[str],
+    dead_letters: Iterable[DeadLetter],
+) -> None:
     """Check that Redis holds only records, results and the dead letters of the failed jobs."""
     may_stay = tuple(prefix.format(namespace=namespace) for prefix in _MAY_REMAIN)
     left = [key for key in client.scan_iter(count=1000) if not key.startswith(may_stay)]
     section = "left in Redis"
     report.expect_none(section, "queues, claims, leases, deliveries, retries, callbacks", left)
-    dead_letters = {dead_letter.job_id for dead_letter in DeadLetters(client, namespace).read()}
-    report.note(section, "dead letters", len(dead_letters))
-    report.expect_none(section, "failed without a dead letter", set(failed) - dead_letters)
-    report.expect_none(
-        section, "dead letters of jobs that did not fail", dead_letters - set(failed)
-    )
+    given_up = {each.job_id or each.id for each in dead_letters}
+    report.note(section, "dead letters", len(given_up))
+    report.expect_none(section, "failed without a dead letter", set(failed) - given_up)
+    report.expect_none(section, "dead letters of jobs that did not fail", given_up - set(failed))

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from imagefleet.shared.jobs.model import ImageResult, State
@@ -56,10 +57,12 @@ def audit_images(
     planned: Mapping[str, PlannedJob],
     statuses: Mapping[str, JobStatus],
     store: ObjectStore,
+    hostile: Mapping[str, JobStatus] = MappingProxyType({}),
 ) -> None:
     """Compare every object of the store with what the planned jobs must have stored.
 
-    Each object is read once.
+    Of the `hostile` jobs, which are not planned, images must be as their records say. Each object
+    is read once.
     """
     section = "objects"
     keys = list(store.list("jobs/"))
@@ -74,7 +77,8 @@ def audit_images(
                 expected.add(key)
                 if problem:
                     (missing if key not in objects else other).append(f"{key}: {problem}")
-    rest = objects.keys() - expected
+    of_hostile = {key for key in objects if _job_id(key) in hostile}
+    rest = objects.keys() - expected - of_hostile
     unfinished = {key for key in rest if _is_of_unfinished_job(key, planned, statuses)}
     report.note(section, "images of succeeded jobs", sum(not _is_sidecar(k) for k in expected))
     report.note(section, "sidecars", sum(_is_sidecar(key) for key in expected))
@@ -82,6 +86,9 @@ def audit_images(
     report.expect_none(section, "missing", missing)
     report.expect_none(section, "other bytes, SHA-256 or pixels than the job's", other)
     report.expect_none(section, "unplanned objects", rest - unfinished)
+    report.note(section, "of hostile jobs", len(of_hostile))
+    unlike = [image.key for image in _images_of(hostile) if not _is_recorded(image, objects)]
+    report.expect_none(section, "images of hostile jobs missing, or unlike their records", unlike)
 
 
 def _compared(
@@ -120,11 +127,21 @@ def _sidecar_problem(job: PlannedJob, expected: ExpectedImage, data: bytes | Non
     return "" if described == (job.id, expected.index, sha256) else "of another image"
 
 
+def _images_of(statuses: Mapping[str, JobStatus]) -> Iterator[ImageResult]:
+    for status in statuses.values():
+        yield from status.result.images if status.result is not None else ()
+
+
+def _is_recorded(image: ImageResult, objects: Mapping[str, bytes]) -> bool:
+    data = objects.get(image.key)
+    return data is not None and hashlib.sha256(data).hexdigest() == image.sha256
+
+
 def _is_of_unfinished_job(
     key: str, planned: Mapping[str, PlannedJob], statuses: Mapping[str, JobStatus]
 ) -> bool:
     """Whether the key is one that a job would have used if it had succeeded, and it did not."""
-    job_id = key.split("/")[1]
+    job_id = _job_id(key)
     if job_id not in planned or job_id not in statuses or statuses[job_id].state is State.SUCCEEDED:
         return False
     if planned[job_id].poison:
@@ -132,6 +149,10 @@ def _is_of_unfinished_job(
     image_keys = {each.key for each in expected_images(planned[job_id])}
     count = planned[job_id].request.num_images_per_prompt
     return key in image_keys | {metadata_key(job_id, index) for index in range(count)}
+
+
+def _job_id(key: str) -> str:
+    return key.split("/")[1]
 
 
 def _is_sidecar(key: str) -> bool:

@@ -80,6 +80,7 @@ class FaultInjector:
     def _crash(self) -> None:
         """Kill Redis and restart it from its append-only file."""
         self._server.kill()
+        self._fleet.note_outage()
         time.sleep(self._rng.uniform(0.1, 2.0))
         self._server.start()
         self.counts["kill -9 of Redis, restarted from its AOF"] += 1

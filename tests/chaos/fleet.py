@@ -15,8 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from imagefleet.worker.engine.fake import KILLED
+from imagefleet.worker.process.exit_codes import ExitCode
+
 _STOP_TIMEOUT_S: Final = 120.0
 """Seconds to wait after SIGTERM before SIGKILL. It exceeds the workers' own drain time."""
+
+_READY: Final = "ready after"
+"""In the log of a worker whose start is complete."""
 
 Main = Callable[[], None]
 """What a worker process runs. It must be a module's function, so that the new process can import
@@ -52,6 +58,8 @@ class Fleet:
         self._context.set_forkserver_preload(list(imports))
         self.workers: list[Worker] = []
         self.frozen: list[tuple[float, Worker]] = []
+        self.ended: list[Worker] = []
+        """Workers that ended and were replaced."""
         self.started = 0
 
     def __enter__(self) -> Self:
@@ -78,7 +86,9 @@ class Fleet:
             if now >= until:
                 worker.thaw()
                 self.frozen.remove((until, worker))
-        self.workers = [worker for worker in self.workers if worker.alive]
+        alive = [worker for worker in self.workers if worker.alive]
+        self.ended += [worker for worker in self.workers if worker not in alive]
+        self.workers = alive
         while len(self.workers) < self._size:
             self.started += 1
             log = self._folder / f"worker-{self.started}.log"
@@ -88,6 +98,11 @@ class Fleet:
         """Stop a worker with SIGSTOP; `refill` continues it after `seconds`."""
         worker.freeze()
         self.frozen.append((time.monotonic() + seconds, worker))
+
+    def note_outage(self) -> None:
+        """Note that Redis was killed: a worker that has just started may end for it."""
+        for worker in self.workers:
+            worker.met_outage = True
 
     def not_frozen(self) -> list["Worker"]:
         frozen = [worker for _, worker in self.frozen]
@@ -127,8 +142,13 @@ class Worker:
         environment: dict[str, str],
         log: Path,
     ) -> None:
+        self.killed = False
+        """Whether it got SIGKILL."""
+        self.met_outage = False
+        """Whether it lived when Redis was killed."""
         self.stopping = False
-        """Whether it got SIGTERM."""
+        """Whether it got SIGTERM. It may end before it installs its handler."""
+        self.log = log
         self._process = context.Process(
             target=_run_in_child, args=(main, environment, log), daemon=True
         )
@@ -143,7 +163,29 @@ class Worker:
     def alive(self) -> bool:
         return self._process.is_alive()
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a worker that ended, negative for a signal."""
+        assert self._process.exitcode is not None, "not ended"
+        return self._process.exitcode
+
+    def fault(self) -> str | None:
+        """Return the injected fault that ended this worker; None if none did."""
+        if self.exit_code == -signal.SIGKILL:
+            if self.killed:
+                return "kill -9"
+            return "a prompt" if KILLED in self._read_log() else None
+        if self.exit_code == ExitCode.CONFIG and self.met_outage:
+            return None if _READY in self._read_log() else "an outage of Redis at its start"
+        ends_after_sigterm = (0, ExitCode.TEMPFAIL, -signal.SIGTERM)
+        return "SIGTERM" if self.stopping and self.exit_code in ends_after_sigterm else None
+
+    def __str__(self) -> str:
+        lines = self._read_log().splitlines()
+        return f"{self.log.stem}, exit code {self.exit_code}, last words {lines[-1:]}"
+
     def kill(self) -> None:
+        self.killed = True
         self._process.kill()
         self._process.join()
 
@@ -162,8 +204,10 @@ class Worker:
         self._process.join(timeout_s)
         if self.alive:
             self.kill()
-        assert self._process.exitcode is not None
-        return self._process.exitcode
+        return self.exit_code
+
+    def _read_log(self) -> str:
+        return self.log.read_text(errors="replace")
 
     def _send(self, number: int) -> None:
         if self.alive:

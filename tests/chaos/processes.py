@@ -17,6 +17,40 @@ PUTS: Final = "puts"
 """The key for the number of all puts, among the counts of faults."""
 
 
+class ProducerProcess:
+    """`python -m MODULE ARGUMENTS… JOURNAL`, with these settings in its environment."""
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], journal: Path
+    ) -> None:
+        self.journal = journal
+        """The file in which it writes what the fleet accepted."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments, str(journal)],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            preexec_fn=die_with_parent(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def done(self) -> bool:
+        """Whether it has ended. Raise AssertionError if it failed."""
+        code = self._process.poll()
+        assert not code, f"the producer that writes {self.journal} ended with {code}"
+        return code is not None
+
+
 class Producers:
     """The producer processes, one for each kind of producer."""
 
@@ -29,15 +63,11 @@ class Producers:
     ) -> None:
         path = folder / "planned.jsonl"
         write(planned, path)
-        self._journals = {kind: folder / f"accepted by {kind}" for kind in ProducerKind}
         self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", module, kind.value, path, journal],
-                cwd=ROOT,
-                env={**os.environ, **environment},
-                preexec_fn=die_with_parent(),
+            ProducerProcess(
+                module, [kind.value, str(path)], environment, folder / f"accepted by {kind}"
             )
-            for kind, journal in self._journals.items()
+            for kind in ProducerKind
         ]
 
     def __enter__(self) -> Self:
@@ -50,18 +80,17 @@ class Producers:
         trace: TracebackType | None,
     ) -> None:
         for process in self._processes:
-            process.kill()
-            process.wait()
+            process.__exit__(kind, error, trace)
 
     def done(self) -> bool:
         """Whether all have ended. Raise AssertionError if one failed."""
-        codes = [process.poll() for process in self._processes]
-        assert not any(codes), f"producers ended with {codes}"
-        return None not in codes
+        done = [process.done() for process in self._processes]
+        return all(done)
 
     def accepted(self) -> list[str]:
         """Return the ids of the jobs that the fleet accepted."""
-        return [job_id for path in self._journals.values() for job_id in path.read_text().split()]
+        texts = [process.journal.read_text() for process in self._processes]
+        return [job_id for text in texts for job_id in text.split()]
 
 
 class FaultyS3Process:

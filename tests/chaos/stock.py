@@ -5,7 +5,6 @@ cancellations, no storage and no callbacks. The exit code is 1 if the audit find
 because then the faults are too weak to prove anything.
 """
 
-import secrets
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.chaos.audit import AuditReport
 from tests.chaos.faults import FaultInjector
 from tests.chaos.fleet import Fleet
+from tests.chaos.options import chaos_options, print_table
 from tests.chaos.planned_jobs import draw_jobs
 from tests.chaos.processes import Producers
 from tests.chaos.stock_app import FINISHED, STARTED, URL, VISIBILITY_S, run_stock_worker
@@ -100,28 +100,12 @@ def _runs(client: redis.Redis, key: str) -> Counter[str]:
 
 
 @click.command()
-@click.option(
-    "--seed",
-    type=int,
-    default=None,
-    help="Draw the same jobs and faults as an earlier run. Default: a random seed.",
-)
-@click.option("--jobs", default=ChaosConfig.jobs, show_default=True)
-@click.option(
-    "--seconds",
-    default=ChaosConfig.seconds,
-    show_default=True,
-    help="How long faults are injected.",
-)
-@click.option("--out", type=Path, default=None, help="Write the table to this file too.")
-def main(seed: int | None, jobs: int, seconds: float, out: Path | None) -> None:
-    seed = secrets.randbits(32) if seed is None else seed
+@chaos_options
+def main(seed: int, jobs: int, seconds: float, out: Path | None) -> None:
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="chaos-stock-") as name:
         report = run(ChaosConfig(seed=seed, jobs=jobs, seconds=seconds), Path(name))
-    print(report.markdown())
-    if out is not None:
-        out.write_text(report.markdown())
+    print_table(report, out)
     print("; ".join(report.problems) or "nothing lost or duplicated: the faults are too weak")
     sys.exit(not report.problems)
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import redis
 
+from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import TERMINAL, State
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.status import JobStatus
@@ -23,14 +24,18 @@ from imagefleet.shared.storage import open_store
 from tests.chaos.audit import (
     AuditReport,
     audit_callbacks,
+    audit_ends,
     audit_keys,
     audit_records,
     audit_tenants,
     terminal_fields,
 )
+from tests.chaos.audit_hostile import audit_hostile, audit_refusals, ids_of, split_dead_letters
 from tests.chaos.audit_images import audit_images
 from tests.chaos.faults import FaultInjector
 from tests.chaos.fleet import Fleet, run_worker
+from tests.chaos.hostile_cases import draw_hostile
+from tests.chaos.hostile_input import HostileInput
 from tests.chaos.planned_jobs import SIZES, PlannedJob, draw_jobs
 from tests.chaos.processes import PUTS, FaultyS3Process, Producers
 from tests.chaos.webhook_receiver import FlakyReceiver
@@ -49,6 +54,8 @@ _IMPORTS: Final = (
     "imagefleet.worker.cli",
     "imagefleet.worker.celery_app.tasks",
 )
+_HOSTILE_SHARE: Final = 0.8
+"""Share of the seconds in which hostile cases are sent. The last ones still meet faults."""
 _POLL_EVERY_S: Final = 1.0
 _CALLBACKS_DUE_EVERY_S: Final = 10.0
 _CHUNK: Final = 500
@@ -71,8 +78,15 @@ class ChaosConfig:
     """Seconds without progress after which the jobs that have not ended count as lost."""
     workers: int = 4
     killers: int = 6
+    hostile_every: int = 50
+    """One hostile case is added for so many jobs. 0: none."""
     lease_s: float = 3.0
     model: str = "fake:seconds=0.05,capacity=8"
+
+    @property
+    def hostile_count(self) -> int:
+        """The number of hostile cases."""
+        return round(self.jobs / self.hostile_every) if self.hostile_every else 0
 
 
 def run(config: ChaosConfig, folder: Path) -> AuditReport:
@@ -95,7 +109,11 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
             callback_url=receiver.url,
         )
         environment = _environment(config, server, s3, receiver)
+        cases = draw_hostile(config.seed, config.hostile_count, planned)
         producers = stack.enter_context(Producers(planned, environment, folder))
+        hostile = stack.enter_context(
+            HostileInput(cases, environment, folder, _HOSTILE_SHARE * config.seconds)
+        )
         workers = folder / "workers"
         fleet = stack.enter_context(
             Fleet(workers, environment, size=config.workers, main=run_worker, imports=_IMPORTS)
@@ -104,12 +122,14 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
         injector = FaultInjector(fleet, server, config.seed, config.lease_s)
         injector.run(config.seconds, watcher.poll)
         receiver.always_up = True
+        hostile.relent()
         fleet.thaw_all()
         fleet.replace_all(_LAST_DRAIN_S)
-        finish_undisturbed(config, fleet, producers, watcher)
+        finish_undisturbed(config, fleet, producers, hostile, watcher)
         report_faults(report, config, injector, fleet.started, s3.faults())
+        audit_ends(report, fleet.ended)
         report_exit_codes(report, fleet.stop())
-        audit(report, planned, producers.accepted(), watcher, s3, receiver)
+        audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver)
     report.note("time", "total, seconds", round(time.monotonic() - began))
     return report
 
@@ -118,23 +138,35 @@ def audit(
     report: AuditReport,
     planned: Sequence[PlannedJob],
     accepted: Sequence[str],
+    hostile: HostileInput,
     watcher: "RecordWatcher",
     s3: FaultyS3Process,
     receiver: FlakyReceiver,
 ) -> None:
-    statuses = watcher.read_all()
+    by_id = {job.id: job for job in planned}
+    hostile_ids, every = ids_of(hostile.cases), watcher.read_all()
+    of_hostile = {job_id: status for job_id, status in every.items() if job_id in hostile_ids}
+    statuses = {job_id: status for job_id, status in every.items() if job_id not in hostile_ids}
     audit_records(report, planned, accepted, statuses, watcher.first_terminal)
     with _environ(s3.environment):
         store = open_store(s3.direct_url)
-    audit_images(report, {job.id: job for job in planned}, statuses, store)
+    audit_images(report, by_id, statuses, store, of_hostile)
     audit_callbacks(report, planned, statuses, receiver)
     audit_tenants(report, planned, statuses)
+    letters, hostile_letters = split_dead_letters(DeadLetters(watcher.client, NAMESPACE).read())
+    refusals = hostile.refusals()
+    audit_hostile(report, hostile.cases, refusals, of_hostile, hostile_letters)
+    audit_refusals(report, hostile.cases, refusals, by_id)
     failed = [job_id for job_id, status in statuses.items() if status.state is State.FAILED]
-    audit_keys(report, watcher.client, NAMESPACE, failed)
+    audit_keys(report, watcher.client, NAMESPACE, failed, letters)
 
 
 def finish_undisturbed(
-    config: ChaosConfig, fleet: Fleet, producers: Producers, watcher: "RecordWatcher"
+    config: ChaosConfig,
+    fleet: Fleet,
+    producers: Producers,
+    hostile: HostileInput,
+    watcher: "RecordWatcher",
 ) -> None:
     """Wait until the producers and all jobs have ended. No more workers are killed, but storage
     still fails one put in ten."""
@@ -142,10 +174,11 @@ def finish_undisturbed(
     while time.monotonic() < changed_at + config.stall_timeout_s:
         fleet.refill()
         watcher.poll()
+        hostile.make_delayed_due(watcher.client, NAMESPACE)
         waiting = watcher.client.zcard(f"{NAMESPACE}:outbox")
         if left != len(watcher.open) + waiting:
             left, changed_at = len(watcher.open) + waiting, time.monotonic()
-        if producers.done() and not watcher.open:
+        if producers.done() and hostile.done() and not watcher.open:
             if time.monotonic() > callbacks_due_at + _CALLBACKS_DUE_EVERY_S:
                 make_callbacks_due(watcher.client)
                 callbacks_due_at = time.monotonic()
@@ -169,9 +202,10 @@ def is_idle(client: redis.Redis, pids: set[int]) -> bool:
     """
     names = ("outbox", "later", "deliveries", "queues")
     keys = [f"{NAMESPACE}:{name}" for name in names]
-    claims = next(client.scan_iter(f"{NAMESPACE}:claims:*", count=10_000), None)
+    in_flight = (f"{NAMESPACE}:claims:*", f"{NAMESPACE}.*")  # claims, and the lists of messages
+    found = [next(client.scan_iter(each, count=10_000), None) for each in in_flight]
     leases = {int(str(name).split(":")[1]) for name in client.zrange(f"{NAMESPACE}:leases", 0, -1)}
-    return not client.exists(*keys) and claims is None and leases == pids
+    return not client.exists(*keys) and found == [None, None] and leases == pids
 
 
 class RecordWatcher:
@@ -228,7 +262,7 @@ def _environment(
         "IMAGEFLEET_MAX_DELIVERIES": "10",
         "IMAGEFLEET_NEWER_MESSAGE_S": "30",
         "IMAGEFLEET_WEBHOOK_SECRETS": receiver.secret,
-        "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.1",
+        "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.0/8",
     }
 
 

@@ -194,7 +194,7 @@ def test_keys_that_remain_in_redis_are_named(own_redis: LocalRedisServer) -> Non
     report = AuditReport(title="by hand")
     with connect(own_redis.url) as client:
         client.hset("chaos:claims:somebody", "1", "x")
-        audit_keys(report, client, "chaos", ["no-dead-letter"])
+        audit_keys(report, client, "chaos", ["no-dead-letter"], [])
     [left, missing] = report.problems
     assert "chaos:claims:somebody" in left
     assert "no-dead-letter" in missing

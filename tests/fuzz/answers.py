@@ -8,7 +8,7 @@ import struct
 import zlib
 from functools import cache
 from io import BytesIO
-from typing import Final
+from typing import Any, Final
 
 from hypothesis import strategies as st
 from PIL import Image
@@ -36,7 +36,7 @@ def _picture(kind: str, side: int = 64) -> bytes:
 
 
 @cache
-def _many_scans() -> bytes:
+def many_scans() -> bytes:
     """Return a progressive JPEG whose last scan is repeated: small, but slow to decode."""
     data = _picture("progressive", 256)
     last = data.rindex(b"\xff\xda")
@@ -79,7 +79,7 @@ _BODIES: Final[st.SearchStrategy[bytes]] = st.one_of(
     _damaged_pictures(),
     st.builds(_png, _DIMENSIONS, _DIMENSIONS),
     st.builds(_png, st.just(64), st.just(64), text=st.just(True)),
-    st.builds(_many_scans),
+    st.builds(many_scans),
     st.binary(max_size=300),
     st.just(gzip.compress(bytes(20 * _MEGABYTE))),
     st.sampled_from([b"", b"<html>", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7"]),
@@ -134,12 +134,12 @@ def _heads(draw: st.DrawFn) -> bytes:
     return b"\r\n".join([line, *headers]) + b"\r\n\r\n"
 
 
-_PLAIN_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\n\r\n"
+PLAIN_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\n\r\n"
 
 
 @st.composite
 def _ordinary_parts(draw: st.DrawFn) -> list[Part]:
-    head, body = draw(_heads() | st.just(_PLAIN_HEAD)), draw(_BODIES)
+    head, body = draw(_heads() | st.just(PLAIN_HEAD)), draw(_BODIES)
     if b"chunked" in head and draw(st.booleans()):
         size = draw(st.sampled_from([b"%x" % len(body), b"ffffffffffffffff", b"-1", b"zz", b""]))
         body = size + b"\r\n" + body + b"\r\n0\r\n\r\n"
@@ -156,14 +156,14 @@ _STRANGE_PARTS: Final[st.SearchStrategy[list[Part]]] = st.one_of(
     ),
     st.builds(
         lambda pause_s: [
-            Part(data=_PLAIN_HEAD + _picture("PNG")[:40]),
+            Part(data=PLAIN_HEAD + _picture("PNG")[:40]),
             Part(data=b"\0", repeat=int(4 / pause_s), pause_s=pause_s),
         ],
         st.sampled_from([0.02, 0.5]),
     ),
     st.just([Part(data=b"H", repeat=8, pause_s=0.5)]),
     # A huge body, and provisional answers without end.
-    st.just([Part(data=_PLAIN_HEAD), Part(data=bytes(_MEGABYTE), repeat=64)]),
+    st.just([Part(data=PLAIN_HEAD), Part(data=bytes(_MEGABYTE), repeat=64)]),
     st.just([Part(data=b"HTTP/1.1 100 Continue\r\n\r\n", repeat=20_000)]),
 )
 
@@ -180,3 +180,12 @@ def answers(draw: st.DrawFn) -> AnswerCase:
         hang_s=_LONG_HANG_S if long_hang else draw(st.sampled_from(hangs)),
         reset=draw(st.integers(0, 9)) == 0,
     )
+
+
+def parameters_for(case: AnswerCase, url: str) -> dict[str, Any]:
+    """Return the parameters of a job that gets the answer of `case`, which is at `url`."""
+    parameters = {
+        "prompt": "a red star",
+        "callback_url" if case.role == "callback" else "image": url,
+    }
+    return {**parameters, "mask_image": url} if case.role == "mask_image" else parameters

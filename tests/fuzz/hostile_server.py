@@ -56,6 +56,13 @@ class HostileServers:
         host, port = self._servers[zlib.crc32(case.id.encode()) % _HOSTS].address
         return f"http://{host}:{port}/{case.id}"
 
+    def respelled_url(self, case: AnswerCase, number: int) -> str:
+        """Return an address at which `case` is the answer. All are of one host, in another spelling
+        for each number."""
+        host, port = self._servers[0].address
+        network, _, last = host.rpartition(".")
+        return f"http://{network}.{int(last):#0{3 + number}x}:{port}/{case.id}"
+
     def answer(self, path: str, connection: socket.socket, host: str) -> None:
         """Write the answer for `path` to `connection`."""
         self.requests += 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefleet import InvalidRequest
+from tests.fuzz.answers import parameters_for
 from tests.fuzz.cases import LIST_RECORD, AnswerCase, Case, MessageCase, RequestCase
 from tests.fuzz.fleet import NAMESPACE, FuzzedFleet, probe_sentence
 from tests.fuzz.hostile_server import HostileServers
@@ -93,11 +94,8 @@ class Round:
         return None
 
     def _submit_answer(self, case: AnswerCase) -> None:
-        url = self._servers.url(case)
-        fields = {"callback_url": url} if case.role == "callback" else {"image": url}
-        if case.role == "mask_image":
-            fields["mask_image"] = url
-        self._jobs.append(self._fleet.client.submit("a red star", id=case.id, **fields).id)
+        parameters = parameters_for(case, self._servers.url(case))
+        self._jobs.append(self._fleet.client.submit(id=case.id, **parameters).id)
 
     def _count_states(self) -> None:
         states = self._fleet.redis.pipeline(transaction=False)

@@ -5,6 +5,7 @@ a pure function of their specs.
 """
 
 import hashlib
+import logging
 import os
 import signal
 import threading
@@ -25,10 +26,14 @@ from imagefleet.worker.engine.interface import (
     Shape,
 )
 
+log = logging.getLogger(__name__)
+
 FAIL: Final = "[fail]"
 """A prompt that contains this fails its batch."""
 DIE: Final = "[die]"
 """A prompt that contains this kills the process, like a device runtime that crashes."""
+KILLED: Final = "the fake engine was told to kill its process"
+"""The beginning of the line in the log before that."""
 HANG: Final = "[hang]"
 """A prompt that contains this hangs its batch until `FakeEngine.release`."""
 
@@ -149,6 +154,7 @@ class _FakeBatch:
             if FAIL in spec.prompt:
                 raise DeviceError(f"the fake engine was told to fail by {spec.prompt[:60]!r}")
             if DIE in spec.prompt:
+                log.error("%s by %r", KILLED, spec.prompt[:60])
                 os.kill(os.getpid(), signal.SIGKILL)
             if HANG in spec.prompt:
                 self._released.wait()
