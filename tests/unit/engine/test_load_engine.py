@@ -4,11 +4,15 @@ import json
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Engine, Shape
+from imagefleet.worker.engine.interface import Engine, ModelOptions, Shape
 from imagefleet.worker.engine.load_engine import load_engine
 from tests.unit.engine.parity import FOLDER
 
@@ -76,3 +80,59 @@ def test_fake_is_a_model_name(tmp_path: Path) -> None:
     engine = load_engine("fake:seconds=0.01,capacity=3", cache_dir=tmp_path)
     assert isinstance(engine, FakeEngine)
     assert engine.capacity == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "part"),
+    [
+        ("encoder.conv_in.weight", "the autoencoder's encoder"),
+        ("decoder.conv_in.weight", "decoder"),
+    ],
+)
+def test_finite_weights_that_overflow_are_refused_before_the_worker_is_ready(
+    checkpoint: Path, cache_dir: Path, key: str, part: str
+) -> None:
+    file = checkpoint / "vae" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    tensors[key] = np.full(tensors[key].shape, 3e38, np.float32)
+    save_file(tensors, file)
+    engine = _load(checkpoint, cache_dir, devices=1)
+    with pytest.raises(CheckpointError, match=rf"{part} .*make NaN or infinity of a test image"):
+        engine.warm()
+
+
+def test_a_scheduler_that_the_host_chooses_is_the_default(cache_dir: Path) -> None:
+    options = ModelOptions(scheduler="euler")
+    info = _load(FOLDER / "older", cache_dir, options=options).info
+    assert info.default_scheduler == "euler"
+    with pytest.raises(ConfigurationError, match="scheduler='heun' cannot run this model; choose "):
+        _load(FOLDER / "older", cache_dir, options=ModelOptions(scheduler="heun"))
+
+
+@pytest.mark.parametrize(
+    ("size", "version", "shape"),
+    [
+        (8, "0.8.1", Shape(height=256, width=256)),
+        (8, "0.9.0", Shape(height=32, width=32)),
+        ([8, 12], "0.8.1", Shape(height=32, width=48)),
+    ],
+)
+def test_the_native_shape_is_that_of_diffusers(
+    checkpoint: Path, size: object, version: str, shape: Shape
+) -> None:
+    """StableDiffusionPipeline corrects sizes below 64 that diffusers 0.8 and older wrote."""
+    config = checkpoint / "unet" / "config.json"
+    fields = {"sample_size": size, "_diffusers_version": version}
+    config.write_text(json.dumps(json.loads(config.read_text()) | fields))
+    assert Configs.read(CheckpointFiles(checkpoint)).native_shape == shape
+
+
+def test_without_a_native_size_the_shapes_must_be_declared(
+    checkpoint: Path, cache_dir: Path
+) -> None:
+    config = checkpoint / "unet" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"sample_size": None}))
+    with pytest.raises(ConfigurationError, match=r"sample_size is null, .* set IMAGEFLEET_SHAPES"):
+        _load(checkpoint, cache_dir)
+    shapes = (Shape(height=16, width=16),)
+    assert _load(checkpoint, cache_dir, shapes=shapes).info.shapes == shapes
