@@ -12,7 +12,7 @@ AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock fuzz parity parity-full race judge sheets train wheel structure docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock fuzz parity parity-full parity-fuzz race judge sheets train wheel structure docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -76,7 +76,11 @@ race: $(VENV)/.dev .venv-parity/.installed ## the engine against the tutorial's 
 
 parity: $(VENV)/.dev .venv-parity/.installed ## ask PyTorch diffusers again (installs torch beside), then hold the engine to its answers
 	.venv-parity/bin/python -m tools.make_parity_fixtures tests/fixtures/parity
+	$(BIN)/python -m tools.parity.fuzz --pytorch .venv-parity/bin/python --store
 	$(BIN)/python -m pytest tests/unit/engine
+
+parity-fuzz: $(VENV)/.dev .venv-parity/.installed ## draw checkpoints, ask diffusers and then the engine; FUZZ="--count 2000 --seed 1"
+	$(BIN)/python -m tools.parity.fuzz --pytorch .venv-parity/bin/python $(FUZZ)
 
 parity-full: $(VENV)/.dev .venv-parity/.installed ## SD 1.4's, SD 2.1's and SDXL's UNets at full size against PyTorch: 6 GB of disk, 17 of memory
 	$(BIN)/python -m tools.parity.full --pytorch .venv-parity/bin/python

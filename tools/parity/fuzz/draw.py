@@ -1,0 +1,60 @@
+"""Draw checkpoints: from a seed, or one of the named cases.
+
+The input is a folder and the name of a case, the output the changed checkpoint there. This module
+needs neither torch nor JAX, so a test can write the same files again.
+"""
+
+from pathlib import Path
+from random import Random
+
+from safetensors import SafetensorError
+
+from tools.parity.fuzz import draw_configs, draw_files, draw_schedulers, draw_tokenizer
+from tools.parity.fuzz.draft import BASES, Draft
+from tools.parity.fuzz.named_cases import NAMED_CASES
+
+CHANGES = (
+    (draw_schedulers.change_scheduler, 30),
+    (draw_schedulers.choose_scheduler, 8),
+    (draw_tokenizer.change_tokenizer_config, 10),
+    (draw_tokenizer.change_special_tokens_map, 4),
+    (draw_tokenizer.change_files, 6),
+    (draw_tokenizer.add_tokens, 14),
+    (draw_configs.change_class, 8),
+    (draw_configs.change_index, 8),
+    (draw_configs.change_network_config, 12),
+    (draw_configs.change_structure, 4),
+    (draw_files.change_layout, 16),
+    (draw_files.damage, 10),
+)
+"""Kinds of changes and how often each is drawn."""
+NEGATIVES = (None, None, ["", ""], [" ", "blue"], ["red", "blue"])
+
+
+def draw(folder: Path, case: str) -> Draft:
+    """Write the checkpoint of a case.
+
+    Args:
+        folder: It must not exist.
+        case: A name in `NAMED_CASES`, or a number, which is a seed.
+    """
+    if case in NAMED_CASES:
+        base, change = NAMED_CASES[case]
+        draft = Draft.copy(folder, base, Random(0))
+        change(draft)
+        return draft
+    random = Random(int(case))
+    draft = Draft.copy(folder, random.choice(BASES), random)
+    draft.job.guidance = random.choice([3.0, 3.0, 7.5, 1.0])
+    draft.job.steps = random.choice([1, 2, 3, 3, 4])
+    draft.job.negative_prompts = random.choice(NEGATIVES)
+    kinds = [change for change, weight in CHANGES for _ in range(weight)]
+    for change in dict.fromkeys(
+        random.choice(kinds) for _ in range(random.choice([1, 1, 1, 2, 3]))
+    ):
+        try:
+            change(draft)
+        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+            # The change before it has removed what this one would change.
+            draft.note(f"{change.__name__} was impossible: {type(error).__name__}")
+    return draft

@@ -1,0 +1,112 @@
+"""Ask our engine for the images of a drawn checkpoint.
+
+The input is a checkpoint and a job, the output the images or the engine's error. The checkpoint is
+loaded as by a worker. The programs are not compiled ahead but by `jax.jit`, whose cache serves all
+checkpoints with the same networks.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.engine import diffusion_programs
+from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.diffusion_programs import (
+    BatchInputs,
+    Conditions,
+    Decoded,
+    DiffusionPrograms,
+    InitLatents,
+    SamplerState,
+    Weights,
+)
+from imagefleet.worker.engine.interface import ModelOptions, Shape
+from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
+from tools.parity.fuzz.draft import Draft, Job, noise
+
+MAX_STEPS = 4
+
+
+def generate(draft: Draft, cache_dir: Path) -> NDArray[np.uint8]:
+    """Return the images of the job, uint8 `[2, h, w, 3]`.
+
+    Raises:
+        CheckpointError, ConfigurationError: The checkpoint is refused.
+        InvalidRequest: The job is refused.
+    """
+    engine = load_engine(
+        str(draft.folder),
+        devices=1,
+        per_device_batch=2,
+        cache_dir=cache_dir,
+        max_num_inference_steps=MAX_STEPS,
+        shapes=[Shape(height=draft.job.side, width=draft.job.side)] if draft.job.side else None,
+        options=ModelOptions(scheduler=draft.job.scheduler),
+    )
+    assert isinstance(engine, DiffusionEngine)
+    return _run(engine, draft.job)
+
+
+def _run(engine: DiffusionEngine, job: Job) -> NDArray[np.uint8]:
+    """Generate both images in one batch, with the noise of `noise` for all random noise."""
+    programs: DiffusionPrograms = engine._compiler.programs
+    builder, shape = engine._input_builder, engine.info.shapes[0]
+    specs = [spec for prompt in range(2) for spec in _specs(engine, job, prompt)]
+    inputs, init_latents = builder.inputs(specs), builder.empty_init_latents(shape)
+    with patch.object(diffusion_programs, "normal", _normal):
+        conditions, state = _begin(programs, engine._weights, inputs, init_latents)
+        for _ in range(int(inputs.calls.max())):
+            state = _step(programs, engine._weights.unet, conditions, state)
+        decoded = _decode(programs, engine._weights, state)
+    if not np.asarray(decoded.finite).all():
+        raise CheckpointError("the images are not finite; `warm` would refuse this checkpoint")
+    return np.asarray(decoded.images)
+
+
+def _specs(engine: DiffusionEngine, job: Job, prompt: int) -> tuple[Any, ...]:
+    parameters: dict[str, Any] = {
+        "prompt": job.prompts[prompt],
+        "seed": 0,
+        "scheduler": job.scheduler,
+        "num_inference_steps": job.steps,
+        "guidance_scale": job.guidance,
+    }
+    if job.negative_prompts is not None:
+        parameters["negative_prompt"] = job.negative_prompts[prompt]
+    request = JobRequest.parse(parameters)
+    admit(request, {"default": offer_of(engine.info)})
+    return plan_attempt("", request, engine.info).specs
+
+
+def _normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
+    height, width, channels = size
+    drawn = noise((len(key), channels, height, width))
+    return jax.numpy.asarray(np.moveaxis(drawn, 1, -1))
+
+
+@partial(jax.jit, static_argnums=0)
+def _begin(
+    programs: DiffusionPrograms, weights: Weights, inputs: BatchInputs, init_latents: InitLatents
+) -> tuple[Conditions, SamplerState]:
+    return programs.begin(weights, inputs, init_latents)
+
+
+@partial(jax.jit, static_argnums=0)
+def _step(
+    programs: DiffusionPrograms, unet: Any, conditions: Conditions, state: SamplerState
+) -> SamplerState:
+    return programs.step(unet, conditions, state)[0]
+
+
+@partial(jax.jit, static_argnums=0)
+def _decode(programs: DiffusionPrograms, weights: Weights, state: SamplerState) -> Decoded:
+    return programs.decode(weights, state)

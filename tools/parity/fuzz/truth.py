@@ -1,0 +1,146 @@
+"""Ask PyTorch diffusers for the images of a drawn checkpoint.
+
+This runs in the environment of `make parity`. The input is descriptions of checkpoints, one JSON
+object a line; the output is a line for each: the error, or the file of the images.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import diffusers
+import numpy as np
+import torch
+import transformers
+from diffusers import DiffusionPipeline, UNet2DConditionModel
+from diffusers.utils import torch_utils
+
+from tools.parity.checkpoints import randomise, scale_down_output
+from tools.parity.fuzz.draft import noise
+from tools.parity.samplers import ALL_SAMPLERS, MODULES_WITH_NOISE
+
+MODULES_OF_PIPELINES = (
+    "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
+    "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl",
+)
+
+
+@torch.no_grad()
+def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the images of the job, uint8 `[2, h, w, 3]`.
+
+    Raises:
+        Exception: diffusers refuses the checkpoint or the job.
+    """
+    folder, job = Path(description["folder"]), description["job"]
+    if description["network"]:
+        draw_weights(folder, len(description["changes"]))
+    pipeline = load(folder)
+    pipeline.set_progress_bar_config(disable=True)
+    if job["scheduler"]:
+        choose_scheduler(pipeline, job["scheduler"])
+    size = {"height": job["side"], "width": job["side"]} if job["side"] else {}
+    with ours_noise():
+        images = pipeline(
+            job["prompts"],
+            negative_prompt=job["negative_prompts"],
+            num_inference_steps=job["steps"],
+            guidance_scale=job["guidance"],
+            output_type="np",
+            **size,
+        ).images
+    if not np.isfinite(images).all():
+        raise ArithmeticError("the images are not finite")
+    return (images * 255).round().astype(np.uint8)
+
+
+def load(folder: Path) -> DiffusionPipeline:
+    """Load a pipeline in float32; in half precision if it has no other weights."""
+    try:
+        return DiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32)
+    except OSError:
+        if not any(folder.glob("*/*.fp16*")):
+            raise
+        return DiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32, variant="fp16")
+
+
+def draw_weights(folder: Path, seed: int) -> None:
+    """Write random weights for the config of the UNet."""
+    config = json.loads((folder / "unet" / "config.json").read_text())
+    unet = UNet2DConditionModel.from_config(config).eval()
+    randomise(unet, torch.Generator().manual_seed(seed), torch.float16)
+    scale_down_output(unet, torch.float16)
+    for file in (folder / "unet").glob("*.safetensors*"):
+        file.unlink()
+    unet.save_pretrained(folder / "unet")
+    (folder / "unet" / "config.json").write_text(json.dumps(config))
+
+
+def choose_scheduler(pipeline: DiffusionPipeline, name: str) -> None:
+    """Replace the scheduler as a user of diffusers does.
+
+    docs/schedulers.md names where ours differ on purpose: `pndm` has no Runge-Kutta start, and
+    samples are clipped only if the file says so.
+    """
+    config = dict(pipeline.scheduler.config)
+    for field in config.pop("_use_default_values", []):
+        config.pop(field)
+    config = {"clip_sample": False, **config, "skip_prk_steps": True}
+    config |= {"use_karras_sigmas": True} if name.endswith("karras") else {}
+    pipeline.scheduler = ALL_SAMPLERS[name].from_config(config)
+
+
+@contextlib.contextmanager
+def ours_noise() -> Iterator[None]:
+    """Replace all random noise by that of `noise`."""
+
+    def draw(shape: tuple[int, ...], *_: object, **__: object) -> torch.Tensor:
+        return torch.from_numpy(noise(tuple(shape)))
+
+    with contextlib.ExitStack() as patches:
+        for module in (*MODULES_WITH_NOISE, torch_utils):
+            patches.enter_context(patch.object(module, "randn_tensor", draw))
+        for name in MODULES_OF_PIPELINES:
+            if name in sys.modules:
+                patches.enter_context(patch.object(sys.modules[name], "randn_tensor", draw))
+        yield
+
+
+def answer(description: dict[str, Any]) -> dict[str, Any]:
+    """Return the file of the images, or the error in one line."""
+    try:
+        images = generate(description)
+    except Exception as error:  # whatever diffusers and transformers raise
+        first = next(iter(str(error).strip().splitlines()), "")
+        return {"error": f"{type(error).__name__}: {first[:200]}"}
+    file = f"{description['folder']}.npy"
+    np.save(file, images)
+    return {"images": file}
+
+
+def main() -> None:
+    """Answer each line of the input until it ends."""
+    warnings.simplefilter("ignore")
+    transformers.utils.logging.set_verbosity(50)
+    diffusers.utils.logging.set_verbosity(50)
+    diffusers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    # Libraries print, too; the answers go to the first standard output only.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    for count, line in enumerate(sys.stdin):
+        answers.write(json.dumps(answer(json.loads(line))) + "\n")
+        if count % 50 == 0:
+            gc.collect()
+
+
+if __name__ == "__main__":
+    main()
