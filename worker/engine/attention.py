@@ -1,10 +1,12 @@
-"""Compute attention with the fastest implementation of the platform.
+"""Compute attention with the fastest implementation of the device.
 
 Goes in: queries, keys and values as the networks project them. Comes out: the attended values in
 the same layout. It knows no network, and the networks do not know which backend ran.
 
-So far it ran on CPU only. The choices for GPU and TPU follow the documented limits of their
-kernels. A test compares the TPU kernel with the formula in Pallas' interpreter.
+So far it ran on CPU only. The choices for TPU follow their compiler, which compiles every layer of
+the published models in a test; docs/tpu.md has its estimates. The choices for GPU follow the
+documented limits of cuDNN. Another test compares the TPU kernel with the formula in Pallas'
+interpreter.
 """
 
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from imagefleet.worker.engine.mesh import target_device
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
 MAX_SCORE_BYTES: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
@@ -25,8 +28,20 @@ MAX_SCORE_BYTES: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2*
 of Stable Diffusion 1 take 537 MB at 512x512 and 8.6 GB at 1024x1024. On CPU the scores should fit
 the caches: at 512x512, chunks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, all scores at
 once 0.98 s and 1,374 MiB. On other platforms the limit only saves memory."""
-_TPU_BLOCK: Final = 128
-"""Rows and columns of a TPU's matrix unit, and of a block of the TPU kernel."""
+_TPU_LANES: Final = 128
+"""Columns of a TPU's registers. Blocks of the TPU kernel, and heads that are wider, are multiples
+of it."""
+_TPU_BLOCK_QUERIES: Final = 512
+"""Queries that the TPU kernel takes at once, at most. With 128 queries and 128 keys, the default of
+Pallas, a layer of 4096 pixels with 8 heads takes 6.5 million cycles on v5e by the compiler's
+schedule; with 512 and 1024 it takes 1.4 million. Larger blocks gain nothing. With heads that are
+wider than 128 the kernel takes half as many queries, since the memory of its core holds no more."""
+_TPU_BLOCK_KEYS: Final = 1024
+"""Keys that the TPU kernel takes at once, at most."""
+_TPU_KINDS_WITHOUT_BFLOAT16_KERNELS: Final = ("TPU v2", "TPU v3")
+"""Their compiler refuses kernels that multiply bfloat16. It accepts float32, and rounds the
+operands of a product to bfloat16 as it does everywhere. For a layer of 4096 pixels with 8 heads it
+estimates less than half of the time that plain matmuls of bfloat16 take."""
 _MAX_CUDNN_HEAD_DIM: Final = 128
 """The widest head that cuDNN's kernel supports on all GPUs; on Hopper and later it is 256."""
 
@@ -82,7 +97,7 @@ def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
 
     The 77 keys of a text are not. Padding them would cost more than their few scores.
     """
-    whole_blocks = spec.queries % _TPU_BLOCK == 0 and spec.keys % _TPU_BLOCK == 0
+    whole_blocks = spec.queries % _TPU_LANES == 0 and spec.keys % _TPU_LANES == 0
     return whole_blocks and spec.dtype in (jnp.bfloat16, jnp.float32)
 
 
@@ -105,7 +120,7 @@ def attention(
         value: `[batch, m, heads * d]`.
         heads: Number of heads; must divide the last axis.
         causal: Whether position i sees only positions <= i.
-        backend: None: `choose_backend` for JAX's default backend.
+        backend: None: `choose_backend` for the device that the program is for, `target_device`.
 
     Returns:
         `[batch, n, heads * d]`.
@@ -118,7 +133,9 @@ def attention(
         dtype=query.dtype,
         causal=causal,
     )
-    return _COMPUTE[backend or choose_backend(jax.default_backend(), spec)](query, key, value, spec)
+    return _COMPUTE[backend or choose_backend(target_device().platform, spec)](
+        query, key, value, spec
+    )
 
 
 def _split(x: jax.Array, heads: int) -> jax.Array:
@@ -176,7 +193,7 @@ def chunk_count(spec: AttentionSpec, limit: int) -> int:
 def _chunked(
     q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, limit: int | None = None
 ) -> jax.Array:
-    count = chunk_count(spec, limit or MAX_SCORE_BYTES[jax.default_backend()])
+    count = chunk_count(spec, limit or MAX_SCORE_BYTES[target_device().platform])
     length = spec.queries // count
     q, k, v = (_fold(x, spec.heads) for x in (q, k, v))
     chunks = q.reshape(q.shape[0], count, length, -1).swapaxes(0, 1)  # [count, b * heads, n, d]
@@ -196,18 +213,43 @@ def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax
 
 def _flash(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
     flash = partial(_flash_on_one_device, spec=spec)
-    return _map_over_devices(flash, q, k, v, heads=spec.heads)
+    if target_device().device_kind in _TPU_KINDS_WITHOUT_BFLOAT16_KERNELS:
+        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    return _map_over_devices(flash, q, k, v, heads=spec.heads).astype(spec.dtype)
 
 
 def _flash_on_one_device(
     q: jax.Array, k: jax.Array, v: jax.Array, *, spec: AttentionSpec
 ) -> jax.Array:
     """Run the kernel on one device's rows and heads, `[b, n, heads, d]`."""
-    from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
+    from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
 
-    by_head = (x.swapaxes(1, 2) for x in (q, k, v))
-    out: jax.Array = flash_attention(*by_head, causal=spec.causal, sm_scale=spec.head_dim**-0.5)
-    return out.swapaxes(1, 2)
+    keys = largest_block(spec.keys, _TPU_BLOCK_KEYS)
+    max_queries = _TPU_BLOCK_QUERIES // (1 if spec.head_dim <= _TPU_LANES else 2)
+    blocks = BlockSizes(
+        block_b=1,
+        block_q=largest_block(spec.queries, max_queries),
+        block_k_major=keys,
+        block_k=keys,
+    )
+    by_head = (_pad_head(x).swapaxes(1, 2) for x in (q, k, v))
+    out: jax.Array = flash_attention(
+        *by_head, causal=spec.causal, sm_scale=spec.head_dim**-0.5, block_sizes=blocks
+    )
+    return out.swapaxes(1, 2)[..., : spec.head_dim]
+
+
+def largest_block(length: int, limit: int) -> int:
+    """Return the largest multiple of 128, up to `limit`, that divides `length`."""
+    blocks = range(_TPU_LANES, min(length, limit) + 1, _TPU_LANES)
+    return max(block for block in blocks if length % block == 0)
+
+
+def _pad_head(x: jax.Array) -> jax.Array:
+    """Pad heads that are wider than 128 with zeros to a multiple of 128. Zeros change no score."""
+    head_dim = x.shape[-1]
+    missing = -head_dim % _TPU_LANES if head_dim > _TPU_LANES else 0
+    return jnp.pad(x, [(0, 0)] * 3 + [(0, missing)]) if missing else x
 
 
 def _map_over_devices(

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
@@ -38,6 +38,18 @@ def start_backend(devices: int | None) -> None:
                 "jax_num_cpu_devices", devices or VIRTUAL_CPU_DEVICES
             )
     jax.local_devices()
+
+
+def target_device() -> AbstractDevice:
+    """Return the kind of device that the program being traced is for.
+
+    This is the kind of the current mesh, whose devices may be absent when a program is compiled
+    ahead. Without a mesh it is the kind of JAX's default device.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if device is None:
+        device = Mesh(np.array(jax.devices()[:1]), (DATA,)).abstract_mesh.abstract_device
+    return cast(AbstractDevice, device)
 
 
 @dataclass(frozen=True)
@@ -68,9 +80,14 @@ class Placement:
         return cls(Mesh(np.array(available[:count]).reshape(-1, model), (DATA, MODEL)))
 
     @property
+    def device(self) -> AbstractDevice:
+        """Return the kind of the devices."""
+        return cast(AbstractDevice, self.mesh.abstract_mesh.abstract_device)
+
+    @property
     def platform(self) -> str:
         """Return `cpu`, `gpu` or `tpu`."""
-        return str(self.mesh.devices.flat[0].platform)
+        return str(self.device.platform)
 
     @property
     def data(self) -> int:

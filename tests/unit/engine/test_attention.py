@@ -20,6 +20,7 @@ from imagefleet.worker.engine.attention import (
     attention,
     choose_backend,
     chunk_count,
+    largest_block,
 )
 
 Arrays = tuple[NDArray[np.float32], ...]
@@ -80,13 +81,22 @@ def test_chunks_are_equal_and_their_scores_within_the_limit() -> None:
         assert spec.score_bytes // count <= limit or count == queries
 
 
-@pytest.mark.parametrize("head_dim", [40, 128])
+@pytest.mark.parametrize("head_dim", [40, 160])  # 160 is padded to 256
 def test_the_tpu_kernel_agrees_with_matmuls_in_the_interpreter(head_dim: int) -> None:
     arrays = tuple(map(jnp.asarray, _random_arrays(*[(1, 256, 2 * head_dim)] * 3)))
     expected = attention(*arrays, heads=2, backend=Backend.FOLDED)
     with pltpu.force_tpu_interpret_mode():
         result = attention(*arrays, heads=2, backend=Backend.FLASH)
-    np.testing.assert_allclose(result, expected, atol=1e-6)
+    np.testing.assert_allclose(result, expected, atol=3e-6)
+
+
+def test_blocks_of_the_tpu_kernel_divide_the_length() -> None:
+    assert [largest_block(length, 1024) for length in (128, 640, 2304, 4096)] == [
+        128,
+        640,
+        768,
+        1024,
+    ]
 
 
 @pytest.mark.parametrize("model", [1, 2])

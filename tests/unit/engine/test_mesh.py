@@ -13,7 +13,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
 from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.mesh import Placement, target_device
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL, MeshSpec
 from tests.unit.engine.parity import FOLDER
 
@@ -29,6 +29,14 @@ def test_a_mesh_is_parsed() -> None:
 def test_the_error_of_a_malformed_mesh_shows_the_right_form(mesh: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape("write data=8, or data=4,model=2")):
         MeshSpec.parse(mesh, None)
+
+
+def test_a_program_is_for_the_devices_of_the_current_mesh_even_if_they_are_absent() -> None:
+    absent = jax.sharding.AbstractDevice(device_kind="TPU v2", num_cores=1, platform="tpu")
+    mesh = jax.sharding.AbstractMesh((8, 1), (DATA, MODEL), abstract_device=absent)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert target_device() == absent
+    assert target_device().platform == jax.default_backend()
 
 
 def test_a_mesh_and_a_number_of_devices_must_agree() -> None:

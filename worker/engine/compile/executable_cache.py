@@ -105,9 +105,10 @@ class ExecutableCache:
 
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         hits = int(self._jax_cache_hits)
-        options = _COMPILER_OPTIONS.get(jax.default_backend(), {})
+        target = self._devices[0].platform
+        options = _COMPILER_OPTIONS.get(target, {})
         compiled = lowered.compile(options)
-        if jax.default_backend() != "cpu" or int(self._jax_cache_hits) == hits:
+        if target != "cpu" or int(self._jax_cache_hits) == hits:
             return compiled
         # On CPU an executable from JAX's cache loses its functions when it is serialized again. The
         # runtime then fails with "Function … not found".
