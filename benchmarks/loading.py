@@ -40,10 +40,10 @@ def write(folder: Path) -> None:
     """Write a UNet with random weights, in diffusers' format."""
     from safetensors.numpy import save_file
 
-    from imagefleet.worker.engine.build_engine import abstract_network
     from imagefleet.worker.engine.checkpoint.weights import weight_entries
     from imagefleet.worker.engine.models.unet import UNet
     from imagefleet.worker.engine.models.unet_config import UNetConfig
+    from imagefleet.worker.engine.networks import abstract_network
 
     draw = np.random.default_rng(0).standard_normal
     network = abstract_network(UNet, UNetConfig.from_json(CONFIG))
@@ -84,13 +84,13 @@ def load(folder: Path, mesh: str) -> None:
     """Load the weights in this process, and print what it took as JSON."""
     import jax
 
-    from imagefleet.worker.engine.build_engine import abstract_network
     from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
     from imagefleet.worker.engine.checkpoint.weights import WeightMapping
     from imagefleet.worker.engine.mesh import Placement, start_backend
     from imagefleet.worker.engine.mesh_spec import MeshSpec
     from imagefleet.worker.engine.models.unet import UNet
     from imagefleet.worker.engine.models.unet_config import UNetConfig
+    from imagefleet.worker.engine.networks import abstract_network
 
     layout = MeshSpec.parse(mesh, None)
     start_backend(layout.devices)

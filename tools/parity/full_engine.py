@@ -17,7 +17,6 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import load_file
 
-from imagefleet.worker.engine.build_engine import abstract_network
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles, read_json
 from imagefleet.worker.engine.checkpoint.weights import (
     WeightMapping,
@@ -27,6 +26,7 @@ from imagefleet.worker.engine.checkpoint.weights import (
 from imagefleet.worker.engine.mesh import Placement, start_backend
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.unet_config import UNetConfig
+from imagefleet.worker.engine.networks import abstract_network
 
 
 def main(folder: Path) -> None:

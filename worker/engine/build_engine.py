@@ -4,14 +4,13 @@ Goes in: a folder in diffusers' layout. Comes out: a `DiffusionEngine` whose wei
 devices and whose programs are not compiled yet. Every fault of a checkpoint is reported here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
-from flax import nnx
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine import memory_check
@@ -24,11 +23,7 @@ from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
 from imagefleet.worker.engine.interface import ModelInfo, ModelOptions, Shape
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.models.clip_text import ClipText
-from imagefleet.worker.engine.models.safety import SafetyChecker
-from imagefleet.worker.engine.models.unet import UNet
-from imagefleet.worker.engine.models.vae import Vae
-from imagefleet.worker.engine.prompt_encoder import PromptEncoder
+from imagefleet.worker.engine.networks import abstract_networks, assemble
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 
@@ -119,7 +114,7 @@ def load_networks(
         CheckpointError: weights are missing, unused, misshapen or not finite.
         TooLittleMemory: the weights and the workspace do not fit.
     """
-    networks = _networks(configs)
+    networks = abstract_networks(configs)
     opened = files.open_weights(tuple(networks))
     mappings = {
         name: WeightMapping(name, network, opened[name]) for name, network in networks.items()
@@ -127,43 +122,8 @@ def load_networks(
     require_complete(mappings.values())
     weight_bytes = sum(mapping.bytes_per_device(dtype, placement) for mapping in mappings.values())
     memory_check.require_memory(weight_bytes, workspace, placement)
-    graphs: dict[str, Any] = {name: nnx.graphdef(network) for name, network in networks.items()}
-    states = {name: mapping.load(dtype, placement) for name, mapping in mappings.items()}
-    text_encoders = configs.family.text_encoders
-    programs = DiffusionPrograms(
-        prompt_encoder=PromptEncoder(
-            networks=tuple(graphs[name] for name in text_encoders),
-            force_zeros_for_empty_prompt=configs.force_zeros_for_empty_prompt,
-        ),
-        unet=graphs["unet"],
-        vae=graphs["vae"],
-        safety=graphs.get("safety_checker"),
-        latent_channels=configs.vae.latent_channels,
-        scaling_factor=configs.vae.scaling_factor,
-        pixels_per_latent=configs.vae.downsampling,
-        dtype=dtype,
-    )
-    return programs, Weights(
-        text=tuple(states[name] for name in text_encoders),
-        unet=states["unet"],
-        vae=states["vae"],
-        safety=states.get("safety_checker"),
-    )
-
-
-def _networks(configs: Configs) -> dict[str, nnx.Module]:
-    """Return the networks without weights, keyed by their folders."""
-    networks = {
-        name: abstract_network(ClipText, config)
-        for name, config in zip(configs.family.text_encoders, configs.text_encoders, strict=True)
-    }
-    networks |= {
-        "unet": abstract_network(UNet, configs.unet),
-        "vae": abstract_network(Vae, configs.vae),
-    }
-    if configs.safety is not None:
-        networks["safety_checker"] = abstract_network(SafetyChecker, configs.safety)
-    return networks
+    parameters = {name: mapping.load(dtype, placement) for name, mapping in mappings.items()}
+    return assemble(configs, networks, parameters, dtype)
 
 
 def load_tokenizer(files: CheckpointFiles, configs: Configs) -> PromptTokenizer:
@@ -181,11 +141,6 @@ def load_tokenizer(files: CheckpointFiles, configs: Configs) -> PromptTokenizer:
         tokenizer.require_fits(encoder, config.max_position_embeddings, config.vocab_size)
         tokenizers.append(tokenizer)
     return PromptTokenizer(tokenizers)
-
-
-def abstract_network(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
-    """Return the network with shapes instead of weights, so that no weight is initialised."""
-    return nnx.eval_shape(lambda: network(config))
 
 
 def _defaults(files: CheckpointFiles, family_guidance: float) -> tuple[int, float]:

@@ -16,14 +16,13 @@ import numpy as np
 from imagefleet.shared.errors import TooLittleMemory
 from imagefleet.worker.engine.attention import (
     MAX_SCORE_BYTES,
-    AttentionSpec,
     Backend,
     choose_backend,
 )
+from imagefleet.worker.engine.attention_layers import unet_layers
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.models.unet_config import UNetConfig
 
 _GIB: Final = 2**30
 _EXHAUSTED: Final = "RESOURCE_EXHAUSTED"
@@ -33,9 +32,10 @@ _ADVICE: Final = (
     "a smaller per_device_batch, smaller shapes, dtype=bfloat16, "
     "or more devices a copy (mesh=data=4,model=2)"
 )
-_DECODER_MAPS: Final = 6
-"""Full-size maps, as wide as the decoder's first level, that the decoder holds at once. Measured
-with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB."""
+_DECODER_MAPS: Final = {"cpu": 6, "gpu": 6, "tpu": 11}
+"""Full-size maps, as wide as the decoder's first level, that the decoder holds at once. On CPU
+measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. The TPU compiler
+takes 13.7 at 512x512 and 9.7 for SDXL at 1024x1024; see docs/tpu.md."""
 _UNET_MAPS: Final = 27
 """Maps that the UNet holds at once besides its scores, skips included. Measured in the same way:
 268 MiB for a prompt and its negative prompt."""
@@ -46,25 +46,21 @@ def workspace_bytes(
 ) -> int:
     """Estimate the bytes that a device needs for a batch, besides the weights."""
     pixels = shape.height * shape.width
-    decoder = _DECODER_MAPS * pixels * configs.vae.block_out_channels[0] * dtype.itemsize
+    decoder_map = pixels * configs.vae.block_out_channels[0] * dtype.itemsize
+    decoder = _DECODER_MAPS[platform] * decoder_map
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
-    step = 2 * (maps + max(_score_bytes(configs.unet, latents, dtype, platform), default=0))
+    step = 2 * (maps + max(_score_bytes(configs, latents, dtype, platform), default=0))
     return per_device_batch * max(decoder, step)
 
 
 def _score_bytes(
-    unet: UNetConfig, latents: int, dtype: np.dtype[Any], platform: str
+    configs: Configs, latents: int, dtype: np.dtype[Any], platform: str
 ) -> Iterator[int]:
-    """Yield the bytes of the attention scores of each level that has attention."""
-    for level, attends in enumerate(unet.down_has_attention):
-        heads, width = unet.heads[level], unet.block_out_channels[level]
-        length = latents >> 2 * level
-        spec = AttentionSpec(
-            queries=length, keys=length, heads=heads, head_dim=width // heads, dtype=dtype
-        )
-        if attends and choose_backend(platform, spec) in (Backend.FOLDED, Backend.CHUNKED):
-            yield min(spec.score_bytes, MAX_SCORE_BYTES[platform])
+    """Yield the bytes of the attention scores of each layer of the UNet that stores them."""
+    for layer in unet_layers(configs, latents, dtype):
+        if choose_backend(platform, layer) in (Backend.FOLDED, Backend.CHUNKED):
+            yield min(layer.score_bytes, MAX_SCORE_BYTES[platform])
 
 
 def require_memory(weights: int, workspace: int, placement: Placement) -> None:

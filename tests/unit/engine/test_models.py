@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from imagefleet.worker.engine.build_engine import abstract_network
 from imagefleet.worker.engine.models.clip_text import ClipText
+from imagefleet.worker.engine.networks import abstract_network
 from tests.unit.engine.parity import Oracle, worst
 
 TOLERANCE: Final = 5e-6

@@ -16,7 +16,6 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import abstract_network
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles, read_json
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
 from imagefleet.worker.engine.interface import ImageSpec, ModelOptions, RunningBatch, Shape
@@ -28,6 +27,7 @@ from imagefleet.worker.engine.models.safety import (
     SafetyConfig,
     preprocess_images,
 )
+from imagefleet.worker.engine.networks import abstract_network
 from tests.unit.engine.parity import FOLDER, worst
 
 SAFETY = FOLDER / "safety"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import abstract_network, load_networks
+from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
@@ -25,6 +25,7 @@ from imagefleet.worker.engine.models.safety import SafetyChecker, SafetyConfig
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.unet_config import UNetConfig
 from imagefleet.worker.engine.models.vae import Vae, VaeConfig
+from imagefleet.worker.engine.networks import abstract_network
 from tests.unit.engine.parity import FOLDER
 
 UNET = "unet/diffusion_pytorch_model.safetensors"

@@ -24,6 +24,9 @@ from imagefleet.worker.engine.diffusion_programs import (
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
 
+Lower = Callable[[], jax.stages.Lowered]
+ArrayOrShape = jax.Array | jax.ShapeDtypeStruct
+
 
 @dataclass(frozen=True)
 class ProgramCompiler:
@@ -37,11 +40,21 @@ class ProgramCompiler:
 
     def compile(self, shape: Shape, rgb_factors: jax.Array) -> ShapeExecutables:
         """Load or compile all programs of a shape. A cached program is not traced."""
+        inputs = self._inputs(shape, rgb_factors)
+        return ShapeExecutables(
+            **{
+                name: self.executable_cache.load_or_compile(f"{shape}/{name}", inputs, lower)
+                for name, lower in self.lowerings(shape, rgb_factors).items()
+            }
+        )
+
+    def lowerings(self, shape: Shape, rgb_factors: ArrayOrShape) -> dict[str, Lower]:
+        """Return for each program of a shape the function that traces and lowers it.
+
+        The weights and `rgb_factors` may be abstract, and the devices may be absent.
+        """
         programs, weights, by_slot = self.programs, self.weights, self.placement.by_slot
-        init_latents = _abstract_arrays(self.input_builder.empty_init_latents(shape), by_slot)
-        init_images = _abstract_arrays(self.input_builder.empty_init_images(shape), by_slot)
-        inputs = _abstract_arrays(self.input_builder.empty_inputs(), by_slot)
-        all_arguments = (weights, inputs, init_latents, init_images, rgb_factors)
+        _, inputs, init_latents, init_images, _ = self._inputs(shape, rgb_factors)
 
         @cache
         def begin_outputs() -> tuple[Conditions, SamplerState]:
@@ -49,31 +62,38 @@ class ProgramCompiler:
             placed: tuple[Conditions, SamplerState] = _abstract_arrays(outputs, by_slot)
             return placed
 
-        def executable(
-            name: str, function: Callable[..., Any], arguments: Callable[[], Any], **options: Any
-        ) -> Any:
+        def lowering(
+            function: Callable[..., Any], arguments: Callable[[], Any], **options: Any
+        ) -> Lower:
             def lower() -> jax.stages.Lowered:
                 jitted = jax.jit(function, out_shardings=by_slot, **options)
                 with jax.set_mesh(self.placement.mesh):  # `attention` reads the current mesh
                     return jitted.lower(*arguments())
 
-            return self.executable_cache.load_or_compile(f"{shape}/{name}", all_arguments, lower)
+            return lower
 
-        def step(name: str, *, guidance: bool) -> Any:
+        def step(*, guidance: bool) -> Lower:
             function = partial(programs.step, guidance=guidance)
-            return executable(
-                name, function, lambda: (weights.unet, *begin_outputs()), donate_argnums=2
-            )
+            return lowering(function, lambda: (weights.unet, *begin_outputs()), donate_argnums=2)
 
-        return ShapeExecutables(
-            begin=executable("begin", programs.begin, lambda: (weights, inputs, init_latents)),
-            step=step("step", guidance=True),
-            unguided_step=step("unguided-step", guidance=False),
-            encode=executable("encode", programs.encode, lambda: (weights, init_images)),
-            preview=executable(
-                "preview", programs.preview, lambda: (begin_outputs()[1], rgb_factors)
-            ),
-            decode=executable("decode", programs.decode, lambda: (weights, begin_outputs()[1])),
+        return {
+            "begin": lowering(programs.begin, lambda: (weights, inputs, init_latents)),
+            "step": step(guidance=True),
+            "unguided_step": step(guidance=False),
+            "encode": lowering(programs.encode, lambda: (weights, init_images)),
+            "preview": lowering(programs.preview, lambda: (begin_outputs()[1], rgb_factors)),
+            "decode": lowering(programs.decode, lambda: (weights, begin_outputs()[1])),
+        }
+
+    def _inputs(self, shape: Shape, rgb_factors: ArrayOrShape) -> tuple[Any, ...]:
+        """Return all arguments of the programs, those of a batch as abstract arrays."""
+        empty, by_slot = self.input_builder, self.placement.by_slot
+        return (
+            self.weights,
+            _abstract_arrays(empty.empty_inputs(), by_slot),
+            _abstract_arrays(empty.empty_init_latents(shape), by_slot),
+            _abstract_arrays(empty.empty_init_images(shape), by_slot),
+            rgb_factors,
         )
 
 

@@ -1,0 +1,59 @@
+"""The estimate of a TPU program counts loops by trips, and attention kernels by their sizes."""
+
+import pytest
+
+from tools.tpu.estimate import kernel_cycles, program_cycles
+from tools.tpu.topology import GENERATIONS
+
+LOOPS = """
+%fused.1 (x: f32[8]) -> f32[8] {
+  ROOT %x = f32[8] parameter(0)
+}
+
+%inner_condition.2 (s: (s32[], f32[8])) -> pred[] {
+  %constant.1 = s32[]{:T(128)} constant(3)
+  ROOT %less = pred[] compare(%i, %constant.1), direction=LT
+}
+
+%inner.3 (s: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %a = f32[8] fusion(%x), calls=%fused.1, backend_config={"estimated_cycles":"10"}
+}
+
+%outer_condition.4 (s: (s32[], f32[8])) -> pred[] {
+  %constant.2 = s32[]{:T(128)} constant(4)
+  ROOT %less = pred[] compare(%i, %constant.2), direction=LT
+}
+
+%outer.5 (s: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %b = f32[8] fusion(%x), calls=%fused.1, backend_config={"estimated_cycles":"100"}
+  %loop = (s32[], f32[8]) while(%t), condition=%inner_condition.2, body=%inner.3
+}
+
+ENTRY %main.6 (x: f32[8]) -> f32[8] {
+  %c = f32[8] fusion(%x), calls=%fused.1, backend_config={"estimated_cycles":"1000"}
+  %loop.1 = (s32[], f32[8]) while(%t), condition=%outer_condition.4, body=%outer.5
+}
+"""
+
+KERNEL = (
+    '%k = bf16[2,8,4096,40]{3,2,1,0} custom-call(%q, %k, %v), custom_call_target="tpu_custom_call",'
+    " operand_layout_constraints={bf16[2,8,4096,40]{3,2,1,0}, bf16[2,8,1024,40]{3,2,1,0}, "
+    "bf16[2,8,1024,40]{3,2,1,0}}, metadata={}"
+)
+
+
+def test_the_cycles_of_a_loop_count_once_for_each_trip() -> None:
+    assert program_cycles(LOOPS) == 1000 + 4 * (100 + 3 * 10)
+
+
+def test_a_kernel_takes_its_products_with_the_head_padded_and_its_softmax() -> None:
+    v5e, scores = GENERATIONS["v5e"], 2 * 8 * 4096 * 1024
+    products = scores * 2 * 2 * 128 / v5e.flops_per_cycle
+    [cycles] = kernel_cycles(KERNEL, v5e)
+    assert cycles == pytest.approx(products + scores * v5e.softmax_cycles)
+
+
+def test_the_peaks_are_those_that_the_vendor_states() -> None:
+    stated = {"v2": 22.5e12, "v3": 61.5e12, "v4": 275e12, "v5e": 197e12, "v5p": 459e12}
+    for name, flops in (stated | {"v6e": 918e12}).items():
+        assert GENERATIONS[name].flops == pytest.approx(flops, rel=0.03)

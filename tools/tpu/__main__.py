@@ -1,0 +1,134 @@
+"""Compile the engine's programs for TPU hosts that are not here, and print the estimates.
+
+    PYTHONPATH=.libtpu .venv/bin/python -m tools.tpu [--full] [--hosts v5e-8] [--models sd14] …
+
+The output is a table of programs, a table of images a second, and one line of JSON. The command
+fails if the compiler refuses a program.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import jax
+
+from tools.tpu.rows import Account, Outcome, Row, account, libtpu_version
+from tools.tpu.topology import HOSTS, Host
+
+PROGRAMS = ("begin", "step", "unguided_step", "encode", "preview", "decode")
+STEPS = (20, 50)
+DEFAULT_ROWS = (
+    *(Row(model="sd14", host="v5e-8", program=program) for program in PROGRAMS),
+    Row(model="sd14", host="v2-8", program="step"),
+)
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows that the options ask for."""
+    if not options.full and not options.hosts and not options.models:
+        yield from DEFAULT_ROWS
+        return
+    for model in options.models or ("sd14", "sd21", "sdxl"):
+        for host in options.hosts or HOSTS:
+            for devices_per_copy in options.model_axis:
+                for images in options.images:
+                    for program in options.programs:
+                        yield Row(
+                            model=model,
+                            host=host,
+                            program=program,
+                            per_device_batch=images,
+                            devices_per_copy=devices_per_copy,
+                        )
+
+
+def line(row: Row, result: Account) -> str:
+    """Return one line of the table of programs."""
+    generation = Host(row.host).generation
+    start = (
+        f"{row.model:<5} {row.host:<6} {row.devices_per_copy:>5} {row.per_device_batch:>6} "
+        f"{row.program:<14} {result.outcome:<10} {result.seconds:>6.0f}"
+    )
+    if (estimate := result.estimate) is None:
+        return f"{start}  {result.message[:150]}"
+    return (
+        f"{start} {estimate.argument_bytes / 1e6:>8,.0f} {estimate.temporary_bytes / 1e6:>8,.0f} "
+        f"{estimate.total_bytes / generation.memory_bytes:>6.0%} {estimate.flops / 1e12:>7.2f} "
+        f"{estimate.cycles / 1e6:>8.1f} {estimate.kernel_cycles / 1e6:>8.1f} "
+        f"{estimate.milliseconds(generation):>8.1f} {estimate.share_of_peak(generation):>6.0%} "
+        f"{estimate.collectives:>11}"
+    )
+
+
+HEADER = (
+    f"{'model':<5} {'host':<6} {'model':>5} {'images':>6} {'program':<14} {'outcome':<10} "
+    f"{'took s':>6} {'args MB':>8} {'temps MB':>8} {'memory':>6} {'TFLOP':>7} {'Mcycles':>8} "
+    f"{'kernels':>8} {'est. ms':>8} {'peak':>6} {'collectives':>11}"
+)
+
+
+def image_rates(results: dict[Row, Account]) -> Iterator[str]:
+    """Yield for each batch with all its programs the images a second, on a host."""
+    groups = {row.group: row for row in results}
+    for group, row in groups.items():
+        milliseconds = {
+            other.program: result.estimate.milliseconds(Host(other.host).generation)
+            for other, result in results.items()
+            if other.group == group and result.estimate is not None
+        }
+        if not {"begin", "step", "decode"} <= milliseconds.keys():
+            continue
+        images = row.per_device_batch * Host(row.host).placement(model=row.devices_per_copy).data
+        rates = []
+        for steps in STEPS:
+            batch = milliseconds["begin"] + steps * milliseconds["step"] + milliseconds["decode"]
+            rates.append(f"{1e3 * images / batch:>8.2f} at {steps} steps")
+        yield (
+            f"{row.model:<5} {row.host:<6} {row.devices_per_copy:>5} {row.per_device_batch:>6} "
+            + "".join(rates)
+        )
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.tpu", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="every model on every host: hours")
+    parser.add_argument("--models", type=_names)
+    parser.add_argument("--hosts", type=_names)
+    parser.add_argument("--programs", type=_names, default=list(PROGRAMS))
+    parser.add_argument("--images", type=_numbers, default=[1], help="images a device: 1,4")
+    parser.add_argument("--model-axis", type=_numbers, default=[1], help="devices a copy: 1,2")
+    parser.add_argument("--cache", type=Path, default=Path("out/tpu"))
+    options = parser.parse_args(arguments)
+    # With libtpu here, JAX would look for a TPU.
+    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    print(HEADER)
+    results: dict[Row, Account] = {}
+    for row in rows(options):
+        results[row] = account(row, options.cache)
+        print(line(row, results[row]), flush=True)
+    for rate in image_rates(results):
+        print(rate)
+    print(
+        json.dumps(
+            {
+                "libtpu": libtpu_version(),
+                "rows": [asdict(row) | asdict(result) for row, result in results.items()],
+            }
+        )
+    )
+    return int(any(result.outcome is Outcome.REFUSED for result in results.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,103 @@
+"""Read from a compiled TPU program what its compiler knows of its memory and time.
+
+Goes in: an executable for devices that need not be there. Comes out: bytes, FLOPs and cycles. It
+runs nothing.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tools.tpu.topology import Generation
+
+_COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\{$")
+_CYCLES: Final = re.compile(r'"estimated_cycles":"(\d+)"')
+_LOOP: Final = re.compile(r" while\(.*condition=%?([\w.<>-]+), body=%?([\w.<>-]+)")
+_LIMIT: Final = re.compile(r" s32\[\]\S* constant\((\d+)\)")
+_KERNEL: Final = re.compile(
+    r'custom_call_target="tpu_custom_call".*?operand_layout_constraints=\{(.*?)\}\}'
+)
+_SHAPE: Final = re.compile(r"\w+\[([\d,]+)\]")
+_COLLECTIVE: Final = re.compile(
+    r" (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The compiler's account of one program, for one device."""
+
+    argument_bytes: int
+    temporary_bytes: int
+    """With the program's code and those results that do not take the place of arguments."""
+    flops: float
+    cycles: float
+    """The compiler's estimate, without kernels."""
+    kernel_cycles: float
+    collectives: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes that the device needs to run the program."""
+        return self.argument_bytes + self.temporary_bytes
+
+    def milliseconds(self, generation: Generation) -> float:
+        """Return the estimated time."""
+        return 1e3 * (self.cycles + self.kernel_cycles) / generation.clock_hz
+
+    def share_of_peak(self, generation: Generation) -> float:
+        """Return the FLOPs as a share of those that the device could do in the estimated time."""
+        return self.flops / (generation.flops_per_cycle * (self.cycles + self.kernel_cycles))
+
+
+def read_estimate(compiled: Any, generation: Generation) -> Estimate:
+    """Read the account of a `jax.stages.Compiled`."""
+    memory, costs, text = compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text()
+    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return Estimate(
+        argument_bytes=memory.argument_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes + memory.generated_code_size_in_bytes + results,
+        flops=float(costs.get("flops", 0.0)),
+        cycles=program_cycles(text),
+        kernel_cycles=sum(kernel_cycles(text, generation)),
+        collectives=len(_COLLECTIVE.findall(text)),
+    )
+
+
+def program_cycles(text: str) -> float:
+    """Sum the cycles of all instructions of a scheduled program, those in loops once a trip."""
+    entry, computations = "", dict[str, list[str]]()
+    name = ""
+    for line in text.splitlines():
+        if header := _COMPUTATION.match(line):
+            name = header[2]
+            entry = name if header[1] else entry
+        computations.setdefault(name, []).append(line)
+
+    def cycles_of(name: str) -> float:
+        total = 0.0
+        for line in computations[name]:
+            total += sum(map(float, _CYCLES.findall(line)))
+            if loop := _LOOP.search(line):
+                # A loop made by `lax.map` counts from 0 up to the constant in its condition.
+                limits = _LIMIT.findall("\n".join(computations[loop[1]]))
+                total += max(map(int, limits), default=1) * cycles_of(loop[2])
+        return total
+
+    return cycles_of(entry)
+
+
+def kernel_cycles(text: str, generation: Generation) -> Iterator[float]:
+    """Yield the cycles of each attention kernel, for which the compiler gives no estimate.
+
+    They are those of its products at the peak, with heads padded to 128, and those of the softmax.
+    """
+    for kernel in _KERNEL.finditer(text):
+        query, key, *_ = (
+            [int(side) for side in shape.split(",")] for shape in _SHAPE.findall(kernel[1])
+        )
+        batch, heads, queries, head_dim = query
+        scores = batch * heads * queries * key[2]
+        flops = 2 * 2 * -(-head_dim // 128) * 128
+        yield scores * (flops / generation.flops_per_cycle + generation.softmax_cycles)

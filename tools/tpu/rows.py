@@ -1,0 +1,118 @@
+"""Compile one program for a TPU host and keep the compiler's account of it.
+
+Goes in: a model, a host, a mesh, a number of images and a program. Comes out: the account, or why
+the compiler refused. Results are cached in a folder, because a large program takes minutes.
+"""
+
+import hashlib
+import json
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.compile.executable_cache import ENGINE_FOLDER, source_digest
+from imagefleet.worker.engine.compile.program_compiler import Lower
+from tools.tpu.estimate import Estimate, read_estimate
+from tools.tpu.models import SHAPES, published_configs
+from tools.tpu.programs import lower_programs
+from tools.tpu.topology import Host
+
+
+class Outcome(StrEnum):
+    """The outcome says what the compiler made of a program."""
+
+    COMPILES = "compiles"
+    TOO_LARGE = "too large"
+    """The program needs more memory than the device has."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row is one program of a model on a host."""
+
+    model: str
+    host: str
+    program: str
+    per_device_batch: int = 1
+    """Images that each copy of the weights generates at a time."""
+    devices_per_copy: int = 1
+    """The size of the axis `model` of the mesh."""
+
+    @property
+    def group(self) -> tuple[str, str, int, int]:
+        """Return what the rows have in common that one batch runs."""
+        return self.model, self.host, self.per_device_batch, self.devices_per_copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """The compiler's account of a row."""
+
+    outcome: Outcome
+    message: str = ""
+    """The compiler's error."""
+    seconds: float
+    """How long it took."""
+    estimate: Estimate | None = None
+
+
+def account(row: Row, cache_folder: Path) -> Account:
+    """Return the compiler's account of a row, from the cache if it is there."""
+    path = cache_folder / f"{_key(row)}.json"
+    if path.is_file():
+        stored = json.loads(path.read_text())["account"]
+        estimate = stored.pop("estimate")
+        outcome = Outcome(stored.pop("outcome"))
+        return Account(outcome=outcome, estimate=estimate and Estimate(**estimate), **stored)
+    made = _compile(row)
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"row": asdict(row), "account": asdict(made)}))
+    return made
+
+
+def _compile(row: Row) -> Account:
+    lower = _lowerings(*row.group)[row.program]
+    started = time.monotonic()
+    try:
+        estimate = read_estimate(lower().compile(), Host(row.host).generation)
+    except Exception as error:  # the compiler, Mosaic and JAX raise errors of many types
+        message = str(error).strip().splitlines()[0]
+        too_large = "RESOURCE_EXHAUSTED" in message and "HBM" in message.upper()
+        outcome = Outcome.TOO_LARGE if too_large else Outcome.REFUSED
+        return Account(outcome=outcome, message=message, seconds=time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return Account(outcome=Outcome.COMPILES, seconds=seconds, estimate=estimate)
+
+
+@cache
+def _lowerings(
+    model: str, host: str, per_device_batch: int, devices_per_copy: int
+) -> dict[str, Lower]:
+    placement = Host(host).placement(model=devices_per_copy)
+    return lower_programs(
+        configs_of(model), SHAPES[model], placement, per_device_batch=per_device_batch
+    )
+
+
+@cache
+def configs_of(model: str) -> Configs:
+    """Return the configs of a published model."""
+    with tempfile.TemporaryDirectory(prefix="configs-") as folder:
+        return published_configs(model, Path(folder))
+
+
+def _key(row: Row) -> str:
+    libraries = [version(name) for name in ("jax", "jaxlib", "flax")] + [libtpu_version()]
+    parts = [*libraries, source_digest(ENGINE_FOLDER), json.dumps(asdict(row))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def libtpu_version() -> str:
+    """Return the version of the compiler."""
+    return version("libtpu")

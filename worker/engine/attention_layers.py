@@ -1,0 +1,71 @@
+"""List the attention layers of a model.
+
+Goes in: configs and a shape. Comes out: the sizes of each distinct layer. It computes nothing.
+"""
+
+from collections.abc import Iterator
+
+from jax.typing import DTypeLike
+
+from imagefleet.worker.engine.attention import AttentionSpec
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.models.unet_config import UNetConfig
+
+
+def attention_layers(configs: Configs, shape: Shape, dtype: DTypeLike) -> set[AttentionSpec]:
+    """Return the sizes of each distinct attention layer of all networks of a model."""
+    latents = shape.height * shape.width // configs.vae.downsampling**2
+    layers = set(unet_layers(configs, latents, dtype))
+    if configs.vae.mid_block_add_attention:
+        layers.add(_self_attention(latents, 1, configs.vae.block_out_channels[-1], dtype))
+    for text in configs.text_encoders:
+        tokens, heads, width = (
+            text.max_position_embeddings,
+            text.num_attention_heads,
+            text.hidden_size,
+        )
+        layers.add(_self_attention(tokens, heads, width, dtype, causal=True))
+    if configs.safety is not None:
+        vision = configs.safety.vision
+        tokens = (vision.image_size // vision.patch_size) ** 2 + 1
+        layers.add(_self_attention(tokens, vision.num_attention_heads, vision.hidden_size, dtype))
+    return layers
+
+
+def unet_layers(configs: Configs, latents: int, dtype: DTypeLike) -> Iterator[AttentionSpec]:
+    """Yield the self-attention and the cross-attention of each level of the UNet that has them.
+
+    `latents` is the number of latent pixels.
+    """
+    unet = configs.unet
+    for level in range(len(unet.block_out_channels)):
+        if _has_attention(unet, level):
+            pixels, heads = latents >> 2 * level, unet.heads[level]
+            head_dim = unet.block_out_channels[level] // heads
+            for keys in (pixels, configs.text_encoders[0].max_position_embeddings):
+                yield AttentionSpec(
+                    queries=pixels, keys=keys, heads=heads, head_dim=head_dim, dtype=dtype
+                )
+
+
+def _has_attention(unet: UNetConfig, level: int) -> bool:
+    is_last = level == len(unet.block_out_channels) - 1
+    return (
+        unet.down_has_attention[level]
+        or unet.up_has_attention[-1 - level]
+        or (is_last and unet.mid_has_attention)
+    )
+
+
+def _self_attention(
+    length: int, heads: int, width: int, dtype: DTypeLike, *, causal: bool = False
+) -> AttentionSpec:
+    return AttentionSpec(
+        queries=length,
+        keys=length,
+        heads=heads,
+        head_dim=width // heads,
+        dtype=dtype,
+        causal=causal,
+    )

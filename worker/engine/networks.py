@@ -1,0 +1,96 @@
+"""Arrange the networks of a model as programs and weights.
+
+Goes in: configs. Comes out: the programs, which hold the networks' structure, and the weights. The
+weights may be abstract, so that programs can be compiled without a checkpoint and without devices.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import jax
+import numpy as np
+from flax import nnx
+
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.models.clip_text import ClipText
+from imagefleet.worker.engine.models.safety import SafetyChecker
+from imagefleet.worker.engine.models.unet import UNet
+from imagefleet.worker.engine.models.vae import Vae
+from imagefleet.worker.engine.prompt_encoder import PromptEncoder
+
+
+def abstract_networks(configs: Configs) -> dict[str, nnx.Module]:
+    """Return the networks without weights, keyed by their folders."""
+    networks = {
+        name: abstract_network(ClipText, config)
+        for name, config in zip(configs.family.text_encoders, configs.text_encoders, strict=True)
+    }
+    networks |= {
+        "unet": abstract_network(UNet, configs.unet),
+        "vae": abstract_network(Vae, configs.vae),
+    }
+    if configs.safety is not None:
+        networks["safety_checker"] = abstract_network(SafetyChecker, configs.safety)
+    return networks
+
+
+def abstract_network(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
+    """Return the network with shapes instead of weights, so that no weight is initialised."""
+    return nnx.eval_shape(lambda: network(config))
+
+
+def abstract_weights(
+    networks: Mapping[str, nnx.Module], placement: Placement, dtype: np.dtype[Any]
+) -> dict[str, Params]:
+    """Return the parameters of each network as shapes, with their dtype and sharding."""
+
+    def abstract(weight: Any) -> jax.ShapeDtypeStruct:
+        sharding = placement.weight_sharding(weight.shape)
+        return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            weight.shape, dtype, sharding=sharding
+        )
+
+    return {
+        name: cast(Params, jax.tree.map(abstract, nnx.to_pure_dict(nnx.state(network))))
+        for name, network in networks.items()
+    }
+
+
+def assemble(
+    configs: Configs,
+    networks: Mapping[str, nnx.Module],
+    parameters: Mapping[str, Params],
+    dtype: np.dtype[Any],
+) -> tuple[DiffusionPrograms, Weights]:
+    """Return the programs of a model and its weights.
+
+    Args:
+        configs: Of the model.
+        networks: From `abstract_networks`.
+        parameters: Of each network, on the devices or abstract.
+        dtype: That of the parameters.
+    """
+    graphs: dict[str, Any] = {name: nnx.graphdef(network) for name, network in networks.items()}
+    text_encoders = configs.family.text_encoders
+    programs = DiffusionPrograms(
+        prompt_encoder=PromptEncoder(
+            networks=tuple(graphs[name] for name in text_encoders),
+            force_zeros_for_empty_prompt=configs.force_zeros_for_empty_prompt,
+        ),
+        unet=graphs["unet"],
+        vae=graphs["vae"],
+        safety=graphs.get("safety_checker"),
+        latent_channels=configs.vae.latent_channels,
+        scaling_factor=configs.vae.scaling_factor,
+        pixels_per_latent=configs.vae.downsampling,
+        dtype=dtype,
+    )
+    return programs, Weights(
+        text=tuple(parameters[name] for name in text_encoders),
+        unet=parameters["unet"],
+        vae=parameters["vae"],
+        safety=parameters.get("safety_checker"),
+    )
