@@ -20,7 +20,7 @@ from threading import Thread
 
 from imagefleet import Client, InvalidSignature, verify_webhook
 
-SECRETS = os.environ["IMAGEFLEET_WEBHOOK_SECRETS"].split(",")
+SECRETS = os.environ.get("IMAGEFLEET_WEBHOOK_SECRETS", "").split(",")
 
 events: Queue[dict] = Queue()
 seen: set[str] = set()
@@ -46,6 +46,8 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 def main() -> None:
+    if not all(SECRETS):
+        raise SystemExit("set IMAGEFLEET_WEBHOOK_SECRETS to the secret of the workers: whsec_…")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     Thread(target=server.serve_forever, daemon=True).start()
     with Client() as client:

@@ -6,7 +6,9 @@ Needs `pip install "celery[redis]"` only. Run it against a running fleet:
     python examples/celery_producer.py
 
 For a rediss:// address append ?ssl_cert_reqs=required, which Celery demands. Every worker reads the
-queue `imagefleet.default.native`; its first part is the fleet's IMAGEFLEET_NAMESPACE.
+queue `imagefleet.default.native`; its first part is the fleet's IMAGEFLEET_NAMESPACE. The keyword
+arguments are the parameters of docs/client.md. Workers check them, because nobody else does: a
+wrong one fails the task.
 """
 
 import os
@@ -15,7 +17,7 @@ from celery import Celery
 
 URL = os.environ["IMAGEFLEET_REDIS_URL"]
 
-REQUEST = {
+PARAMETERS = {
     "prompt": "a small red circle on the left on a blue background",
     "num_inference_steps": 20,
     "seed": 7,  # if left out, the worker derives the seed from the task id
@@ -26,7 +28,7 @@ def main() -> None:
     with Celery(broker=URL, backend=URL) as app:
         task = app.send_task(
             "imagefleet.render",
-            kwargs={"version": 1, "request": REQUEST},
+            kwargs=PARAMETERS,
             queue="imagefleet.default.native",
             priority=3,  # 0 (first) to 9 (last)
         )

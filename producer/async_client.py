@@ -8,11 +8,12 @@ async with AsyncClient() as client:
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self, Unpack, overload
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.job import Job, poll_intervals, result_or_raise
-from imagefleet.shared.errors import UnknownJob, UnreadableRecord
+from imagefleet.producer.job import Job, Polling, result_or_raise
+from imagefleet.producer.parameters import JobParameters
+from imagefleet.shared.errors import ImagefleetError, UnknownJob, UnreadableRecord
 from imagefleet.shared.jobs.model import JobResult, State
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -24,13 +25,15 @@ class AsyncClient:
         """Take the arguments of `Client`."""
         self._client = Client(*args, **kwargs)
 
-    async def submit(self, prompt: str, **parameters: Any) -> "AsyncJob":
+    async def submit(
+        self, prompt: str, *, id: str | None = None, **parameters: Unpack[JobParameters]
+    ) -> "AsyncJob":
         """See `Client.submit`."""
-        job = await asyncio.to_thread(self._client.submit, prompt, **parameters)
+        job = await asyncio.to_thread(self._client.submit, prompt, id=id, **parameters)
         return self._wrap(job)
 
     async def submit_many(
-        self, prompts: Iterable[str | Mapping[str, Any]], **parameters: Any
+        self, prompts: Iterable[str | Mapping[str, object]], **parameters: Unpack[JobParameters]
     ) -> list["AsyncJob"]:
         """See `Client.submit_many`."""
         jobs = await asyncio.to_thread(self._client.submit_many, prompts, **parameters)
@@ -45,23 +48,55 @@ class AsyncClient:
     ) -> AsyncIterator["AsyncJob"]:
         """See `Client.as_completed`."""
         waiting = {job.id: job.job for job in jobs}
-        for interval in poll_intervals(waiting, timeout):
+        polls = Polling(waiting, timeout)
+
+        def poll() -> list[Job]:
+            return self._client.pop_ended(waiting, warn=not polls.outages.answered)
+
+        for interval in polls.intervals():
             # Only the poll runs in a thread, so a cancelled wait leaves no thread behind.
-            for job in await asyncio.to_thread(lambda: list(self._client.pop_ended(waiting))):
+            for job in await asyncio.to_thread(polls.outages.read, poll) or ():
                 yield self._wrap(job)
             if waiting:
                 await asyncio.sleep(interval)
 
-    async def map(
+    @overload
+    def map(
         self,
-        prompts: Iterable[str | Mapping[str, Any]],
+        prompts: Iterable[str | Mapping[str, object]],
         *,
         timeout: float | None = None,
-        **parameters: Any,
-    ) -> AsyncIterator[JobResult]:
+        return_exceptions: Literal[False] = False,
+        **parameters: Unpack[JobParameters],
+    ) -> AsyncIterator[JobResult]: ...
+
+    @overload
+    def map(
+        self,
+        prompts: Iterable[str | Mapping[str, object]],
+        *,
+        timeout: float | None = None,
+        return_exceptions: bool,
+        **parameters: Unpack[JobParameters],
+    ) -> AsyncIterator[JobResult | ImagefleetError]: ...
+
+    async def map(
+        self,
+        prompts: Iterable[str | Mapping[str, object]],
+        *,
+        timeout: float | None = None,
+        return_exceptions: bool = False,
+        **parameters: Unpack[JobParameters],
+    ) -> AsyncIterator[Any]:
         """See `Client.map`."""
         for job in await self.submit_many(prompts, **parameters):
-            yield await job.result(timeout=timeout)
+            try:
+                outcome: JobResult | ImagefleetError = await job.result(timeout=timeout)
+            except ImagefleetError as error:
+                if not return_exceptions:
+                    raise
+                outcome = error
+            yield outcome
 
     async def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
         """See `Client.statuses`."""
@@ -107,7 +142,7 @@ class AsyncClient:
 class AsyncJob:
     """`AsyncJob` is `Job` with `await`."""
 
-    job: Job = field(repr=False)
+    job: Job
     client: AsyncClient = field(repr=False, compare=False)
 
     @property

@@ -11,27 +11,21 @@ one round trip per poll. This module does not know workers, Celery or JAX.
 """
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 
 from imagefleet.producer.connection import Connection
-from imagefleet.producer.job import Job, poll_intervals, unknown_job
-from imagefleet.shared.errors import InvalidRequest, UnknownJob, UnreadableRecord
-from imagefleet.shared.jobs.admission import admit
-from imagefleet.shared.jobs.callback_events import build_callback
-from imagefleet.shared.jobs.model import (
-    TERMINAL,
-    CallbackEvent,
-    JobResult,
-    State,
-    check_job_id,
-    new_job_id,
-)
+from imagefleet.producer.input_images import InputImageUploader
+from imagefleet.producer.job import Job, Polling, result_or_error, unknown_job
+from imagefleet.producer.misspelled_variables import misspelled_variable_warnings
+from imagefleet.producer.parameters import JobParameters
+from imagefleet.producer.submission import EntryParser
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest, UnknownJob, UnreadableRecord
+from imagefleet.shared.jobs.model import TERMINAL, JobResult, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.settings import Settings
 
@@ -59,17 +53,23 @@ class Client:
         *,
         namespace: str | None = None,
         tenant: str | None = None,
+        storage_url: str | None = None,
         settings: Settings | None = None,
     ) -> None:
         """Take settings from the arguments, else from `IMAGEFLEET_…`. Connect at the first call.
 
         Args:
             tenant: the tenant of submitted jobs that do not name one.
+            storage_url: the fleet's store as this host reaches it. Default: as the workers do.
 
         Raises:
             ConfigurationError: a setting is wrong.
         """
-        self.settings = settings or Settings.load(redis_url=redis_url, namespace=namespace)
+        self.settings = settings or Settings.load(
+            redis_url=redis_url, namespace=namespace, storage_url=storage_url
+        )
+        for warning in misspelled_variable_warnings(os.environ):
+            log.warning("%s", warning)
         self._defaults = {"tenant": tenant}
         self.connection: Final = Connection(self.settings)
         self._records = self.connection.records
@@ -85,45 +85,43 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, prompt: str, *, id: str | None = None, **parameters: Any) -> Job:
+    def submit(
+        self, prompt: str, *, id: str | None = None, **parameters: Unpack[JobParameters]
+    ) -> Job:
         """Submit one job. Once this returns, the job will end in exactly one terminal state.
 
         Args:
             prompt: the text to generate an image from.
             id: your own id; the same id with the same parameters is the same job.
-            parameters: fields of `shared.jobs.model.JobRequest`, named as in diffusers.
+            parameters: the other parameters of the job, named as in diffusers. `image` and
+                `mask_image` may be files or images of this process, which are uploaded first.
 
         Raises:
             InvalidRequest: a parameter is wrong; the error names it, its value and the limit.
             BrokerUnavailable: nothing was accepted, or Redis' answer was lost and the outcome is
                 unknown. Repeating the call with the same `id` is safe in both cases.
             QueueFull, TenantLimit: the limit of waiting jobs is reached; nothing was accepted.
+            ConfigurationError, StorageDenied, StorageUnavailable: an image cannot be uploaded.
         """
-        [job] = self.submit_many([{"prompt": prompt, "id": id, **parameters}])
+        [job] = self._submit([{"prompt": prompt, "id": id, **parameters}], {}, several=False)
         return job
 
     def submit_many(
-        self, prompts: Iterable[str | Mapping[str, Any]], **parameters: Any
+        self, prompts: Iterable[str | Mapping[str, object]], **parameters: Unpack[JobParameters]
     ) -> list[Job]:
         """Submit many jobs: prompts, or mappings of parameters. `parameters` apply to all of them.
 
-        Raises the errors of `submit`. Jobs are accepted in chunks of 500, each chunk as a whole in
-        one step. When a chunk raises, the chunks before it stay accepted. When an id already exists
-        with other parameters, the other jobs of its chunk are accepted as well. Give jobs your own
-        ids to repeat the same call safely: a job that was accepted before is not accepted twice.
+        Raises the errors of `submit`; an InvalidRequest names the entry, counted from 0. Jobs are
+        accepted in chunks of 500, each chunk as a whole or not at all. When a chunk raises, the
+        chunks before it stay accepted. Give jobs your own ids to repeat the same call safely: a job
+        that was accepted before is not accepted twice.
         """
-        if isinstance(prompts, str | Mapping):
+        if isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable):
             raise InvalidRequest("prompts", prompts, "must be several; `submit` takes one")
-        jobs: list[Job] = []
-        entries = iter(prompts)
-        while chunk := list(islice(entries, CHUNK)):
-            common = {**self._defaults, **parameters}
-            jobs += self._submit_chunk([_parameters(entry, common) for entry in chunk])
-        return jobs
+        return self._submit(prompts, parameters, several=True)
 
     def get(self, job_id: str) -> Job:
-        """Return the handle of a job that any producer submitted. Raises UnknownJob,
-        UnreadableRecord."""
+        """Return the handle of any producer's job. Raises UnknownJob, UnreadableRecord."""
         job = Job(id=check_job_id(job_id), client=self)
         job.status()
         return job
@@ -145,31 +143,68 @@ class Client:
         One round trip. The error of one job does not affect the others.
         """
         ids = list(job_ids)
-        with self.connection.translate_errors():
-            answers = self._records.read_each(ids)
+        answers = self.connection.read_statuses(ids)
         return [
             unknown_job(job_id) if answer is None else answer
             for job_id, answer in zip(ids, answers, strict=True)
         ]
 
     def as_completed(self, jobs: Iterable[Job], *, timeout: float | None = None) -> Iterator[Job]:
-        """Yield each job as it ends, in whichever state. Raises ResultTimeout after `timeout` s."""
+        """Yield each job as it ends, in whichever state.
+
+        Log a warning if no worker is alive. An outage of Redis after its first answer is waited
+        for, with a warning in the log.
+
+        Raises:
+            ResultTimeout: `timeout` seconds have passed, and not all jobs have ended.
+            BrokerUnavailable: Redis does not answer the first time, or not at the timeout.
+        """
         waiting = {job.id: job for job in jobs}
-        for interval in poll_intervals(waiting, timeout):
-            yield from self.pop_ended(waiting)
+        polls = Polling(waiting, timeout)
+        outages = polls.outages
+        for interval in polls.intervals():
+            if ended := outages.read(lambda: self.pop_ended(waiting, warn=not outages.answered)):
+                yield from ended
             if waiting:
                 time.sleep(interval)
 
+    @overload
     def map(
         self,
-        prompts: Iterable[str | Mapping[str, Any]],
+        prompts: Iterable[str | Mapping[str, object]],
         *,
         timeout: float | None = None,
-        **parameters: Any,
-    ) -> Iterator[JobResult]:
-        """Submit the prompts and yield their results in order. Raises at the first failed job."""
+        return_exceptions: Literal[False] = False,
+        **parameters: Unpack[JobParameters],
+    ) -> Iterator[JobResult]: ...
+
+    @overload
+    def map(
+        self,
+        prompts: Iterable[str | Mapping[str, object]],
+        *,
+        timeout: float | None = None,
+        return_exceptions: bool,
+        **parameters: Unpack[JobParameters],
+    ) -> "Iterator[JobResult | ImagefleetError]": ...
+
+    def map(
+        self,
+        prompts: Iterable[str | Mapping[str, object]],
+        *,
+        timeout: float | None = None,
+        return_exceptions: bool = False,
+        **parameters: Unpack[JobParameters],
+    ) -> "Iterator[JobResult] | Iterator[JobResult | ImagefleetError]":
+        """Submit the prompts and yield their results in order.
+
+        Args:
+            timeout: seconds to wait for each result.
+            return_exceptions: yield the error of a job without a result in its place. Without it,
+                the first such error is raised, and the results after it are not yielded.
+        """
         for job in self.submit_many(prompts, **parameters):
-            yield job.result(timeout=timeout)
+            yield result_or_error(job, timeout) if return_exceptions else job.result(timeout)
 
     def cancel(self, job_id: str) -> State:
         """Cancel a job: a queued one at once, a running one between two steps.
@@ -177,21 +212,13 @@ class Client:
         Return the state it is in now; a job that has ended keeps its state. Raises UnknownJob,
         UnreadableRecord.
         """
-        with self.connection.translate_errors():
-            request = self._records.get(check_job_id(job_id)).request
-            event = build_callback(CallbackEvent.CANCELLED, job_id, request)
-            while True:
-                if self._records.cancel(job_id, "", event).happened:
-                    return State.CANCELLED
-                state = self._records.request_cancel(job_id)
-                if state is not State.QUEUED:  # QUEUED: it was requeued just now, so repeat
-                    return state
+        return self.connection.cancel(job_id)
 
     def resend(self, job_id: str) -> bool:
         """Queue the message of a queued job again if it has none, as after `celery purge`.
 
-        Return whether it was queued again. `submit` with the same id and parameters does the same
-        for a job that is queued for a minute. Raises UnknownJob, UnreadableRecord.
+        Return whether it was. `submit` with the same id and parameters does so after a minute.
+        Raises UnknownJob, UnreadableRecord.
         """
         with self.connection.translate_errors():
             by_compile_key = bool(self.connection.offers())
@@ -201,8 +228,7 @@ class Client:
     def bulk(self, rows: "Rows", destination: "str | Path", **options: Any) -> "BulkRun":
         """Generate a dataset in `destination`, with the images of every row.
 
-        Return once the run has started; the run does not need this process any longer. The same
-        call again resumes the run.
+        Return once the run has started; it needs this process no longer. The same call resumes it.
 
         Args:
             rows: a .txt, .csv, .jsonl or .parquet file, or an iterable of prompts or mappings.
@@ -215,19 +241,15 @@ class Client:
             PlanConflict: the destination holds another dataset.
             StorageDenied, StorageUnavailable: the destination cannot be written.
         """
-        from imagefleet.producer.bulk.regenerate import regenerate
         from imagefleet.producer.bulk.start_run import start
 
-        return start(
-            self.connection, partial(regenerate, self.submit), rows, destination, **options
-        )
+        return start(self.connection, self.submit, rows, destination, **options)
 
     def find_bulk(self, name: str) -> "BulkRun":
         """Return the bulk run of a destination or of a run id. Raises UnknownRun."""
-        from imagefleet.producer.bulk.regenerate import regenerate
         from imagefleet.producer.bulk.start_run import find
 
-        return find(self.connection, partial(regenerate, self.submit), name)
+        return find(self.connection, self.submit, name)
 
     def offers(self) -> dict[str, Offer]:
         """Return what the workers offer, by model. Empty before the first worker was ready."""
@@ -245,34 +267,34 @@ class Client:
         """Close the connections to Redis."""
         self.connection.close()
 
-    def pop_ended(self, waiting: dict[str, Job]) -> Iterator[Job]:
-        """Remove from `waiting` (by id) the jobs that have ended, and yield them. One round trip.
+    def pop_ended(self, waiting: dict[str, Job], *, warn: bool = False) -> list[Job]:
+        """Remove from `waiting` (by id) the jobs that have ended, and return them. One round trip.
 
         A job without a record, or with an unreadable one, counts as ended: its status says why.
+
+        Args:
+            warn: whether to log a warning if jobs are left and no worker is alive.
         """
         ids = list(waiting)
         with self.connection.translate_errors():
             states = self._records.states(ids)
-        for job_id, state in zip(ids, states, strict=True):
-            if state is None or state in TERMINAL:
-                yield waiting.pop(job_id)
+        ended = [id for id, state in zip(ids, states, strict=True) if state in (None, *TERMINAL)]
+        if warn and len(ended) < len(ids):
+            self.connection.warn_if_no_worker()
+        return [waiting.pop(job_id) for job_id in ended]
 
-    def _submit_chunk(self, entries: list[dict[str, Any]]) -> list[Job]:
+    def _submit(
+        self, entries: Iterable[object], common: Mapping[str, Any], *, several: bool
+    ) -> list[Job]:
+        jobs: list[Job] = []
         with self.connection.translate_errors():
             self.connection.warn_about_server()
-            offers = self.connection.offers()
-            jobs = []
-            for entry in entries:
-                job_id = entry.pop("id", None)
-                request = JobRequest.parse(entry)
-                admit(request, offers)
-                jobs.append((new_job_id() if job_id is None else check_job_id(job_id), request))
-            self._records.submit(jobs, by_compile_key=bool(offers))
-        return [Job(id=job_id, client=self) for job_id, _ in jobs]
-
-
-def _parameters(entry: str | Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of one job. A None counts as absent, except for the prompt."""
-    own = {"prompt": entry} if isinstance(entry, str) else dict(entry)
-    merged = {**common, **own}
-    return {name: value for name, value in merged.items() if value is not None or name == "prompt"}
+            uploader = InputImageUploader(self.connection.store)
+            parser = EntryParser({**self._defaults, **common}, uploader, several=several)
+            numbered = enumerate(entries)
+            while chunk := list(islice(numbered, CHUNK)):
+                offers = self.connection.offers()
+                requests = parser.parse(chunk, offers)
+                self._records.submit(requests, by_compile_key=bool(offers))
+                jobs += [Job(id=job_id, client=self) for job_id, _ in requests]
+        return jobs

@@ -9,13 +9,18 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.errors import ConfigurationError, UnreadableRecord
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import CallbackEvent, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
 from imagefleet.shared.redis_client.server_check import find_fault, find_risks
 from imagefleet.shared.settings import Settings
+from imagefleet.shared.storage import ObjectStore, folder_of, open_store
 from imagefleet.shared.webhooks.outbox import Outbox
 
 log = logging.getLogger(__name__)
@@ -26,6 +31,8 @@ class Connection:
 
     def __init__(self, settings: Settings) -> None:
         self.settings: Final = settings
+        self._storage_url = settings.storage_url
+        self._stores: dict[str, ObjectStore] = {}
         self._url = settings.redis_url.get_secret_value()
         self._redis = connect(self._url)
         namespace, retention_s = settings.namespace, settings.retention_s
@@ -36,6 +43,7 @@ class Connection:
         self._offers = OfferRegistry(self._redis, namespace)
         self._runs = RunRecords(self._redis, namespace, retention_s)
         self._checked = False
+        self._warned_of_no_worker = False
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -54,15 +62,83 @@ class Connection:
         with self.translate_errors():
             return self._offers.offers()
 
+    def read_statuses(self, job_ids: list[str]) -> list[JobStatus | UnreadableRecord | None]:
+        """Return what the records of jobs say; see `JobRecords.read_each`.
+
+        The images of results are read from the store as this host reaches it.
+        """
+        with self.translate_errors():
+            answers = self.records.read_each(job_ids)
+        for answer in answers:
+            if isinstance(answer, JobStatus) and answer.result is not None:
+                answer.result.bind(self.store_of)
+        return answers
+
+    def cancel(self, job_id: str) -> State:
+        """Cancel a job, and return its state now; see `Client.cancel`."""
+        with self.translate_errors():
+            request = self.records.get(check_job_id(job_id)).request
+            event = build_callback(CallbackEvent.CANCELLED, job_id, request)
+            while True:
+                if self.records.cancel(job_id, "", event).happened:
+                    return State.CANCELLED
+                state = self.records.request_cancel(job_id)
+                if state is not State.QUEUED:  # QUEUED: it was requeued just now, so repeat
+                    return state
+
+    def store(self) -> ObjectStore:
+        """Return the fleet's store, to which images are uploaded.
+
+        Raises:
+            ConfigurationError: its address is not known, or it cannot be opened from here.
+        """
+        urls = [url for url in (self._storage_url, *self._announced_urls()) if url]
+        if not urls:
+            raise ConfigurationError(
+                "the store of the fleet is not known, because no worker has announced it; set "
+                "IMAGEFLEET_STORAGE_URL to the address that the workers use"
+            )
+        return self._open_store(urls[0])
+
+    def store_of(self, root: str) -> ObjectStore:
+        """Return the store that holds images whose URLs begin with `root`, for reading.
+
+        The setting `storage_url` comes first, because this host may reach the store by another
+        address than the workers.
+        """
+        if self._storage_url:
+            return self._open_store(self._storage_url)
+        same = [url for url in self._announced_urls() if url.partition("?")[0] == root]
+        return self._open_store(same[0] if same else root)
+
+    def _announced_urls(self) -> list[str]:
+        return [offer.storage_url for offer in self.offers().values() if offer.storage_url]
+
+    def _open_store(self, url: str) -> ObjectStore:
+        if url not in self._stores:
+            folder = folder_of(url)
+            if folder is not None and not folder.is_dir():  # the workers made it at their start
+                raise ConfigurationError(
+                    f"the store of the fleet is the folder {folder}, which this host does not "
+                    "have; mount it, or set IMAGEFLEET_STORAGE_URL to its place here"
+                )
+            self._stores[url] = open_store(url)
+        return self._stores[url]
+
     def workers(self) -> list[str]:
         """Return the names of the living workers. A killed one counts until its lease expires."""
         with self.translate_errors():
             return self._offers.workers()
 
     def warn_if_no_worker(self) -> None:
-        """Log a warning if no worker is alive; call it before blocking."""
-        if not self.workers():
+        """Log a warning if no worker is alive; call it before blocking.
+
+        It is logged once, and again only after a worker was alive in between.
+        """
+        alive = bool(self.workers())
+        if not alive and not self._warned_of_no_worker:
             log.warning("no worker is alive; unfinished work waits until a worker starts")
+        self._warned_of_no_worker = not alive
 
     def warn_about_server(self) -> None:
         """Log a warning, at the first call, if the settings of Redis endanger jobs."""

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Protocol
 
+from imagefleet.producer.outages import OutageTolerance
 from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.errors import (
+    ImagefleetError,
     JobCancelled,
     JobFailed,
     ResultTimeout,
@@ -65,6 +67,8 @@ class Job:
 
         Raises:
             ResultTimeout: `timeout` seconds passed. The job continues.
+            BrokerUnavailable: Redis did not answer at first, or not at the timeout. An outage in
+                between is waited for.
             JobFailed, JobCancelled: the job ended without a result.
             UnknownJob: Redis holds no record of the job.
             UnreadableRecord: the record is damaged, or of a newer release.
@@ -99,27 +103,47 @@ def result_or_raise(status: JobStatus) -> JobResult:
     return status.result
 
 
-def poll_intervals(waiting: Collection[object], timeout: float | None) -> Iterator[float]:
-    """Yield growing intervals in seconds until the caller has emptied `waiting`.
+def result_or_error(job: Job, timeout: float | None) -> JobResult | ImagefleetError:
+    """Wait for the job, and return its result or the error that `result` raises."""
+    try:
+        return job.result(timeout)
+    except ImagefleetError as error:
+        return error
 
-    The caller polls after each yield, removes what has ended, and sleeps for the interval.
 
-    Raises:
-        ResultTimeout: `timeout` seconds have passed and `waiting` is not empty.
-    """
-    deadline = float("inf") if timeout is None else time.monotonic() + timeout
-    for polls in count():
-        interval = backoff_s(
-            polls, min_s=MIN_POLL_S, max_s=MAX_POLL_S, factor=1.5, jitter=Jitter.NONE
-        )
-        remaining = deadline - time.monotonic()
-        yield min(interval, max(remaining, 0.0))
-        if not waiting:
-            return
-        if remaining <= 0:
-            left = len(waiting)
-            subject = "1 job is" if left == 1 else f"{left} jobs are"
-            raise ResultTimeout(
-                f"{subject} not done after {timeout:g} s; the fleet continues, so you can wait "
-                "again"
+class Polling:
+    """One wait for jobs: when to poll and when to give up. `outages` reads the polls."""
+
+    def __init__(self, waiting: Collection[object], timeout: float | None) -> None:
+        """Wait until the caller has emptied `waiting`, or for `timeout` seconds."""
+        self._waiting = waiting
+        self._timeout = timeout
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        self.outages: Final = OutageTolerance(deadline)
+
+    def intervals(self) -> Iterator[float]:
+        """Yield growing intervals in seconds until `waiting` is empty.
+
+        The caller polls after each yield, removes what has ended, and sleeps for the interval.
+
+        Raises:
+            ResultTimeout: the timeout has passed and `waiting` is not empty.
+        """
+        for polls in count():
+            interval = backoff_s(
+                polls, min_s=MIN_POLL_S, max_s=MAX_POLL_S, factor=1.5, jitter=Jitter.NONE
             )
+            remaining = self.outages.deadline - time.monotonic()
+            yield min(interval, max(remaining, 0.0))
+            if not self._waiting:
+                return
+            if remaining <= 0:
+                raise self._timed_out()
+
+    def _timed_out(self) -> ResultTimeout:
+        left = len(self._waiting)
+        subject = "1 job is" if left == 1 else f"{left} jobs are"
+        return ResultTimeout(
+            f"{subject} not done after {self._timeout:g} s; the fleet continues, so you can wait "
+            "again"
+        )

@@ -49,21 +49,23 @@ class ImagefleetError(Exception):
 class InvalidRequest(ImagefleetError):
     """A field of a job is refused. It is never valid on a retry.
 
-    `field` and `value` name what is wrong, `limit` says what is allowed.
+    `field` and `value` name what is wrong, `limit` says what is allowed. `entry` is the number of
+    the job among those that were submitted together, from 0; None if there was only one.
     """
 
     code = "invalid_request"
 
-    def __init__(self, field: str, value: object, limit: str) -> None:
-        self.field, self.value, self.limit = field, value, limit
+    def __init__(self, field: str, value: object, limit: str, entry: int | None = None) -> None:
+        self.field, self.value, self.limit, self.entry = field, value, limit, entry
+        where = "" if entry is None else f"entry {entry}: "
         shown = repr(value)
         if len(shown) > 80:
             length = len(value) if isinstance(value, str) else len(shown)
             shown = f"{shown[:60]}… ({length} characters)"
-        super().__init__(f"{printable(field, 80)}={shown}: {printable(limit)}")
+        super().__init__(f"{where}{printable(field, 80)}={shown}: {printable(limit)}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
-        return type(self), (self.field, self.value, self.limit)
+    def __reduce__(self) -> tuple[type, tuple[str, object, str, int | None]]:
+        return type(self), (self.field, self.value, self.limit, self.entry)
 
 
 class UnknownJob(ImagefleetError):

@@ -3,6 +3,7 @@
 Nothing is read at import. The entry point of a process creates one `Settings` and passes it on.
 """
 
+import re
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -28,7 +29,6 @@ class Settings(BaseSettings):
     )
     namespace: str = Field(
         default="imagefleet",
-        pattern=r"^[A-Za-z0-9_-]{1,32}$",
         description="Prefix of every queue and key, so that fleets can share one Redis.",
     )
     retention_s: int = Field(
@@ -36,6 +36,18 @@ class Settings(BaseSettings):
         ge=60,
         description="Seconds that a finished job's record is kept. Images are never deleted.",
     )
+    storage_url: str = Field(
+        default="",
+        description="For producers: the fleet's store as this host reaches it, to read images and "
+        "to upload those that jobs start from. Default: the address that the workers use.",
+    )
+
+    @field_validator("namespace")
+    @classmethod
+    def _check_namespace(cls, namespace: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", namespace):
+            raise ValueError("must be 1 to 32 letters, digits, '_' or '-'")
+        return namespace
 
     @field_validator("redis_url")
     @classmethod

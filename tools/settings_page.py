@@ -28,7 +28,12 @@ S3 credentials and region are read as by every AWS tool: from `AWS_ACCESS_KEY_ID
 
 def page() -> str:
     """Return the text of the page."""
-    own = [name for name in WorkerSettings.model_fields if name not in Settings.model_fields]
+    own = [
+        name
+        for name, field in WorkerSettings.model_fields.items()
+        if name not in Settings.model_fields
+        or field.description != Settings.model_fields[name].description
+    ]
     return "\n".join(
         [
             _HEAD,
@@ -57,7 +62,7 @@ def _default(field: FieldInfo) -> str:
         value = value.get_secret_value()
     if isinstance(value, Path):
         value = f"~/{value.relative_to(Path.home())}"
-    return "" if value in (None, ()) else f"`{value}`"
+    return "" if value in (None, (), "") else f"`{value}`"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.settings import ENV_PREFIX
 from imagefleet.worker.process.exit_codes import ExitCode
 
@@ -29,7 +30,7 @@ def _is_missing(package: str) -> bool:
 
 if missing := list(filter(_is_missing, _PACKAGES)):
     print(
-        f"imagefleet-worker: {', '.join(missing)} cannot be imported; install imagefleet[worker]",
+        f"imagefleet-worker: {', '.join(missing)} cannot be imported; {how_to_install('worker')}",
         file=sys.stderr,
     )
     sys.exit(ExitCode.CONFIG)
@@ -49,6 +50,7 @@ def _add_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="imagefleet", prog_name="imagefleet-worker")
 @_add_flags
 @click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)

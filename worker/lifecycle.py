@@ -13,6 +13,7 @@ from typing import Final
 
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.storage import announced_url
 from imagefleet.worker.bootstrap import ProcessHooks, WorkerParts, build, open_stores
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.slots import Slot
@@ -67,7 +68,8 @@ class Lifecycle:
         )
         self._parts = build(self.settings, self._stores, hooks)
         engine = self._parts.engine
-        self._parts.offers.announce(offer_of(engine.info))
+        store = announced_url(self.settings.storage_url, self._stores.images)
+        self._parts.offers.announce(offer_of(engine.info, storage_url=store))
         log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(engine))
 
     def take_work(self) -> None:

@@ -8,12 +8,12 @@ other files it holds. A destination that holds another plan is refused and stays
 import hashlib
 import sqlite3
 import tempfile
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Self
 
+from imagefleet.producer.bulk.plan_writer import OpenShard, PlanWriter
 from imagefleet.producer.bulk.readers import Input, RejectedRow, Row, Rows, open_rows
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_validation import (
@@ -23,17 +23,17 @@ from imagefleet.producer.bulk.row_validation import (
     Size,
     escape_surrogates,
 )
-from imagefleet.shared.bulk.file_layout import MAX_ROWS, PLAN, REJECTED, plan_key, shard_name
+from imagefleet.shared.bulk.file_layout import MAX_ROWS, PLAN, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
-from imagefleet.shared.errors import InvalidRequest, PlanConflict
+from imagefleet.shared.errors import (
+    InvalidRequest,
+    PlanConflict,
+)
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.storage import ObjectStore
 
-_WRITERS: Final = 8
-_IN_FLIGHT: Final = 32
-"""Row files that wait to be written; one with 1,000 prompts has about 100 KiB."""
 MAX_SHARD_SIZE: Final = 100_000
 
 
@@ -64,9 +64,7 @@ def plan_dataset(
     existing = read_plan(store)
     source_rows = open_rows(rows)
     _check_columns(spec.defaults, source_rows)
-    if existing is None:
-        store.check()
-    writer = _Writer(store, existing)
+    writer = PlanWriter(store, existing)
     with writer, _PlanBuilder(spec, planner, writer) as builder:
         for number, row in enumerate(source_rows.rows):
             if row is not None:
@@ -87,20 +85,14 @@ def read_plan(store: ObjectStore) -> Plan | None:
         return None
 
 
-@dataclass
-class _OpenShard:
-    lines: list[str] = field(default_factory=list)
-    samples: int = 0
-
-
 class _PlanBuilder:
     """Collects rows into shards, and builds the plan from them."""
 
-    def __init__(self, spec: DatasetSpec, planner: RowPlanner, writer: "_Writer") -> None:
+    def __init__(self, spec: DatasetSpec, planner: RowPlanner, writer: PlanWriter) -> None:
         self._spec = spec
         self._planner = planner
         self._writer = writer
-        self._open: dict[Size, _OpenShard] = {}
+        self._open: dict[Size, OpenShard] = {}
         self._shards: list[Future[ShardPlan]] = []
         self._rejected = RejectedRowsFile()
         self._seen = _SeenRows() if spec.dedupe else None
@@ -118,10 +110,10 @@ class _PlanBuilder:
             return
         shard = self._open.get(planned.size)
         if shard is None:
-            shard = self._open[planned.size] = _OpenShard()
+            shard = self._open[planned.size] = OpenShard()
         if shard.samples + planned.images > self._spec.defaults.shard_size:
             self._close(planned.size, shard)
-            shard = self._open[planned.size] = _OpenShard()
+            shard = self._open[planned.size] = OpenShard()
         shard.lines.append(planned.line)
         shard.samples += planned.images
 
@@ -154,7 +146,7 @@ class _PlanBuilder:
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _close(self, size: Size, shard: _OpenShard) -> None:
+    def _close(self, size: Size, shard: OpenShard) -> None:
         self._rows += len(shard.lines)
         self._samples += shard.samples
         name = shard_name(len(self._shards))
@@ -167,65 +159,6 @@ class _PlanBuilder:
         self._rejected.close()
         if self._seen is not None:
             self._seen.close()
-
-
-class _Writer:
-    """Writes row files in threads, with a bounded number in flight.
-
-    If a plan exists already, it writes only row files of that plan that are missing.
-    """
-
-    def __init__(self, store: ObjectStore, existing: Plan | None) -> None:
-        self._store = store
-        self._missing: set[tuple[str, str]] | None = None
-        """Name and row digest of the shards to write; None means all."""
-        if existing is not None:
-            stored = set(store.list("plan/"))
-            self._missing = {
-                (shard.name, shard.sha256)
-                for shard in existing.shards
-                if plan_key(shard.name) not in stored
-            }
-        self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="plan")
-        self._free_slots = threading.BoundedSemaphore(_IN_FLIGHT)
-        self._failed: BaseException | None = None
-
-    def put_rows(self, name: str, size: Size, shard: _OpenShard) -> "Future[ShardPlan]":
-        """Start to write a row file. Raise the error of an earlier file, if one failed."""
-        self._free_slots.acquire()
-        if self._failed is not None:
-            raise self._failed
-        return self._threads.submit(self._put_rows, name, size, shard)
-
-    def put_rejected(self, rejected: RejectedRowsFile) -> None:
-        if self._missing is None and rejected.count:
-            self._store.put_file(REJECTED, rejected.file, "application/jsonl")
-
-    def _put_rows(self, name: str, size: Size, shard: _OpenShard) -> ShardPlan:
-        try:
-            data = "\n".join((*shard.lines, "")).encode()
-            sha256 = hashlib.sha256(data).hexdigest()
-            if self._missing is None or (name, sha256) in self._missing:
-                self._store.put(plan_key(name), data, "application/jsonl")
-            return ShardPlan(
-                name=name,
-                rows=len(shard.lines),
-                samples=shard.samples,
-                sha256=sha256,
-                height=size[0],
-                width=size[1],
-            )
-        except BaseException as error:
-            self._failed = error
-            raise
-        finally:
-            self._free_slots.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(cancel_futures=True)
 
 
 class _SeenRows:
@@ -250,11 +183,20 @@ class _SeenRows:
 
 def _check_columns(defaults: RowDefaults, source_rows: Input) -> None:
     """Raise InvalidRequest if a parameter's column is missing from the input's known columns."""
+    if source_rows.columns is None:
+        return
+    known = escape_surrogates(", ".join(source_rows.columns)) or "none"
+    limit = f"{source_rows.source.name} has no such column; its columns: {known}"
     for name, column in defaults.columns.items():
-        if source_rows.columns is not None and column not in source_rows.columns:
-            known = escape_surrogates(", ".join(source_rows.columns)) or "none"
-            limit = f"{source_rows.source.name} has no such column; its columns: {known}"
+        if column not in source_rows.columns:
             raise InvalidRequest("column", f"{name}={column}", limit)
+    if source_rows.columns and "prompt" not in (*source_rows.columns, *defaults.columns):
+        raise InvalidRequest(
+            "column",
+            "prompt",
+            f"{limit}; name the one with the prompts with --column prompt=COLUMN (in Python "
+            "columns={'prompt': 'COLUMN'})",
+        )
 
 
 def _model_digest(spec: DatasetSpec, offers: dict[str, Offer]) -> str | None:

@@ -42,6 +42,10 @@ class Rates:
 
     @property
     def overall(self) -> float:
+        """Return the rate of the run. For an ended run, finished samples of an earlier run, before
+        a pause or a repair, do not count."""
+        if self._history[-1][1].done:
+            return self._rate(lambda status: sum(status.images_by_worker.values()))
         return self._rate(lambda status: status.images)
 
     def of_worker(self, worker: str) -> float:
@@ -55,10 +59,12 @@ class Rates:
         return max(0, status.samples - status.images - status.failed_images) / self.overall
 
     def _rate(self, count: Callable[[RunStatus], int]) -> float:
-        """Return the rate over the history; for an ended run, over its whole time."""
+        """Return the rate over the history; for an ended run, over the time since it was started or
+        resumed."""
         (first_at, first), (last_at, last) = self._history[0], self._history[-1]
         if last.finished_at is not None:
-            return count(last) / max(last.finished_at - last.started_at, 1.0)
+            began_at = last.started_at if last.resumed_at is None else last.resumed_at
+            return count(last) / max(last.finished_at - began_at, 1.0)
         return max(0, count(last) - count(first)) / max(last_at - first_at, 1e-9)
 
 
@@ -108,7 +114,8 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
 def _workers(status: RunStatus, rates: Rates) -> list[RenderableType]:
     if not status.images_by_worker:
         return []
-    table = Table("worker", "images", "images/s", box=None, pad_edge=False)
+    images_column = "images" if status.resumed_at is None else "images since the run was resumed"
+    table = Table("worker", images_column, "images/s", box=None, pad_edge=False)
     for worker, images in sorted(status.images_by_worker.items()):
         rate = f"{rates.of_worker(worker):.1f}" if rates.known else ""
         table.add_row(Text(printable(worker)), str(images), rate)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 from imagefleet.shared.bulk.plan import Source
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
+from imagefleet.shared.extras import how_to_install
 
 _BATCH_ROWS: Final = 1_000
 _MAX_SHOWN_CHARS: Final = 60
@@ -202,7 +203,7 @@ def _open_parquet(path: Path) -> "Iterator[ParquetFile]":
     try:
         from pyarrow import ArrowException, ArrowInvalid, parquet
     except ImportError:
-        raise ConfigurationError("Parquet needs pyarrow: install imagefleet[dataset]") from None
+        raise ConfigurationError(f"Parquet needs pyarrow; {how_to_install('dataset')}") from None
     try:
         with parquet.ParquetFile(path) as file:
             yield file

@@ -5,7 +5,6 @@ from typing import Final, Protocol
 
 from imagefleet.shared.jobs.model import JobResult
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.storage import open_store
 
 _TIMEOUT_S: Final = 600.0
 
@@ -30,9 +29,4 @@ def regenerate(submit: Callable[..., SubmittedJob], request: JobRequest) -> list
         JobFailed, JobCancelled: the job ended otherwise.
     """
     job = submit(**request.model_dump(exclude_defaults=True, exclude={"callback_events"}))
-    return [_read(image.url) for image in job.result(timeout=_TIMEOUT_S).images]
-
-
-def _read(url: str) -> bytes:
-    root, _, name = url.rpartition("/")
-    return open_store(f"{root}/").get(name)
+    return [image.read() for image in job.result(timeout=_TIMEOUT_S).images]

@@ -29,6 +29,9 @@ Size = tuple[int | None, int | None]
 MAX_EXTRA_BYTES: Final = 65_536
 _COLUMNS: Final = ("prompt", *RowParameters.model_fields, "seed", "height", "width", "model")
 """Columns that set a parameter. All other columns are copied into the metadata."""
+_JOB_COLUMNS: Final = frozenset(JobRequest.model_fields) - {*_COLUMNS, "metadata"}
+"""Parameters of jobs that rows of a dataset do not have. A copied one would look like a used
+one."""
 _COMPARED_FIELDS: Final = (*RowParameters.model_fields, "height", "width")
 """Fields in which duplicate rows agree, besides prompt and seed."""
 _INTEGER_FIELDS: Final = frozenset(
@@ -185,6 +188,13 @@ class RowPlanner:
         if column != escape_surrogates(column):
             raise _RowRejected("column", column, "must have a UTF-8 name")
         plain = column.lower().replace("-", "_").replace(" ", "_")
+        if plain in _JOB_COLUMNS:
+            raise InvalidRequest(
+                "column",
+                column,
+                "is a parameter of jobs that the rows of a dataset do not have; rename the column "
+                "to copy it into the metadata, or remove it",
+            )
         if like := difflib.get_close_matches(plain, _COLUMNS, 1, _MIN_SIMILARITY):
             raise InvalidRequest(
                 "column",

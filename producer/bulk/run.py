@@ -14,6 +14,7 @@ from imagefleet.producer.bulk.rejected import read_rejected
 from imagefleet.producer.bulk.repair import damaged_shards, shard_files
 from imagefleet.producer.bulk.verify import VerifyReport, verify
 from imagefleet.producer.connection import Connection
+from imagefleet.producer.outages import OutageTolerance
 from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, checkpoints_prefix, stats_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
@@ -51,8 +52,10 @@ class BulkRun:
         """Yield the status every `every_s` seconds, until the run has ended or `deadline` is past.
 
         Log a warning at the start if no worker is alive. `deadline` is a time of `time.monotonic`.
+        Outages of Redis after its first answer are waited for, until the deadline.
         """
-        status = self.status()
+        outages = OutageTolerance(deadline)
+        status = outages.read(self.status) or self.status()
         if not status.done:
             self.connection.warn_if_no_worker()
         while not status.done:
@@ -60,7 +63,7 @@ class BulkRun:
             if (now := time.monotonic()) >= deadline:
                 return
             time.sleep(min(every_s, deadline - now))
-            status = self.status()
+            status = outages.read(self.status) or status
         if status.state is State.SUCCEEDED:
             write_missing_summary(self.store, self.plan)
         yield status

@@ -8,13 +8,12 @@ import json
 import tarfile
 from collections.abc import Iterator
 
-from imagefleet.shared.bulk.file_layout import archive_key, file_key, parquet_key
+from imagefleet.shared.bulk.file_layout import EXTENSION, archive_key, file_key, parquet_key
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.storage import ObjectStore
-
-EXTENSION = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
 
 
 class DamagedFile(Exception):
@@ -81,7 +80,7 @@ def _parquet_images(data: bytes) -> Iterator[tuple[str, bytes]]:
     try:
         from pyarrow import ArrowException, BufferReader, parquet
     except ImportError:
-        raise ConfigurationError("Parquet needs pyarrow: install imagefleet[dataset]") from None
+        raise ConfigurationError(f"Parquet needs pyarrow; {how_to_install('dataset')}") from None
     try:
         table = parquet.read_table(BufferReader(data), columns=["image_name", "image"])
     except (ArrowException, OSError) as error:

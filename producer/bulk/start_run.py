@@ -3,14 +3,15 @@
 The user's arguments go in; a `BulkRun` comes out. Arguments are checked before anything is written.
 """
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from imagefleet.producer.bulk.planner import DatasetSpec, plan_dataset, read_plan
 from imagefleet.producer.bulk.readers import Rows
-from imagefleet.producer.bulk.regenerate import Regenerate
+from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.connection import Connection
@@ -18,7 +19,7 @@ from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, run_id
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import ObjectStore, announced_url, folder_of, open_store
 from imagefleet.shared.text import mask_url
 
 DEFAULT_SHARD_SIZE: Final = 1_000
@@ -26,7 +27,7 @@ DEFAULT_SHARD_SIZE: Final = 1_000
 
 def start(  # noqa: PLR0913 - every argument is an option of a dataset
     connection: Connection,
-    regenerate: Regenerate,
+    submit: Callable[..., SubmittedJob],
     rows: Rows,
     destination: str | Path,
     *,
@@ -45,7 +46,7 @@ def start(  # noqa: PLR0913 - every argument is an option of a dataset
 ) -> BulkRun:
     """Plan and send a dataset, or resume it if the destination holds the same plan.
 
-    See `Client.bulk`.
+    See `Client.bulk`. `submit` is its method; it generates samples again to compare them.
     """
     if unknown := sorted(parameters.keys() - RowParameters.model_fields.keys()):
         known = ", ".join(RowParameters.model_fields)
@@ -70,13 +71,14 @@ def start(  # noqa: PLR0913 - every argument is an option of a dataset
         dedupe=dedupe,
     )
     url, store = _open_destination(destination)
-    plan, _ = plan_dataset(rows, spec, store, connection.offers())
-    run = _bulk_run(connection, regenerate, url, store, plan)
+    with _new_folder_removed_on_error(url):
+        plan, _ = plan_dataset(rows, spec, store, connection.offers())
+    run = _bulk_run(connection, submit, url, store, plan)
     run.resume(max_failures=max_failures, priority=priority)
     return run
 
 
-def find(connection: Connection, regenerate: Regenerate, name: str | Path) -> BulkRun:
+def find(connection: Connection, submit: Callable[..., SubmittedJob], name: str | Path) -> BulkRun:
     """Return the run with this id or destination. Raise UnknownRun if there is none."""
     destination = str(name)
     with suppress(UnknownRun), connection.runs() as runs:
@@ -87,12 +89,12 @@ def find(connection: Connection, regenerate: Regenerate, name: str | Path) -> Bu
         raise UnknownRun(
             f"{destination!r} is neither a run in this Redis nor a destination with a plan"
         )
-    return _bulk_run(connection, regenerate, url, store, plan)
+    return _bulk_run(connection, submit, url, store, plan)
 
 
 def _bulk_run(
     connection: Connection,
-    regenerate: Regenerate,
+    submit: Callable[..., SubmittedJob],
     destination: str,
     store: ObjectStore,
     plan: Plan,
@@ -103,7 +105,7 @@ def _bulk_run(
         plan=plan,
         store=store,
         connection=connection,
-        regenerate=regenerate,
+        regenerate=partial(regenerate, submit),
     )
 
 
@@ -115,15 +117,29 @@ def _open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
     url = str(destination)
     if "://" not in url:
         url = Path(url).absolute().as_uri()
-    if url.startswith("memory:"):
-        raise InvalidRequest("destination", url, "must be a store that workers can reach")
     try:
         store = open_store(url)
     except ConfigurationError as error:
         sentence = str(error).partition(": ")[2] or str(error)
         raise InvalidRequest("destination", mask_url(url), sentence) from None
-    query = urlsplit(url).query
-    return store.url + (f"?{query}" if query else ""), store
+    address = announced_url(url, store)
+    if address is None:
+        raise InvalidRequest("destination", url, "must be a store that workers can reach")
+    return address, store
+
+
+@contextmanager
+def _new_folder_removed_on_error(url: str) -> Iterator[None]:
+    """If the block fails, remove the folders of the destination that it made, if they are empty."""
+    folder = folder_of(url)
+    new = [each for each in (folder, *folder.parents) if not each.exists()] if folder else []
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # something is in it
+            for each in new:
+                each.rmdir()
+        raise
 
 
 def _row_parameters(given: dict[str, Any]) -> RowParameters:

@@ -17,13 +17,13 @@ from typing import Final
 
 from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.sample_reader import (
-    EXTENSION,
     DamagedFile,
     read_image,
     read_metadata,
     sample_keys_in,
 )
 from imagefleet.shared.bulk.file_layout import (
+    EXTENSION,
     archive_key,
     metadata_key,
     parquet_key,
@@ -34,6 +34,7 @@ from imagefleet.shared.bulk.file_layout import (
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
+from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore
 
 _MAX_DIFFERENCE: Final = 1
@@ -290,7 +291,7 @@ def pixel_difference(one: bytes, other: bytes) -> int:
     try:
         from PIL import Image, ImageChops
     except ImportError:
-        raise ConfigurationError("comparing needs Pillow: install imagefleet[dataset]") from None
+        raise ConfigurationError(f"comparing needs Pillow; {how_to_install('dataset')}") from None
     with Image.open(BytesIO(one)) as first, Image.open(BytesIO(other)) as second:
         if first.size != second.size:
             return 255

@@ -5,6 +5,7 @@
     plan/rejected.jsonl    rows that cannot be generated, with the reasons
     parts/00000/<sum>/…    checkpoints of an unfinished shard; deleted once it is committed
     00000.tar              a finished shard (`webdataset`); 00000.parquet; 00000/<sample key>.png
+    00000/metadata.jsonl   columns of the images beside it, as the readers of `imagefolder` expect
     00000.jsonl            its metadata, one line per sample
     00000.stats.json       its commit marker, written last: counts, failures, SHA-256 of its files
     stats.json, README.md  summary of the whole run, written once it is complete
@@ -14,10 +15,14 @@ Shard and row numbers go in, object keys come out. This module reads and writes 
 
 from typing import Final
 
+from imagefleet.shared.jobs.model import ImageFormat
+
 PLAN: Final = "plan/plan.json"
 REJECTED: Final = "plan/rejected.jsonl"
 RUN_STATS: Final = "stats.json"
 CARD: Final = "README.md"
+EXTENSION: Final = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
+FOLDER_METADATA: Final = "metadata.jsonl"
 MAX_ROWS: Final = 10**9
 """A sample key has nine digits for the row number."""
 

@@ -48,6 +48,17 @@ class NewRun:
     max_failures: int | None
     priority: int
 
+    @property
+    def constant_fields(self) -> dict[str, str]:
+        """Return the fields of the record that never change."""
+        return {
+            "destination": self.destination,
+            "plan_digest": self.plan_digest,
+            "model": self.model or "",
+            "shards": str(self.shards),
+            "samples": str(self.samples),
+        }
+
 
 class RunStatus(Model):
     """The status of a run. Times are Unix seconds of the Redis server's clock."""
@@ -66,11 +77,13 @@ class RunStatus(Model):
     shards_by_state: dict[State, int]
     failures_by_reason: dict[str, int]
     images_by_worker: dict[str, int]
-    """Samples that each worker generated. Lost samples count here, so the sum may be larger than
-    `images`."""
+    """Samples that each worker generated since the run was started or resumed. Lost samples count
+    here."""
     max_failures: int | None
     priority: int
     started_at: float
+    resumed_at: float | None = None
+    """When the run was last started again after it had ended. None: never."""
     finished_at: float | None
 
     @property
@@ -131,5 +144,6 @@ def parse_run_status(
         max_failures=int(record["max_failures"]) if record["max_failures"] else None,
         priority=int(record["priority"]),
         started_at=float(record["started_at"]),
+        resumed_at=float(record["resumed_at"]) if "resumed_at" in record else None,
         finished_at=float(record["finished_at"]) if "finished_at" in record else None,
     )

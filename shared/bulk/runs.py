@@ -63,21 +63,17 @@ class RunRecords:
         self._find_stalled_script = load_script(client, __package__, "find_stalled")
 
     def start(self, run: NewRun) -> None:
-        """Create the run's record, or set an ended run to `running` again. Send no shard."""
+        """Create the run's record, or set an ended run to `running` again. Send no shard.
+
+        An ended run counts the samples of its workers anew, so that rates leave out the pause.
+        """
         self._remove_expired()
         keys = self._keys(run.id)
         now = self._redis.time()[0]
-        constant = {
-            "destination": run.destination,
-            "plan_digest": run.plan_digest,
-            "model": run.model or "",
-            "shards": run.shards,
-            "samples": run.samples,
-            "started_at": now,
-        }
+        resumes = self._redis.hget(keys.run, "state") not in (None, State.RUNNING)
         with self._redis.pipeline(transaction=True) as pipe:
-            for field, value in constant.items():
-                pipe.hsetnx(keys.run, field, str(value))
+            for field, value in {**run.constant_fields, "started_at": str(now)}.items():
+                pipe.hsetnx(keys.run, field, value)
             pipe.hset(
                 keys.run,
                 mapping={
@@ -88,6 +84,9 @@ class RunRecords:
                 },
             )
             pipe.hdel(keys.run, "finished_at")
+            if resumes:
+                pipe.hset(keys.run, "resumed_at", now)
+                pipe.delete(keys.workers)
             for each in keys:
                 pipe.persist(each)
             pipe.zadd(self._index, {run.id: now}, nx=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from imagefleet.shared.bulk.commit_markers import finished_shards
-from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS
+from imagefleet.shared.bulk.file_layout import CARD, EXTENSION, FOLDER_METADATA, RUN_STATS
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import RunStats
 from imagefleet.shared.storage import ObjectStore
@@ -23,10 +23,12 @@ _SIZES: Final = (
     (100_000_000, "10M<n<100M"),
 )
 _DATA_FILES: Final = {
-    BulkFormat.WEBDATASET: '"[0-9]*.tar"',
-    BulkFormat.PARQUET: '"[0-9]*.parquet"',
-    BulkFormat.FILES: '"[0-9]*/*"',
+    BulkFormat.WEBDATASET: ("[0-9]*.tar",),
+    BulkFormat.PARQUET: ("[0-9]*.parquet",),
+    BulkFormat.FILES: ("[0-9]*/*.{extension}", f"[0-9]*/{FOLDER_METADATA}"),
 }
+"""Files of the card's `train` split. In a folder, `datasets` chooses its reader by the extensions,
+so the text files beside the images are left out."""
 
 
 def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
@@ -68,7 +70,8 @@ configs:
 - config_name: default
   data_files:
   - split: train
-    path: {_DATA_FILES[plan.format]}
+    path:
+{_data_files(plan)}
 ---
 
 # Images generated from {stats.rows} prompts
@@ -86,6 +89,12 @@ the SHA-256 of each shard's files and the rows that failed. Made with imagefleet
 """
 
 
+def _data_files(plan: Plan) -> str:
+    extension = EXTENSION[plan.image_format]
+    patterns = (pattern.format(extension=extension) for pattern in _DATA_FILES[plan.format])
+    return "\n".join(f'    - "{pattern}"' for pattern in patterns)
+
+
 def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
     yield "Images", stats.samples
     yield "Prompts", stats.rows
@@ -96,7 +105,8 @@ def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
     for name, value in plan.parameters.model_dump(exclude_none=True).items():
         yield f"`{name}`", value
     yield "Seed of the run", plan.seed
-    yield "Rejected rows", f"{stats.rejected_rows} (`plan/rejected.jsonl`)"
+    listed = " (`plan/rejected.jsonl`)" if stats.rejected_rows else ""
+    yield "Rejected rows", f"{stats.rejected_rows}{listed}"
     if plan.dedupe:
         yield "Duplicate rows, left out", stats.duplicate_rows
     yield "Failed images", stats.failed_samples

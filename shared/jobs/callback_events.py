@@ -46,6 +46,8 @@ def build_callback(
     if request.callback_url is None or event not in request.callback_events:
         return None
     data: dict[str, object] = {"id": job_id, "state": _STATE_OF[event].value}
+    if request.metadata:
+        data["metadata"] = request.metadata
     if steps:
         data |= {"step": step, "steps": steps}
     if result is not None:

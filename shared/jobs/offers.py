@@ -35,6 +35,9 @@ class Offer(Model):
     num_inference_steps: int
     guidance_scale: float
     scheduler: str
+    storage_url: str | None = None
+    """The store of the fleet, as its workers open it. None: a worker of release 0.1.0, or a store
+    that no other process can open."""
 
 
 class OfferRegistry:

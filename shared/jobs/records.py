@@ -5,7 +5,7 @@ out, or whether the transition was applied. This module does not know devices or
 Time is the Redis server's.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import (
@@ -14,15 +14,11 @@ from imagefleet.shared.errors import (
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
-from imagefleet.shared.jobs.celery_message import job_message
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
-from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.redis_keys import (
     delayed_key,
     job_key,
-    known_queues_key,
-    limits_key,
     outbox_key,
     outbox_messages_key,
 )
@@ -35,7 +31,7 @@ from imagefleet.shared.jobs.status import (
     status_or_error,
     unknown_job_error,
 )
-from imagefleet.shared.jobs.submit_errors import check_same_request, queue_full_error
+from imagefleet.shared.jobs.submitter import JobSubmitter
 from imagefleet.shared.jobs.transitions import (
     JobTransitions,
     StartRequest,
@@ -60,7 +56,7 @@ class JobRecords:
         self._namespace = namespace
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
         self._delayed = delayed_key(namespace)
-        self._submit = load_script(client, __package__, "count_waiting", "submit")
+        self.submit: Final = JobSubmitter(client, namespace).submit
         self._resender = Resender(client, namespace)
         self._transitions = JobTransitions(client, namespace, retention_s)
         self._progress = load_script(client, __package__, "progress")
@@ -72,37 +68,6 @@ class JobRecords:
     def key(self, job_id: str) -> str:
         """Return the Redis key of a job's record."""
         return job_key(self._namespace, job_id)
-
-    def submit(
-        self, jobs: Iterable[tuple[str, JobRequest]], *, by_compile_key: bool = True
-    ) -> list[bool]:
-        """Accept jobs, all or none, in one call. Return for each whether its id is new.
-
-        Each job goes to the queue of its compile key and tenant. With `by_compile_key=False` (no
-        worker has announced its shapes yet) it goes to a queue that workers of any shape read.
-
-        Raises:
-            InvalidRequest: a record with this id has other parameters; the other jobs are accepted.
-            QueueFull: more jobs would wait than are allowed.
-        """
-        jobs = list(jobs)
-        keys = [known_queues_key(self._namespace), limits_key(self._namespace)]
-        args: list[str] = []
-        for job_id, request in jobs:
-            queue = queue_of(self._namespace, request, by_compile_key=by_compile_key)
-            keys += [self.key(job_id), list_key(queue, request.priority)]
-            args += [request.model_dump_json(), job_message(job_id, request, queue)]
-        outcome, *answer = cast(list[Any], self._submit(keys=keys, args=args))
-        if outcome != "accepted":
-            raise queue_full_error(outcome, *answer)
-        for (job_id, request), stored in zip(jobs, answer[0], strict=True):
-            if stored:
-                check_same_request(job_id, request, stored)
-        known = [
-            (job_id, stored) for (job_id, _), stored in zip(jobs, answer[0], strict=True) if stored
-        ]
-        self._resender.resend_lost(known, by_compile_key=by_compile_key)
-        return [not stored for stored in answer[0]]
 
     def resend(self, job_ids: Sequence[str], *, by_compile_key: bool = True) -> list[bool]:
         """Queue the messages of these jobs again if they are queued and have none.
@@ -223,7 +188,7 @@ class JobRecords:
     ) -> TransitionResult:
         """End a job as succeeded. `steps` is recorded as its progress, because the last report of
         progress may have been skipped."""
-        fields: dict[str, str | int] = {"result": result.model_dump_json()}
+        fields: dict[str, str | int] = dict(result.record_fields())
         if steps:
             fields |= {"step": steps, "steps": steps}
         return self._transitions.end(State.SUCCEEDED, job_id, attempt, fields, callback)

@@ -7,10 +7,9 @@ schedulers the workers offer; `shared.jobs.admission` checks those.
 
 import hashlib
 import json
+import operator
 import secrets
-import unicodedata
 from typing import Annotated, Any, Final, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     Field,
@@ -23,7 +22,9 @@ from pydantic import (
 )
 
 from imagefleet.shared.errors import InvalidRequest, MessageRejected, NewerMessage
+from imagefleet.shared.jobs.addresses import check_http_url, check_image_address
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
+from imagefleet.shared.jobs.prompt_text import check_text
 
 MESSAGE_VERSION: Final = 1
 """To be raised when workers of the version before could not read a job correctly."""
@@ -33,7 +34,7 @@ MAX_SIDE_PIXELS: Final = 2_048
 MAX_STEPS: Final = 1_000
 MAX_GUIDANCE: Final = 50.0
 MAX_IMAGES: Final = 64
-MAX_ADDRESS_CHARACTERS: Final = 2_048
+MAX_METADATA_BYTES: Final = 4_096
 DEFAULT_STRENGTH: Final = 0.8
 """The default of diffusers."""
 MAX_SEED: Final = 2**32 - 1
@@ -47,16 +48,8 @@ DEFAULT_CALLBACK_EVENTS: Final = (
 )
 
 
-_ALLOWED_CONTROLS: Final = "\t\n\r"
 _STORED: Final = {"stored": True}
 """Validation context of a request that an earlier or a later release accepted."""
-_BLANK_CATEGORIES: Final = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
-"""Unicode categories whose characters show nothing: controls, zero-width characters and blanks."""
-_BLANK_CHARACTERS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Characters of other categories that show nothing: fillers and joiners."""
-_VARIATION_SELECTORS: Final = frozenset(
-    map(chr, [*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)])
-)
 
 
 class JobRequest(Model):
@@ -98,6 +91,8 @@ class JobRequest(Model):
     """On whose behalf the job runs. Tenants of one priority level share the devices by weight."""
     callback_url: str | None = None
     callback_events: tuple[CallbackEvent, ...] = DEFAULT_CALLBACK_EVENTS
+    metadata: dict[str, Any] = Field(default_factory=dict, exclude_if=operator.not_)
+    """The caller's own, as JSON. It is in the status, in callbacks and beside the image."""
 
     @field_validator("negative_prompt", mode="before")
     @classmethod
@@ -113,18 +108,7 @@ class JobRequest(Model):
     def _check_text(cls, text: str, info: ValidationInfo) -> str:
         if len(text) > MAX_PROMPT_CHARACTERS:
             raise ValueError(f"must be at most {MAX_PROMPT_CHARACTERS} characters")
-        if any("\ud800" <= c <= "\udfff" for c in text):
-            raise ValueError("must not contain broken UTF-8")
-        stored = info.context is not None
-        for c in text:
-            # Release 0.1.0 accepted the controls above U+007E, so its records may hold them.
-            if _is_control(c) and not (stored and c > "~"):
-                raise ValueError(f"must not contain control characters such as {_code_point(c)}")
-        if text.strip() and not stored and all(map(_is_blank, text)):
-            first = next(c for c in text if not c.isspace())
-            shown = _code_point(first)
-            raise ValueError(f"must show something; it has only blanks such as {shown}")
-        return text
+        return check_text(text, stored=info.context is not None)
 
     @field_validator("prompt")
     @classmethod
@@ -146,34 +130,28 @@ class JobRequest(Model):
 
     @field_validator("callback_url")
     @classmethod
-    def _check_http_url(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        if not url.isascii() or not url.isprintable() or " " in url:
-            raise ValueError(
-                "must be an http:// or https:// address in plain ASCII, without blanks"
-            )
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be an http:// or https:// address")
-        if parts.port == 0:  # `port` itself raises ValueError beyond 65535
-            raise ValueError("must not name port 0")
-        if len(url) > MAX_ADDRESS_CHARACTERS:
-            raise ValueError(f"must be at most {MAX_ADDRESS_CHARACTERS} characters")
-        return url
+    def _check_callback_url(cls, url: str | None) -> str | None:
+        return None if url is None else check_http_url(url)
 
     @field_validator("image", "mask_image")
     @classmethod
-    def _check_image_address(cls, address: str | None) -> str | None:
+    def _check_image_address(cls, address: str | None, info: ValidationInfo) -> str | None:
         if address is None:
             return None
-        if address.startswith(("http://", "https://")):
-            return cls._check_http_url(address)
-        if not address or not address.isascii() or not address.isprintable() or " " in address:
-            raise ValueError("must be an http(s) address or an object's key, without blanks")
-        if len(address) > MAX_ADDRESS_CHARACTERS:
-            raise ValueError(f"must be at most {MAX_ADDRESS_CHARACTERS} characters")
-        return address
+        return check_image_address(address, stored=info.context is not None)
+
+    @field_validator("metadata")
+    @classmethod
+    def _check_metadata(cls, metadata: dict[str, Any]) -> dict[str, Any]:
+        try:
+            text = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+            size = len(text.encode())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"must hold only what JSON can hold: {error}") from None
+        if size > MAX_METADATA_BYTES:
+            raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes as JSON; has {size}")
+        loaded: dict[str, Any] = json.loads(text)  # tuples become lists, as in the record
+        return loaded
 
     @model_validator(mode="after")
     def _check_image_is_given(self) -> Self:
@@ -236,8 +214,17 @@ def pack(request: JobRequest) -> dict[str, Any]:
     return {"version": MESSAGE_VERSION, "request": request.model_dump(mode="json")}
 
 
+def request_fields(kwargs: dict[str, Any]) -> object:
+    """Return what a message's keyword arguments hold as the request, without checking it.
+
+    Plain Celery may send the fields themselves: `kwargs={"prompt": "a star"}`.
+    """
+    plain = "prompt" in kwargs and not {"version", "request"} & kwargs.keys()
+    return kwargs if plain else kwargs.get("request")
+
+
 def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest:
-    """Return the request in a message's keyword arguments; the inverse of `pack`.
+    """Return the request in a message's keyword arguments; see `pack` and `request_fields`.
 
     If the message has no seed, the seed is derived from `job_id`, so that every delivery of the
     message asks for the same image.
@@ -254,7 +241,8 @@ def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest
     """
     if not isinstance(kwargs, dict):
         raise MessageRejected("the message has no keyword arguments")
-    version, request = kwargs.get("version"), kwargs.get("request")
+    request = request_fields(kwargs)
+    version = MESSAGE_VERSION if request is kwargs else kwargs.get("version")
     if version != MESSAGE_VERSION:
         newer = isinstance(version, int) and version > MESSAGE_VERSION
         kind, shown = (NewerMessage if newer else MessageRejected), repr(version)[:40]
@@ -265,23 +253,6 @@ def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest
     if not isinstance(request, dict):
         raise MessageRejected("the message has no request object")
     return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request}, stored=tolerant)
-
-
-def _is_control(character: str) -> bool:
-    """Return whether this is a control character (C0, DEL, C1) that no text needs."""
-    return unicodedata.category(character) == "Cc" and character not in _ALLOWED_CONTROLS
-
-
-def _is_blank(character: str) -> bool:
-    return (
-        unicodedata.category(character) in _BLANK_CATEGORIES
-        or character in _BLANK_CHARACTERS
-        or character in _VARIATION_SELECTORS
-    )
-
-
-def _code_point(character: str) -> str:
-    return f"U+{ord(character):04X}"
 
 
 def _seed_from_job_id(job_id: str) -> int:

@@ -91,9 +91,10 @@ def unknown_job_error(job_id: str) -> UnknownJob:
 
 def _parse_fields(job_id: str, fields: dict[str, str]) -> JobStatus:
     parsed: dict[str, Any] = {name: fields[name] for name in _NUMBERS if name in fields}
-    for name, kind in (("result", JobResult), ("error", JobError)):
-        if name in fields:
-            parsed[name] = kind.model_validate_json(fields[name], extra="ignore")
+    if "result" in fields:
+        parsed["result"] = JobResult.from_record(fields)
+    if "error" in fields:
+        parsed["error"] = JobError.model_validate_json(fields["error"], extra="ignore")
     return JobStatus(
         id=job_id,
         state=State(fields["state"]),

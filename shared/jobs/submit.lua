@@ -1,15 +1,18 @@
 -- Accept jobs, all or none: create their records and queue their messages in one step. A job whose
--- id has a record already is skipped.
+-- id has a record with the same request is skipped. If a record has another request, or another job
+-- of this call has the id, nothing is accepted.
 -- KEYS 1 known queues (set)   2 limits of waiting jobs (hash: tenant, or '*' for all, to number)
 --      3.. for each job its record (hash) and its queue list
 -- ARGV 1.. for each job its request JSON and its message
 -- Returns {'accepted', {for each job '' if it is new, else the request JSON of its record}},
--- or {tenant or '*', its limit, how many jobs wait, how many more were submitted}.
-local stored, new, submitted = {}, {}, {['*'] = 0}
+-- or {'different', {for each job '' if it is new, else the request JSON under its id}},
+-- or {'full', tenant or '*', its limit, how many jobs wait, how many more were submitted}.
+local stored, new, submitted, different = {}, {}, {['*'] = 0}, false
 for i = 3, #KEYS, 2 do
   local job = (i - 1) / 2
   local request = new[KEYS[i]] or redis.call('HGET', KEYS[i], 'request')
   stored[job] = request or ''
+  if request and request ~= ARGV[i - 2] then different = true end
   if not request then
     new[KEYS[i]] = ARGV[i - 2]
     local tenant = tenant_of(KEYS[i + 1])
@@ -18,13 +21,15 @@ for i = 3, #KEYS, 2 do
   end
 end
 
+if different then return {'different', stored} end
+
 if redis.call('EXISTS', KEYS[2]) == 1 then
   local waiting_of = count_waiting(KEYS[1])
   for tenant, more in pairs(submitted) do
     local limit = redis.call('HGET', KEYS[2], tenant)
     if limit and more > 0 then
       local jobs = waiting_of(tenant)
-      if jobs + more > tonumber(limit) then return {tenant, limit, jobs, more} end
+      if jobs + more > tonumber(limit) then return {'full', tenant, limit, jobs, more} end
     end
   end
 end

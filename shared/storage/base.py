@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Final, Protocol
 
-from imagefleet.shared.errors import InvalidRequest, StorageDenied, StorageUnavailable
+from imagefleet.shared.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    StorageDenied,
+    StorageUnavailable,
+)
 
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _KEY: Final = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
@@ -67,6 +72,13 @@ class ObjectStore(Protocol):
     def delete_below(self, folder: str) -> None:
         """Delete all objects whose keys begin with `folder` and '/', and what killed puts left."""
 
+    def presigned_url(self, key: str, expires_s: int) -> str:
+        """Return an address from which anybody can read the object for `expires_s` seconds.
+
+        Raises:
+            ConfigurationError: the store has no such addresses, or credentials are missing.
+        """
+
     def check(self) -> None:
         """Write and read a small object.
 
@@ -110,6 +122,11 @@ def delete_each(store: ObjectStore, folder: str) -> None:
     """Implement `delete_below` for stores in which a killed put leaves nothing."""
     for key in list(store.list(f"{check_key(folder)}/")):
         store.delete(key)
+
+
+def no_presigned_url(root: str) -> ConfigurationError:
+    """Return the error of a store that has no presigned addresses."""
+    return ConfigurationError(f"{root}: only images in S3 have presigned addresses")
 
 
 def check_round_trip(store: ObjectStore) -> None:

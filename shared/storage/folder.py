@@ -25,6 +25,7 @@ from imagefleet.shared.storage.base import (
     check_size,
     describe_file,
     describe_object,
+    no_presigned_url,
 )
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -122,6 +123,9 @@ class FolderStore:
                 for name in names:
                     Path(at, name).unlink(missing_ok=True)
                 self._remove_empty(Path(at))
+
+    def presigned_url(self, key: str, expires_s: int) -> str:
+        raise no_presigned_url(self.url)
 
     def check(self) -> None:
         check_round_trip(self)

@@ -3,6 +3,7 @@ attempt overwrites the objects of the first.
 
 jobs/<job id>/<image index>.png     the image (or .webp, .jpeg)
 jobs/<job id>/<image index>.json    its metadata
+inputs/<SHA-256>.png                an image that jobs start from, uploaded by a client
 """
 
 
@@ -14,3 +15,8 @@ def image_key(job_id: str, index: int, extension: str) -> str:
 def metadata_key(job_id: str, index: int) -> str:
     """Return the key of an image's metadata."""
     return f"jobs/{job_id}/{index}.json"
+
+
+def input_key(sha256: str, extension: str) -> str:
+    """Return the key of an uploaded image. Equal files have one key, so each is stored once."""
+    return f"inputs/{sha256}.{extension}"

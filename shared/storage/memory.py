@@ -11,6 +11,7 @@ from imagefleet.shared.storage.base import (
     check_size,
     delete_each,
     describe_object,
+    no_presigned_url,
 )
 
 
@@ -51,6 +52,9 @@ class MemoryStore:
 
     def delete_below(self, folder: str) -> None:
         delete_each(self, folder)
+
+    def presigned_url(self, key: str, expires_s: int) -> str:
+        raise no_presigned_url(self.url)
 
     def check(self) -> None:
         check_round_trip(self)

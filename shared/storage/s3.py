@@ -125,6 +125,13 @@ class S3Store:
     def delete_below(self, folder: str) -> None:
         delete_each(self, folder)
 
+    def presigned_url(self, key: str, expires_s: int) -> str:
+        with self._translate_errors(f"sign {key}"):
+            url: str = self._client.generate_presigned_url(
+                "get_object", Params=self._location(key), ExpiresIn=expires_s
+            )
+        return url
+
     def check(self) -> None:
         check_round_trip(self)
 
@@ -159,6 +166,7 @@ def _client(endpoint_url: str | None, region: str | None, timeout_s: float, atte
         # We send a SHA-256. The default would add a CRC32, which not every server accepts.
         request_checksum_calculation="when_required",
         s3={"addressing_style": "path" if endpoint_url else "auto"},
+        signature_version="s3v4",  # boto3 would sign presigned addresses by version 2
     )
     try:
         session = boto3.session.Session()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from imagefleet.producer.bulk.run import BulkRun
     from imagefleet.producer.client import Client
     from imagefleet.producer.job import Job
+    from imagefleet.producer.parameters import JobParameters
     from imagefleet.shared.errors import (
         BrokerUnavailable,
         CallbackRefused,
@@ -84,6 +85,7 @@ _HOMES: Final = {
     "JobCancelled": _ERRORS,
     "JobError": _JOBS,
     "JobFailed": _ERRORS,
+    "JobParameters": "imagefleet.producer.parameters",
     "JobRequest": "imagefleet.shared.jobs.request",
     "JobResult": _JOBS,
     "JobStatus": "imagefleet.shared.jobs.status",
@@ -133,6 +135,7 @@ __all__ = [
     "JobCancelled",
     "JobError",
     "JobFailed",
+    "JobParameters",
     "JobRequest",
     "JobResult",
     "JobStatus",

@@ -107,15 +107,33 @@ def test_webdataset_reads_the_shards(runs: dict[str, BulkRun]) -> None:
 DATASETS = """
 import json, sys, datasets
 found = datasets.load_dataset(sys.argv[1], split="train", cache_dir=sys.argv[2])
-print(json.dumps([len(found), found[2][sys.argv[3]].size]))
+image, text = sys.argv[3:]
+print(json.dumps([len(found), found[2][image].size, sorted(set(found[text]))]))
 """
 
 
-@pytest.mark.parametrize(("kind", "column"), [("webdataset", "png"), ("parquet", "image")])
+@pytest.mark.parametrize(
+    ("kind", "image", "text"),
+    [
+        ("webdataset", "png", "txt"),
+        ("parquet", "image", "prompt"),
+        ("files", "image", "prompt"),
+    ],
+)
 def test_hugging_face_datasets_reads_the_folder_by_its_card(
-    runs: dict[str, BulkRun], kind: str, column: str, tmp_path: Path
+    runs: dict[str, BulkRun], kind: str, image: str, text: str, tmp_path: Path
 ) -> None:
-    assert _read(DATASETS, _folder(runs[kind]), tmp_path, column) == [16, [64, 64]]
+    found = _read(DATASETS, _folder(runs[kind]), tmp_path, image, text)
+    assert found == [16, [64, 64], ["a plain one", *(f"prompt {n}" for n in range(7))]]
+
+
+def test_the_columns_of_a_folder_are_those_of_parquet(runs: dict[str, BulkRun]) -> None:
+    lines = (_folder(runs["files"]) / "00000" / "metadata.jsonl").read_text().splitlines()
+    third = json.loads(lines[2])
+    with Image.open(_folder(runs["files"]) / "00000" / third["file_name"]) as image:
+        assert image.size == (third["width"], third["height"])
+    assert (third["prompt"], third["seed"], len(third["pixel_sha256"])) == ("prompt 1", 1, 64)
+    assert json.loads(third["metadata"])["extra"] == {"author": "me"}
 
 
 PANDAS = """

@@ -74,6 +74,22 @@ def test_an_attempt_without_its_claim_begins_nothing(runs: RunRecords) -> None:
     assert not runs.begin(RUN.id, 0, "a", "host", ("no-such-claims", "tag")).happened
 
 
+def test_a_resumed_run_counts_the_samples_of_its_workers_anew(
+    runs: RunRecords, client: redis.Redis, namespace: str
+) -> None:
+    _start_run(runs)
+    for shard in range(3):
+        _finish_shard(runs, shard)
+    assert runs.get(RUN.id).images_by_worker == {"host": 12}
+    runs.start(RUN)
+    runs.restart_shards(RUN, SHARDS[:1])
+    runs.start(RUN)  # it runs already
+    _finish_shard(runs, 0, done=3)
+    status = runs.get(RUN.id)
+    assert (status.images, status.images_by_worker) == (11, {"host": 3})
+    assert status.resumed_at is not None
+
+
 def test_only_the_transition_of_the_last_shard_reports_the_end_of_the_run(runs: RunRecords) -> None:
     _start_run(runs)
     assert [_finish_shard(runs, shard) for shard in range(3)] == ["running", "running", "succeeded"]
@@ -183,7 +199,7 @@ def test_the_samples_of_a_cancelled_shard_are_counted_once(runs: RunRecords) -> 
     runs.report_progress(RUN.id, 0, "b", "second", 3, 0)  # loaded from its checkpoints
     runs.succeed(RUN.id, 0, "b", "second", 4, {})
     status = runs.get(RUN.id)
-    assert (status.images, status.images_by_worker) == (4, {"first": 3, "second": 1})
+    assert (status.images, status.images_by_worker) == (4, {"second": 1})
 
 
 def test_the_counts_of_a_failed_shard_are_reset_when_it_is_sent_again(runs: RunRecords) -> None:

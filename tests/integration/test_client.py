@@ -87,6 +87,31 @@ def test_submit_many_accepts_more_jobs_than_one_chunk(producer: Client) -> None:
     assert (len({job.id for job in jobs}), states) == (1201, {State.QUEUED})
 
 
+@pytest.mark.parametrize("fourth", [{"prompt": "d", "id": "d"}, "d"])
+def test_a_chunk_with_an_id_in_use_is_not_accepted_in_part(
+    producer: Client, fourth: object
+) -> None:
+    entries = [{"prompt": each, "id": each} for each in "abc"]
+    for other in ("in the same call", "in an earlier call"):
+        with pytest.raises(InvalidRequest, match="id='b': is in use already, for a job with other"):
+            producer.submit_many([*entries, {"prompt": other, "id": "b"}, fourth])  # type: ignore[list-item]
+        waiting = producer.tenants.statuses()[0].waiting
+        assert waiting == (0 if other == "in the same call" else 1)
+        if not waiting:
+            producer.submit("b", id="b")
+    jobs = producer.submit_many(entries)
+    assert [job.status().request.prompt for job in jobs] == ["a", "b", "c"]
+    assert producer.tenants.statuses()[0].waiting == 3
+
+
+def test_the_handle_of_asyncio_shows_its_id(producer: Client) -> None:
+    async def show() -> str:
+        async with AsyncClient(settings=producer.settings) as client:
+            return repr(await client.submit("a", id="cat-1"))
+
+    assert "cat-1" in asyncio.run(show())
+
+
 def test_a_result_timeout_leaves_the_job_queued(producer: Client) -> None:
     job = producer.submit("a")
     with pytest.raises(ResultTimeout, match=r"after 0\.05 s"):

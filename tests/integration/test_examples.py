@@ -46,6 +46,15 @@ def test_callbacks_prints_the_verified_event(environment: dict[str, str], tmp_pa
     assert re.fullmatch(r"job\.succeeded: file://\S+/0\.png\n", printed)
 
 
+def test_callbacks_without_a_secret_says_what_to_set(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment = {"IMAGEFLEET_REDIS_URL": environment["IMAGEFLEET_REDIS_URL"]}
+    done = run_python([str(EXAMPLES / "callbacks.py")], environment, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("set IMAGEFLEET_WEBHOOK_SECRETS")
+
+
 def test_dataset_is_made_verified_and_found_finished_when_repeated(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -79,7 +79,8 @@ def store(tmp_path: Path) -> ObjectStore:
 @pytest.fixture
 def fetch(store: ObjectStore) -> Callable[..., InitImage]:
     def fetched(timeout_s: float = 60.0, **parameters: Any) -> InitImage:
-        request = JobRequest.parse({"prompt": "a"} | parameters)
+        # A request of release 0.1.0 may name any text as its image.
+        request = JobRequest.parse({"prompt": "a", "seed": 1} | parameters, stored=True)
         init_image = InputImages(store, ALLOW_LOCALHOST, timeout_s=timeout_s).fetch(request, SHAPE)
         assert init_image is not None
         return init_image

@@ -16,13 +16,17 @@ from tests.support.processes import ROOT
 PACKAGES = ("producer", "shared", "worker")
 
 USER_CODE = """\
-from imagefleet import Client, InvalidRequest, JobResult, QueueFull
+from pathlib import Path
+from typing import Unpack
+
+from imagefleet import Client, InvalidRequest, JobParameters, JobResult, QueueFull
 
 
-def generate(prompt: str) -> JobResult:
+def generate(prompt: str, **parameters: Unpack[JobParameters]) -> JobResult:
     client = Client("redis://localhost:6379/0")
     try:
-        job = client.submit(prompt, seed=7)
+        job = client.submit(prompt, **parameters)
+        client.submit_many([{"prompt": prompt, "seed": 7}], image=Path("a.png"), format="webp")
     except (InvalidRequest, QueueFull) as error:
         raise SystemExit(str(error)) from error
     return job.result(timeout=60.0)
@@ -116,6 +120,23 @@ def test_importing_the_package_loads_nothing_else_of_it(python: Path, tmp_path: 
     loaded = _run(python, tmp_path, "-c", code).stdout.split()
     assert "imagefleet" in loaded
     assert not {"jax", "numpy", "pydantic", "redis", "imagefleet.producer"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ('submit("a", steps=3)', 'Unexpected keyword argument "steps"'),
+        ('submit("a", seed="7")', 'Argument "seed"'),
+        ('submit_many(["a"], tenants="gold")', 'Unexpected keyword argument "tenants"'),
+    ],
+)
+def test_a_wrong_parameter_is_found_by_type_checks(
+    python: Path, tmp_path: Path, call: str, error: str
+) -> None:
+    (tmp_path / "program.py").write_text(f"from imagefleet import Client\n\nClient().{call}\n")
+    command = ["-m", "mypy", "--strict", "--python-executable", str(python), "program.py"]
+    ended = _run(Path(sys.executable), tmp_path, *command)
+    assert error in ended.stdout
 
 
 def test_a_users_program_passes_strict_type_checks(python: Path, tmp_path: Path) -> None:

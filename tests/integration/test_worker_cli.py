@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from celery import Celery
@@ -17,7 +18,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == sys.argv[1]:
+        if name.partition(".")[0] in sys.argv[1].split(","):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -26,13 +27,21 @@ main([])
 """
 
 
-@pytest.mark.parametrize("package", ["numpy", "celery", "jax"])
-def test_a_worker_without_its_extra_says_what_to_install(package: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", WITHOUT, package], capture_output=True, text=True)
+@pytest.mark.parametrize("packages", ["numpy", "celery,jax,flax,numpy,PIL"])
+def test_a_worker_without_its_extra_says_what_to_install(packages: str) -> None:
+    command = [sys.executable, "-c", WITHOUT, packages]
+    ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == ExitCode.CONFIG
     assert ended.stderr == (
-        f"imagefleet-worker: {package} cannot be imported; install imagefleet[worker]\n"
+        f"imagefleet-worker: {', '.join(packages.split(','))} cannot be imported; install "
+        'imagefleet with its extra: pip install "imagefleet-….whl[worker]" (README.md)\n'
     )
+
+
+def test_the_worker_prints_its_version() -> None:
+    command = [sys.executable, "-m", "imagefleet.worker", "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.stdout == f"imagefleet-worker, version {metadata.version('imagefleet')}\n"
 
 
 @pytest.mark.parametrize("given", [["-n", "w"], ["-nw"], ["--hostname", "w"], ["--hostname=w"]])

@@ -1,5 +1,6 @@
 """Image files keep their pixels, and the metadata that viewers read."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from io import BytesIO
@@ -45,6 +46,9 @@ def _pixels() -> NDArray[np.uint8]:
     return np.stack([x * 5, y * 3, x + y], axis=-1)
 
 
+PIXEL_SHA256 = hashlib.sha256(_pixels().tobytes()).hexdigest()
+
+
 def _open(data: bytes) -> Image.Image:
     image = Image.open(BytesIO(data))
     image.load()
@@ -76,6 +80,14 @@ def test_every_format_of_a_request_can_be_written() -> None:
     assert set(FORMATS) == {file_format.value for file_format in ImageFormat}
 
 
+def test_two_jobs_with_one_image_differ_in_the_file_and_agree_in_the_pixels() -> None:
+    one, other = (encode(_pixels(), "png", {**_metadata(), "job_id": job}) for job in "ab")
+    assert one.data != other.data
+    assert one.pixel_sha256 == other.pixel_sha256
+    decoded = _open(one.data).convert("RGB").tobytes()
+    assert one.pixel_sha256 == hashlib.sha256(decoded).hexdigest()
+
+
 def test_the_same_image_gives_the_same_bytes() -> None:
     for file_format in FORMATS:
         assert encode(_pixels(), file_format, _metadata()) == encode(
@@ -88,7 +100,7 @@ def test_png_carries_its_parameters_where_viewers_read_them(prompt: str) -> None
     metadata = _metadata(prompt, "blurry")
     text = _open(encode(_pixels(), "png", metadata).data).info
     assert text["parameters"] == infotext(metadata)
-    assert json.loads(text["imagefleet"]) == metadata
+    assert json.loads(text["imagefleet"]) == metadata | {"pixel_sha256": PIXEL_SHA256}
 
 
 @pytest.mark.parametrize("prompt", ["a red circle", "ein Bär, ein Kreis: rot", "赤い丸 🔴\nzwei"])
@@ -97,8 +109,10 @@ def test_webp_and_jpeg_carry_the_same_metadata(prompt: str) -> None:
     webp = _open(encode(_pixels(), "webp", metadata).data)
     jpeg = _open(encode(_pixels(), "jpeg", metadata).data)
     assert _user_comment(webp) == _user_comment(jpeg) == infotext(metadata)
-    assert json.loads(webp.getexif()[IMAGE_DESCRIPTION]) == metadata
-    assert json.loads(jpeg.info["comment"]) == metadata
+    assert json.loads(webp.getexif()[IMAGE_DESCRIPTION]) == metadata | {
+        "pixel_sha256": PIXEL_SHA256
+    }
+    assert json.loads(jpeg.info["comment"]) == metadata | {"pixel_sha256": PIXEL_SHA256}
 
 
 @pytest.mark.parametrize("character", ["a", "ä", "\n", '"', "🔴"])

@@ -10,7 +10,10 @@ from imagefleet.shared.jobs.model import (
     MAX_ERROR_CHARACTERS,
     TERMINAL,
     TRANSITIONS,
+    ImageFormat,
+    ImageResult,
     JobError,
+    JobResult,
     State,
     check_job_id,
 )
@@ -31,7 +34,7 @@ WRONG = [
     ({"prompt": None}, "prompt", "valid string"),
     ({"prompt": "a", "seed": True}, "seed", "valid integer"),
     ({"prompt": "a", "height": "64", "width": 64}, "height", "valid integer"),
-    ({"prompt": "a", "tenant": "a@b"}, "tenant", "match pattern"),
+    ({"prompt": "a", "tenant": "a@b"}, "tenant", "letters, digits, '_'"),
     ({"prompt": "a", "negative_prompt": "b" * 5000}, "negative_prompt", "at most 4000"),
     ({"prompt": "a", "height": 65, "width": 64}, "height", "divisible by 8"),
     ({"prompt": "a", "height": 64, "width": 4096}, "width", "between 8 and 2048 pixels"),
@@ -53,7 +56,7 @@ WRONG = [
     ({"prompt": "a", "callback_url": "http://"}, "callback_url", "http:// or https://"),
     ({"prompt": "a", "callback_events": ["done"]}, "callback_events", "'started'"),
     ({"prompt": "a", "steps": 4}, "steps", "num_inference_steps"),
-    ({"prompt": "a", "image": "ftp://a/b c.png"}, "image", "without blanks"),
+    ({"prompt": "a", "image": "ftp://a/b c.png"}, "image", "an http(s) address, or the key"),
     ({"prompt": "a", "image": "http://"}, "image", "http:// or https://"),
     ({"prompt": "a", "image": "a" * 2049}, "image", "at most 2048 characters"),
     ({"prompt": "a", "mask_image": "mask.png"}, "mask_image", "needs an image"),
@@ -79,6 +82,14 @@ def test_a_long_value_is_shortened_in_the_error() -> None:
     with pytest.raises(InvalidRequest) as refused:
         JobRequest.parse({"prompt": "a" * 100_000})
     assert len(str(refused.value)) < 200
+
+
+def test_plain_celery_may_send_the_parameters_themselves() -> None:
+    request = unpack({"prompt": "a", "seed": 5, "image": "jobs/x/0.png"}, "j")
+    assert (request.prompt, request.seed, request.image) == ("a", 5, "jobs/x/0.png")
+    assert unpack({"prompt": "a"}, "j").seed == unpack({"prompt": "b"}, "j").seed
+    with pytest.raises(InvalidRequest, match="negativ_prompt"):
+        unpack({"prompt": "a", "negativ_prompt": "b"}, "j")
 
 
 def test_a_packed_request_is_unpacked_unchanged() -> None:
@@ -148,3 +159,24 @@ def test_an_error_carries_no_control_characters_and_has_a_bounded_length() -> No
     assert error.message.startswith("ICY \\x1b[31m400\\r\\nxxx")
     assert len(error.message) == MAX_ERROR_CHARACTERS
     assert JobError.model_validate(error.model_dump()) == error
+
+
+def test_the_result_in_a_record_has_no_field_that_release_0_1_0_cannot_read() -> None:
+    image = ImageResult(
+        index=0,
+        key="jobs/j/0.png",
+        url="memory://jobs/j/0.png",
+        seed=1,
+        sha256="00",
+        pixel_sha256="11",
+        size=3,
+        height=8,
+        width=8,
+        format=ImageFormat.PNG,
+    )
+    result = JobResult(images=(image,), model="m", model_digest="d", worker="w", timings={})
+    fields = result.record_fields()
+    assert "pixel_sha256" not in fields["result"]
+    assert JobResult.from_record(fields) == result
+    [old] = JobResult.from_record({"result": fields["result"]}).images
+    assert old.pixel_sha256 is None

@@ -85,6 +85,8 @@ def test_the_sidecar_adds_the_worker_the_time_and_the_timings() -> None:
         sidecar(
             _metadata(prompt="ein Bär"),
             image=image,
+            pixel_sha256="11",
+            own={"shot": 3},
             attempt=2,
             worker="host:1",
             timings={"denoise": 0.5},
@@ -92,7 +94,9 @@ def test_the_sidecar_adds_the_worker_the_time_and_the_timings() -> None:
         )
     )
     assert document == _metadata(prompt="ein Bär") | {
+        "pixel_sha256": "11",
         "image": {"key": "jobs/cat-1/2.png", "url": "memory://x", "sha256": "00", "size": 3},
+        "metadata": {"shot": 3},
         "attempt": 2,
         "worker": "host:1",
         "timings": {"denoise": 0.5},

@@ -2,6 +2,7 @@
 
 import pytest
 
+from imagefleet.producer.misspelled_variables import misspelled_variable_warnings
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.webhooks.signature import new_secret
@@ -130,3 +131,19 @@ def test_a_warning_about_an_unknown_variable_names_the_nearest_setting() -> None
         "IMAGEFLEET_STORAGE_ULR is not a setting; did you mean IMAGEFLEET_STORAGE_URL?",
         "IMAGEFLEET_XYZZY is not a setting",
     ]
+
+
+def test_no_setting_of_a_worker_looks_like_a_mistyped_one_of_a_producer() -> None:
+    assert not list(misspelled_variable_warnings(f"IMAGEFLEET_{name}" for name in _WORKERS_OWN))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("REDIS_ULR", "REDIS_URL"), ("NAMSPACE", "NAMESPACE"), ("STORAGE_URI", "STORAGE_URL")],
+)
+def test_a_producer_warns_of_a_mistyped_variable(given: str, meant: str) -> None:
+    [warning] = misspelled_variable_warnings([f"IMAGEFLEET_{given}", "PATH", "REDIS_ULR"])
+    assert warning == f"IMAGEFLEET_{given} is not a setting; did you mean IMAGEFLEET_{meant}?"
+
+
+_WORKERS_OWN = [name.upper() for name in WorkerSettings.model_fields]

@@ -82,6 +82,7 @@ def _sample(
         "key": key,
         "row": row.row,
         "sha256": hashlib.sha256(encoded.data).hexdigest(),
+        "pixel_sha256": encoded.pixel_sha256,
         "extra": row.extra,
     }
     return Sample(key=key, image=encoded.data, extension=encoded.extension, document=document)

@@ -1,7 +1,7 @@
 """Store a finished shard in one of the dataset formats.
 
 webdataset   00000.tar                       image, json and txt of each sample
-files        00000/<key>.png, .json, .txt
+files        00000/<key>.png, .json, .txt    and 00000/metadata.jsonl, as `imagefolder` reads it
 parquet      00000.parquet                   images as `datasets` reads them, and columns
 
 Every format adds `00000.jsonl`, with one line for each sample's document. Samples are in the order
@@ -13,9 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from imagefleet.shared.bulk.file_layout import archive_key, file_key, metadata_key, parquet_key
+from imagefleet.shared.bulk.file_layout import (
+    FOLDER_METADATA,
+    archive_key,
+    file_key,
+    metadata_key,
+    parquet_key,
+)
 from imagefleet.shared.bulk.plan import BulkFormat, canonical_json
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.bulk.tar import sample_files, write_tar
@@ -32,7 +39,7 @@ _CONTENT_TYPES: Final = {
 }
 _COPIED_COLUMNS: Final = (
     *("prompt", "seed", "width", "height", "negative_prompt"),
-    *("row", "sha256", "model", "model_digest"),
+    *("row", "sha256", "pixel_sha256", "model", "model_digest"),
 )
 _SCHEMA_METADATA: Final = {"huggingface": '{"info":{"features":{"image":{"_type":"Image"}}}}'}
 """Schema metadata without which `datasets` returns bytes and not an image."""
@@ -64,6 +71,13 @@ def _put_files(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredOb
         for file_name, data in sample_files(sample):
             content_type = _CONTENT_TYPES[file_name.rpartition(".")[2]]
             yield store.put(file_key(name, file_name), data, content_type)
+    with tempfile.TemporaryFile() as file:
+        for sample in spool:
+            # `datasets` finds the image of a line by `file_name`.
+            columns = {"file_name": _image_name(sample), **_columns(sample, name)}
+            file.write(canonical_json(columns) + b"\n")
+        key = file_key(name, FOLDER_METADATA)
+        yield store.put_file(key, file, "application/jsonl")
 
 
 def _put_parquet(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
@@ -72,14 +86,14 @@ def _put_parquet(spool: Spool, name: str, store: ObjectStore) -> Iterator[Stored
         from pyarrow import parquet
     except ImportError as error:
         raise ConfigurationError(
-            f"the parquet format needs {error.name}: install imagefleet[dataset] on the workers"
+            f"the parquet format needs {error.name} on the workers; {how_to_install('dataset')}"
         ) from error
     schema = _schema()
     samples = iter(spool)
     with tempfile.TemporaryFile() as file:
         with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             while group := list(islice(samples, _ROW_GROUP_SIZE)):
-                rows = [_columns(sample, name) for sample in group]
+                rows = [{"image": _image(sample), **_columns(sample, name)} for sample in group]
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
         yield store.put_file(parquet_key(name), file, "application/vnd.apache.parquet")
 
@@ -103,24 +117,35 @@ def _schema() -> "pyarrow.Schema":
     types = {"image": image, "seed": pyarrow.int64(), "cfg": pyarrow.float32()}
     types |= dict.fromkeys(("part_id", "step", "width", "height", "row"), pyarrow.int64())
     names = ["image", "image_name", "prompt", "part_id", "seed", "step", "cfg", "sampler"]
-    names += ["width", "height", "negative_prompt", "row", "sha256", "model", "model_digest"]
+    names += ["width", "height", "negative_prompt", "row", "sha256", "pixel_sha256"]
+    names += ["model", "model_digest"]
     names += ["metadata"]
     fields = [(name, types.get(name, pyarrow.string())) for name in names]
     return pyarrow.schema(fields, metadata=_SCHEMA_METADATA)
 
 
+def _image(sample: Sample) -> Mapping[str, Any]:
+    return {"bytes": sample.image, "path": _image_name(sample)}
+
+
+def _image_name(sample: Sample) -> str:
+    return f"{sample.key}.{sample.extension}"
+
+
 def _columns(sample: Sample, shard: str) -> Mapping[str, Any]:
-    """Return the Parquet columns of a sample. `metadata` is the whole document as JSON."""
-    document, image_name = sample.document, f"{sample.key}.{sample.extension}"
+    """Return the columns of a sample beside its image. `metadata` is the whole document as JSON.
+
+    A column that a worker of release 0.1.0 left out of a shard checkpoint is None.
+    """
+    document = sample.document
     return {
-        "image": {"bytes": sample.image, "path": image_name},
-        "image_name": image_name,
+        "image_name": _image_name(sample),
         "part_id": int(shard),
         "step": document["num_inference_steps"],
         "cfg": document["guidance_scale"],
         "sampler": document["scheduler"],
         "metadata": canonical_json(document).decode(),
-        **{name: document[name] for name in _COPIED_COLUMNS},
+        **{name: document.get(name) for name in _COPIED_COLUMNS},
     }
 
 

@@ -44,6 +44,9 @@ class InitImage:
     inpaint_mask: NDArray[np.bool_] | None = field(default=None, repr=False, compare=False)
     """bool `[height, width]`: True where the image is generated. The init image is kept elsewhere.
     None: True everywhere."""
+    mask_levels: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
+    """uint8 `[height, width]`, the mask before it was split at 128: what share of the image is
+    generated, of 255. The finished image is blended by it. None: no mask."""
     strength: float
     """The share of the steps that run, above 0 and up to 1 (diffusers)."""
     digest: str

@@ -4,6 +4,7 @@ uint8 RGB and the metadata of `worker.images.metadata` go in; a PNG, WebP or JPE
 The same input gives the same bytes.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,12 +36,14 @@ class EncodedImage:
     data: bytes
     content_type: str
     extension: str
+    pixel_sha256: str
+    """Digest of the pixels that were encoded: RGB, row by row. Hexadecimal."""
 
 
 def encode(
     pixels: NDArray[np.uint8], file_format: str, metadata: Mapping[str, Any]
 ) -> EncodedImage:
-    """Encode one image.
+    """Encode one image. The file holds `metadata` and `pixel_sha256`.
 
     Args:
         pixels: [height, width, 3], RGB.
@@ -56,8 +59,14 @@ def encode(
         raise ValueError(f"format {file_format!r} is none of {', '.join(FORMATS)}")
     content_type, extension, save = FORMATS[file_format]
     buffer = BytesIO()
-    save(Image.fromarray(pixels), buffer, metadata)
-    return EncodedImage(data=buffer.getvalue(), content_type=content_type, extension=extension)
+    pixel_sha256 = hashlib.sha256(pixels.tobytes()).hexdigest()
+    save(Image.fromarray(pixels), buffer, {**metadata, "pixel_sha256": pixel_sha256})
+    return EncodedImage(
+        data=buffer.getvalue(),
+        content_type=content_type,
+        extension=extension,
+        pixel_sha256=pixel_sha256,
+    )
 
 
 def _save_png(image: Image.Image, buffer: BytesIO, metadata: Mapping[str, Any]) -> None:

@@ -80,6 +80,8 @@ def sidecar(
     metadata: Mapping[str, Any],
     *,
     image: StoredObject,
+    pixel_sha256: str,
+    own: Mapping[str, Any],
     attempt: int,
     worker: str,
     timings: Mapping[str, float],
@@ -87,7 +89,9 @@ def sidecar(
 ) -> bytes:
     """Return the JSON document beside the image. It holds `metadata` and these keys:
 
+    - pixel_sha256: digest of the pixels
     - image: key, url, sha256, size in bytes
+    - metadata: the caller's `own`, if any; the image file does not hold it
     - attempt: 1 is the first
     - worker
     - timings: seconds per stage
@@ -95,12 +99,14 @@ def sidecar(
     """
     document = {
         **metadata,
+        "pixel_sha256": pixel_sha256,
         "image": {
             "key": image.key,
             "url": image.url,
             "sha256": image.sha256,
             "size": image.size,
         },
+        **({"metadata": own} if own else {}),
         "attempt": attempt,
         "worker": worker,
         "timings": dict(timings),

@@ -49,8 +49,8 @@ class Attempt(Work):
         return self.step
 
 
-def offer_of(info: ModelInfo) -> Offer:
-    """Return the offer that announces this model to producers."""
+def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
+    """Return the offer that announces this model, and the fleet's store, to producers."""
     return Offer(
         model=info.name,
         digest=info.digest,
@@ -60,6 +60,7 @@ def offer_of(info: ModelInfo) -> Offer:
         num_inference_steps=info.default_num_inference_steps,
         guidance_scale=info.default_guidance_scale,
         scheduler=info.default_scheduler,
+        storage_url=storage_url,
     )
 
 

@@ -16,6 +16,7 @@ from imagefleet.shared.storage.job_keys import image_key, metadata_key
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.engine.interface import Engine, ImageArray
 from imagefleet.worker.images.encode import encode
+from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
 
@@ -80,6 +81,7 @@ class JobFinisher:
         self, attempt: Attempt, index: int, image: ImageArray, timings: dict[str, float]
     ) -> ImageResult:
         spec, file_format = attempt.specs[index], attempt.request.format
+        flagged = index in attempt.flagged
         started = time.monotonic()
         metadata = image_metadata(
             job_id=attempt.job_id,
@@ -87,8 +89,10 @@ class JobFinisher:
             shape=attempt.shape,
             info=self._info,
             truncated=self._engine.truncated(spec.prompt),
-            nsfw=index in attempt.flagged,
+            nsfw=flagged,
         )
+        if not flagged:
+            image = restore_kept_pixels(image, spec.init_image)
         encoded = encode(image, file_format.value, metadata)
         timings["encode"] += time.monotonic() - started
         started = time.monotonic()
@@ -98,6 +102,8 @@ class JobFinisher:
         document = sidecar(
             metadata,
             image=stored,
+            pixel_sha256=encoded.pixel_sha256,
+            own=attempt.request.metadata,
             attempt=attempt.deliveries,
             worker=self._worker,
             timings=timings,
@@ -110,11 +116,12 @@ class JobFinisher:
             url=stored.url,
             seed=spec.seed,
             sha256=stored.sha256,
+            pixel_sha256=encoded.pixel_sha256,
             size=stored.size,
             height=attempt.shape.height,
             width=attempt.shape.width,
             format=file_format,
-            nsfw=index in attempt.flagged,
+            nsfw=flagged,
         )
 
     def _put(self, attempt: Attempt, key: str, data: bytes, content_type: str) -> StoredObject:

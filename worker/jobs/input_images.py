@@ -17,6 +17,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from io import BytesIO
 from typing import Final
+from urllib.parse import urlsplit
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -139,15 +140,16 @@ class InputImages:
         if request.image is None:
             return None
         pixels = np.asarray(self._read_image("image", request.image, shape))
-        inpaint_mask = None
+        mask_levels = None
         if request.mask_image is not None:
             mask = self._read_image("mask_image", request.mask_image, shape)
-            inpaint_mask = np.asarray(mask.convert("L")) >= 128
+            mask_levels = np.asarray(mask.convert("L"))
         digest = hashlib.sha256(pixels.tobytes())
-        digest.update(b"" if inpaint_mask is None else inpaint_mask.tobytes())
+        digest.update(b"" if mask_levels is None else mask_levels.tobytes())
         return InitImage(
             pixels=pixels,
-            inpaint_mask=inpaint_mask,
+            inpaint_mask=None if mask_levels is None else mask_levels >= 128,
+            mask_levels=mask_levels,
             strength=request.denoised_share,
             digest=f"sha256:{digest.hexdigest()}",
         )
@@ -247,7 +249,8 @@ class InputImages:
         except REQUEST_ERRORS as error:
             late = time.monotonic() >= deadline
             why = f"not fetched within {self._timeout_s:g} s" if late else f"{error}"
-            raise InputUnavailable(f"{field}: {why or type(error).__name__}") from error
+            server = urlsplit(url).netloc.rpartition("@")[2]
+            raise InputUnavailable(f"{field}: {server}: {why or type(error).__name__}") from error
         if response.status >= 500 or response.status in _TRANSIENT_STATUSES:
             raise InputUnavailable(f"{field}: its server answers {response.status}")
         if response.status != 200:

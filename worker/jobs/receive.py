@@ -17,7 +17,7 @@ from imagefleet.shared.errors import (
     TooManyDeliveries,
 )
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
-from imagefleet.shared.jobs.request import unpack
+from imagefleet.shared.jobs.request import request_fields, unpack
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.jobs.image_places import ReturnSchedule, image_source
 from imagefleet.worker.jobs.input_images import InputImages
@@ -88,7 +88,7 @@ class MessageReceiver:
 
     def _delay_without_place(self, message: ClaimedMessage) -> bool:
         """Delay a job that needs input images if there is no place for it."""
-        source = image_source(message.task_arguments.get("request"))
+        source = image_source(request_fields(message.task_arguments))
         tag = message.claimed.tag
         if source is None or self._input_images.reserve_place(tag, source, self._claims.holds):
             return False

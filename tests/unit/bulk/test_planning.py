@@ -360,14 +360,14 @@ def test_objects_without_a_repeatable_text_are_rejected() -> None:
             "n": np.int64(3),
             "a": array("i", [7]),
         },
-        {"prompt": "b", "image": Image.new("RGB", (8, 8))},
+        {"prompt": "b", "picture": Image.new("RGB", (8, 8))},
     ]
     store = MemoryStore()
     made = _plan(rows, store)
     [[row]] = _rows(store, made)
     assert row.extra == {"at": "2026-02-03", "scores": [1.5, 2.0], "n": 3, "a": [7]}
     [rejected] = read_rejected(store)
-    assert (rejected["row"], rejected["field"], rejected["value"]) == (1, "image", "Image")
+    assert (rejected["row"], rejected["field"], rejected["value"]) == (1, "picture", "Image")
 
 
 @pytest.mark.parametrize("unit", ["ns", "s", "D"])
@@ -423,3 +423,29 @@ def test_rows_with_equal_parameters_are_duplicates_however_they_are_written() ->
     common = RowParameters(num_inference_steps=20)
     made = _plan(rows, MemoryStore(), parameters=common, dedupe=True)
     assert (made.rows, made.duplicates) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "column", ["image", "mask_image", "strength", "format", "tenant", "callback_url", "Priority"]
+)
+def test_a_column_named_like_a_parameter_of_jobs_is_refused_by_name(column: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"column='{column}': is a parameter of jobs"):
+        _plan([{"prompt": "a", column: "b"}], MemoryStore())
+
+
+def test_a_table_without_the_column_of_prompts_is_refused_with_its_columns(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("caption,size\na,1\n")
+    with pytest.raises(InvalidRequest, match="its columns: caption, size; name the one") as refused:
+        _plan(table, MemoryStore())
+    assert refused.value.value == "prompt"
+    assert _plan(table, MemoryStore(), columns={"prompt": "caption"}).rows == 1
+
+
+@pytest.mark.parametrize("good", [0, 50])
+def test_a_refused_plan_leaves_no_files(good: int) -> None:
+    store = MemoryStore()
+    rows = [*({"prompt": "a"} for _ in range(good)), {"prompt": "a", "negativ_prompt": "b"}]
+    with pytest.raises(InvalidRequest, match="looks like"):
+        _plan(rows, store)
+    assert list(store.list()) == []

@@ -58,6 +58,19 @@ def test_an_ended_run_shows_its_average() -> None:
     assert "2.0 images/s" in _text(ended, rates)
 
 
+def test_the_average_of_a_resumed_run_leaves_out_the_pause_and_the_samples_before_it() -> None:
+    ended = _status(
+        398,
+        state=State.SUCCEEDED,
+        images_by_worker={"one": 20, "two": 10},
+        resumed_at=9_000.0,
+        finished_at=9_010.0,
+    )
+    rates = Rates(0.0, ended)
+    assert (rates.overall, rates.of_worker("one")) == (3.0, 2.0)
+    assert "images since the run was resumed" in _text(ended, rates)
+
+
 def test_one_status_of_a_running_run_gives_no_rate() -> None:
     assert "images/s " not in _text(_status(200), Rates(0.0, _status(200)))
 

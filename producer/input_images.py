@@ -1,0 +1,88 @@
+"""Upload the images that jobs start from to the fleet's store, once for each content.
+
+What a caller gives as `image` or `mask_image` goes in; an address or key that workers can read
+comes out. A str is always an address or a key. It never names a file of this host: a web service
+that passes on the text of a stranger would upload its own files.
+"""
+
+import hashlib
+from collections.abc import Callable
+from io import BytesIO
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage.job_keys import input_key
+
+IMAGE_FIELDS: Final = ("image", "mask_image")
+MAX_INPUT_BYTES: Final = 20_000_000
+"""What a worker reads at most; see `worker.jobs.input_images`."""
+_EXTENSIONS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpg"}
+"""The first bytes of a file, and its extension. WebP begins with RIFF, a length and WEBP."""
+_CONTENT_TYPES: Final = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
+_KINDS: Final = "an http(s) address, a key of the store, a pathlib.Path, bytes or a PIL image"
+
+
+class InputImageUploader:
+    """The uploader opens the store at the first image that must be uploaded."""
+
+    def __init__(self, open_store: Callable[[], ObjectStore]) -> None:
+        self._open_store = open_store
+
+    def address_of(self, field: str, image: object) -> Any:
+        """Return what a job request holds for `image`: a str as it is, or the key of the upload.
+
+        Raises:
+            InvalidRequest: `image` is of another type, too large, or no PNG, JPEG or WebP file.
+            ConfigurationError: the fleet's store is not known.
+            StorageDenied, StorageUnavailable: the store does not accept the image.
+        """
+        if image is None or isinstance(image, str):
+            return image
+        data = _read(field, image)
+        if len(data) > MAX_INPUT_BYTES:
+            limit = f"must be at most {MAX_INPUT_BYTES:,} bytes"
+            raise InvalidRequest(field, f"{len(data):,} bytes", limit)
+        extension = _extension(field, data, image)
+        key = input_key(hashlib.sha256(data).hexdigest(), extension)
+        store = self._open_store()
+        if not store.exists(key):
+            store.put(key, data, _CONTENT_TYPES[extension])
+        return key
+
+
+def _read(field: str, image: object) -> bytes:
+    """Return the content of the file that `image` names or is."""
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, PathLike):
+        return _read_file(field, Path(image))
+    if (save := getattr(image, "save", None)) is None:
+        raise InvalidRequest(field, type(image).__name__, f"must be {_KINDS}")
+    buffer = BytesIO()
+    try:
+        save(buffer, format="PNG")
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidRequest(field, type(image).__name__, f"cannot be saved: {error}") from None
+    return buffer.getvalue()
+
+
+def _read_file(field: str, path: Path) -> bytes:
+    """Read a file, but at most one byte more than is allowed."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_INPUT_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest(field, str(path), error.strerror or "cannot be read") from None
+
+
+def _extension(field: str, data: bytes, image: object) -> str:
+    for start, extension in _EXTENSIONS.items():
+        if data.startswith(start):
+            return extension
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    shown = str(image) if isinstance(image, PathLike) else f"{len(data):,} bytes"
+    raise InvalidRequest(field, shown, "must be a PNG, JPEG or WebP file")

@@ -1,0 +1,81 @@
+"""Accept jobs with `submit.lua`: all of a call, or none.
+
+Requests with their ids come in; whether each id is new comes out. A job whose id has a record
+already, for the same parameters, is not accepted twice.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from imagefleet.shared.jobs.celery_message import job_message
+from imagefleet.shared.jobs.queues import list_key, queue_of
+from imagefleet.shared.jobs.redis_keys import job_key, known_queues_key, limits_key
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.resend import Resender
+from imagefleet.shared.jobs.submit_errors import check_same_request, queue_full_error
+from imagefleet.shared.redis_client.scripts import load_script
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+_ACCEPTED: Final = "accepted"
+_DIFFERENT: Final = "different"
+
+
+class JobSubmitter:
+    """The submitter accepts jobs of one namespace. Threads may share it."""
+
+    def __init__(self, client: "Redis", namespace: str) -> None:
+        self._namespace = namespace
+        self._script = load_script(client, __package__, "count_waiting", "submit")
+        self._resender = Resender(client, namespace)
+
+    def submit(
+        self, jobs: Iterable[tuple[str, JobRequest]], *, by_compile_key: bool = True
+    ) -> list[bool]:
+        """Accept jobs, all or none. Return for each whether its id is new.
+
+        Each job goes to the queue of its compile key and tenant. With `by_compile_key=False` (no
+        worker has announced its shapes yet) it goes to a queue that workers of any shape read.
+
+        Raises:
+            InvalidRequest: a record with this id has other parameters; nothing was accepted.
+            QueueFull: more jobs would wait than are allowed; nothing was accepted.
+        """
+        jobs = list(jobs)
+        keys = [known_queues_key(self._namespace), limits_key(self._namespace)]
+        requests, messages = [], []
+        for job_id, request in jobs:
+            queue = queue_of(self._namespace, request, by_compile_key=by_compile_key)
+            keys += [job_key(self._namespace, job_id), list_key(queue, request.priority)]
+            requests.append(request.model_dump_json())
+            messages.append(job_message(job_id, request, queue))
+        stored = self._accept(jobs, keys, requests, messages)
+        known = [(job_id, text) for (job_id, _), text in zip(jobs, stored, strict=True) if text]
+        self._resender.resend_lost(known, by_compile_key=by_compile_key)
+        return [not text for text in stored]
+
+    def _accept(
+        self,
+        jobs: list[tuple[str, JobRequest]],
+        keys: list[str],
+        requests: list[str],
+        messages: list[str],
+    ) -> list[str]:
+        """Call the script. Return for each job the request of its record, '' if the job is new.
+
+        The script accepts nothing while a record differs from its request by one byte. Only a seed
+        that was drawn at random, or the spelling of another release, may differ: such a request is
+        replaced by that of the record, and the script is called again.
+        """
+        while True:
+            args = [text for pair in zip(requests, messages, strict=True) for text in pair]
+            outcome, *answer = cast(list[Any], self._script(keys=keys, args=args))
+            if outcome == _ACCEPTED:
+                return cast(list[str], answer[0])
+            if outcome != _DIFFERENT:
+                raise queue_full_error(*answer)
+            for number, stored in enumerate(answer[0]):
+                if stored and stored != requests[number]:
+                    check_same_request(*jobs[number], stored)
+                    requests[number] = stored

@@ -1,0 +1,131 @@
+"""What a caller submits becomes job requests, or an error that names entry, field and value."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from imagefleet.producer.input_images import MAX_INPUT_BYTES, InputImageUploader
+from imagefleet.producer.submission import EntryParser
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.storage.memory import MemoryStore
+
+STORE = MemoryStore()
+
+
+def _parse(*entries: object, several: bool = True, **common: Any) -> list[tuple[str, JobRequest]]:
+    uploader = InputImageUploader(lambda: STORE)
+    return EntryParser(common, uploader, several=several).parse(enumerate(entries), {})
+
+
+def _png(color: str = "red") -> bytes:
+    buffer = BytesIO()
+    Image.new("RGB", (8, 8), color).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        (3, "entry 1: prompt=3: must be a prompt, or a mapping of parameters"),
+        ({"prompt": "b", "seed": -1}, "entry 1: seed=-1: must be greater"),
+        ({"prompt": "b", "id": "a b"}, "entry 1: id='a b': must be 1 to 128"),
+        ({"prompt": "b", "image": "/tmp/a.png"}, "entry 1: image='/tmp/a.png': must be an http"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_its_number_field_and_value(
+    entry: object, sentence: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        _parse("a", entry)
+    assert str(refused.value).startswith(sentence)
+    assert refused.value.entry == 1
+
+
+def test_a_single_entry_has_no_number() -> None:
+    with pytest.raises(InvalidRequest, match=r"^seed=-1") as refused:
+        _parse({"prompt": "a", "seed": -1}, several=False)
+    assert refused.value.entry is None
+
+
+def test_one_id_for_several_jobs_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="id='x': names one job"):
+        _parse("a", "b", id="x")
+
+
+def test_an_image_in_hand_is_uploaded_once_for_each_content(tmp_path: Path) -> None:
+    path = tmp_path / "a file.png"
+    path.write_bytes(_png())
+    before = set(STORE.list())
+    image = Image.open(path)
+    requests = [
+        request
+        for _, request in _parse(
+            {"prompt": "a", "image": path},
+            {"prompt": "b", "image": _png()},
+            {"prompt": "c", "image": _png(), "mask_image": image},
+        )
+    ]
+    keys = {request.image for request in requests}
+    assert len(keys) == 1
+    [key] = keys
+    assert key is not None
+    assert STORE.get(key) == _png()
+    mask = requests[2].mask_image
+    assert mask is not None
+    assert Image.open(BytesIO(STORE.get(mask))).getpixel((0, 0)) == (255, 0, 0)
+    assert set(STORE.list()) - before == {key, mask}
+
+
+def test_an_image_of_all_entries_is_uploaded_once() -> None:
+    reads = []
+
+    class Counting(Image.Image):
+        def save(self, fp: Any, format: str | None = None, **_: Any) -> None:
+            reads.append(format)
+            fp.write(_png("blue"))
+
+    requests = [request for _, request in _parse("a", "b", image=Counting(), strength=0.5)]
+    assert reads == ["PNG"]
+    assert requests[0].image == requests[1].image
+
+
+@pytest.mark.parametrize("address", ["https://h/a.png", "jobs/a/0.png", "s3://b/jobs/a/0.png"])
+def test_an_address_is_never_opened_here(address: str) -> None:
+    assert _parse({"prompt": "a", "image": address})[0][1].image == address
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        (b"GIF89a", "image='6 bytes': must be a PNG, JPEG or WebP file"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(MAX_INPUT_BYTES), "must be at most 20,000,000 bytes"),
+        (Path("/no/such.png"), "image='/no/such.png': No such file"),
+        (7, "image='int': must be an http"),
+        ("data:image/png;base64,AAAA", "must be an http"),
+        ("./a.png", "must be an http"),
+    ],
+)
+def test_what_cannot_be_uploaded_is_refused_at_once(image: object, sentence: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        _parse({"prompt": "a", "image": image}, several=False)
+    assert sentence in str(refused.value)
+    assert refused.value.field == "image"
+
+
+def test_metadata_of_the_caller_are_kept_as_json_and_bounded() -> None:
+    [(_, request)] = _parse({"prompt": "a", "metadata": {"shot": (1, "ä"), "by": None}})
+    assert request.metadata == {"shot": [1, "ä"], "by": None}
+    assert JobRequest.parse_stored(request.model_dump_json()) == request
+    with pytest.raises(InvalidRequest, match="must be at most 4096 bytes as JSON; has 4097"):
+        _parse({"prompt": "a", "metadata": {"x": "y" * 4088}}, several=False)
+    for wrong in ({"x": b"y"}, {"x": float("nan")}, ["x"], {1: "x"}):
+        with pytest.raises(InvalidRequest, match="metadata="):
+            _parse({"prompt": "a", "metadata": wrong}, several=False)
+
+
+def test_a_request_without_metadata_reads_as_in_release_0_1_0() -> None:
+    assert "metadata" not in JobRequest(prompt="a").model_dump(mode="json")
