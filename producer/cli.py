@@ -2,7 +2,7 @@
 
 import click
 
-from imagefleet.producer.commands import bulk, dead_letters, demo, jobs, tenants, webhooks
+from imagefleet.producer.commands import bulk, dead_letters, demo, jobs, submit, tenants, webhooks
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -12,9 +12,10 @@ def main() -> None:
 
 
 for command in (
-    jobs.submit,
+    submit.submit,
     jobs.status,
     jobs.wait,
+    jobs.get,
     jobs.cancel,
     jobs.resend,
     bulk.bulk,

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, Final
 
@@ -17,7 +18,14 @@ from imagefleet.producer.bulk.start_run import DEFAULT_SHARD_SIZE
 from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.output import cell, echo, echo_json
+from imagefleet.producer.commands.output import (
+    cell,
+    echo,
+    echo_fields,
+    echo_json,
+    json_option,
+    note_none,
+)
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
@@ -42,7 +50,7 @@ def bulk() -> None:
 @client_command
 @click.argument("prompts")
 @click.argument("destination")
-@click.option("--num-images-per-prompt", type=int)
+@click.option("--num-images-per-prompt", type=int, help="Images per row. Default: 1.")
 @click.option(
     "--shard-size",
     type=int,
@@ -50,16 +58,28 @@ def bulk() -> None:
     show_default=True,
     help="Images per shard.",
 )
-@click.option("--format", type=_choice(BulkFormat), default="webdataset", show_default=True)
-@click.option("--image-format", type=_choice(ImageFormat), default="png", show_default=True)
+@click.option(
+    "--format",
+    type=_choice(BulkFormat),
+    default="webdataset",
+    show_default=True,
+    help="Format of the shards.",
+)
+@click.option(
+    "--image-format",
+    type=_choice(ImageFormat),
+    default="png",
+    show_default=True,
+    help="Format of the image files.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="For rows without a seed.")
-@click.option("--negative-prompt")
-@click.option("--height", type=int)
-@click.option("--width", type=int)
-@click.option("--num-inference-steps", type=int)
-@click.option("--guidance-scale", type=float)
-@click.option("--scheduler")
-@click.option("--model")
+@click.option("--negative-prompt", help="What the images should not show.")
+@click.option("--height", type=int, help="Pixels; together with --width. Default: the model's.")
+@click.option("--width", type=int, help="Pixels; together with --height.")
+@click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
+@click.option("--guidance-scale", type=float, help="Default: the model's.")
+@click.option("--scheduler", help="Default: the model's.")
+@click.option("--model", help="Default: the fleet's default model.")
 @click.option(
     "--column",
     "columns",
@@ -69,14 +89,24 @@ def bulk() -> None:
 )
 @click.option("--dedupe", is_flag=True, help="Generate rows with equal parameters only once.")
 @click.option("--max-failures", type=int, help="Stop the run when more images than this fail.")
-@click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True)
-@click.option("--wait/--no-wait", default=True, show_default=True)
+@click.option(
+    "--priority",
+    type=int,
+    default=DEFAULT_PRIORITY,
+    show_default=True,
+    help="0 (first) to 9 (last).",
+)
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Show the progress until the end."
+)
+@json_option("Print the status as one JSON object, with --wait at the end, and no progress.")
 def run(
     client: Client,
     prompts: str,
     destination: str,
     columns: tuple[str, ...],
     wait: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Generate images for every row of PROMPTS (.txt, .csv, .jsonl or .parquet) in DESTINATION.
@@ -88,21 +118,26 @@ def run(
     bulk_run = client.bulk(prompts, destination, columns=_parse_columns(columns), **given)
     plan = bulk_run.plan
     echo(
-        f"run {bulk_run.id}: {plan.samples} images from {plan.rows} rows in {bulk_run.destination}"
+        f"run {bulk_run.id}: {plan.samples} images from {plan.rows} rows in {bulk_run.destination}",
+        err=as_json,
     )
     if plan.duplicates:
-        echo(f"{plan.duplicates} duplicate rows are left out")
+        echo(f"{plan.duplicates} duplicate rows are left out", err=as_json)
     _print_rejected(bulk_run)
     if wait:
-        _watch(bulk_run)
+        _watch(bulk_run, as_json=as_json)
+    elif as_json:
+        echo_json(bulk_run.status().model_dump_json())
 
 
 @client_command
 @click.argument("name", metavar="[RUN]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run.")
+@json_option("Print one JSON object per run.")
 def status(client: Client, name: str | None, as_json: bool) -> None:
     """Show the status of RUN, or of all runs that Redis has a record of."""
     statuses = [client.find_bulk(name).status()] if name else list(_all_statuses(client))
+    if not statuses:
+        note_none("bulk runs")
     for each in statuses:
         if as_json:
             echo_json(each.model_dump_json())
@@ -115,45 +150,56 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
 @client_command
 @click.argument("name", metavar="RUN")
 @click.option("--timeout", type=float, help="Maximum seconds to wait, without a progress view.")
-def wait(client: Client, name: str, timeout: float | None) -> None:
+@json_option("Print the last status as one JSON object, and no progress.")
+def wait(client: Client, name: str, timeout: float | None, as_json: bool) -> None:
     """Show the progress of a run until it ends. The exit code is 1 if it does not succeed."""
     bulk_run = client.find_bulk(name)
     if timeout is not None:
         bulk_run.wait(timeout)
-    _watch(bulk_run)
+    _watch(bulk_run, as_json=as_json)
 
 
 @client_command
 @click.argument("name", metavar="RUN")
-def cancel(client: Client, name: str) -> None:
+@json_option("Print one JSON object.")
+def cancel(client: Client, name: str, as_json: bool) -> None:
     """Stop a run between two batches. Finished images stay, and `bulk run` resumes the run."""
-    echo(f"{name}  {client.find_bulk(name).cancel()}")
+    echo_fields({"run": name, "state": client.find_bulk(name).cancel()}, as_json=as_json)
 
 
 @client_command
 @click.argument("name", metavar="RUN")
-def retry_failed(client: Client, name: str) -> None:
+@json_option("Print one JSON object.")
+def retry_failed(client: Client, name: str, as_json: bool) -> None:
     """Generate failed rows again."""
-    echo(f"{client.find_bulk(name).retry_failed()} shards sent again")
+    shards = client.find_bulk(name).retry_failed()
+    if as_json:
+        echo_fields({"run": name, "shards_sent_again": shards}, as_json=True)
+    else:
+        echo(f"{shards} shards sent again")
 
 
 @client_command
 @click.argument("name", metavar="RUN")
 @click.option("--sample", type=click.IntRange(min=0), default=0, help="Rows to generate again.")
 @click.option("--repair", is_flag=True, help="Generate damaged shards again.")
-def verify(client: Client, name: str, sample: int, repair: bool) -> None:
+@json_option("Print the whole report as one JSON object.")
+def verify(client: Client, name: str, sample: int, repair: bool, as_json: bool) -> None:
     """Check every file against the plan. The exit code is 1 if there is a problem.
 
     Unplanned files are not deleted, also not by --repair. Delete them yourself.
     """
     bulk_run = client.find_bulk(name)
     report = bulk_run.verify(sample=sample)
+    sent = bulk_run.repair(report) if repair and not report.clean else 0
+    if as_json:
+        echo_fields({**asdict(report), "shards_sent_again": sent}, as_json=True)
+        sys.exit(0 if report.clean else 1)
     echo(_summary(report))
     Console().print(_problem_table(report))
     if report.clean:
         return
     if repair:
-        sent = bulk_run.repair(report)
         echo(f"{sent} shards sent again; `imagefleet bulk wait` shows their progress")
     if report.unplanned_files:
         echo(
@@ -197,10 +243,14 @@ def _print_rejected(bulk_run: BulkRun) -> None:
         echo(f"  {describe_rejected(row)}", err=True)
 
 
-def _watch(bulk_run: BulkRun) -> None:
-    """Show the progress of a run until it ends, and end this process."""
+def _watch(bulk_run: BulkRun, *, as_json: bool) -> None:
+    """Show the progress of a run until it ends, or then its status, and end this process."""
     try:
-        last = watch(bulk_run.statuses(every_s=1.0), Console())
+        if as_json:
+            last = bulk_run.wait()
+            echo_json(last.model_dump_json())
+        else:
+            last = watch(bulk_run.statuses(every_s=1.0), Console())
     except KeyboardInterrupt:
         echo(f"The run continues. `imagefleet bulk wait {bulk_run.id}` shows it again.", err=True)
         sys.exit(130)

@@ -6,7 +6,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
-from imagefleet.producer.commands.output import echo, echo_json
+from imagefleet.producer.commands.output import echo, echo_fields, echo_json, json_option, note_none
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 
@@ -28,15 +28,16 @@ def dead_letters() -> None:
     show_default=True,
     help="Print at most this many.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print whole letters, one JSON object per line."
-)
+@json_option("Print whole letters, one JSON object per line.")
 def list_letters(client: Client, limit: int, as_json: bool) -> None:
     """List dead letters, the latest first.
 
     Columns: id, job, time, deliveries, error code, reason.
     """
-    for letter in client.dead_letters.read(limit):
+    letters = client.dead_letters.read(limit)
+    if not letters:
+        note_none("dead letters")
+    for letter in letters:
         if as_json:
             echo_json(letter.model_dump_json())
         else:
@@ -56,27 +57,33 @@ def show(client: Client, ids: tuple[str, ...]) -> None:
 
 @client_command
 @click.argument("ids", nargs=-1, required=True)
-def redrive(client: Client, ids: tuple[str, ...]) -> None:
+@json_option()
+def redrive(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     """Send messages through the fleet once more.
 
     A failed job becomes queued again; its deliveries and retries count from zero.
     """
     for letter in client.dead_letters.find(ids):
         if letter.is_cut:
-            click.echo(f"{letter.id}  {letter.job_id or '-'}  not redriven: its message was cut")
-            continue
-        state = client.dead_letters.redrive(letter)
-        note = "queued again" if state is State.QUEUED else f"not redriven: its job is {state}"
-        echo(f"{letter.id}  {letter.job_id or '-'}  {note}")
+            redriven, note = False, "not redriven: its message was cut"
+        else:
+            state = client.dead_letters.redrive(letter)
+            redriven = state is State.QUEUED
+            note = "queued again" if redriven else f"not redriven: its job is {state}"
+        fields: dict[str, object] = {"id": letter.id, "job_id": letter.job_id or "-"}
+        if as_json:
+            fields = {"id": letter.id, "job_id": letter.job_id, "redriven": redriven}
+        echo_fields({**fields, "note": note}, as_json=as_json)
 
 
 @client_command
 @click.argument("ids", nargs=-1, required=True)
-def drop(client: Client, ids: tuple[str, ...]) -> None:
+@json_option()
+def drop(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     """Delete dead letters. The records of their jobs stay."""
     for letter in client.dead_letters.find(ids):
         client.dead_letters.drop(letter)
-        echo(f"{letter.id}  dropped")
+        echo_fields({"id": letter.id, "note": "dropped"}, as_json=as_json)
 
 
 for name, command in (

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from imagefleet.producer.commands.client_command import exit_on_errors
+from imagefleet.shared.extras import how_to_install
 
 
 @click.command()
@@ -39,7 +40,7 @@ def demo(prompts: tuple[str, ...], out: Path, model: str, **parameters: Any) -> 
     try:
         from imagefleet.producer.demo.run import run_demo
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error}; install imagefleet[demo]") from None
+        raise click.ClickException(f"{error}; {how_to_install('demo')}") from None
 
     given = {name: value for name, value in parameters.items() if value is not None}
     with exit_on_errors():

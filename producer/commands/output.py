@@ -3,7 +3,9 @@
 Every command prints through this module, so that no terminal obeys such text.
 """
 
-from typing import Final
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import click
 from rich.text import Text
@@ -12,6 +14,13 @@ from imagefleet.shared.text import printable, printable_json
 
 _MAX_LINE: Final = 100_000
 _MAX_CELL: Final = 1_000
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(what: str = "Print one JSON object per line.") -> Callable[[F], F]:
+    """Add the flag `--json`, which the command gets as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=what)
 
 
 def echo(line: str, *, err: bool = False) -> None:
@@ -22,6 +31,19 @@ def echo(line: str, *, err: bool = False) -> None:
 def echo_json(document: str) -> None:
     """Print a JSON document, which may have several lines."""
     click.echo(printable_json(document))
+
+
+def echo_fields(fields: Mapping[str, object], *, as_json: bool) -> None:
+    """Print one line: the values, or with their names as JSON."""
+    if as_json:
+        echo_json(json.dumps(fields, ensure_ascii=False))
+    else:
+        echo("  ".join(str(value) for value in fields.values()))
+
+
+def note_none(what: str) -> None:
+    """Say on standard error that there is nothing to list; standard output stays empty."""
+    echo(f"no {what}", err=True)
 
 
 def cell(text: str) -> Text:

@@ -4,7 +4,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.output import echo
+from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.shared.jobs.tenants import ALL_TENANTS, NO_TENANT, TenantStatus
 
 
@@ -32,8 +32,12 @@ def _parse_pair(text: str) -> tuple[str, str]:
     multiple=True,
     help="Limit the waiting jobs: gold=1000, '*=100000' for all together; gold=none removes it.",
 )
+@json_option()
 def tenants(
-    client: Client, weights: tuple[tuple[str, str], ...], limits: tuple[tuple[str, str], ...]
+    client: Client,
+    weights: tuple[tuple[str, str], ...],
+    limits: tuple[tuple[str, str], ...],
+    as_json: bool,
 ) -> None:
     """Show and set weights and limits of tenants.
 
@@ -46,9 +50,13 @@ def tenants(
         client.tenants.set_weight(tenant, _parse_weight(weight))
     for tenant, limit in limits:
         client.tenants.set_limit(tenant, None if limit == "none" else _parse_limit(limit))
-    echo(_format_row("tenant", "waiting", "weight", "limit"))
+    if not as_json:
+        echo(_format_row("tenant", "waiting", "weight", "limit"))
     for each in client.tenants.statuses():
-        echo(_format_tenant(each))
+        if as_json:
+            echo_json(each.model_dump_json())
+        else:
+            echo(_format_tenant(each))
 
 
 def _format_tenant(status: TenantStatus) -> str:

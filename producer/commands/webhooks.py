@@ -4,7 +4,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
-from imagefleet.producer.commands.output import echo, echo_json
+from imagefleet.producer.commands.output import echo, echo_fields, echo_json, json_option, note_none
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, State
@@ -32,7 +32,7 @@ def webhooks() -> None:
     show_default=True,
     help="Print at most this many.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@json_option()
 def list_callbacks(
     client: Client, job_id: str | None, failed: bool, limit: int, as_json: bool
 ) -> None:
@@ -44,26 +44,29 @@ def list_callbacks(
         entries = client.outbox.entries(failed=failed, limit=limit)
     else:
         entries = client.outbox.entries_of(job_id)[:limit]
-    for entry in entries:
-        if not failed or entry.standing is CallbackState.GIVEN_UP:
-            if as_json:
-                echo_json(entry.model_dump_json())
-            else:
-                echo(_format_entry(entry))
+    listed = [each for each in entries if not failed or each.standing is CallbackState.GIVEN_UP]
+    if not listed:
+        note_none("callbacks that were given up" if failed else "callbacks")
+    for entry in listed:
+        if as_json:
+            echo_json(entry.model_dump_json())
+        else:
+            echo(_format_entry(entry))
 
 
 @client_command
 @click.argument("ids", nargs=-1)
 @click.option("--job", "job_id", help="Send this job's final callback, even if it was delivered.")
-def replay(client: Client, ids: tuple[str, ...], job_id: str | None) -> None:
+@json_option()
+def replay(client: Client, ids: tuple[str, ...], job_id: str | None, as_json: bool) -> None:
     """Send callbacks again that were given up. Their tries count from zero."""
     if bool(ids) == (job_id is not None):
         raise click.UsageError("give the ids of callbacks, or --job with the id of a job")
     for each in ids:
         client.outbox.replay(each)
-        echo(f"{each}  due now")
+        echo_fields({"id": each, "note": "due now"}, as_json=as_json)
     if job_id is not None:
-        echo(f"{_replay_final(client, job_id)}  due now")
+        echo_fields({"id": _replay_final(client, job_id), "note": "due now"}, as_json=as_json)
 
 
 webhooks.add_command(list_callbacks, "list")

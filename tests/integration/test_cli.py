@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import click
 import pytest
 
 from imagefleet import Client
+from imagefleet.producer.cli import main
 from imagefleet.shared.jobs.model import JobResult
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
@@ -19,6 +21,8 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import ROOT
 from tests.support.records import start_attempt
 
+GROUPS = ("bulk", "dead-letters", "webhooks")
+"""Commands that have commands of their own."""
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -26,9 +30,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def run(redis_server: LocalRedisServer, namespace: str) -> Run:
     def run(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         command, *rest = arguments
+        group = [command, rest.pop(0)] if command in GROUPS else [command]
         connection = ["--redis-url", redis_server.url, "--namespace", namespace]
         return subprocess.run(
-            [sys.executable, "-m", "imagefleet.producer", command, *connection, *rest],
+            [sys.executable, "-m", "imagefleet.producer", *group, *connection, *rest],
             input=stdin,
             capture_output=True,
             text=True,
@@ -55,6 +60,77 @@ def test_submit_passes_the_init_image_options_to_the_job(run: Run) -> None:
     assert request["preview"] is True
     done = run("submit", "a red star", "--strength", "0.5")
     assert (done.returncode, done.stderr) == (1, "imagefleet: strength=0.5: needs an image\n")
+
+
+def test_every_answer_can_be_json(run: Run) -> None:
+    def answer(*arguments: str) -> list[dict[str, object]]:
+        return [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
+
+    assert answer("submit", "a", "--id", "cat-1") == [{"id": "cat-1"}]
+    assert answer("resend", "cat-1") == [{"id": "cat-1", "resent": False}]
+    assert {each["tenant"]: each["waiting"] for each in answer("tenants")} == {"*": 1, "": 1}
+    assert answer("wait", "cat-1", "--timeout", "0") == [{"id": "cat-1", "done": False}]
+    assert answer("cancel", "cat-1") == [{"id": "cat-1", "state": "cancelled"}]
+    [ended] = answer("wait", "cat-1")
+    assert (ended["id"], ended["state"]) == ("cat-1", "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--image", "/no/such.png", "image='/no/such.png': No such file"),
+        ("--image", "./no.png", "image='no.png': No such file"),
+        ("--metadata", "{", "is not JSON"),
+        ("--metadata", "[]", "must be a JSON object"),
+        ("--out", "x", "--out needs --wait"),
+    ],
+)
+def test_a_wrong_option_of_a_job_is_explained(
+    run: Run, option: str, value: str, sentence: str
+) -> None:
+    done = run("submit", "a", option, value)
+    assert done.returncode in (1, 2)
+    assert sentence in done.stderr
+
+
+def test_a_command_without_anything_to_list_says_so_on_standard_error(run: Run) -> None:
+    for command, note in (
+        (["bulk", "status"], "no bulk runs"),
+        (["dead-letters", "list"], "no dead letters"),
+        (["webhooks", "list"], "no callbacks"),
+    ):
+        done = run(*command)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{note}\n")
+
+
+def test_a_name_that_no_tenant_can_have_gets_no_limit(run: Run) -> None:
+    done = run("tenants", "--limit", "a b=3")
+    assert done.returncode == 1
+    assert "tenant='a b': must be 1 to 128 letters" in done.stderr
+
+
+def test_every_option_has_a_help_text() -> None:
+    def options(command: click.Command, name: str) -> Iterator[tuple[str, click.Option]]:
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                yield f"{name} {parameter.name}", parameter
+        if isinstance(command, click.Group):
+            for each in command.commands.values():
+                yield from options(each, f"{name} {each.name}")
+
+    assert [name for name, option in options(main, "imagefleet") if not option.help] == []
+
+
+def test_a_mistyped_variable_is_reported(redis_server: LocalRedisServer) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "imagefleet.producer", "tenants"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMSPACE": "x"},
+    )
+    warning = "IMAGEFLEET_NAMSPACE is not a setting; did you mean IMAGEFLEET_NAMESPACE?\n"
+    assert (done.returncode, done.stderr) == (0, warning)
 
 
 def test_each_line_of_standard_input_becomes_one_job(run: Run) -> None:

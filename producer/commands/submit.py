@@ -1,0 +1,181 @@
+"""Define `imagefleet submit`: read prompts, submit one job for each, and perhaps wait."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from imagefleet.producer.client import CHUNK, Client
+from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.output import echo, echo_fields, json_option
+from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
+from imagefleet.producer.job import Job
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest
+from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat
+from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
+
+
+def _parse_image(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+    """Return a Path for a file of this host, else the address or key."""
+    if text is None or "://" in text:
+        return text
+    path = Path(text).expanduser()
+    return path if path.is_file() or text.startswith(("/", ".", "~")) else text
+
+
+def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        metadata = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"is not JSON: {error}") from None
+    if not isinstance(metadata, dict):
+        raise click.BadParameter("must be a JSON object, as in '{\"shot\": 3}'")
+    return metadata
+
+
+@client_command
+@click.argument("prompts", nargs=-1, required=True)
+@click.option("--id", "job_id", help="Your own job id; repeating the command with it is safe.")
+@click.option("--negative-prompt", help="What the image should not show.")
+@click.option("--height", type=int, help="Pixels; together with --width. Default: the model's.")
+@click.option("--width", type=int, help="Pixels; together with --height.")
+@click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
+@click.option("--guidance-scale", type=float, help="Default: the model's.")
+@click.option(
+    "--num-images-per-prompt", type=int, default=1, show_default=True, help="Images per job."
+)
+@click.option("--seed", type=int, help="Default: random; the job's record keeps it.")
+@click.option(
+    "--image",
+    callback=_parse_image,
+    help="Init image: a file, an http(s) address, or a key of the fleet's store.",
+)
+@click.option(
+    "--mask-image",
+    callback=_parse_image,
+    help="Mask of the init image, given like it: white is replaced, black is kept.",
+)
+@click.option(
+    "--strength", type=float, help="How much of the init image is replaced: above 0, up to 1."
+)
+@click.option("--preview", is_flag=True, help="Keep a preview in the job's status while it runs.")
+@click.option("--scheduler", help="Default: the model's.")
+@click.option("--model", help="Default: the fleet's default model.")
+@click.option(
+    "--format",
+    type=click.Choice([f.value for f in ImageFormat]),
+    default="png",
+    show_default=True,
+    help="Format of the image files.",
+)
+@click.option("--priority", type=int, default=3, show_default=True, help="0 (first) to 9 (last).")
+@click.option("--tenant", help="Tenant of the jobs; tenants take turns.")
+@click.option("--callback-url", help="Address that receives a signed webhook for each event.")
+@click.option(
+    "--callback-event",
+    "callback_events",
+    multiple=True,
+    type=click.Choice([event.value for event in CallbackEvent]),
+    default=[event.value for event in DEFAULT_CALLBACK_EVENTS],
+    show_default=True,
+    help="Event to report; repeat the option for more.",
+)
+@click.option(
+    "--metadata",
+    callback=_parse_metadata,
+    help="Your own data as a JSON object, kept in the status, in callbacks and beside the image.",
+)
+@click.option(
+    "--wait/--no-wait", default=False, help="Wait, and print the addresses of the images."
+)
+@click.option("--out", type=FOLDER, help="With --wait: save the images in this folder.")
+@click.option("--timeout", type=SECONDS, help="With --wait: wait at most this many seconds.")
+@json_option("Print a JSON object for each job; with --wait its whole status.")
+def submit(
+    client: Client,
+    prompts: tuple[str, ...],
+    job_id: str | None,
+    wait: bool,
+    timeout: float | None,
+    out: Path | None,
+    as_json: bool,
+    **parameters: Any,
+) -> None:
+    """Submit one job per prompt and print the job ids.
+
+    `-` reads prompts from standard input, one per line.
+    """
+    if (timeout is not None or out is not None) and not wait:
+        raise click.UsageError(f"--{'timeout' if out is None else 'out'} needs --wait")
+    make_folder(out)
+    given = {name: value for name, value in parameters.items() if value is not None}
+    texts = list(_read_prompts(prompts, given))
+    if job_id is not None and len(texts) != 1:
+        raise click.UsageError("--id names one job, so give exactly one prompt")
+    submitted = _submit(client, texts, job_id, given)
+    if wait:
+        jobs = _collect(submitted, as_json=as_json)
+        for job in jobs:  # so that Ctrl-C does not lose a random id
+            echo(f"{job.id}  accepted", err=True)
+        sys.exit(wait_for_jobs(client, jobs, timeout, out, as_json=as_json))
+    for job in submitted:
+        echo_fields({"id": job.id}, as_json=as_json)
+
+
+def _read_prompts(prompts: Iterable[str], given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the prompts. Check all lines of standard input, so that a wrong one submits nothing."""
+    for prompt in prompts:
+        if prompt == "-":
+            yield from _read_stdin(given)
+        else:
+            yield prompt
+
+
+def _read_stdin(given: Mapping[str, Any]) -> Iterator[str]:
+    lines = [
+        (number, line.rstrip("\r\n")) for number, line in enumerate(sys.stdin, 1) if line.strip()
+    ]
+    if not lines:
+        raise InvalidRequest("-", "", "standard input holds no prompt")
+    for number, line in lines:
+        try:
+            JobRequest.parse({**_checkable(given), "prompt": line})
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                f"line {number}: {error.field}", error.value, error.limit
+            ) from None
+        yield line
+
+
+def _checkable(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters without images, which become addresses when they are uploaded."""
+    return {n: value for n, value in given.items() if n not in ("image", "mask_image", "strength")}
+
+
+def _submit(
+    client: Client, texts: Sequence[str], job_id: str | None, given: Mapping[str, Any]
+) -> Iterator[Job]:
+    """Submit chunk by chunk, so that ids are printed before a later chunk is refused."""
+    if len(texts) == 1:
+        yield client.submit(texts[0], id=job_id, **given)
+        return
+    for start in range(0, len(texts), CHUNK):
+        yield from client.submit_many(texts[start : start + CHUNK], **given)
+
+
+def _collect(submitted: Iterator[Job], *, as_json: bool) -> list[Job]:
+    """Return all submitted jobs. On an error or Ctrl-C, print the ids of those accepted so far."""
+    jobs: list[Job] = []
+    try:
+        for job in submitted:
+            jobs.append(job)
+    except (ImagefleetError, KeyboardInterrupt):
+        for job in jobs:
+            echo_fields({"id": job.id}, as_json=as_json)
+        raise
+    return jobs

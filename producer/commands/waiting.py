@@ -1,0 +1,84 @@
+"""Wait for jobs in a command, and print or save their images as the jobs end."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.output import echo, echo_fields, echo_json
+from imagefleet.producer.job import Job, result_or_raise
+from imagefleet.shared.errors import ImagefleetError, ResultTimeout, StorageDenied
+from imagefleet.shared.jobs.status import JobStatus
+
+SECONDS: Final = click.FloatRange(min=0)
+FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+
+
+def make_folder(out: Path | None) -> None:
+    """Make the folder of `--out` before anything is submitted. Raise StorageDenied."""
+    try:
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageDenied(f"--out {out}: {error.strerror}") from None
+
+
+def wait_for_jobs(
+    client: Client, jobs: list[Job], timeout: float | None, out: Path | None, *, as_json: bool
+) -> int:
+    """Wait and print images and errors. Return the exit code: 1 if any job did not succeed.
+
+    Args:
+        out: a folder to save the images in.
+    """
+    exit_code = 0
+    for job in _as_completed(client, jobs, timeout, as_json=as_json):
+        try:
+            status = job.status()
+            if as_json:
+                echo_json(status.model_dump_json())
+                _save_images(status, out)
+            else:
+                print_images(status, out)
+        except ImagefleetError as error:
+            echo(f"{job.id}  {error}", err=True)
+            exit_code = 1
+    return exit_code
+
+
+def print_images(status: JobStatus, out: Path | None, *, as_json: bool = False) -> None:
+    """Print the addresses of a job's images, or save them in `out` and print their paths.
+
+    Raises:
+        ImagefleetError: the job has no result, or an image cannot be read or saved.
+    """
+    for place in _save_images(status, out):
+        echo_fields({"id": status.id, "path": place}, as_json=as_json)
+
+
+def _save_images(status: JobStatus, out: Path | None) -> list[str]:
+    images = result_or_raise(status).images
+    if out is None:
+        return [image.url for image in images]
+    try:
+        return [str(image.save(out)) for image in images]
+    except OSError as error:
+        raise StorageDenied(f"cannot save in {out}: {error.strerror}") from None
+
+
+def _as_completed(
+    client: Client, jobs: list[Job], timeout: float | None, *, as_json: bool
+) -> Iterator[Job]:
+    """Yield jobs as they end. At a timeout, print the ids of the others for a later `wait`."""
+    unfinished = [job.id for job in jobs]
+    try:
+        for job in client.as_completed(jobs, timeout=timeout):
+            unfinished.remove(job.id)
+            yield job
+    except ResultTimeout:
+        for job_id in unfinished:
+            fields: dict[str, object] = {"done": False} if as_json else {"note": "not done yet"}
+            echo_fields({"id": job_id, **fields}, as_json=as_json)
+        raise
