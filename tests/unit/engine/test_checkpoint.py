@@ -4,15 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import load_tokenizer
+from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.mesh import Placement
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"
@@ -73,6 +75,16 @@ def test_shards_are_read_as_one_network(checkpoint: Path, variant: str) -> None:
     shards[0].unlink()
     with pytest.raises(CheckpointError, match=r"2 shards, of which 1 are missing: .*00001-of-0000"):
         _open(checkpoint)
+
+
+def test_names_of_2022_in_shards_are_refused(checkpoint: Path) -> None:
+    folder = checkpoint / "vae"
+    _split(folder, "part-{}.safetensors", f"{UNET}.index.json")
+    files = CheckpointFiles(checkpoint)
+    with pytest.raises(
+        CheckpointError, match=r"vae: \S+\.(key|query|value|proj_attn)\.\S+ is a name"
+    ):
+        load_networks(files, Configs.read(files), Placement.of(1), np.dtype(np.float32))
 
 
 def test_shards_without_their_index_are_refused(checkpoint: Path) -> None:

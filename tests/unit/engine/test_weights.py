@@ -58,7 +58,8 @@ def test_one_error_lists_every_missing_unused_and_misshapen_weight(
         _load(checkpoint)
     assert str(caught.value).splitlines() == [
         "4 weights do not match the configs of this checkpoint (unet/config.json and the file of "
-        "unet are of different models; vae/config.json and the file of vae are of different models); "
+        "unet are of different models; vae/config.json and the file of vae are of different "
+        "models); "
         "take weights and configs from the same model:",
         "  unet: conv_in.weight is missing",
         "  unet: conv_in.extra is not a weight of this network",

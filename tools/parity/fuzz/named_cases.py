@@ -102,6 +102,8 @@ def _other_ids(draft: Draft) -> None:
     words: dict[str, Any] = fast["model"]["vocab"]
     words["red</w>"], words["blue</w>"] = words["blue</w>"], words["red</w>"]
     draft.write("tokenizer/tokenizer.json", fast)
+    draft.job.prompts = ["red " * 20, "a blue " * 20]
+    draft.job.guidance = 7.5
 
 
 NAMED_CASES: dict[str, tuple[str, Change]] = {
@@ -133,6 +135,7 @@ NAMED_CASES: dict[str, tuple[str, Change]] = {
         _layout("shards beside another whole file", TEXT),
     ),
     "5 two sets of shards": ("newer", _layout("two sets of shards", VAE)),
+    "5 shards with names of 2022": ("older", _layout("shards", VAE)),
     "5 half precision for all": ("older", _layout("other weights in half precision", VAE)),
     "6 use_attention_mask": ("older", _edit(TEXT_CONFIG, use_attention_mask=True)),
     "7 both encoders project": ("xl", _both_project),

@@ -119,6 +119,7 @@ def answer(description: dict[str, Any]) -> dict[str, Any]:
         images = generate(description)
     except Exception as error:  # whatever diffusers and transformers raise
         first = next(iter(str(error).strip().splitlines()), "")
+        first = first.replace(description["folder"], "CHECKPOINT")
         return {"error": f"{type(error).__name__}: {first[:200]}"}
     file = f"{description['folder']}.npy"
     np.save(file, images)

@@ -70,7 +70,8 @@ class CheckpointFiles:
         for folder in folders:
             files = weight_files(folder, FULL if all_full else HALF)
             self._read.update(files)
-            opened[folder.name] = TensorFiles([path for path in files if path.suffix != ".json"])
+            tensors = [path for path in files if path.suffix != ".json"]
+            opened[folder.name] = TensorFiles(tensors, is_sharded=tensors != files)
         return opened
 
     def digest(self) -> str:

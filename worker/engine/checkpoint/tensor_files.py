@@ -17,12 +17,17 @@ from imagefleet.shared.errors import CheckpointError
 class TensorFiles:
     """The open safetensors files of one network. Tensors are read only on demand."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], *, is_sharded: bool = False) -> None:
         """Open these files.
+
+        Args:
+            paths: One file, or all shards.
+            is_sharded: Whether an index lists the files.
 
         Raises:
             CheckpointError: A file is damaged, or two files hold the same tensor.
         """
+        self.is_sharded = is_sharded
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
         """Dtypes as safetensors spells them, such as F16."""

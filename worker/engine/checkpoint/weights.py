@@ -162,6 +162,9 @@ class WeightMapping:
             network: The name of the network's folder, as in the tables above.
             model: The abstract network.
             files: The network's weight files.
+
+        Raises:
+            CheckpointError: The files are shards with keys that diffusers does not read in shards.
         """
         self._network, self._files = network, files
         self._entries = weight_entries(network, model)
@@ -170,6 +173,12 @@ class WeightMapping:
         self._duplicates: list[str] = []
         for stored_key in sorted(files.shapes):
             key = _rewrite(stored_key, FROM_OLD_NAMES[network])
+            if key != stored_key and network == "vae" and files.is_sharded:
+                raise CheckpointError(
+                    f"vae: {stored_key} is a name of 2022, which diffusers does not read in shards "
+                    "(it would draw that weight at random); load the model from one file with "
+                    "diffusers and save it again"
+                )
             if (first := self._stored_keys.setdefault(key, stored_key)) != stored_key:
                 self._duplicates.append(f"{first} and {stored_key}")
         known = {entry.key for entry in self._entries} | BUFFERS[network]
