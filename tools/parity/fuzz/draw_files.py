@@ -62,9 +62,11 @@ def _shards_beside_another_whole_file(draft: Draft, file: str) -> None:
 
 
 def _two_sets_of_shards(draft: Draft, file: str) -> None:
-    shard(draft, file, f"{_stem(file)}-0000{{}}-of-00003.safetensors", keep_whole=True)
+    content = (draft.folder / file).read_bytes()
     draft.tensors(file, _perturb)
     shard(draft, file, f"{_stem(file)}-0000{{}}-of-00002.safetensors", keep_whole=False)
+    (draft.folder / file).write_bytes(content)
+    shard(draft, file, f"{_stem(file)}-0000{{}}-of-00003.safetensors", keep_whole=False)
 
 
 def _both_names(draft: Draft, file: str) -> None:
