@@ -12,7 +12,7 @@ AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock fuzz parity parity-full parity-fuzz race judge sheets train wheel structure docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock fuzz parity parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -24,6 +24,8 @@ test: $(VENV)/.dev ## lint, types, contracts and every test
 	$(MAKE) --no-print-directory lint types contracts
 	$(BIN)/python -m pytest $(AT_ONCE) tests/chaos tests/fuzz tests/integration
 	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
+	@$(MAKE) --no-print-directory .libtpu/.installed || echo "the tests of the TPU compiler will be skipped"
+	$(BIN)/python -m pytest tests/tpu
 
 check: $(VENV)/.dev ## the quick part, about a minute: lint, types, contracts, unit tests
 	$(MAKE) --no-print-directory lint types contracts unit
@@ -67,6 +69,9 @@ chaos-stock: $(VENV)/.dev ## the same on Celery's own Redis transport, for compa
 
 fuzz: $(VENV)/.dev ## random and hostile input against one worker, until it breaks; FUZZ="--seconds 1200 --seed 7"
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+tpu: $(VENV)/.dev .libtpu/.installed ## compile for TPU hosts without one, and print what they need; TPU="--full --hosts v5e-8"
+	PYTHONPATH=.libtpu $(BIN)/python -m tools.tpu $(TPU)
 
 race: $(VENV)/.dev .venv-parity/.installed ## the engine against the tutorial's pipeline and PyTorch diffusers (installs both beside)
 	test -x .venv-tutorial/bin/pip || $(PYTHON) -m venv .venv-tutorial
@@ -112,15 +117,22 @@ requirements: ## pin again: newest versions that pyproject.toml allows, by hash,
 	$(PIN) -c requirements/dev.txt --extra demo pyproject.toml -o requirements/demo.txt
 	$(PIN) -c requirements/dev.txt --extra worker pyproject.toml -o requirements/worker.txt
 	$(PIN) -c requirements/worker.txt --extra tpu pyproject.toml -o requirements/tpu.txt
+	echo libtpu | $(PIN) -c requirements/tpu.txt - -o requirements/libtpu.txt
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .libtpu $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 PIN = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 # uv takes a fifth of pip's time; pip knows the indexes and certificates of machines set up for it.
 INSTALL = install() { VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --system-certs "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"; }; install
+
+# The compiler for TPUs: 684 MB, for Linux on x86-64. It is not in .venv, because JAX looks for a TPU where it is.
+.libtpu/.installed: requirements/libtpu.txt | $(VENV)/.dev
+	rm -rf .libtpu
+	$(INSTALL) --target .libtpu --no-deps --require-hashes -r requirements/libtpu.txt
+	touch $@
 
 # PyTorch and diffusers, from the extra `parity`.
 .venv-parity/.installed: pyproject.toml

@@ -1,0 +1,55 @@
+"""The TPU compiler accepts what a worker on a TPU host would run.
+
+libtpu holds the compiler and runs on Linux machines without a TPU. `make test` installs it into
+.libtpu where it can; elsewhere these tests are skipped.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT
+
+LIBTPU = ROOT / ".libtpu"
+
+pytestmark = pytest.mark.skipif(
+    not (LIBTPU / ".installed").is_file(),
+    reason="the TPU compiler is not installed; `make .libtpu/.installed` installs it on Linux",
+)
+
+
+def compile_for(host: str, what: str) -> dict[str, str | None]:
+    """Return for each thing that was compiled the compiler's error, or None."""
+    path = os.pathsep.join([str(LIBTPU), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tpu.compile_for_host", what, host],
+        cwd=Path(ROOT),
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    errors: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+    return errors
+
+
+def refused(errors: dict[str, str | None]) -> dict[str, str]:
+    return {name: error for name, error in errors.items() if error is not None}
+
+
+@pytest.mark.parametrize("host", ["v2-8", "v5e-8"])
+def test_every_attention_layer_of_the_published_models_compiles(host: str) -> None:
+    errors = compile_for(host, "layers")
+    assert len(errors) > 15
+    assert refused(errors) == {}
+
+
+@pytest.mark.parametrize("host", ["v2-8", "v3-8", "v4-8", "v5e-1", "v5p-8", "v6e-1"])
+def test_the_memory_of_each_generation_is_what_its_compiler_allows(host: str) -> None:
+    errors = compile_for(host, "memory")
+    assert errors["9/10"] is None
+    assert "RESOURCE_EXHAUSTED" in (errors["11/10"] or "")
