@@ -62,10 +62,8 @@ def _shards_beside_another_whole_file(draft: Draft, file: str) -> None:
 
 
 def _two_sets_of_shards(draft: Draft, file: str) -> None:
-    content = (draft.folder / file).read_bytes()
+    shard(draft, file, f"{_stem(file)}-0000{{}}-of-00002.safetensors", keep_whole=True)
     draft.tensors(file, _perturb)
-    shard(draft, file, f"{_stem(file)}-0000{{}}-of-00002.safetensors", keep_whole=False)
-    (draft.folder / file).write_bytes(content)
     shard(draft, file, f"{_stem(file)}-0000{{}}-of-00003.safetensors", keep_whole=False)
 
 
