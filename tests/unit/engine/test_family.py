@@ -76,6 +76,13 @@ def test_the_weights_of_the_second_text_encoder_may_have_a_prefix(xl: Path, pref
     )
 
 
+def test_sdxl_has_no_safety_checker_as_in_diffusers(xl: Path) -> None:
+    index = xl / "model_index.json"
+    has = {"safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"]}
+    index.write_text(json.dumps(json.loads(index.read_text()) | has))
+    assert Configs.read(CheckpointFiles(xl)).safety is None
+
+
 def test_the_default_guidance_is_that_of_the_pipeline_in_diffusers(cache_dir: Path) -> None:
     """It is 7.5 for Stable Diffusion and 5 for SDXL."""
     for name, guidance in (("newer", 7.5), ("xl", 5.0)):

@@ -33,6 +33,8 @@ class Family:
     """Fields of scheduler_config.json that the pipeline sets, whatever the file says."""
     old_sample_size: int | None
     """The least `sample_size` of a UNet saved before diffusers 0.9, whose default was wrong."""
+    may_have_safety_checker: bool
+    """Whether the pipeline uses a safety checker that model_index.json lists."""
     zeros_by_default: bool
     """`force_zeros_for_empty_prompt` if model_index.json does not say."""
 
@@ -45,6 +47,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         guidance_scale=7.5,
         scheduler_fields={"steps_offset": 1, "clip_sample": False},
         old_sample_size=64,
+        may_have_safety_checker=True,
         zeros_by_default=False,
     ),
     "StableDiffusionXLPipeline": Family(
@@ -54,6 +57,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         guidance_scale=5.0,
         scheduler_fields={},
         old_sample_size=None,
+        may_have_safety_checker=False,
         zeros_by_default=True,
     ),
 }
@@ -88,7 +92,7 @@ class PipelineIndex:
             parts.require(folder, "transformers", _TOKENIZERS)
         parts.require("unet", "diffusers", ("UNet2DConditionModel",))
         parts.require("vae", "diffusers", ("AutoencoderKL",))
-        has_safety_checker = parts.has("safety_checker")
+        has_safety_checker = family.may_have_safety_checker and parts.has("safety_checker")
         if has_safety_checker:
             parts.require("safety_checker", "stable_diffusion", ("StableDiffusionSafetyChecker",))
             parts.require("feature_extractor", "transformers", _IMAGE_PROCESSORS)
