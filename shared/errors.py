@@ -46,6 +46,17 @@ class ImagefleetError(Exception):
     """A limit of its own, where more retries are of no use. None: the limit of the fleet."""
 
 
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except Exception:  # nested too deeply, or an object whose own `__repr__` fails
+        return f"<{type(value).__name__}>"
+    if len(shown) <= 80:
+        return shown
+    length = len(value) if isinstance(value, str) else len(shown)
+    return f"{shown[:60]}… ({length} characters)"
+
+
 class InvalidRequest(ImagefleetError):
     """A field of a job is refused. It is never valid on a retry.
 
@@ -58,10 +69,7 @@ class InvalidRequest(ImagefleetError):
     def __init__(self, field: str, value: object, limit: str, entry: int | None = None) -> None:
         self.field, self.value, self.limit, self.entry = field, value, limit, entry
         where = "" if entry is None else f"entry {entry}: "
-        shown = repr(value)
-        if len(shown) > 80:
-            length = len(value) if isinstance(value, str) else len(shown)
-            shown = f"{shown[:60]}… ({length} characters)"
+        shown = _shown(value)
         super().__init__(f"{where}{printable(field, 80)}={shown}: {printable(limit)}")
 
     def __reduce__(self) -> tuple[type, tuple[str, object, str, int | None]]:

@@ -35,6 +35,8 @@ MAX_STEPS: Final = 1_000
 MAX_GUIDANCE: Final = 50.0
 MAX_IMAGES: Final = 64
 MAX_METADATA_BYTES: Final = 4_096
+MAX_METADATA_DEPTH: Final = 32
+"""Lists and mappings inside each other. Parsers of JSON stop at 200 levels, some earlier."""
 DEFAULT_STRENGTH: Final = 0.8
 """The default of diffusers."""
 MAX_SEED: Final = 2**32 - 1
@@ -146,11 +148,13 @@ class JobRequest(Model):
         try:
             text = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
             size = len(text.encode())
+            loaded: dict[str, Any] = json.loads(text)  # tuples become lists, as in the record
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"must hold only what JSON can hold: {error}") from None
         if size > MAX_METADATA_BYTES:
             raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes as JSON; has {size}")
-        loaded: dict[str, Any] = json.loads(text)  # tuples become lists, as in the record
+        if _is_deeper(loaded, MAX_METADATA_DEPTH):
+            raise ValueError(f"must not be nested more than {MAX_METADATA_DEPTH} levels deep")
         return loaded
 
     @model_validator(mode="after")
@@ -269,3 +273,16 @@ def _invalid_request(error: ValidationError, parameters: dict[str, Any]) -> Inva
     limit = first["msg"].removeprefix("Value error, ")
     limit = limit[0].lower() + limit[1:]
     return InvalidRequest(field, parameters.get(field), limit.replace("input should", "must"))
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Return whether more than `levels` lists and mappings lie inside each other."""
+    level: list[object] = [value]
+    for _ in range(levels + 1):
+        containers = [each for each in level if isinstance(each, dict | list)]
+        level = [
+            child
+            for each in containers
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(containers)

@@ -127,5 +127,25 @@ def test_metadata_of_the_caller_are_kept_as_json_and_bounded() -> None:
             _parse({"prompt": "a", "metadata": wrong}, several=False)
 
 
+@pytest.mark.parametrize("levels", [33, 300, 100_000])
+def test_metadata_are_refused_if_they_are_nested_too_deeply(levels: int) -> None:
+    nested: object = {}
+    for _ in range(levels - 1):
+        nested = {"": nested}
+    with pytest.raises(InvalidRequest) as refused:
+        _parse({"prompt": "a", "metadata": nested}, several=False)
+    assert refused.value.field == "metadata"
+    while isinstance(nested, dict) and nested:  # or its end would be too deep for the interpreter
+        nested = nested.pop("")
+
+
+def test_metadata_may_have_32_levels() -> None:
+    nested: object = {}
+    for _ in range(30):
+        nested = [nested]
+    [(_, request)] = _parse({"prompt": "a", "metadata": {"a": nested}}, several=False)
+    assert JobRequest.parse_stored(request.model_dump_json()) == request
+
+
 def test_a_request_without_metadata_reads_as_in_release_0_1_0() -> None:
     assert "metadata" not in JobRequest(prompt="a").model_dump(mode="json")
