@@ -36,7 +36,7 @@ TENANTS = {8: (1, 2, 4, 8), 64: (1, 4, 30), 256: (30, 100)}
 MANY_TENANTS, MANY_TENANTS_CAPACITY = 1_000, 8
 INVENTED_TENANTS, INVENTED_CLAIMS = 20_000, 400
 """Tenants that wait with one job each, and the claims that are measured."""
-READ_TENANTS = 250
+READ_TENANTS = 125
 """Tenants whose queues are just few enough that each claim reads all of them."""
 _LOGGED_US = 100
 """Every claim here takes longer. Most commands inside a script are shorter, and are not logged."""
@@ -157,12 +157,12 @@ def many_tenants(server: LocalRedisServer) -> Figures:
 
 def invented_tenants(server: LocalRedisServer) -> Figures:
     """Measure claims while 20,000 tenants wait, of models that are served and others, and while
-    250 wait."""
+    125 wait."""
     figures: Figures = {}
     for case, tenants, model in (
         ("20000_tenants", INVENTED_TENANTS, None),
         ("20000_tenants_unserved", INVENTED_TENANTS, "nobodys"),
-        ("250_tenants", READ_TENANTS, None),
+        ("125_tenants", READ_TENANTS, None),
     ):
         stream = Stream(server, case.replace("_", "-"))
         stream.add([20] * INVENTED_TENANTS, tenants, model=model)

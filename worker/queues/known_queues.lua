@@ -2,8 +2,8 @@
 -- Anybody may invent tenants, and Redis serves nobody else during a claim. So a claim looks at a bounded number
 -- of queues: first at those that may hold jobs of the highest level, then at others, and the next claim at those
 -- that follow. SSCAN returns every name in one round of its cursor, so each queue is looked at.
-local MAX_QUEUES_READ = 256  -- names of known queues up to which a claim reads all of them
-local MIN_CANDIDATES, MAX_CANDIDATES = 64, 128  -- queues that a claim considers if there are more names
+local MAX_QUEUES_READ = 128  -- names of known queues up to which a claim reads all of them
+local MIN_CANDIDATES, MAX_CANDIDATES = 32, 128  -- queues that a claim considers if there are more names
 local MAX_NAMES_READ = 512  -- names that it reads to find them; others may be queues of other models
 
 -- Call `add` for names behind `cursor` until it accepted `wanted` of them. Return the next cursor and how many
