@@ -112,8 +112,8 @@ def test_queues_of_the_highest_level_are_remembered_until_they_are_empty(
     assert client.smembers(urgent) == {f"{namespace}.q@t7"}
     while not client.exists(f"{namespace}.q@t7"):
         assert any("only adds" in each.message for each in claims.claim(group, 8))
-    while claims.claim(group, 8):
-        pass
+    for _ in range(100):  # a claim forgets only the empty queues that it looks at
+        claims.claim(group, 8)
     assert not client.exists(urgent, known_queues_key(namespace))
 
 
