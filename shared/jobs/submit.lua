@@ -24,7 +24,7 @@ end
 if different then return {'different', stored} end
 
 if redis.call('EXISTS', KEYS[2]) == 1 then
-  local waiting_of = count_waiting(KEYS[1])
+  local waiting_of = count_waiting(KEYS[1], KEYS[2])
   for tenant, more in pairs(submitted) do
     local limit = redis.call('HGET', KEYS[2], tenant)
     if limit and more > 0 then
@@ -42,5 +42,5 @@ for i = 3, #KEYS, 2 do
     push_message('LPUSH', KEYS[i + 1], ARGV[i - 1])
   end
 end
-if redis.call('EXISTS', KEYS[2]) == 1 then add_accepted(KEYS[1], submitted) end
+add_accepted(KEYS[1], submitted)
 return {'accepted', stored}

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from imagefleet.shared.errors import QueueFull
+from imagefleet.shared.jobs.model import new_job_id
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key, limits_key, urgent_queues_key
@@ -117,23 +118,65 @@ def test_queues_of_the_highest_level_are_remembered_until_they_are_empty(
     assert not client.exists(urgent, known_queues_key(namespace))
 
 
-def test_a_limit_of_all_jobs_counts_a_bounded_part_of_very_many_queues(
-    client: redis.Redis, namespace: str
-) -> None:
+@pytest.fixture
+def records(client: redis.Redis, namespace: str) -> JobRecords:
+    """Return records of a namespace where 2,000 tenants have 2 jobs each."""
     _invent_tenants(client, namespace, "q", 2_000, 2)
-    client.hset(limits_key(namespace), "*", 4_015)
-    records = JobRecords(client, namespace, 3600)
+    return JobRecords(client, namespace, 3600)
 
-    def submit_until_full() -> int:
-        for accepted in range(50):
-            before = _commands(client)
-            try:
-                records.submit([(f"j{accepted}", JobRequest(prompt="a", tenant="late"))])
-            except QueueFull:
-                return accepted
-            assert (_commands(client) - before).total() < 2_500
-        return 50
 
-    assert 15 <= submit_until_full() < 50
-    client.delete(known_queues_key(namespace))
-    records.submit([("k", JobRequest(prompt="a", tenant="late"))])
+def _submit(records: JobRecords, tenant: str, jobs: int = 1) -> None:
+    records.submit([(new_job_id(), JobRequest(prompt="a", tenant=tenant)) for _ in range(jobs)])
+
+
+def _submit_until_full(records: JobRecords, tenant: str) -> int:
+    for accepted in range(100):
+        try:
+            _submit(records, tenant)
+        except QueueFull:
+            return accepted
+    return 100
+
+
+@pytest.mark.parametrize(("name", "limit"), [("late", 15), ("*", 4_015)])
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_limit_holds_among_very_many_queues(
+    records: JobRecords, client: redis.Redis, namespace: str, name: str, limit: int, expired: bool
+) -> None:
+    client.hset(limits_key(namespace), name, limit)
+    for _ in range(15):
+        if expired:
+            client.delete(_counts(namespace))
+        _submit(records, "late")
+    for _ in range(2):
+        with pytest.raises(QueueFull, match=f"{limit} wait"):
+            _submit(records, "late")
+        client.delete(_counts(namespace))
+    client.delete(list_key(f"{namespace}.default.native@late", 3), _counts(namespace))
+    assert _submit_until_full(records, "late") == 15, "claimed jobs do not wait any more"
+
+
+def _counts(namespace: str) -> str:
+    return f"{known_queues_key(namespace)}:waiting"
+
+
+def test_a_new_limit_holds_at_once_among_very_many_queues(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    client.hset(limits_key(namespace), "*", 5_000)
+    _submit(records, "late", 8)
+    client.hset(limits_key(namespace), "late", 10)
+    assert _submit_until_full(records, "late") == 2
+
+
+def test_a_count_among_very_many_queues_is_used_again(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    client.hset(limits_key(namespace), "*", 5_000)
+    _submit(records, "late")
+    assert 0 < client.pttl(_counts(namespace)) <= 1_000
+    client.hset(_counts(namespace), "*", 4_990)
+    client.persist(_counts(namespace))  # the rest of this test may take more than a second
+    before = _commands(client)
+    assert _submit_until_full(records, "late") == 10
+    assert (_commands(client) - before).total() < 500
