@@ -46,12 +46,12 @@ def test_an_error_of_the_user_is_logged_in_one_line_and_reaches_celery_s_result(
     start: StartWorker, producer: Client, redis_server: LocalRedisServer
 ) -> None:
     worker = start()
-    job = producer.submit("a", image="/tmp/a.png")
+    job = producer.submit("a", image="inputs/no-such.png")
     assert finish(producer, [job]) == {State.FAILED}
     url = celery_url(redis_server.url)
     with (
         Celery(broker=url, backend=url, set_as_current=False) as app,
-        pytest.raises(InvalidInput, match="image: must be plain names"),
+        pytest.raises(InvalidInput, match="image: there is no"),
     ):
         AsyncResult(job.id, app=app).get(timeout=60)
     assert worker.terminate() == 0
