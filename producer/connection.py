@@ -14,6 +14,7 @@ from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import CallbackEvent, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.tenants import Tenants
@@ -86,19 +87,24 @@ class Connection:
                 if state is not State.QUEUED:  # QUEUED: it was requeued just now, so repeat
                     return state
 
-    def store(self) -> ObjectStore:
-        """Return the fleet's store, to which images are uploaded.
+    def store(self, model: str | None = None) -> ObjectStore:
+        """Return the store of the workers that serve `model`, to which its images are uploaded.
+
+        Args:
+            model: None means the fleet's default model.
 
         Raises:
             ConfigurationError: its address is not known, or it cannot be opened from here.
         """
-        urls = [url for url in (self._storage_url, *self._announced_urls()) if url]
-        if not urls:
+        url: str | None = self._storage_url
+        if not url and (offer := self.offers().get(model or DEFAULT_MODEL)) is not None:
+            url = offer.storage_url
+        if not url:
             raise ConfigurationError(
-                "the store of the fleet is not known, because no worker has announced it; set "
-                "IMAGEFLEET_STORAGE_URL to the address that the workers use"
+                f"the store of the model {model or DEFAULT_MODEL} is not known, because no worker "
+                "has announced it; set IMAGEFLEET_STORAGE_URL to the address that the workers use"
             )
-        return self._open_store(urls[0])
+        return self._open_store(url)
 
     def store_of(self, root: str) -> ObjectStore:
         """Return the store that holds images whose URLs begin with `root`, for reading.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore
@@ -28,26 +28,25 @@ _KINDS: Final = "an http(s) address, a key of the store, a pathlib.Path, bytes o
 class InputImageUploader:
     """The uploader opens the store at the first image that must be uploaded."""
 
-    def __init__(self, open_store: Callable[[], ObjectStore]) -> None:
+    def __init__(self, open_store: Callable[[str | None], ObjectStore]) -> None:
+        """Take a function that opens the store of a model, whose name may be None."""
         self._open_store = open_store
 
-    def address_of(self, field: str, image: object) -> Any:
-        """Return what a job request holds for `image`: a str as it is, or the key of the upload.
+    def upload(self, field: str, image: object, model: str | None) -> str:
+        """Upload `image` to the store of `model`, unless it is there, and return its key.
 
         Raises:
             InvalidRequest: `image` is of another type, too large, or no PNG, JPEG or WebP file.
-            ConfigurationError: the fleet's store is not known.
+            ConfigurationError: the store of the model is not known.
             StorageDenied, StorageUnavailable: the store does not accept the image.
         """
-        if image is None or isinstance(image, str):
-            return image
         data = _read(field, image)
         if len(data) > MAX_INPUT_BYTES:
             limit = f"must be at most {MAX_INPUT_BYTES:,} bytes"
             raise InvalidRequest(field, f"{len(data):,} bytes", limit)
         extension = _extension(field, data, image)
         key = input_key(hashlib.sha256(data).hexdigest(), extension)
-        store = self._open_store()
+        store = self._open_store(model)
         if not store.exists(key):
             store.put(key, data, _CONTENT_TYPES[extension])
         return key
@@ -76,6 +75,8 @@ def _read_file(field: str, path: Path) -> bytes:
             return file.read(MAX_INPUT_BYTES + 1)
     except OSError as error:
         raise InvalidRequest(field, str(path), error.strerror or "cannot be read") from None
+    except ValueError as error:  # a path with a NUL
+        raise InvalidRequest(field, str(path), f"cannot be read: {error}") from None
 
 
 def _extension(field: str, data: bytes, image: object) -> str:

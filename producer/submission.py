@@ -3,8 +3,9 @@
 The errors name the entry, the field, the value and the limit. This module knows no Redis.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 from imagefleet.producer.input_images import IMAGE_FIELDS, InputImageUploader
 from imagefleet.shared.errors import InvalidRequest
@@ -12,6 +13,10 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.model import check_job_id, new_job_id
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.storage.job_keys import input_key
+
+_NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
+"""It stands for the key of an image while the other parameters are checked."""
 
 
 class EntryParser:
@@ -20,19 +25,21 @@ class EntryParser:
     def __init__(
         self, common: Mapping[str, Any], uploader: InputImageUploader, *, several: bool = True
     ) -> None:
-        """Take the parameters of all entries. Their images are uploaded once.
+        """Take the parameters of all entries. Their images are uploaded once for each model.
 
         Args:
             several: whether errors name the entry.
 
         Raises:
-            InvalidRequest: `common` holds an id, or an image that cannot be uploaded.
+            InvalidRequest: `common` holds an id.
         """
         if several and common.get("id") is not None:
             raise InvalidRequest(
                 "id", common["id"], "names one job; for several give each entry an id of its own"
             )
-        self._common = _with_uploads(common, uploader)
+        self._common = common
+        self._common_keys: dict[tuple[str, str | None], str] = {}
+        """Keys of uploaded images of `common`, by field and model."""
         self._uploader = uploader
         self._several = several
 
@@ -41,42 +48,66 @@ class EntryParser:
     ) -> list[tuple[str, JobRequest]]:
         """Return the id and the request of each entry, which comes with its number.
 
+        Images are uploaded only after all other parameters of all entries were found valid.
+
         Raises:
             InvalidRequest: an entry is wrong; the error names the first one.
+            ConfigurationError, StorageDenied, StorageUnavailable: an image cannot be uploaded.
         """
-        return [self._parse_numbered(number, entry, offers) for number, entry in entries]
+        parsed = []
+        for number, entry in entries:
+            with self._name_entry(number):
+                parsed.append((number, *self._parse_entry(entry, offers)))
+        requests = []
+        for number, job_id, request, images in parsed:
+            with self._name_entry(number):
+                requests.append((job_id, self._upload(request, images)))
+        return requests
 
-    def _parse_numbered(
-        self, number: int, entry: object, offers: dict[str, Offer]
-    ) -> tuple[str, JobRequest]:
+    @contextmanager
+    def _name_entry(self, number: int) -> Iterator[None]:
         try:
-            return self._parse_entry(entry, offers)
+            yield
         except InvalidRequest as error:
             if not self._several:
                 raise
             raise InvalidRequest(error.field, error.value, error.limit, number) from None
 
-    def _parse_entry(self, entry: object, offers: dict[str, Offer]) -> tuple[str, JobRequest]:
+    def _parse_entry(
+        self, entry: object, offers: dict[str, Offer]
+    ) -> tuple[str, JobRequest, dict[str, object]]:
+        """Return the id, the request, and the images that it lacks because they are no texts."""
         parameters = self._merge(entry)
         job_id = parameters.pop("id", None)
-        request = JobRequest.parse(parameters)
+        images = {
+            field: parameters[field]
+            for field in IMAGE_FIELDS
+            if not isinstance(parameters.get(field, ""), str)
+        }
+        request = JobRequest.parse({**parameters, **dict.fromkeys(images, _NOT_YET_UPLOADED)})
         admit(request, offers)
-        return (new_job_id() if job_id is None else check_job_id(job_id)), request
+        return (new_job_id() if job_id is None else check_job_id(job_id)), request, images
 
     def _merge(self, entry: object) -> dict[str, Any]:
         """Return the parameters of one job. A None counts as absent, except for the prompt."""
         if isinstance(entry, str):
             own: Mapping[str, Any] = {"prompt": entry}
         elif isinstance(entry, Mapping):
-            own = _with_uploads(entry, self._uploader)
+            own = entry
         else:
             raise InvalidRequest("prompt", entry, "must be a prompt, or a mapping of parameters")
         merged = {**self._common, **own}
         return {n: value for n, value in merged.items() if value is not None or n == "prompt"}
 
-
-def _with_uploads(parameters: Mapping[str, Any], uploader: InputImageUploader) -> Mapping[str, Any]:
-    """Return the parameters with the addresses of their images in place of their content."""
-    given = [field for field in IMAGE_FIELDS if field in parameters]
-    uploads = {field: uploader.address_of(field, parameters[field]) for field in given}
-    return {**parameters, **uploads}
+    def _upload(self, request: JobRequest, images: Mapping[str, object]) -> JobRequest:
+        """Return the request with the keys of its images, which are in the store then."""
+        keys: dict[str, str] = {}
+        for field, image in images.items():
+            if image is not self._common.get(field):
+                keys[field] = self._uploader.upload(field, image, request.model)
+                continue
+            place = field, request.model
+            if place not in self._common_keys:
+                self._common_keys[place] = self._uploader.upload(field, image, request.model)
+            keys[field] = self._common_keys[place]
+        return request.model_copy(update=keys)

@@ -19,11 +19,13 @@ from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
 
 
 def _parse_image(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
-    """Return a Path for a file of this host, else the address or key."""
-    if text is None or "://" in text:
+    """Return a Path for a text that begins like one, else the text: an address or a key."""
+    if text is None or not text.startswith(("/", "./", "../", "~")):
         return text
-    path = Path(text).expanduser()
-    return path if path.is_file() or text.startswith(("/", ".", "~")) else text
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # there is no such user
+        return text
 
 
 def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
@@ -53,7 +55,8 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 @click.option(
     "--image",
     callback=_parse_image,
-    help="Init image: a file, an http(s) address, or a key of the fleet's store.",
+    help="Init image: a path that begins with /, ./, ../ or ~, an http(s) address, or a key of "
+    "the fleet's store.",
 )
 @click.option(
     "--mask-image",

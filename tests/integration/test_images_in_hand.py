@@ -16,6 +16,9 @@ import pytest
 from PIL import Image
 
 from imagefleet import Client, ConfigurationError, InvalidInput, JobResult
+from imagefleet.shared.jobs.offers import Offer, OfferRegistry
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store
 from tests.support.processes import ROOT, StartWorker
 from tests.support.s3 import signed_s3
@@ -173,3 +176,32 @@ def test_an_uploaded_image_lies_in_the_store_once(folder_client: Client, tmp_pat
         folder_client.submit("a", image=_png()).result(timeout=60)
     store = open_store(f"file://{tmp_path}/store")
     assert list(store.list("inputs/")) == [f"inputs/{hashlib.sha256(_png()).hexdigest()}.png"]
+
+
+def test_an_image_is_uploaded_to_the_store_of_the_model_of_its_job(
+    producer: Client, redis_server: LocalRedisServer, namespace: str, tmp_path: Path
+) -> None:
+    offers = OfferRegistry(connect(redis_server.url), namespace)
+    for model in ("retired", "shapes"):  # the offer of a retired model stays
+        (tmp_path / model).mkdir()
+        offers.announce(_offer(model, f"file://{tmp_path}/{model}/"))
+    offers.announce(_offer("hidden", None))
+    producer.submit("a", model="shapes", image=_png())
+    assert not list(open_store(f"file://{tmp_path}/retired").list())
+    assert len(list(open_store(f"file://{tmp_path}/shapes").list())) == 1
+    with pytest.raises(ConfigurationError, match=r"model hidden is not .* IMAGEFLEET_STORAGE_URL"):
+        producer.submit("a", model="hidden", image=_png())
+
+
+def _offer(model: str, storage_url: str | None) -> Offer:
+    return Offer(
+        model=model,
+        digest="d",
+        shapes=((64, 64),),
+        schedulers=("ddim",),
+        max_num_inference_steps=10,
+        num_inference_steps=5,
+        guidance_scale=7,
+        scheduler="ddim",
+        storage_url=storage_url,
+    )

@@ -17,7 +17,7 @@ STORE = MemoryStore()
 
 
 def _parse(*entries: object, several: bool = True, **common: Any) -> list[tuple[str, JobRequest]]:
-    uploader = InputImageUploader(lambda: STORE)
+    uploader = InputImageUploader(lambda _: STORE)
     return EntryParser(common, uploader, several=several).parse(enumerate(entries), {})
 
 
@@ -80,6 +80,25 @@ def test_an_image_in_hand_is_uploaded_once_for_each_content(tmp_path: Path) -> N
     assert set(STORE.list()) - before == {key, mask}
 
 
+def test_nothing_is_uploaded_for_entries_that_are_refused() -> None:
+    before = set(STORE.list())
+    with pytest.raises(InvalidRequest, match=r"^entry 1: seed=-1"):
+        _parse({"prompt": "a", "image": _png("green")}, {"prompt": "b", "seed": -1})
+    with pytest.raises(InvalidRequest, match=r"^entry 1: seed=-1"):
+        _parse("a", {"prompt": "b", "seed": -1}, image=_png("green"))
+    assert set(STORE.list()) == before
+
+
+def test_images_are_uploaded_to_the_stores_of_their_models() -> None:
+    stores = {"small": MemoryStore(), "large": MemoryStore()}
+    parser = EntryParser({"image": _png()}, InputImageUploader(lambda model: stores[str(model)]))
+    own = {"prompt": "c", "model": "large", "mask_image": _png("white")}
+    entries = [{"prompt": "a", "model": "small"}, {"prompt": "b", "model": "small"}, own]
+    requests = [request for _, request in parser.parse(enumerate(entries), {})]
+    assert list(stores["small"].list()) == [requests[0].image] == [requests[1].image]
+    assert set(stores["large"].list()) == {requests[2].image, requests[2].mask_image}
+
+
 def test_an_image_of_all_entries_is_uploaded_once() -> None:
     reads = []
 
@@ -104,6 +123,7 @@ def test_an_address_is_never_opened_here(address: str) -> None:
         (b"GIF89a", "image='6 bytes': must be a PNG, JPEG or WebP file"),
         (b"\x89PNG\r\n\x1a\n" + bytes(MAX_INPUT_BYTES), "must be at most 20,000,000 bytes"),
         (Path("/no/such.png"), "image='/no/such.png': No such file"),
+        (Path("/tmp/a\0b.png"), "cannot be read: embedded null byte"),
         (7, "image='int': must be an http"),
         ("data:image/png;base64,AAAA", "must be an http"),
         ("./a.png", "must be an http"),
