@@ -15,9 +15,11 @@ redis.call('ZADD', KEYS[1], redis.call('TIME')[1], ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1 - ARGV[3])) do drop(id) end
 
--- Letters that were redriven, or dropped by others, are subtracted only here.
+-- Letters that were redriven, or dropped by others, are subtracted only here. Release 0.1.0 kept no total, so its
+-- letters are counted here too.
 local most = tonumber(ARGV[4])
-if redis.call('HINCRBY', KEYS[3], 'bytes', #ARGV[2]) > most then
+local is_counted = redis.call('HEXISTS', KEYS[3], 'bytes') == 1
+if redis.call('HINCRBY', KEYS[3], 'bytes', #ARGV[2]) > most or not is_counted then
   local lengths, bytes = {}, 0
   for _, id in ipairs(redis.call('HKEYS', KEYS[2])) do
     lengths[id] = redis.call('HSTRLEN', KEYS[2], id)

@@ -20,20 +20,30 @@ def queue_full_error(tenant: str, limit: str, waiting: int, more: int) -> QueueF
     )
 
 
-def check_same_request(job_id: str, new: JobRequest, stored: str) -> None:
-    """Raise InvalidRequest if the two differ in anything but a seed that was drawn at random.
+def id_in_use_error(job_id: str) -> InvalidRequest:
+    """Return the error for an id that has the record of another job, or a damaged one.
 
-    The error does not say in what: the id may be that of another producer's job.
+    It does not say in what they differ: the id may be that of another producer's job.
+    """
+    return InvalidRequest("id", job_id, "is in use already, for a job with other parameters")
+
+
+def check_same_request(job_id: str, new: JobRequest, stored: str) -> JobRequest:
+    """Return the stored request if the two differ in nothing but a seed that was drawn at random.
+
+    Raises:
+        InvalidRequest: they differ in more, or the stored one cannot be read.
     """
     try:
-        stored_fields = JobRequest.parse_stored(stored).model_dump()
+        stored_request = JobRequest.parse_stored(stored)
     except (ValueError, InvalidRequest, RecursionError):
-        stored_fields = {}
-    new_fields = new.model_dump()
+        raise id_in_use_error(job_id) from None
+    stored_fields, new_fields = stored_request.model_dump(), new.model_dump()
     # Release 0.1.0 stored a text that is given but empty like one that is not given.
     for fields in (stored_fields, new_fields):
         fields["negative_prompt"] = str(fields.get("negative_prompt", "")).strip()
     if "seed" not in new.model_fields_set:
         new_fields["seed"] = stored_fields.get("seed")
     if new_fields != stored_fields:
-        raise InvalidRequest("id", job_id, "is in use already, for a job with other parameters")
+        raise id_in_use_error(job_id)
+    return stored_request

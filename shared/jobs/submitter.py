@@ -12,7 +12,11 @@ from imagefleet.shared.jobs.queues import list_key, queue_of
 from imagefleet.shared.jobs.redis_keys import job_key, known_queues_key, limits_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.resend import Resender
-from imagefleet.shared.jobs.submit_errors import check_same_request, queue_full_error
+from imagefleet.shared.jobs.submit_errors import (
+    check_same_request,
+    id_in_use_error,
+    queue_full_error,
+)
 from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 _ACCEPTED: Final = "accepted"
 _DIFFERENT: Final = "different"
+_MAX_CALLS: Final = 3
+"""A record may change between two calls. One that is not UTF-8 never equals what is read of it."""
 
 
 class JobSubmitter:
@@ -43,39 +49,37 @@ class JobSubmitter:
             QueueFull: more jobs would wait than are allowed; nothing was accepted.
         """
         jobs = list(jobs)
-        keys = [known_queues_key(self._namespace), limits_key(self._namespace)]
-        requests, messages = [], []
-        for job_id, request in jobs:
-            queue = queue_of(self._namespace, request, by_compile_key=by_compile_key)
-            keys += [job_key(self._namespace, job_id), list_key(queue, request.priority)]
-            requests.append(request.model_dump_json())
-            messages.append(job_message(job_id, request, queue))
-        stored = self._accept(jobs, keys, requests, messages)
+        queues = [
+            queue_of(self._namespace, request, by_compile_key=by_compile_key) for _, request in jobs
+        ]
+        stored = self._accept(jobs, queues)
         known = [(job_id, text) for (job_id, _), text in zip(jobs, stored, strict=True) if text]
         self._resender.resend_lost(known, by_compile_key=by_compile_key)
         return [not text for text in stored]
 
-    def _accept(
-        self,
-        jobs: list[tuple[str, JobRequest]],
-        keys: list[str],
-        requests: list[str],
-        messages: list[str],
-    ) -> list[str]:
+    def _accept(self, jobs: list[tuple[str, JobRequest]], queues: list[str]) -> list[str]:
         """Call the script. Return for each job the request of its record, '' if the job is new.
 
         The script accepts nothing while a record differs from its request by one byte. Only a seed
         that was drawn at random, or the spelling of another release, may differ: such a request is
-        replaced by that of the record, and the script is called again.
+        replaced by that of the record, also in its message, and the script is called again.
         """
-        while True:
-            args = [text for pair in zip(requests, messages, strict=True) for text in pair]
+        keys = [known_queues_key(self._namespace), limits_key(self._namespace)]
+        args: list[str] = []
+        for (job_id, request), queue in zip(jobs, queues, strict=True):
+            keys += [job_key(self._namespace, job_id), list_key(queue, request.priority)]
+            args += [request.model_dump_json(), job_message(job_id, request, queue)]
+        different = ""
+        for _ in range(_MAX_CALLS):
             outcome, *answer = cast(list[Any], self._script(keys=keys, args=args))
             if outcome == _ACCEPTED:
                 return cast(list[str], answer[0])
             if outcome != _DIFFERENT:
                 raise queue_full_error(*answer)
             for number, stored in enumerate(answer[0]):
-                if stored and stored != requests[number]:
-                    check_same_request(*jobs[number], stored)
-                    requests[number] = stored
+                if stored and stored != args[2 * number]:
+                    different = jobs[number][0]
+                    request = check_same_request(*jobs[number], stored)
+                    message = job_message(different, request, queues[number])
+                    args[2 * number : 2 * number + 2] = stored, message
+        raise id_in_use_error(different)

@@ -194,3 +194,15 @@ def test_the_bytes_of_all_letters_are_bounded_and_the_oldest_are_dropped(
     for number in range(5):
         _add(letters, f"{number}{number}" * 6_000)
     assert len(letters.read()) == 5, "letters that were dropped count no more"
+
+
+def test_letters_of_a_release_that_kept_no_total_count_too(
+    client: redis.Redis, namespace: str
+) -> None:
+    letters = DeadLetters(client, namespace, max_bytes=100_000)
+    for number in range(7):
+        letter = _add(letters, f"{number}" * 13_000)
+        client.zincrby(f"{namespace}:dead", number - 100, letter.id)
+    client.delete(f"{namespace}:dead:totals")
+    _add(letters, "7" * 13_000)
+    assert [letter.message[0] for letter in letters.read()] == list("765432")

@@ -1,5 +1,6 @@
 """Job records on a real Redis: a transition is a compare-and-set and queues its callback."""
 
+import base64
 import json
 
 import pytest
@@ -18,8 +19,9 @@ from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, Sta
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
-from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.request import JobRequest, unpack
 from imagefleet.shared.jobs.resend import RESEND_AFTER_S
+from imagefleet.shared.jobs.submit_errors import check_same_request
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import until
@@ -69,6 +71,36 @@ def test_an_id_is_refused_for_other_parameters_without_telling_the_stored_ones(
         with pytest.raises(InvalidRequest) as refused:
             records.submit([("j", JobRequest.parse(other))])
         assert str(refused.value) == "id='j': is in use already, for a job with other parameters"
+
+
+def test_an_id_whose_record_is_no_text_is_refused(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    _submit(records)
+    stored = client.hget(records.key("j"), "request") or ""
+    client.hset(
+        records.key("j"), "request", stored.replace('"a"', '"?"').encode().replace(b"?", b"\xff")
+    )
+    with pytest.raises(InvalidRequest, match="is in use already"):
+        _submit(records, prompt="\ufffd")
+    assert client.llen(list_key(f"{namespace}.default.native", 3)) == 1
+
+
+def test_record_and_message_agree_if_the_record_expires_during_a_submission(
+    records: JobRecords, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = JobRequest.parse({"prompt": "a"})
+    records.submit([("j", first)])
+
+    def check_and_expire(job_id: str, new: JobRequest, stored: str) -> JobRequest:
+        client.delete(records.key(job_id), list_key(f"{namespace}.default.native", 3))
+        return check_same_request(job_id, new, stored)
+
+    monkeypatch.setattr("imagefleet.shared.jobs.submitter.check_same_request", check_and_expire)
+    assert records.submit([("j", JobRequest.parse({"prompt": "a"}))]) == [True]
+    [message] = client.lrange(list_key(f"{namespace}.default.native", 3), 0, -1)
+    [_, arguments, _] = json.loads(base64.b64decode(json.loads(message)["body"]))
+    assert unpack(arguments, "j") == records.get("j").request == first
 
 
 def _set_field(client: redis.Redis, key: str, field: str, **changes: object) -> None:
