@@ -57,10 +57,7 @@ class WorkerSettings(Settings):
         description="Number format. Default: bfloat16 on accelerators, float32 on CPU.",
     )
     max_num_inference_steps: int = Field(
-        default=100,
-        ge=1,
-        le=1000,
-        description="Largest number of denoising steps that a job may request.",
+        100, ge=1, le=1000, description="Largest number of denoising steps that a job may request."
     )
     scheduler: str | None = Field(
         default=None,
@@ -166,7 +163,10 @@ class WorkerSettings(Settings):
         description="Bytes of all dead letters in Redis; beyond that the oldest are dropped.",
     )
     newer_message_s: float = Field(
-        3600, ge=0, description="Seconds for which a message of a newer release waits for a worker."
+        default=3600.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds for which a message of a newer release waits for a worker.",
     )
     max_retries: int = Field(
         default=3,

@@ -10,6 +10,13 @@ from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.settings import WorkerSettings, unknown_variable_warnings
 from tools.settings_page import PAGE, page
 
+_NOT_FINITE = [
+    (name.upper(), value)
+    for name, field in WorkerSettings.model_fields.items()
+    if field.annotation is float
+    for value in ("inf", "nan")
+]
+
 
 def test_the_page_lists_every_setting_with_its_default() -> None:
     assert PAGE.read_text() == page(), "run `make docs`"
@@ -27,7 +34,13 @@ def test_arguments_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("LEASE_S", "soon"), ("PER_DEVICE_BATCH", "0"), ("DTYPE", "int8"), ("NAMESPACE", "a b")],
+    [
+        ("LEASE_S", "soon"),
+        ("PER_DEVICE_BATCH", "0"),
+        ("DTYPE", "int8"),
+        ("NAMESPACE", "a b"),
+        *_NOT_FINITE,
+    ],
 )
 def test_an_error_names_the_variable_or_argument_with_the_wrong_value(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
