@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, Unpack, overload
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.job import Job, Polling, result_or_raise
+from imagefleet.producer.outages import RETRY_S, OutageTolerance
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.shared.errors import ImagefleetError, UnknownJob, UnreadableRecord
 from imagefleet.shared.jobs.model import JobResult, State
@@ -48,7 +49,13 @@ class AsyncClient:
     ) -> AsyncIterator["AsyncJob"]:
         """See `Client.as_completed`."""
         waiting = {job.id: job.job for job in jobs}
-        polls = Polling(waiting, timeout)
+        async for job in self.await_jobs(waiting, Polling(waiting, timeout)):
+            yield job
+
+    async def await_jobs(
+        self, waiting: dict[str, Job], polls: Polling
+    ) -> AsyncIterator["AsyncJob"]:
+        """See `Client.await_jobs`."""
 
         def poll() -> list[Job]:
             return self._client.pop_ended(waiting, warn=not polls.outages.answered)
@@ -89,9 +96,10 @@ class AsyncClient:
         **parameters: Unpack[JobParameters],
     ) -> AsyncIterator[Any]:
         """See `Client.map`."""
+        outages = OutageTolerance()
         for job in await self.submit_many(prompts, **parameters):
             try:
-                outcome: JobResult | ImagefleetError = await job.result(timeout=timeout)
+                outcome: JobResult | ImagefleetError = await job.await_result(timeout, outages)
             except ImagefleetError as error:
                 if not return_exceptions:
                     raise
@@ -155,9 +163,16 @@ class AsyncJob:
 
     async def result(self, timeout: float | None = None) -> JobResult:
         """See `Job.result`."""
-        async for _ in self.client.as_completed([self], timeout=timeout):
+        return await self.await_result(timeout, OutageTolerance())
+
+    async def await_result(self, timeout: float | None, outages: OutageTolerance) -> JobResult:
+        """See `Job.await_result`."""
+        waiting = {self.id: self.job}
+        async for _ in self.client.await_jobs(waiting, Polling(waiting, timeout, outages)):
             pass
-        return result_or_raise(await self.status())
+        while (status := await asyncio.to_thread(outages.read, self.job.status)) is None:
+            await asyncio.sleep(RETRY_S)
+        return result_or_raise(status)
 
     async def cancel(self) -> State:
         """See `Job.cancel`."""

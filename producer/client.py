@@ -21,6 +21,7 @@ from imagefleet.producer.connection import Connection
 from imagefleet.producer.input_images import InputImageUploader
 from imagefleet.producer.job import Job, Polling, result_or_error, unknown_job
 from imagefleet.producer.misspelled_variables import misspelled_variable_warnings
+from imagefleet.producer.outages import OutageTolerance
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.producer.submission import EntryParser
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest, UnknownJob, UnreadableRecord
@@ -111,10 +112,9 @@ class Client:
     ) -> list[Job]:
         """Submit many jobs: prompts, or mappings of parameters. `parameters` apply to all of them.
 
-        Raises the errors of `submit`; an InvalidRequest names the entry, counted from 0. Jobs are
-        accepted in chunks of 500, each chunk as a whole or not at all. When a chunk raises, the
-        chunks before it stay accepted. Give jobs your own ids to repeat the same call safely: a job
-        that was accepted before is not accepted twice.
+        Raises the errors of `submit`; an InvalidRequest names the entry, counted from 0. Chunks of
+        500 jobs are accepted, each as a whole or not at all. When one raises, those before it stay
+        accepted. With your own ids, you can repeat the call: no job is accepted twice.
         """
         if isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable):
             raise InvalidRequest("prompts", prompts, "must be several; `submit` takes one")
@@ -122,8 +122,7 @@ class Client:
 
     def get(self, job_id: str) -> Job:
         """Return the handle of any producer's job. Raises UnknownJob, UnreadableRecord."""
-        job = Job(id=check_job_id(job_id), client=self)
-        job.status()
+        (job := Job(id=check_job_id(job_id), client=self)).status()
         return job
 
     def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
@@ -152,21 +151,14 @@ class Client:
     def as_completed(self, jobs: Iterable[Job], *, timeout: float | None = None) -> Iterator[Job]:
         """Yield each job as it ends, in whichever state.
 
-        Log a warning if no worker is alive. An outage of Redis after its first answer is waited
-        for, with a warning in the log.
+        Log a warning if no worker is alive. Outages of Redis after its first answer are waited for.
 
         Raises:
             ResultTimeout: `timeout` seconds have passed, and not all jobs have ended.
             BrokerUnavailable: Redis does not answer the first time, or not at the timeout.
         """
         waiting = {job.id: job for job in jobs}
-        polls = Polling(waiting, timeout)
-        outages = polls.outages
-        for interval in polls.intervals():
-            if ended := outages.read(lambda: self.pop_ended(waiting, warn=not outages.answered)):
-                yield from ended
-            if waiting:
-                time.sleep(interval)
+        yield from self.await_jobs(waiting, Polling(waiting, timeout))
 
     @overload
     def map(
@@ -200,17 +192,16 @@ class Client:
 
         Args:
             timeout: seconds to wait for each result.
-            return_exceptions: yield the error of a job without a result in its place. Without it,
-                the first such error is raised, and the results after it are not yielded.
+            return_exceptions: yield the error of a job in the place of its result, not raise it.
         """
-        for job in self.submit_many(prompts, **parameters):
-            yield result_or_error(job, timeout) if return_exceptions else job.result(timeout)
+        outages = OutageTolerance()
+        wait = result_or_error if return_exceptions else Job.await_result
+        yield from (wait(job, timeout, outages) for job in self.submit_many(prompts, **parameters))
 
     def cancel(self, job_id: str) -> State:
-        """Cancel a job: a queued one at once, a running one between two steps.
+        """Cancel a job, a running one between two steps, and return its state now.
 
-        Return the state it is in now; a job that has ended keeps its state. Raises UnknownJob,
-        UnreadableRecord.
+        Raises UnknownJob, UnreadableRecord.
         """
         return self.connection.cancel(job_id)
 
@@ -266,6 +257,15 @@ class Client:
     def close(self) -> None:
         """Close the connections to Redis."""
         self.connection.close()
+
+    def await_jobs(self, waiting: dict[str, Job], polls: Polling) -> Iterator[Job]:
+        """Yield the jobs of `waiting` (by id) as they end, as `as_completed` does."""
+        outages = polls.outages
+        for interval in polls.intervals():
+            if ended := outages.read(lambda: self.pop_ended(waiting, warn=not outages.answered)):
+                yield from ended
+            if waiting:
+                time.sleep(interval)
 
     def pop_ended(self, waiting: dict[str, Job], *, warn: bool = False) -> list[Job]:
         """Remove from `waiting` (by id) the jobs that have ended, and return them. One round trip.

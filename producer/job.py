@@ -33,9 +33,7 @@ class JobReader(Protocol):
 
     def lookup(self, job_ids: Iterable[str]) -> list[JobStatus | UnknownJob | UnreadableRecord]: ...
 
-    def as_completed(
-        self, jobs: "Iterable[Job]", *, timeout: float | None = None
-    ) -> "Iterator[Job]": ...
+    def await_jobs(self, waiting: "dict[str, Job]", polls: "Polling") -> "Iterator[Job]": ...
 
     def cancel(self, job_id: str) -> State: ...
 
@@ -73,9 +71,14 @@ class Job:
             UnknownJob: Redis holds no record of the job.
             UnreadableRecord: the record is damaged, or of a newer release.
         """
-        for _ in self.client.as_completed([self], timeout=timeout):
+        return self.await_result(timeout, OutageTolerance())
+
+    def await_result(self, timeout: float | None, outages: OutageTolerance) -> JobResult:
+        """Return the result as `result` does; several waits may share `outages`."""
+        waiting = {self.id: self}
+        for _ in self.client.await_jobs(waiting, Polling(waiting, timeout, outages)):
             pass
-        return result_or_raise(self.status())
+        return result_or_raise(outages.await_answer(self.status))
 
     def cancel(self) -> State:
         """Cancel the job; see `Client.cancel`."""
@@ -103,10 +106,12 @@ def result_or_raise(status: JobStatus) -> JobResult:
     return status.result
 
 
-def result_or_error(job: Job, timeout: float | None) -> JobResult | ImagefleetError:
+def result_or_error(
+    job: Job, timeout: float | None, outages: OutageTolerance
+) -> JobResult | ImagefleetError:
     """Wait for the job, and return its result or the error that `result` raises."""
     try:
-        return job.result(timeout)
+        return job.await_result(timeout, outages)
     except ImagefleetError as error:
         return error
 
@@ -114,12 +119,21 @@ def result_or_error(job: Job, timeout: float | None) -> JobResult | ImagefleetEr
 class Polling:
     """One wait for jobs: when to poll and when to give up. `outages` reads the polls."""
 
-    def __init__(self, waiting: Collection[object], timeout: float | None) -> None:
-        """Wait until the caller has emptied `waiting`, or for `timeout` seconds."""
+    def __init__(
+        self,
+        waiting: Collection[object],
+        timeout: float | None,
+        outages: OutageTolerance | None = None,
+    ) -> None:
+        """Wait until the caller has emptied `waiting`, or for `timeout` seconds.
+
+        Args:
+            outages: the tolerance of earlier waits, which gets the deadline of this one.
+        """
         self._waiting = waiting
         self._timeout = timeout
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self.outages: Final = OutageTolerance(deadline)
+        self.outages: Final = outages or OutageTolerance()
+        self.outages.deadline = float("inf") if timeout is None else time.monotonic() + timeout
 
     def intervals(self) -> Iterator[float]:
         """Yield growing intervals in seconds until `waiting` is empty.

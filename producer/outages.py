@@ -7,18 +7,21 @@ from typing import Final, TypeVar
 
 from imagefleet.shared.errors import BrokerUnavailable
 
+RETRY_S: Final = 0.25
+"""Seconds between two reads of an answer that is awaited while Redis is away."""
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class OutageTolerance:
-    """One wait that outlives outages of Redis, until its deadline."""
+    """The tolerance of one wait, or of several in a row, for outages of Redis."""
 
-    def __init__(self, deadline: float) -> None:
-        """Take the deadline, a time of `time.monotonic`."""
-        self.deadline: Final = deadline
+    def __init__(self, deadline: float = float("inf")) -> None:
+        """Take the deadline, a time of `time.monotonic`. A later wait may set a new one."""
+        self.deadline = deadline
         self.answered = False
-        """Whether Redis has answered during this wait."""
+        """Whether Redis has answered during these waits."""
         self._is_away = False
 
     def read(self, poll: Callable[[], T]) -> T | None:
@@ -37,4 +40,14 @@ class OutageTolerance:
             self._is_away = True
             return None
         self.answered, self._is_away = True, False
+        return answer
+
+    def await_answer(self, poll: Callable[[], T]) -> T:
+        """Return what `poll`, which never returns None, returns once Redis answers.
+
+        Raises:
+            BrokerUnavailable: as `read`.
+        """
+        while (answer := self.read(poll)) is None:
+            time.sleep(RETRY_S)
         return answer

@@ -1,6 +1,7 @@
 """Wait for jobs in a command, and print or save their images as the jobs end."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,8 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.output import echo, echo_fields, echo_json
-from imagefleet.producer.job import Job, result_or_raise
+from imagefleet.producer.job import Job, Polling, result_or_raise
+from imagefleet.producer.outages import OutageTolerance
 from imagefleet.shared.errors import ImagefleetError, ResultTimeout, StorageDenied
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -34,14 +36,16 @@ def wait_for_jobs(
         out: a folder to save the images in.
     """
     exit_code = 0
-    for job in _as_completed(client, jobs, timeout, as_json=as_json):
+    outages = OutageTolerance()
+    for job in _as_completed(client, jobs, timeout, outages, as_json=as_json):
         try:
-            status = job.status()
+            status = outages.await_answer(job.status)
             if as_json:
                 echo_json(status.model_dump_json())
-                _save_images(status, out)
-            else:
-                print_images(status, out)
+            # Redis tells in which store the images lie.
+            for place in outages.await_answer(partial(_save_images, status, out)):
+                if not as_json:
+                    echo_fields({"id": job.id, "path": place}, as_json=False)
         except ImagefleetError as error:
             echo(f"{job.id}  {error}", err=True)
             exit_code = 1
@@ -69,16 +73,19 @@ def _save_images(status: JobStatus, out: Path | None) -> list[str]:
 
 
 def _as_completed(
-    client: Client, jobs: list[Job], timeout: float | None, *, as_json: bool
+    client: Client,
+    jobs: list[Job],
+    timeout: float | None,
+    outages: OutageTolerance,
+    *,
+    as_json: bool,
 ) -> Iterator[Job]:
     """Yield jobs as they end. At a timeout, print the ids of the others for a later `wait`."""
-    unfinished = [job.id for job in jobs]
+    waiting = {job.id: job for job in jobs}
     try:
-        for job in client.as_completed(jobs, timeout=timeout):
-            unfinished.remove(job.id)
-            yield job
+        yield from client.await_jobs(waiting, Polling(waiting, timeout, outages))
     except ResultTimeout:
-        for job_id in unfinished:
+        for job_id in waiting:
             fields: dict[str, object] = {"done": False} if as_json else {"note": "not done yet"}
             echo_fields({"id": job_id, **fields}, as_json=as_json)
         raise

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -13,11 +14,14 @@ from imagefleet import (
     AsyncClient,
     BrokerUnavailable,
     Client,
+    Job,
     JobFailed,
     JobResult,
     ResultTimeout,
     State,
 )
+from imagefleet.producer.async_client import AsyncJob
+from imagefleet.producer.commands.waiting import wait_for_jobs
 from imagefleet.shared.jobs.model import JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
@@ -89,11 +93,81 @@ def test_an_outage_that_lasts_until_the_timeout_is_an_error_of_redis(
 ) -> None:
     job = Client(own_redis.url).submit("a")
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(job.result, timeout=3)
+        waiting = pool.submit(job.result, timeout=15)
         until(lambda: NO_WORKER in caplog.text)
         own_redis.kill()
         with pytest.raises(BrokerUnavailable, match="does not answer"):
             waiting.result(60)
+
+
+@pytest.fixture
+def cut_off(
+    own_redis: LocalRedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Job]]:
+    """Three ended jobs. Redis is away from the poll that sees an end to the first warning."""
+    producer = Client(own_redis.url)
+    jobs = producer.submit_many(["a"] * 3)
+    for job in jobs:
+        _succeed(own_redis, job.id)
+    pop_ended = Client.pop_ended
+
+    def pop_and_cut(*given: Any, **options: Any) -> list[Job]:
+        ended = pop_ended(*given, **options)
+        own_redis.kill()
+        return ended
+
+    def start_again() -> None:
+        until(lambda: AWAY in caplog.text)
+        monkeypatch.undo()
+        own_redis.start()
+
+    monkeypatch.setattr(Client, "pop_ended", pop_and_cut)
+    with ThreadPoolExecutor() as pool:
+        starting = pool.submit(start_again)
+        yield jobs
+        starting.result(60)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda server, job: job.result(timeout=60),
+        lambda server, job: asyncio.run(AsyncJob(job=job, client=AsyncClient(server.url)).result()),
+    ],
+)
+def test_the_result_is_read_although_redis_is_away_after_the_last_poll(
+    own_redis: LocalRedisServer,
+    cut_off: list[Job],
+    wait: Callable[[LocalRedisServer, Job], JobResult],
+) -> None:
+    assert wait(own_redis, cut_off[0]) == RESULT
+
+
+def test_a_command_prints_every_result_although_redis_is_away_after_the_last_poll(
+    cut_off: list[Job], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(cut_off[0].client, Client)
+    assert wait_for_jobs(cut_off[0].client, cut_off, 60, None, as_json=True) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_map_survives_an_outage_between_two_results(
+    own_redis: LocalRedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Client(own_redis.url)
+    jobs = producer.submit_many(["a"] * 3)
+    for job in jobs:
+        _succeed(own_redis, job.id)
+    monkeypatch.setattr(producer, "submit_many", lambda _: jobs)
+    results = producer.map(["a"] * 3, timeout=60)
+    assert next(results) == RESULT
+    own_redis.kill()
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(next, results)
+        until(lambda: AWAY in caplog.text or second.done())
+        own_redis.start()
+        assert second.result(60) == RESULT
+    assert list(results) == [RESULT]
 
 
 def test_a_wait_that_cannot_begin_fails_at_once(own_redis: LocalRedisServer) -> None:
