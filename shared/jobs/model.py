@@ -161,6 +161,7 @@ class ImageResult(Model):
 
         Raises:
             InvalidInput: the file was deleted.
+            BrokerUnavailable: Redis, which names the store, does not answer.
         """
         try:
             return self._store().get(self.key)
@@ -172,6 +173,7 @@ class ImageResult(Model):
 
         Raises:
             InvalidInput: the file was deleted.
+            BrokerUnavailable: Redis, which names the store, does not answer.
             ConfigurationError: Pillow is not installed.
         """
         try:
@@ -197,7 +199,9 @@ class ImageResult(Model):
         """Return an https address of an S3 object that anybody can read for `expires_s` seconds.
 
         Raises:
+            InvalidRequest: `expires_s` is no int from 1 to 604,800 (7 days).
             ConfigurationError: the store is no S3 bucket, or credentials are missing.
+            BrokerUnavailable: Redis, which names the store, does not answer.
         """
         return self._store().presigned_url(self.key, expires_s)
 

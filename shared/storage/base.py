@@ -76,6 +76,7 @@ class ObjectStore(Protocol):
         """Return an address from which anybody can read the object for `expires_s` seconds.
 
         Raises:
+            InvalidRequest: `expires_s` is no int from 1 to 604,800 (7 days).
             ConfigurationError: the store has no such addresses, or credentials are missing.
         """
 

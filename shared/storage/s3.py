@@ -23,7 +23,12 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
-from imagefleet.shared.errors import ConfigurationError, StorageDenied, StorageUnavailable
+from imagefleet.shared.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    StorageDenied,
+    StorageUnavailable,
+)
 from imagefleet.shared.storage.base import (
     StoredObject,
     check_key,
@@ -50,6 +55,8 @@ _DENIED_REASONS: Final = {
     "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION",
 }
 _INSUFFICIENT_STORAGE: Final = 507
+_MAX_EXPIRES_S: Final = 604_800
+"""S3 refuses presigned addresses by signature version 4 that are valid for over 7 days."""
 _TEMPORARY_STATUSES: Final = frozenset({408, 409, 425, 429})
 
 
@@ -126,6 +133,9 @@ class S3Store:
         delete_each(self, folder)
 
     def presigned_url(self, key: str, expires_s: int) -> str:
+        if type(expires_s) is not int or not 1 <= expires_s <= _MAX_EXPIRES_S:
+            limit = f"must be a whole number of seconds from 1 to {_MAX_EXPIRES_S:,}"
+            raise InvalidRequest("expires_s", expires_s, limit)
         with self._translate_errors(f"sign {key}"):
             url: str = self._client.generate_presigned_url(
                 "get_object", Params=self._location(key), ExpiresIn=expires_s

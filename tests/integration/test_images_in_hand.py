@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagefleet import Client, ConfigurationError, InvalidInput, JobResult
+from imagefleet import Client, ConfigurationError, InvalidInput, InvalidRequest, JobResult
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
@@ -74,6 +74,9 @@ def test_images_of_s3_are_read_saved_and_shared_by_a_client_that_knows_only_redi
     options = parse_qs(address.query)
     assert options["X-Amz-Expires"] == ["60"]
     assert "X-Amz-Signature" in options  # of version 4: AWS refuses version 2 in new buckets
+    for wrong in (0, 604_801, 1.5, True):
+        with pytest.raises(InvalidRequest, match=r"expires_s=.* from 1 to 604,800"):
+            image.presigned_url(wrong)  # type: ignore[arg-type]
     [status] = client.statuses(["cat-1"])
     assert status.result == JobResult.model_validate_json(result.model_dump_json())
 
