@@ -77,10 +77,9 @@ def test_an_id_whose_record_is_no_text_is_refused(
     records: JobRecords, client: redis.Redis, namespace: str
 ) -> None:
     _submit(records)
-    stored = client.hget(records.key("j"), "request") or ""
-    client.hset(
-        records.key("j"), "request", stored.replace('"a"', '"?"').encode().replace(b"?", b"\xff")
-    )
+    stored = records.get("j").request.model_dump_json()
+    broken = stored.encode().replace(b'"a"', b'"\xff"')
+    client.hset(records.key("j"), "request", broken)
     with pytest.raises(InvalidRequest, match="is in use already"):
         _submit(records, prompt="\ufffd")
     assert client.llen(list_key(f"{namespace}.default.native", 3)) == 1
