@@ -215,6 +215,17 @@ def test_a_newer_message_waits_for_a_newer_worker_until_its_time_is_over(
     _check_worker_goes_on(worker, producer, client, namespace)
 
 
+def test_a_newer_message_that_cannot_be_postponed_costs_only_this_message(
+    worker: Worker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    newer = encode(NEWER["newer version"](), HOSTILE_ID)
+    client.lpush(f"{namespace}:postponed:{hashlib.sha1(newer.encode()).hexdigest()}", "no string")
+    client.lpush(list_key(f"{namespace}.default.native", 3), newer)
+    until(lambda: bool(DeadLetters(client, namespace).read()), 30)
+    until(lambda: not _claims(client, namespace), 30)
+    _check_worker_goes_on(worker, producer, client, namespace)
+
+
 def test_a_recorded_job_with_an_unknown_field_is_done(
     start: StartWorker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:

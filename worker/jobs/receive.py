@@ -57,16 +57,7 @@ class MessageReceiver:
             redis.RedisError: Redis is away. The message is to be received again.
         """
         try:
-            self._check_unopened(claimed, task)
-            message = parse_envelope(claimed, task)
-            if message.due is not None and self._claims.delay(claimed.tag, message.due):
-                return True
-            _check_arguments(message, task)
-            if self._delay_without_place(message):
-                return True
-            self._hand_to_celery(message, strategy)
-        except NewerMessage as error:
-            return self._postpone(claimed, error)
+            return self._delay_or_hand_over(claimed, task, strategy)
         except ImagefleetError as error:
             self._refuser.reject_message(claimed, error)
         except Exception as error:  # anybody can write anything to a queue
@@ -74,6 +65,25 @@ class MessageReceiver:
                 raise
             reason = f"cannot be read: {type(error).__name__}: {error}"
             self._refuser.reject_message(claimed, MessageRejected(reason))
+        return False
+
+    def _delay_or_hand_over(
+        self, claimed: Claimed, task: str, strategy: Callable[..., Any]
+    ) -> bool:
+        """Give a message to Celery's strategy. Return whether it was delayed instead."""
+        self._check_unopened(claimed, task)
+        try:
+            message = parse_envelope(claimed, task)
+            if message.due is not None and self._claims.delay(claimed.tag, message.due):
+                return True
+            _check_arguments(message, task)
+        except NewerMessage as error:
+            if not self._claims.postpone(claimed):  # no newer worker came in time
+                raise MessageRejected(str(error)) from error
+            return True
+        if self._delay_without_place(message):
+            return True
+        self._hand_to_celery(message, strategy)
         return False
 
     def _check_unopened(self, claimed: Claimed, task: str) -> None:
@@ -109,13 +119,6 @@ class MessageReceiver:
                 self._refuser.reject_message(claimed, MessageRejected("rejected by its task"))
 
         strategy(message, None, on_ack, on_reject, [])
-
-    def _postpone(self, claimed: Claimed, error: NewerMessage) -> bool:
-        """Leave the message to a newer worker. Refuse it if none came in time."""
-        if self._claims.postpone(claimed):
-            return True
-        self._refuser.reject_message(claimed, MessageRejected(str(error)))
-        return False
 
 
 def _check_arguments(message: ClaimedMessage, task: str) -> None:
