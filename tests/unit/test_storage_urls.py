@@ -55,5 +55,5 @@ def test_other_urls_are_refused_with_the_correct_form(url: str, sentence: str) -
 def test_without_boto3_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "imagefleet.shared.storage.s3", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(ConfigurationError, match=r"install imagefleet\[dataset\]"):
+    with pytest.raises(ConfigurationError, match=r"install imagefleet with its extra.*\[images\]"):
         open_store("s3://bucket")
