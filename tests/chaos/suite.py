@@ -260,7 +260,7 @@ def _environment(
         # delivered again, and one in three of those once more. With the default of 4, harmless
         # prompts would become dead letters.
         "IMAGEFLEET_MAX_DELIVERIES": "10",
-        "IMAGEFLEET_NEWER_MESSAGE_S": "30",
+        "IMAGEFLEET_NEWER_MESSAGE_S": "5",
         "IMAGEFLEET_WEBHOOK_SECRETS": receiver.secret,
         "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.0/8",
     }
