@@ -3,8 +3,7 @@
 -- queues is used again for a while, with what was accepted since. Jobs that were claimed since are still in it:
 -- it may be too large for that while.
 local MAX_COUNTED = 512  -- known queues up to which each call counts
-local MIN_AGE_MS = 1000
-local QUEUES_PER_MS = 10  -- counting 10,000 queues takes Redis some 20 ms, and is done once a second at most
+local QUEUES_PER_S = 10000  -- counting so many takes Redis some 20 ms, and is done once a second at most
 
 -- Count the jobs in the known queues. Return the jobs by tenant, and as '*' of all, for each name that has a limit.
 local function count_jobs(known, limits)
@@ -36,7 +35,7 @@ local function count_waiting(known, limits)
     jobs = count_jobs(known, limits)  -- there is no count, or this limit is newer than the count
     redis.call('DEL', counts)
     for name, number in pairs(jobs) do redis.call('HSET', counts, name, number) end
-    redis.call('PEXPIRE', counts, math.max(MIN_AGE_MS, math.ceil(queues / QUEUES_PER_MS)))
+    redis.call('EXPIRE', counts, math.ceil(queues / QUEUES_PER_S))
     return jobs[tenant]
   end
 end
