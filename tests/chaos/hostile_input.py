@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import redis
@@ -49,14 +48,9 @@ class HostileInput:
         self._process.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.__exit__(kind, error, trace)
-        self._servers.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._process.__exit__(None, None, None)
+        self._servers.__exit__(None, None, None)
 
     def done(self) -> bool:
         """Whether all cases were sent. Raise AssertionError if the process failed."""

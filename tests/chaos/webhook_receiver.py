@@ -4,7 +4,6 @@ import random
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler
-from types import TracebackType
 from typing import Final, Self
 
 from imagefleet.shared.webhooks.signature import ID_HEADER, new_secret
@@ -55,13 +54,8 @@ class FlakyReceiver:
         self._receiver.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._receiver.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._receiver.__exit__(None, None, None)
 
     def _respond(self, handler: BaseHTTPRequestHandler, number: int) -> None:
         delivery = self._receiver.deliveries[number - 1]

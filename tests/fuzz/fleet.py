@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, cast
 
 import redis
@@ -55,12 +54,7 @@ class FuzzedFleet:
         self.rss_at_start = self.memory_mb("VmRSS")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property

@@ -11,7 +11,6 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.fuzz.answers import URL
@@ -37,12 +36,7 @@ class HostileServers:
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for server in self._servers:
             server.shutdown()
             server.server_close()

@@ -3,7 +3,6 @@
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -22,12 +21,7 @@ class HangingServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def connections(self) -> int:
