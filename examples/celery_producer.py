@@ -15,7 +15,7 @@ import os
 
 from celery import Celery
 
-URL = os.environ["IMAGEFLEET_REDIS_URL"]
+URL = os.environ.get("IMAGEFLEET_REDIS_URL", "redis://localhost:6379/0")
 
 PARAMETERS = {
     "prompt": "a small red circle on the left on a blue background",

@@ -3,6 +3,7 @@
 The user's arguments go in; a `BulkRun` comes out. Arguments are checked before anything is written.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,6 +24,8 @@ from imagefleet.shared.storage import ObjectStore, announced_url, folder_of, ope
 from imagefleet.shared.text import mask_url
 
 DEFAULT_SHARD_SIZE: Final = 1_000
+_BROKEN_URL: Final = re.compile("(s3|file)(:(?!//)|//)")
+"""An address whose `://` was typed wrong, as s3:/bucket or s3//bucket."""
 
 
 def start(  # noqa: PLR0913 - every argument is an option of a dataset
@@ -115,6 +118,9 @@ def _open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
     A path without a scheme is a folder on this host.
     """
     url = str(destination)
+    if _BROKEN_URL.match(url):
+        limit = "must be s3://bucket/prefix, file:///folder or a folder; ./ makes it a folder"
+        raise InvalidRequest("destination", url, limit)
     if "://" not in url:
         url = Path(url).absolute().as_uri()
     try:

@@ -15,8 +15,9 @@ from imagefleet.shared.jobs.model import State
 def dead_letters() -> None:
     """Inspect the messages that the fleet gave up.
 
-    A dead letter is a message that could not be read, or whose job failed in a worker. IDS are ids
-    of dead letters or of their jobs.
+    A dead letter is a message that could not be read, whose workers died too often, or whose job
+    failed after all retries. A job that was refused for its parameters leaves none: its status says
+    why. IDS are ids of dead letters or of their jobs.
     """
 
 

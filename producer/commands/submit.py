@@ -21,6 +21,8 @@ from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
 def _parse_image(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
     """Return a Path for a text that begins like one, else the text: an address or a key."""
     if text is None or not text.startswith(("/", "./", "../", "~")):
+        if text and Path(text).is_file():
+            raise click.BadParameter(f"is a file here; write ./{text} to upload it")
         return text
     try:
         return Path(text).expanduser()

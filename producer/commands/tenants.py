@@ -8,18 +8,34 @@ from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.shared.jobs.tenants import ALL_TENANTS, NO_TENANT, TenantStatus
 
 
-def _parse_pair(text: str) -> tuple[str, str]:
+def _split_pair(text: str) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
     if not equals or not value:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
     return name, value
 
 
+def _parse_weight(text: str) -> tuple[str, float]:
+    name, value = _split_pair(text)
+    try:
+        return name, float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a number; 1 is the weight of others") from None
+
+
+def _parse_limit(text: str) -> tuple[str, int | None]:
+    name, value = _split_pair(text)
+    try:
+        return name, None if value == "none" else int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a whole number of jobs nor none") from None
+
+
 @client_command
 @click.option(
     "--weight",
     "weights",
-    type=_parse_pair,
+    type=_parse_weight,
     metavar="NAME=NUMBER",
     multiple=True,
     help="Set a weight. gold=3: three images for each image of a tenant with weight 1.",
@@ -27,7 +43,7 @@ def _parse_pair(text: str) -> tuple[str, str]:
 @click.option(
     "--limit",
     "limits",
-    type=_parse_pair,
+    type=_parse_limit,
     metavar="NAME=JOBS",
     multiple=True,
     help="Limit the waiting jobs: gold=1000, '*=100000' for all together; gold=none removes it.",
@@ -35,8 +51,8 @@ def _parse_pair(text: str) -> tuple[str, str]:
 @json_option()
 def tenants(
     client: Client,
-    weights: tuple[tuple[str, str], ...],
-    limits: tuple[tuple[str, str], ...],
+    weights: tuple[tuple[str, float], ...],
+    limits: tuple[tuple[str, int | None], ...],
     as_json: bool,
 ) -> None:
     """Show and set weights and limits of tenants.
@@ -47,9 +63,9 @@ def tenants(
     stands for all tenants together, an empty name for the jobs without a tenant.
     """
     for tenant, weight in weights:
-        client.tenants.set_weight(tenant, _parse_weight(weight))
+        client.tenants.set_weight(tenant, weight)
     for tenant, limit in limits:
-        client.tenants.set_limit(tenant, None if limit == "none" else _parse_limit(limit))
+        client.tenants.set_limit(tenant, limit)
     if not as_json:
         echo(_format_row("tenant", "waiting", "weight", "limit"))
     for each in client.tenants.statuses():
@@ -67,17 +83,3 @@ def _format_tenant(status: TenantStatus) -> str:
 
 def _format_row(tenant: str, *numbers: str) -> str:
     return f"{tenant:32}" + "".join(f"{number:>12}" for number in numbers)
-
-
-def _parse_weight(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise click.UsageError(f"{text!r} is not a number") from None
-
-
-def _parse_limit(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise click.UsageError(f"{text!r} is neither a whole number of jobs nor none") from None

@@ -143,7 +143,9 @@ class DeadLetters:
         found: dict[str, DeadLetter] = {}
         for name in names:
             if name not in by_name:
-                raise UnknownJob(f"no dead letter {name!r}: no letter and no job has this id")
+                raise UnknownJob(
+                    f"no dead letter has the id or the job id {name!r}; nothing was done"
+                )
             found |= {letter.id: letter for letter in by_name[name]}
         return list(found.values())
 

@@ -187,11 +187,18 @@ class ImageResult(Model):
     def save(self, path: str | Path) -> Path:
         """Write the file to `path`, or under its `file_name` into the folder `path`.
 
-        Return where it was written. Raises InvalidInput if the file was deleted.
+        Return where it was written. Raises InvalidInput if the file was deleted, InvalidRequest if
+        the name's extension is that of another format.
         """
         target = Path(path)
         if target.is_dir():
             target /= self.file_name
+        suffix = target.suffix.lower().removeprefix(".").replace("jpg", "jpeg")
+        if suffix in tuple(ImageFormat) and suffix != self.format:
+            limit = (
+                f"the image is a {self.format} file; convert it with open().save({target.name!r})"
+            )
+            raise InvalidRequest("path", str(path), limit)
         target.write_bytes(self.read())
         return target
 

@@ -223,7 +223,7 @@ def request_fields(kwargs: dict[str, Any]) -> object:
 
     Plain Celery may send the fields themselves: `kwargs={"prompt": "a star"}`.
     """
-    plain = "prompt" in kwargs and not {"version", "request"} & kwargs.keys()
+    plain = not {"version", "request"} & kwargs.keys()
     return kwargs if plain else kwargs.get("request")
 
 

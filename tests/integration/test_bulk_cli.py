@@ -437,6 +437,8 @@ def test_generating_a_row_again_finds_an_image_of_another_seed(
         ({"promt": "a"}, "promt"),
         ({"destination": "memory://"}, "destination"),
         ({"destination": "ftp://somewhere"}, "destination"),
+        ({"destination": "s3//bucket"}, "destination"),
+        ({"destination": "s3:/bucket"}, "destination"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_written(

@@ -223,6 +223,9 @@ def test_tenants_sets_weights_and_limits_and_lists_them(run: Run) -> None:
     assert run("tenants", "--limit", "free=none").stdout.count("- \n") == 0
     assert run("submit", "b", "--tenant", "free").returncode == 0
     assert run("tenants", "--weight", "gold").returncode == 2
+    done = run("tenants", "--weight", "gold=none")
+    assert done.returncode == 2
+    assert "'--weight': 'none' is not a number; 1 is the weight of others" in done.stderr
 
 
 @pytest.mark.parametrize("limit", ["inf", "nan", "1.9", "many"])

@@ -105,6 +105,8 @@ def test_images_of_a_folder_are_read_and_have_no_presigned_url(
     [image] = folder_client.submit("a").result(timeout=60).images
     assert pickle.loads(pickle.dumps(image)).read() == copy.deepcopy(image).read() == image.read()
     assert image.save(tmp_path / "a.png").read_bytes() == image.read()
+    with pytest.raises(InvalidRequest, match=r"a.jpg'?: the image is a png file; convert it with"):
+        image.save(tmp_path / "a.jpg")
     with pytest.raises(ConfigurationError, match="only images in S3"):
         image.presigned_url()
     Path(image.url.removeprefix("file://")).unlink()
@@ -155,6 +157,9 @@ def run(settings: dict[str, str], tmp_path: Path) -> Run:
 def test_commands_upload_and_save_images(folder_client: Client, run: Run, tmp_path: Path) -> None:
     (tmp_path / "first.png").write_bytes(_png())
     wish = ["submit", "a", "--id", "cat-1", "--image", "./first.png", "--metadata", '{"shot": 3}']
+    bare = run("submit", "a", "--image", "first.png")
+    assert bare.returncode == 2
+    assert "'--image': is a file here; write ./first.png to upload it" in bare.stderr
     done = run(*wish, "--wait", "--out", "pictures")
     assert (done.returncode, done.stdout) == (0, "cat-1  pictures/cat-1-0.png\n"), done.stderr
     got = run("get", "cat-1", "--out", "again", "--json")

@@ -104,7 +104,7 @@ def test_show_prints_letters_with_any_content(
 def test_an_unknown_letter_is_an_error_with_exit_code_1(run: Run) -> None:
     done = run("dead-letters", "redrive", "nobody")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no dead letter 'nobody'" in done.stderr
+    assert "no dead letter has the id or the job id 'nobody'" in done.stderr
 
 
 def _give_up_callback(client: redis.Redis, producer: Client, namespace: str) -> Outbox:

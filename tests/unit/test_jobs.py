@@ -147,6 +147,12 @@ def test_unknown_fields_are_ignored_only_in_messages_of_imagefleet() -> None:
         unpack(kwargs, "j")
 
 
+@pytest.mark.parametrize("kwargs", [{}, {"seed": 3}])
+def test_fields_of_plain_celery_without_a_prompt_are_refused_for_it(kwargs: object) -> None:
+    with pytest.raises(InvalidRequest, match="prompt=None: field required"):
+        unpack(kwargs, "j")
+
+
 @pytest.mark.parametrize(("version", "newer"), [(2, True), (0, False), ("2", False), (None, False)])
 def test_a_message_of_a_newer_version_is_told_apart(version: object, newer: bool) -> None:
     with pytest.raises(MessageRejected, match="has version") as rejected:
