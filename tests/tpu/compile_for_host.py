@@ -7,10 +7,8 @@ process of its own.
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,10 +16,9 @@ import jax.numpy as jnp
 
 from imagefleet.worker.engine.attention import AttentionSpec, attention
 from imagefleet.worker.engine.attention_layers import attention_layers
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.mesh import Placement
-from tools.tpu.models import SHAPES, published_configs
+from tools.tpu.models import SHAPES, configs_of
 from tools.tpu.programs import BFLOAT16
 from tools.tpu.topology import Host
 
@@ -32,7 +29,7 @@ def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
     specs = {
         spec
         for model, shape in SHAPES.items()
-        for spec in attention_layers(_configs(model), shape, BFLOAT16)
+        for spec in attention_layers(configs_of(model), shape, BFLOAT16)
     }
     for spec in sorted(specs, key=str):
         yield str(spec), partial(_compile_layer, spec, placement)
@@ -64,11 +61,6 @@ def memory(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
             (count // 1024, 1024), jnp.float32, sharding=placement.replicated
         )
         yield f"{tenths}/10", partial(_compile, partial(jax.jit(jnp.negative).lower, numbers))
-
-
-def _configs(model: str) -> Configs:
-    with tempfile.TemporaryDirectory() as folder:
-        return published_configs(model, Path(folder))
 
 
 def error_of(compile_it: Callable[[], object]) -> str | None:

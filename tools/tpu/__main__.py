@@ -15,10 +15,12 @@ from pathlib import Path
 
 import jax
 
+from imagefleet.worker.engine.device_batch import ShapeExecutables
+from tools.tpu.models import SHAPES
 from tools.tpu.rows import Account, Outcome, Row, account, libtpu_version
 from tools.tpu.topology import HOSTS, Host
 
-PROGRAMS = ("begin", "step", "unguided_step", "encode", "preview", "decode")
+PROGRAMS = tuple(ShapeExecutables.__dataclass_fields__)
 STEPS = (20, 50)
 DEFAULT_ROWS = (
     *(Row(model="sd14", host="v5e-8", program=program) for program in PROGRAMS),
@@ -31,7 +33,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     if not options.full and not options.hosts and not options.models:
         yield from DEFAULT_ROWS
         return
-    for model in options.models or ("sd14", "sd21", "sdxl"):
+    for model in options.models or SHAPES:
         for host in options.hosts or HOSTS:
             for devices_per_copy in options.model_axis:
                 for images in options.images:

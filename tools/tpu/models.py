@@ -1,10 +1,9 @@
-"""Write the configs of published models, for programs that need no weights.
-
-The output is a folder in diffusers' layout without weights and without tokenizers.
-"""
+"""Read the configs of published models, for programs that need no weights."""
 
 import json
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,13 +29,16 @@ _LIBRARIES: Final = {
 _TOKENIZER: Final = ["transformers", "CLIPTokenizer"]
 
 
-def published_configs(model: str, folder: Path) -> Configs:
-    """Return the configs of a published model; they are written to `folder`."""
-    return write_configs(PUBLISHED[model], folder)
+@cache
+def configs_of(model: str) -> Configs:
+    """Return the configs of a published model."""
+    with tempfile.TemporaryDirectory(prefix="configs-") as folder:
+        _write_configs(PUBLISHED[model], Path(folder))
+        return Configs.read(CheckpointFiles(Path(folder)))
 
 
-def write_configs(networks: Mapping[str, Mapping[str, Any]], folder: Path) -> Configs:
-    """Write and read the configs of a model.
+def _write_configs(networks: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """Write a folder in diffusers' layout without weights and without tokenizers.
 
     Args:
         networks: The fields of `config.json`, by network.
@@ -64,4 +66,3 @@ def write_configs(networks: Mapping[str, Mapping[str, Any]], folder: Path) -> Co
     for name, content in (files | {INDEX: index}).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(content))
-    return Configs.read(CheckpointFiles(folder))

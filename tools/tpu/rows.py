@@ -6,7 +6,6 @@ the compiler refused. Results are cached in a folder, because a large program ta
 
 import hashlib
 import json
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -14,11 +13,10 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.compile.executable_cache import ENGINE_FOLDER, source_digest
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from tools.tpu.estimate import Estimate, read_estimate
-from tools.tpu.models import SHAPES, published_configs
+from tools.tpu.models import SHAPES, configs_of
 from tools.tpu.programs import lower_programs
 from tools.tpu.topology import Host
 
@@ -98,13 +96,6 @@ def _lowerings(
     return lower_programs(
         configs_of(model), SHAPES[model], placement, per_device_batch=per_device_batch
     )
-
-
-@cache
-def configs_of(model: str) -> Configs:
-    """Return the configs of a published model."""
-    with tempfile.TemporaryDirectory(prefix="configs-") as folder:
-        return published_configs(model, Path(folder))
 
 
 def _key(row: Row) -> str:
