@@ -15,6 +15,7 @@ from pathlib import Path
 
 from imagefleet.worker.engine.compile.executable_cache import ENGINE_FOLDER, source_digest
 from imagefleet.worker.engine.compile.program_compiler import Lower
+from tools.parity.published import PUBLISHED
 from tools.tpu.estimate import Estimate, read_estimate
 from tools.tpu.models import SHAPES, configs_of
 from tools.tpu.programs import lower_programs
@@ -78,13 +79,14 @@ def _compile(row: Row) -> Account:
     lower = _lowerings(*row.group)[row.program]
     started = time.monotonic()
     try:
-        estimate = read_estimate(lower().compile(), Host(row.host).generation)
+        compiled = lower().compile()
     except Exception as error:  # the compiler, Mosaic and JAX raise errors of many types
         message = str(error).strip().splitlines()[0]
         too_large = "RESOURCE_EXHAUSTED" in message and "HBM" in message.upper()
         outcome = Outcome.TOO_LARGE if too_large else Outcome.REFUSED
         return Account(outcome=outcome, message=message, seconds=time.monotonic() - started)
     seconds = time.monotonic() - started
+    estimate = read_estimate(compiled, Host(row.host).generation)
     return Account(outcome=Outcome.COMPILES, seconds=seconds, estimate=estimate)
 
 
@@ -100,7 +102,13 @@ def _lowerings(
 
 def _key(row: Row) -> str:
     libraries = [version(name) for name in ("jax", "jaxlib", "flax")] + [libtpu_version()]
-    parts = [*libraries, source_digest(ENGINE_FOLDER), json.dumps(asdict(row))]
+    parts = [
+        *libraries,
+        source_digest(ENGINE_FOLDER),
+        source_digest(Path(__file__).parent),
+        json.dumps(PUBLISHED[row.model]),
+        json.dumps(asdict(row)),
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
