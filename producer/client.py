@@ -14,12 +14,12 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 
 from imagefleet.producer.connection import Connection
 from imagefleet.producer.input_images import InputImageUploader
-from imagefleet.producer.job import Job, Polling, result_or_error, unknown_job
+from imagefleet.producer.job import Job, Polling, result_or_error
 from imagefleet.producer.misspelled_variables import misspelled_variable_warnings
 from imagefleet.producer.outages import OutageTolerance
 from imagefleet.producer.parameters import JobParameters
@@ -27,7 +27,7 @@ from imagefleet.producer.submission import EntryParser
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest, UnknownJob, UnreadableRecord
 from imagefleet.shared.jobs.model import TERMINAL, JobResult, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.jobs.status import JobStatus, unknown_job_error
 from imagefleet.shared.settings import Settings
 
 if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this import
@@ -104,8 +104,8 @@ class Client:
             QueueFull, TenantLimit: the limit of waiting jobs is reached; nothing was accepted.
             ConfigurationError, StorageDenied, StorageUnavailable: an image cannot be uploaded.
         """
-        [job] = self._submit([{"prompt": prompt, "id": id, **parameters}], {}, several=False)
-        return job
+        entry = {"prompt": prompt, "id": id, **parameters}
+        return next(self.submit_chunks([entry], {}, several=False))[0]
 
     def submit_many(
         self, prompts: Iterable[str | Mapping[str, object]], **parameters: Unpack[JobParameters]
@@ -118,7 +118,22 @@ class Client:
         """
         if isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable):
             raise InvalidRequest("prompts", prompts, "must be several; `submit` takes one")
-        return self._submit(prompts, parameters, several=True)
+        return list(chain.from_iterable(self.submit_chunks(prompts, parameters, several=True)))
+
+    def submit_chunks(
+        self, entries: Iterable[object], common: Mapping[str, Any], *, several: bool
+    ) -> Iterator[list[Job]]:
+        """Yield the jobs of each 500 entries once they are accepted; see `submit_many`."""
+        self.connection.warn_about_server()
+        uploader = InputImageUploader(self.connection.store)
+        parser = EntryParser({**self._defaults, **common}, uploader, several=several)
+        numbered = enumerate(entries)
+        while chunk := list(islice(numbered, CHUNK)):
+            offers = self.connection.offers()
+            requests = parser.parse(chunk, offers)
+            with self.connection.translate_errors():
+                self._records.submit(requests, by_compile_key=bool(offers))
+            yield [Job(id=job_id, client=self) for job_id, _ in requests]
 
     def get(self, job_id: str) -> Job:
         """Return the handle of any producer's job. Raises UnknownJob, UnreadableRecord."""
@@ -144,7 +159,7 @@ class Client:
         ids = list(job_ids)
         answers = self.connection.read_statuses(ids)
         return [
-            unknown_job(job_id) if answer is None else answer
+            unknown_job_error(job_id) if answer is None else answer
             for job_id, answer in zip(ids, answers, strict=True)
         ]
 
@@ -282,19 +297,3 @@ class Client:
         if warn and len(ended) < len(ids):
             self.connection.warn_if_no_worker()
         return [waiting.pop(job_id) for job_id in ended]
-
-    def _submit(
-        self, entries: Iterable[object], common: Mapping[str, Any], *, several: bool
-    ) -> list[Job]:
-        jobs: list[Job] = []
-        with self.connection.translate_errors():
-            self.connection.warn_about_server()
-            uploader = InputImageUploader(self.connection.store)
-            parser = EntryParser({**self._defaults, **common}, uploader, several=several)
-            numbered = enumerate(entries)
-            while chunk := list(islice(numbered, CHUNK)):
-                offers = self.connection.offers()
-                requests = parser.parse(chunk, offers)
-                self._records.submit(requests, by_compile_key=bool(offers))
-                jobs += [Job(id=job_id, client=self) for job_id, _ in requests]
-        return jobs

@@ -12,13 +12,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.errors import InvalidRequest, StorageDenied
+from imagefleet.shared.jobs.request import MAX_INPUT_BYTES
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import input_key
 
 IMAGE_FIELDS: Final = ("image", "mask_image")
-MAX_INPUT_BYTES: Final = 20_000_000
-"""What a worker reads at most; see `worker.jobs.input_images`."""
 _EXTENSIONS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpg"}
 """The first bytes of a file, and its extension. WebP begins with RIFF, a length and WEBP."""
 _CONTENT_TYPES: Final = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
@@ -43,13 +42,21 @@ class InputImageUploader:
         data = _read(field, image)
         if len(data) > MAX_INPUT_BYTES:
             limit = f"must be at most {MAX_INPUT_BYTES:,} bytes"
-            raise InvalidRequest(field, f"{len(data):,} bytes", limit)
+            raise InvalidRequest(field, _shown(image, data), limit)
         extension = _extension(field, data, image)
         key = input_key(hashlib.sha256(data).hexdigest(), extension)
         store = self._open_store(model)
-        if not store.exists(key):
+        if not _exists(store, key):
             store.put(key, data, _CONTENT_TYPES[extension])
         return key
+
+
+def _exists(store: ObjectStore, key: str) -> bool:
+    """Return whether the store has the key. Without the right to list keys, S3 does not tell."""
+    try:
+        return store.exists(key)
+    except StorageDenied:
+        return False
 
 
 def _read(field: str, image: object) -> bytes:
@@ -85,5 +92,8 @@ def _extension(field: str, data: bytes, image: object) -> str:
             return extension
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
-    shown = str(image) if isinstance(image, PathLike) else f"{len(data):,} bytes"
-    raise InvalidRequest(field, shown, "must be a PNG, JPEG or WebP file")
+    raise InvalidRequest(field, _shown(image, data), "must be a PNG, JPEG or WebP file")
+
+
+def _shown(image: object, data: bytes) -> str:
+    return str(image) if isinstance(image, PathLike) else f"{len(data):,} bytes"

@@ -85,11 +85,6 @@ class Job:
         return self.client.cancel(self.id)
 
 
-def unknown_job(job_id: str) -> UnknownJob:
-    """Return the error for an id that has no record."""
-    return UnknownJob(f"no job {job_id!r} here: never submitted, or its record expired")
-
-
 def result_or_raise(status: JobStatus) -> JobResult:
     """Return the result of a job that succeeded.
 

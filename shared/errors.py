@@ -171,7 +171,7 @@ class CallbackRefused(ImagefleetError):
 
 
 class InvalidInput(ImagefleetError):
-    """An init image or mask does not exist, may not be fetched, or cannot be read."""
+    """An init image or mask, or the image of a result, does not exist or cannot be read."""
 
     code = "invalid_input"
 

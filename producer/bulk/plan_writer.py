@@ -1,4 +1,4 @@
-"""Write the row files of a plan in threads, and delete them if planning fails.
+"""Write the row files of a plan in threads.
 
 Collected rows of shards go in; the row files, and what the plan says about them, come out. This
 module does not know how rows are read or checked.
@@ -7,15 +7,13 @@ module does not know how rows are read or checked.
 import hashlib
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_validation import Size
-from imagefleet.shared.bulk.file_layout import PLAN, REJECTED, plan_key
+from imagefleet.shared.bulk.file_layout import REJECTED, plan_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
-from imagefleet.shared.errors import StorageDenied, StorageUnavailable
 from imagefleet.shared.storage import ObjectStore
 
 _WRITERS: Final = 8
@@ -35,7 +33,7 @@ class PlanWriter:
     """Writes row files in threads, with a bounded number in flight.
 
     If a plan exists already, it writes only row files of that plan that are missing. Without one,
-    it checks the store before the first file, and deletes its files if planning fails.
+    it checks the store before the first file.
     """
 
     def __init__(self, store: ObjectStore, existing: Plan | None) -> None:
@@ -52,14 +50,13 @@ class PlanWriter:
         self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="plan")
         self._free_slots = threading.BoundedSemaphore(_IN_FLIGHT)
         self._failed: BaseException | None = None
-        self._started: list[str] = []
-        """Names of the shards whose row files were begun."""
+        self._checked = existing is not None
 
     def put_rows(self, name: str, size: Size, shard: OpenShard) -> "Future[ShardPlan]":
         """Start to write a row file. Raise the error of an earlier file, if one failed."""
-        if self._missing is None and not self._started:
+        if not self._checked:
             self._store.check()
-        self._started.append(name)
+            self._checked = True
         self._free_slots.acquire()
         if self._failed is not None:
             raise self._failed
@@ -92,11 +89,5 @@ class PlanWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
-        if error is None or self._missing is not None:
-            return
-        with suppress(StorageDenied, StorageUnavailable):
-            if not self._store.exists(PLAN):  # another command may have planned meanwhile
-                for name in self._started:
-                    self._store.delete(plan_key(name))

@@ -25,10 +25,7 @@ from imagefleet.producer.bulk.row_validation import (
 )
 from imagefleet.shared.bulk.file_layout import MAX_ROWS, PLAN, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
-from imagefleet.shared.errors import (
-    InvalidRequest,
-    PlanConflict,
-)
+from imagefleet.shared.errors import InvalidRequest, PlanConflict
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -55,7 +52,7 @@ def plan_dataset(
     Raises:
         InvalidRequest: the input or a parameter of all rows is wrong, or no row can be generated.
         PlanConflict: the store holds another plan.
-        StorageDenied, StorageUnavailable: the plan cannot be written; none is left behind.
+        StorageDenied, StorageUnavailable: the plan cannot be written; no plan is left behind.
     """
     if not 1 <= spec.defaults.shard_size <= MAX_SHARD_SIZE:
         limit = f"must be between 1 and {MAX_SHARD_SIZE}"
@@ -70,6 +67,7 @@ def plan_dataset(
             if row is not None:
                 builder.add(number, row)
         plan = builder.finish(source_rows.source, _model_digest(spec, offers))
+    existing = existing or read_plan(store)  # another command may have planned meanwhile
     if existing is not None:
         _check_same_work(existing, plan, store)
         return existing, True
@@ -118,12 +116,12 @@ class _PlanBuilder:
         shard.samples += planned.images
 
     def finish(self, source: Source, model_digest: str | None) -> Plan:
-        for size, shard in self._open.items():
-            self._close(size, shard)
-        if not self._shards:
+        if not self._shards and not self._open:
             limit = f"has no row that can be generated{self._rejected.first_reason}"
             raise InvalidRequest("input", source.name, limit)
         self._planner.check_columns()
+        for size, shard in self._open.items():
+            self._close(size, shard)
         shards = tuple(shard.result() for shard in self._shards)
         self._writer.put_rejected(self._rejected)
         defaults = self._spec.defaults

@@ -28,5 +28,5 @@ def regenerate(submit: Callable[..., SubmittedJob], request: JobRequest) -> list
         ResultTimeout: the job was not done after ten minutes.
         JobFailed, JobCancelled: the job ended otherwise.
     """
-    job = submit(**request.model_dump(exclude_defaults=True, exclude={"callback_events"}))
+    job = submit(**request.model_dump(exclude_defaults=True))
     return [image.read() for image in job.result(timeout=_TIMEOUT_S).images]

@@ -55,9 +55,9 @@ class BulkRun:
         Outages of Redis after its first answer are waited for, until the deadline.
         """
         outages = OutageTolerance(deadline)
-        status = outages.read(self.status) or self.status()
+        status = outages.await_answer(self.status)
         if not status.done:
-            self.connection.warn_if_no_worker()
+            outages.read(self.connection.warn_if_no_worker)
         while not status.done:
             yield status
             if (now := time.monotonic()) >= deadline:
@@ -102,7 +102,7 @@ class BulkRun:
 
     def rejected(self) -> Iterator[dict[str, object]]:
         """Yield the rows that could not be planned: row, field, value, reason."""
-        return read_rejected(self.store)
+        return read_rejected(self.store) if self.plan.rejected else iter(())
 
     def failures(self) -> Iterator[RowFailure]:
         """Yield the planned rows of finished shards that could not be generated."""

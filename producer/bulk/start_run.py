@@ -4,8 +4,8 @@ The user's arguments go in; a `BulkRun` comes out. Arguments are checked before 
 """
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, run_id
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.storage import ObjectStore, announced_url, folder_of, open_store
+from imagefleet.shared.storage import ObjectStore, announced_url, open_store
 from imagefleet.shared.text import mask_url
 
 DEFAULT_SHARD_SIZE: Final = 1_000
@@ -74,8 +74,7 @@ def start(  # noqa: PLR0913 - every argument is an option of a dataset
         dedupe=dedupe,
     )
     url, store = _open_destination(destination)
-    with _new_folder_removed_on_error(url):
-        plan, _ = plan_dataset(rows, spec, store, connection.offers())
+    plan, _ = plan_dataset(rows, spec, store, connection.offers())
     run = _bulk_run(connection, submit, url, store, plan)
     run.resume(max_failures=max_failures, priority=priority)
     return run
@@ -132,20 +131,6 @@ def _open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
     if address is None:
         raise InvalidRequest("destination", url, "must be a store that workers can reach")
     return address, store
-
-
-@contextmanager
-def _new_folder_removed_on_error(url: str) -> Iterator[None]:
-    """If the block fails, remove the folders of the destination that it made, if they are empty."""
-    folder = folder_of(url)
-    new = [each for each in (folder, *folder.parents) if not each.exists()] if folder else []
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):  # something is in it
-            for each in new:
-                each.rmdir()
-        raise
 
 
 def _row_parameters(given: dict[str, Any]) -> RowParameters:

@@ -17,7 +17,7 @@ from imagefleet.producer.commands.waiting import (
     FOLDER,
     SECONDS,
     make_folder,
-    print_images,
+    save_images,
     wait_for_jobs,
 )
 from imagefleet.producer.job import Job
@@ -85,7 +85,8 @@ def get(client: Client, job_ids: tuple[str, ...], out: Path, as_json: bool) -> N
         try:
             if not isinstance(each, JobStatus):
                 raise each
-            print_images(each, out, as_json=as_json)
+            for path in save_images(each, out):
+                echo_fields({"id": each.id, "path": path}, as_json=as_json)
         except ImagefleetError as error:
             errors.append(error)
     _exit_with(errors)

@@ -1,6 +1,7 @@
 """Define `imagefleet submit`: read prompts, submit one job for each, and perhaps wait."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import click
 
-from imagefleet.producer.client import CHUNK, Client
+from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
@@ -21,7 +22,7 @@ from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
 def _parse_image(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
     """Return a Path for a text that begins like one, else the text: an address or a key."""
     if text is None or not text.startswith(("/", "./", "../", "~")):
-        if text and Path(text).is_file():
+        if text and "/" not in text and os.path.isfile(text):
             raise click.BadParameter(f"is a file here; write ./{text} to upload it")
         return text
     try:
@@ -166,11 +167,9 @@ def _submit(
     client: Client, texts: Sequence[str], job_id: str | None, given: Mapping[str, Any]
 ) -> Iterator[Job]:
     """Submit chunk by chunk, so that ids are printed before a later chunk is refused."""
-    if len(texts) == 1:
-        yield client.submit(texts[0], id=job_id, **given)
-        return
-    for start in range(0, len(texts), CHUNK):
-        yield from client.submit_many(texts[start : start + CHUNK], **given)
+    entries = [{"prompt": text, "id": job_id} for text in texts]
+    for jobs in client.submit_chunks(entries, given, several=len(texts) > 1):
+        yield from jobs
 
 
 def _collect(submitted: Iterator[Job], *, as_json: bool) -> list[Job]:

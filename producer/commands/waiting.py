@@ -43,31 +43,28 @@ def wait_for_jobs(
             if as_json:
                 echo_json(status.model_dump_json())
             # Redis tells in which store the images lie.
-            for place in outages.await_answer(partial(_save_images, status, out)):
+            for place in outages.await_answer(partial(save_images, status, out)):
                 if not as_json:
-                    echo_fields({"id": job.id, "path": place}, as_json=False)
+                    echo(f"{job.id}  {place}")
         except ImagefleetError as error:
             echo(f"{job.id}  {error}", err=True)
             exit_code = 1
     return exit_code
 
 
-def print_images(status: JobStatus, out: Path | None, *, as_json: bool = False) -> None:
-    """Print the addresses of a job's images, or save them in `out` and print their paths.
+def save_images(status: JobStatus, out: Path | None) -> list[str]:
+    """Save the images of a job in `out`, and return their paths; without `out` their addresses.
 
     Raises:
         ImagefleetError: the job has no result, or an image cannot be read or saved.
     """
-    for place in _save_images(status, out):
-        echo_fields({"id": status.id, "path": place}, as_json=as_json)
-
-
-def _save_images(status: JobStatus, out: Path | None) -> list[str]:
-    images = result_or_raise(status).images
+    result = result_or_raise(status)
     if out is None:
-        return [image.url for image in images]
+        return [image.url for image in result.images]
     try:
-        return [str(image.save(out)) for image in images]
+        return [str(path) for path in result.save(out)]
+    except ImagefleetError:
+        raise  # that the store or Redis does not answer is an OSError too
     except OSError as error:
         raise StorageDenied(f"cannot save in {out}: {error.strerror}") from None
 

@@ -35,6 +35,8 @@ MAX_STEPS: Final = 1_000
 MAX_GUIDANCE: Final = 50.0
 MAX_IMAGES: Final = 64
 MAX_METADATA_BYTES: Final = 4_096
+MAX_INPUT_BYTES: Final = 20_000_000
+"""Bytes of the file of an `image` or `mask_image`."""
 MAX_METADATA_DEPTH: Final = 32
 """Lists and mappings inside each other. Parsers of JSON stop at 200 levels, some earlier."""
 DEFAULT_STRENGTH: Final = 0.8

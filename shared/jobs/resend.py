@@ -42,7 +42,7 @@ class Resender:
         requests = []
         for job_id, stored in jobs:
             with suppress(ValueError, InvalidRequest):  # a newer release has to resend its own
-                requests.append((job_id, JobRequest.parse(json.loads(stored))))
+                requests.append((job_id, _whole_request(stored)))
         self.resend(requests, after_s=RESEND_AFTER_S, by_compile_key=by_compile_key)
 
     def resend_stored(self, job_ids: Sequence[str], *, by_compile_key: bool) -> list[bool]:
@@ -102,7 +102,19 @@ def _stored_request(job_id: str, answer: Any) -> JobRequest:
         raise unknown_job_error(job_id)
     if isinstance(status, UnreadableRecord):
         raise status
-    return JobRequest.parse(json.loads(answer["request"]))
+    return _whole_request(answer["request"])
+
+
+def _whole_request(stored: str) -> JobRequest:
+    """Return a stored request.
+
+    Raises:
+        InvalidRequest: it has a field of a newer release, which must not get lost.
+    """
+    request = JobRequest.parse_stored(stored)
+    for field in json.loads(stored).keys() - JobRequest.model_fields.keys():
+        raise InvalidRequest(field, "…", "is a field of a newer release")
+    return request
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -463,6 +463,22 @@ def test_records_of_very_many_jobs_are_read_once_to_send_them_again(
         records.resend([*ids, "unknown"])
 
 
+def test_a_job_of_release_0_1_0_is_sent_again_as_it_was_accepted(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    _submit(records)
+    stored = json.loads(str(client.hget(records.key("j"), "request")))
+    client.hset(records.key("j"), "request", json.dumps({**stored, "negative_prompt": ""}))
+    client.delete(*client.keys(f"{namespace}.*"))
+    assert records.resend(["j"]) == [True]
+    [message] = client.lrange(list_key(f"{namespace}.default.native", 3), 0, -1)
+    body = json.loads(base64.b64decode(json.loads(message)["body"]))
+    assert unpack(body[1], "j").negative_prompt == ""
+    client.hset(records.key("j"), "request", json.dumps({**stored, "camera": "wide"}))
+    with pytest.raises(InvalidRequest, match=r"camera=.*is a field of a newer release"):
+        records.resend(["j"])
+
+
 def _reads(client: redis.Redis) -> int:
     """Return how many commands have read hashes, except the scripts that queue jobs again."""
     stats = client.info("commandstats")

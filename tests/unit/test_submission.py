@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imagefleet.producer.input_images import MAX_INPUT_BYTES, InputImageUploader
+from imagefleet.producer.input_images import InputImageUploader
 from imagefleet.producer.submission import EntryParser
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 
 STORE = MemoryStore()

@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal
@@ -443,9 +444,24 @@ def test_a_table_without_the_column_of_prompts_is_refused_with_its_columns(tmp_p
 
 
 @pytest.mark.parametrize("good", [0, 50])
-def test_a_refused_plan_leaves_no_files(good: int) -> None:
+def test_a_refused_command_leaves_no_plan_and_before_a_full_shard_no_files(good: int) -> None:
     store = MemoryStore()
     rows = [*({"prompt": "a"} for _ in range(good)), {"prompt": "a", "negativ_prompt": "b"}]
     with pytest.raises(InvalidRequest, match="looks like"):
         _plan(rows, store)
-    assert list(store.list()) == []
+    assert read_plan(store) is None
+    assert bool(list(store.list())) is (good > 3)
+
+
+def test_a_plan_that_another_command_wrote_meanwhile_is_kept() -> None:
+    store = MemoryStore()
+
+    def rows() -> Iterator[str]:
+        yield "a"
+        planned.append(_plan(["a", "of another command"], store))
+        yield "b"
+
+    planned: list[Plan] = []
+    with pytest.raises(PlanConflict):
+        _plan(rows(), store)
+    assert [read_plan(store)] == planned
