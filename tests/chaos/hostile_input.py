@@ -6,10 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
-import redis
-
-from imagefleet.shared.jobs.redis_keys import delayed_key
-from tests.chaos.hostile_cases import HOSTILE_ID, HostileCase
+from tests.chaos.hostile_cases import HostileCase
 from tests.chaos.processes import ProducerProcess
 from tests.fuzz.answers import parameters_for
 from tests.fuzz.cases import AnswerCase, Case, Part, RequestCase, dump_cases
@@ -66,13 +63,6 @@ class HostileInput:
         self._servers.set_answers(
             replace(each, parts=[_ACCEPTED], hang_s=0, reset=False) for each in receivers
         )
-
-    def make_delayed_due(self, client: redis.Redis, namespace: str) -> None:
-        """Make delayed messages of the cases due now: some wait for minutes for a newer worker."""
-        delayed = client.zrange(delayed_key(namespace), 0, -1)
-        ours = {str(entry): 0.0 for entry in delayed if HOSTILE_ID.search(str(entry))}
-        if ours:
-            client.zadd(delayed_key(namespace), ours, xx=True)
 
     def _sendable(self, number: int, hostile: HostileCase) -> Case:
         """Return what is sent for a case: for the answer of a server, a job that asks for it."""

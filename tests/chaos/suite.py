@@ -174,7 +174,6 @@ def finish_undisturbed(
     while time.monotonic() < changed_at + config.stall_timeout_s:
         fleet.refill()
         watcher.poll()
-        hostile.make_delayed_due(watcher.client, NAMESPACE)
         waiting = watcher.client.zcard(f"{NAMESPACE}:outbox")
         if left != len(watcher.open) + waiting:
             left, changed_at = len(watcher.open) + waiting, time.monotonic()
