@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from itertools import cycle
 from typing import Any, Final
 
@@ -71,8 +72,8 @@ _Draw = Callable[[str, random.Random], HostileCase]
 
 
 def draw_hostile(seed: int, number: int, planned: Sequence[PlannedJob]) -> list[HostileCase]:
-    """Return `number` hostile cases in the order in which they are sent. Every kind comes once
-    before one comes again."""
+    """Return `number` hostile cases in the order in which they are sent. Every kind comes before
+    the list of kinds starts again."""
     rng = random.Random(seed)
     draws = [*_message_draws(), *_request_draws(planned), *_answer_draws(seed)]
     rng.shuffle(draws)
@@ -123,11 +124,12 @@ def _request_draws(planned: Sequence[PlannedJob]) -> Iterator[_Draw]:
     def id_in_use(case_id: str, rng: random.Random) -> HostileCase:
         return _refused_at_once("id in use", rng.choice(early).id, {"prompt": "another job"})
 
-    def odd_parameters(case_id: str, rng: random.Random) -> HostileCase:
-        return _refused_at_once("odd parameters", case_id, rng.choice(_REFUSED_PARAMETERS))
-
     yield from [id_in_use] * _IDS_IN_USE
-    yield from [odd_parameters] * len(_REFUSED_PARAMETERS)
+    yield from (partial(_odd_parameters, each) for each in _REFUSED_PARAMETERS)
+
+
+def _odd_parameters(parameters: Mapping[str, Any], case_id: str, rng: random.Random) -> HostileCase:
+    return _refused_at_once("odd parameters", case_id, parameters)
 
 
 def _refused_at_once(name: str, job_id: str, parameters: Mapping[str, Any]) -> HostileCase:
