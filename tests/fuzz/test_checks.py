@@ -23,6 +23,7 @@ def test_lost_stuck_and_unreadable_things_and_a_dead_worker_are_problems(tmp_pat
         assert lost.suspects == ["m1"]
         [raw] = check_what_producers_read(fleet, ledger, [], "plain\na line\x1b[31m")
         assert "control characters in the log" in raw.sentence
+        assert Settling(fleet, ledger, stall_s=60).wait([]) == []  # nothing is claimed any more
         fleet.worker.freeze()
         fleet.push(case.queue, case.message)
         [stuck] = Settling(fleet, ledger, stall_s=0.5).wait(["j1"])

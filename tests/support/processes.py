@@ -41,7 +41,9 @@ class Worker:
         self.process.wait()
 
     def freeze(self) -> None:
+        """Stop the process with SIGSTOP, and return once it does not run any more."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
