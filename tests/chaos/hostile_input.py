@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
@@ -28,6 +29,7 @@ class HostileInput:
         seconds: float,
     ) -> None:
         self.cases = cases
+        self._stack = ExitStack()
         self._servers = HostileServers()
         self._answers = [each.case for each in cases if isinstance(each.case, AnswerCase)]
         self._servers.set_answers(self._answers)
@@ -41,13 +43,12 @@ class HostileInput:
         )
 
     def __enter__(self) -> Self:
-        self._servers.__enter__()
-        self._process.__enter__()
+        self._stack.enter_context(self._servers)
+        self._stack.enter_context(self._process)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.__exit__(None, None, None)
-        self._servers.__exit__(None, None, None)
+        self._stack.close()
 
     def done(self) -> bool:
         """Whether all cases were sent. Raise AssertionError if the process failed."""

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
@@ -55,6 +56,7 @@ class Producers:
         folder: Path,
         module: str = "tests.chaos.producer_process",
     ) -> None:
+        self._stack = ExitStack()
         path = folder / "planned.jsonl"
         write(planned, path)
         self._processes = [
@@ -65,11 +67,12 @@ class Producers:
         ]
 
     def __enter__(self) -> Self:
+        for process in self._processes:
+            self._stack.enter_context(process)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.__exit__(None, None, None)
+        self._stack.close()
 
     def done(self) -> bool:
         """Whether all have ended. Raise AssertionError if one failed."""

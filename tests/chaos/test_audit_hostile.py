@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -126,15 +127,9 @@ StartFleet = Callable[[Callable[[], None]], Fleet]
 
 @pytest.fixture
 def start_fleet(tmp_path: Path) -> Iterator[StartFleet]:
-    fleets: list[Fleet] = []
-
-    def start(main: Callable[[], None]) -> Fleet:
-        fleets.append(Fleet(tmp_path / "workers", {}, size=1, main=main, imports=()))
-        return fleets[-1].__enter__()
-
-    yield start
-    for fleet in fleets:
-        fleet.__exit__(None, None, None)
+    folder = tmp_path / "workers"
+    with ExitStack() as stack:
+        yield lambda main: stack.enter_context(Fleet(folder, {}, size=1, main=main, imports=()))
 
 
 def _problems_after_an_end(fleet: Fleet) -> list[str]:

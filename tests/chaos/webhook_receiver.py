@@ -3,6 +3,7 @@
 import random
 import time
 from collections import Counter
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from typing import Final, Self
 
@@ -40,6 +41,7 @@ class FlakyReceiver:
         self._rng = random.Random(seed)
         self._began = time.monotonic()
         self._receiver = Receiver([self.secret], self._respond)
+        self._stack = ExitStack()
 
     @property
     def url(self) -> str:
@@ -51,11 +53,11 @@ class FlakyReceiver:
         return Counter(self._receiver.deliveries[n].headers[ID_HEADER] for n in self._accepted)
 
     def __enter__(self) -> Self:
-        self._receiver.__enter__()
+        self._stack.enter_context(self._receiver)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._receiver.__exit__(None, None, None)
+        self._stack.close()
 
     def _respond(self, handler: BaseHTTPRequestHandler, number: int) -> None:
         delivery = self._receiver.deliveries[number - 1]

@@ -21,12 +21,6 @@ HOSTILE_ID: Final = "hostile"
 """Id of the job in a message, until `encode` replaces it."""
 
 REQUEST: Final[Mapping[str, Any]] = {"prompt": "a", "seed": 1}
-_SIGNATURE: Final[Mapping[str, Any]] = {
-    "task": TASK_NAME,
-    "args": [],
-    "kwargs": {},
-    "options": {},
-}
 
 
 def encode(message: Envelope, job_id: str) -> str:
@@ -82,7 +76,7 @@ def _bomb() -> Envelope:
 
 
 def _signature(**changes: object) -> dict[str, Any]:
-    return {**_SIGNATURE, **changes}
+    return {"task": TASK_NAME, "args": [], "kwargs": {}, "options": {}, **changes}
 
 
 NEWER: Final[Table] = {
@@ -116,7 +110,7 @@ REFUSED: Final[Table] = {
     "chain of text": lambda: with_workflow(chain="x"),
     "chain of numbers": lambda: with_workflow(chain=[5]),
     "chain without task": lambda: with_workflow(chain=[{"args": []}]),
-    "chain with odd options": lambda: with_workflow(chain=[{**_SIGNATURE, "options": "x"}]),
+    "chain with odd options": lambda: with_workflow(chain=[_signature(options="x")]),
     "chord": lambda: with_workflow(chord=[1]),
     "callbacks": lambda: with_workflow(callbacks=7),
     "errbacks": lambda: with_workflow(errbacks=[[[]]]),
