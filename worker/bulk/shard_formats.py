@@ -67,12 +67,11 @@ def _put_tar(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObje
 
 
 def _put_files(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
-    for sample in spool:
-        for file_name, data in sample_files(sample):
-            content_type = _CONTENT_TYPES[file_name.rpartition(".")[2]]
-            yield store.put(file_key(name, file_name), data, content_type)
     with tempfile.TemporaryFile() as file:
         for sample in spool:
+            for file_name, data in sample_files(sample):
+                content_type = _CONTENT_TYPES[file_name.rpartition(".")[2]]
+                yield store.put(file_key(name, file_name), data, content_type)
             # `datasets` finds the image of a line by `file_name`.
             columns = {"file_name": _image_name(sample), **_columns(sample, name)}
             file.write(canonical_json(columns) + b"\n")
