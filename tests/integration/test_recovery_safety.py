@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import redis
 
 from imagefleet.shared.errors import MessageRejected
@@ -69,7 +70,10 @@ def test_many_ended_messages_of_a_list_are_dropped_and_the_others_keep_their_ord
 
 
 def test_an_acknowledgement_during_a_drain_counts_no_delivery(
-    make_claims: MakeClaims, client: redis.Redis, namespace: str
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A pool thread may end between the requeue of its record and that of its message."""
     records = JobRecords(client, namespace, 3600)
@@ -80,6 +84,7 @@ def test_an_acknowledgement_during_a_drain_counts_no_delivery(
     claims.announce_requeue([claimed.tag])
     records.requeue(("j", claimed.attempt))
     claims.ack(claimed.tag, records.key("j"))
+    assert "requeued, uncounted" in caplog.text
     assert client.llen(queue) == 1
     assert client.hgetall(f"{namespace}:deliveries") == {}
     assert claims.requeue(claimed.tag) == 0

@@ -153,20 +153,22 @@ class Claims(Lease):
 
         Args:
             record: key of the job's record. If the record is queued, or running by the attempt of
-                this claim, the message is requeued instead, and a delivery is counted: this server
-                was a replica when the job ended, and the end did not reach it; or the message
-                breaks the task before it ends its record.
+                this claim, the message is requeued instead: this server was a replica when the job
+                ended, and the end did not reach it; or the message breaks the task before it ends
+                its record. A delivery is counted, unless `announce_requeue` named the tag.
             shard: field of `record` that holds a shard's state.
         """
         keys = [self.key, self._deliveries, *filter(None, [record])]
+        counted = tag not in self._requeuing
+        args = [tag, 0, int(counted), self.attempt(tag), shard]
         try:
-            counted = int(tag not in self._requeuing)
-            outcome = self._release(keys=keys, args=[tag, 0, counted, self.attempt(tag), shard])
+            outcome = self._release(keys=keys, args=args)
         finally:
             self._forget([tag])
         if outcome == _REQUEUED:
+            why, how = ("failover?", "counted") if counted else ("it was requeued", "uncounted")
             log.warning(
-                "%s %s: the record has not ended (failover?); requeued, counted", record, shard
+                "%s %s: the record has not ended (%s); requeued, %s", record, shard, why, how
             )
         return bool(outcome)
 
