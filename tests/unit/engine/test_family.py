@@ -12,7 +12,11 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.build_engine import load_networks
-from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.checkpoint_files import (
+    CheckpointFiles,
+    network_folders,
+    read_json,
+)
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
@@ -74,6 +78,17 @@ def test_the_weights_of_the_second_text_encoder_may_have_a_prefix(xl: Path, pref
         Placement.of(1),
         np.dtype(np.float32),
     )
+
+
+@pytest.mark.parametrize("entry", [5, {"a": 1}, "UNet2DConditionModel", ["diffusers"]])
+def test_the_error_names_a_part_whose_entry_is_no_library_and_class(
+    xl: Path, entry: object
+) -> None:
+    index = xl / "model_index.json"
+    index.write_text(json.dumps(read_json(index) | {"unet": entry}))
+    assert "unet" in network_folders(read_json(index))
+    with pytest.raises(CheckpointError, match=r"unet is .*; this engine runs UNet2DConditionModel"):
+        Configs.read(CheckpointFiles(xl))
 
 
 def test_sdxl_has_no_safety_checker_as_in_diffusers(xl: Path) -> None:

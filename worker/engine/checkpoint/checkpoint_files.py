@@ -130,8 +130,17 @@ def has_weights(folder: Path, variant: str) -> bool:
 
 
 def network_folders(index: Mapping[str, Any]) -> list[str]:
-    """Return the folders of networks that model_index.json lists. Absent parts are null in it."""
-    return [name for name in NETWORKS if (index.get(name) or [None])[0]]
+    """Return the folders of networks that model_index.json lists."""
+    return [name for name in NETWORKS if has_part(index, name)]
+
+
+def has_part(index: Mapping[str, Any], part: str) -> bool:
+    """Return whether model_index.json lists this part, even if its entry is malformed.
+
+    The entry is a library and a class. Both are null if the checkpoint does not have the part.
+    """
+    entry = index.get(part)
+    return bool(entry[0] if isinstance(entry, list) and entry else entry)
 
 
 def weight_names(network: str, variant: str) -> tuple[str, str]:

@@ -6,10 +6,11 @@ as the one that the part's own config names, so the classes are checked here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX
+from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, has_part
 
 CLIP_TEXT: Final = "CLIPTextModel"
 CLIP_TEXT_PROJECTED: Final = "CLIPTextModelWithProjection"
@@ -87,15 +88,15 @@ class PipelineIndex:
             raise CheckpointError(
                 f"{INDEX}: _class_name is {name!r}; this engine runs {' and '.join(FAMILIES)}"
             )
-        parts = _Parts(index, name)
+        require = partial(_require, index)
         for folder in family.tokenizers:
-            parts.require(folder, "transformers", _TOKENIZERS)
-        parts.require("unet", "diffusers", ("UNet2DConditionModel",))
-        parts.require("vae", "diffusers", ("AutoencoderKL",))
-        has_safety_checker = family.may_have_safety_checker and parts.has("safety_checker")
+            require(folder, "transformers", _TOKENIZERS)
+        require("unet", "diffusers", ("UNet2DConditionModel",))
+        require("vae", "diffusers", ("AutoencoderKL",))
+        has_safety_checker = family.may_have_safety_checker and has_part(index, "safety_checker")
         if has_safety_checker:
-            parts.require("safety_checker", "stable_diffusion", ("StableDiffusionSafetyChecker",))
-            parts.require("feature_extractor", "transformers", _IMAGE_PROCESSORS)
+            require("safety_checker", "stable_diffusion", ("StableDiffusionSafetyChecker",))
+            require("feature_extractor", "transformers", _IMAGE_PROCESSORS)
         if index.get("add_watermarker"):
             raise CheckpointError(
                 f"{INDEX}: add_watermarker is {index['add_watermarker']!r}, but this engine adds "
@@ -104,41 +105,34 @@ class PipelineIndex:
         return cls(
             family=family,
             text_encoder_classes=tuple(
-                parts.require(folder, "transformers", family.text_encoder_classes)
+                require(folder, "transformers", family.text_encoder_classes)
                 for folder in family.text_encoders
             ),
-            scheduler_class=parts.require("scheduler", "diffusers"),
+            scheduler_class=require("scheduler", "diffusers"),
             has_safety_checker=has_safety_checker,
             force_zeros_for_empty_prompt=_flag(index, family.zeros_by_default),
         )
 
 
-class _Parts:
-    """The entries of model_index.json: a library and a class for each part."""
-
-    def __init__(self, index: Mapping[str, Any], pipeline: str) -> None:
-        self._index = index
-        self._pipeline = pipeline
-
-    def has(self, part: str) -> bool:
-        """Return whether the checkpoint has this part. Absent parts are null."""
-        return bool((self._index.get(part) or [None])[0])
-
-    def require(self, part: str, library: str, classes: tuple[str, ...] = ()) -> str:
-        """Return the class of a part that must be there, and be one of `classes` if any."""
-        if not self.has(part):
-            raise CheckpointError(
-                f"{INDEX}: {part} is missing, which a {self._pipeline} needs; "
-                "save the whole pipeline with diffusers"
-            )
-        entry = self._index[part]
-        if entry[0] != library or len(entry) != 2 or (classes and entry[1] not in classes):
-            supported = " or ".join(classes) or "a scheduler"
-            raise CheckpointError(
-                f"{INDEX}: {part} is {entry!r}; "
-                f"this engine runs {supported} of the library {library!r} in a {self._pipeline}"
-            )
-        return str(entry[1])
+def _require(
+    index: Mapping[str, Any], part: str, library: str, classes: tuple[str, ...] = ()
+) -> str:
+    """Return the class of a part that must be there, and be one of `classes` if any."""
+    pipeline = index["_class_name"]
+    if not has_part(index, part):
+        raise CheckpointError(
+            f"{INDEX}: {part} is missing, which a {pipeline} needs; "
+            "save the whole pipeline with diffusers"
+        )
+    entry = index[part]
+    is_pair = isinstance(entry, list) and len(entry) == 2
+    if not is_pair or entry[0] != library or (classes and entry[1] not in classes):
+        supported = " or ".join(classes) or "a scheduler"
+        raise CheckpointError(
+            f"{INDEX}: {part} is {entry!r}; "
+            f"this engine runs {supported} of the library {library!r} in a {pipeline}"
+        )
+    return str(entry[1])
 
 
 def _flag(index: Mapping[str, Any], default: bool) -> bool:
