@@ -6,32 +6,33 @@
     job = client.submit("a small red circle on the left on a blue background", seed=7)
     print(job.result(timeout=60).images[0].url)
 
-Waiting polls the job records. It opens no channel per job, so waiting for ten thousand jobs costs
-one round trip per poll. This module does not know workers, Celery or JAX.
+`producer.job_access` has the methods for jobs that are submitted already. This module does not know
+workers, Celery or JAX.
 """
 
 import logging
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, overload
 
 from imagefleet.producer.connection import Connection
 from imagefleet.producer.input_images import InputImageUploader
-from imagefleet.producer.job import Job, Polling, result_or_error
+from imagefleet.producer.job import Job, result_or_error
+from imagefleet.producer.job_access import JobAccess
 from imagefleet.producer.misspelled_variables import misspelled_variable_warnings
 from imagefleet.producer.outages import OutageTolerance
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.producer.submission import EntryParser
-from imagefleet.shared.errors import ImagefleetError, InvalidRequest, UnknownJob, UnreadableRecord
-from imagefleet.shared.jobs.model import TERMINAL, JobResult, State, check_job_id
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest
+from imagefleet.shared.jobs.model import JobResult
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.jobs.status import JobStatus, unknown_job_error
 from imagefleet.shared.settings import Settings
 
 if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this import
     from pathlib import Path
+
+    from redis import Redis
 
     from imagefleet.producer.bulk.readers import Rows
     from imagefleet.producer.bulk.run import BulkRun
@@ -45,7 +46,7 @@ CHUNK: Final = 500
 """Jobs per round trip: 28,000 jobs/s, against 1,600 jobs/s one by one."""
 
 
-class Client:
+class Client(JobAccess):
     """The client submits jobs to the fleet and waits for them. Threads may share it."""
 
     def __init__(
@@ -56,12 +57,14 @@ class Client:
         tenant: str | None = None,
         storage_url: str | None = None,
         settings: Settings | None = None,
+        redis: "Redis | None" = None,
     ) -> None:
         """Take settings from the arguments, else from `IMAGEFLEET_…`. Connect at the first call.
 
         Args:
             tenant: the tenant of submitted jobs that do not name one.
             storage_url: the fleet's store as this host reaches it. Default: as the workers do.
+            redis: a client with `decode_responses=True`, used in the place of `redis_url`.
 
         Raises:
             ConfigurationError: a setting is wrong.
@@ -72,8 +75,7 @@ class Client:
         for warning in misspelled_variable_warnings(os.environ):
             log.warning("%s", warning)
         self._defaults = {"tenant": tenant}
-        self.connection: Final = Connection(self.settings)
-        self._records = self.connection.records
+        super().__init__(Connection(self.settings, redis))
         self.tenants: Final[Tenants] = self.connection.tenants
         self.dead_letters: Final[DeadLetters] = self.connection.dead_letters
         """Messages that the fleet gave up."""
@@ -132,48 +134,8 @@ class Client:
             offers = self.connection.offers()
             requests = parser.parse(chunk, offers)
             with self.connection.translate_errors():
-                self._records.submit(requests, by_compile_key=bool(offers))
+                self.connection.records.submit(requests, by_compile_key=bool(offers))
             yield [Job(id=job_id, client=self) for job_id, _ in requests]
-
-    def get(self, job_id: str) -> Job:
-        """Return the handle of any producer's job. Raises UnknownJob, UnreadableRecord."""
-        (job := Job(id=check_job_id(job_id), client=self)).status()
-        return job
-
-    def statuses(self, job_ids: Iterable[str]) -> list[JobStatus]:
-        """Return the records of many jobs in one round trip, without those that do not exist.
-
-        A record that cannot be read is left out too, and logged; see `lookup`.
-        """
-        answers = self.lookup(job_ids)
-        for answer in answers:
-            if isinstance(answer, UnreadableRecord):
-                log.warning("%s", answer)
-        return [answer for answer in answers if isinstance(answer, JobStatus)]
-
-    def lookup(self, job_ids: Iterable[str]) -> "list[JobStatus | UnknownJob | UnreadableRecord]":
-        """Return for each job its record, or the error that says why there is none.
-
-        One round trip. The error of one job does not affect the others.
-        """
-        ids = list(job_ids)
-        answers = self.connection.read_statuses(ids)
-        return [
-            unknown_job_error(job_id) if answer is None else answer
-            for job_id, answer in zip(ids, answers, strict=True)
-        ]
-
-    def as_completed(self, jobs: Iterable[Job], *, timeout: float | None = None) -> Iterator[Job]:
-        """Yield each job as it ends, in whichever state.
-
-        Log a warning if no worker is alive. Outages of Redis after its first answer are waited for.
-
-        Raises:
-            ResultTimeout: `timeout` seconds have passed, and not all jobs have ended.
-            BrokerUnavailable: Redis does not answer the first time, or not at the timeout.
-        """
-        waiting = {job.id: job for job in jobs}
-        yield from self.await_jobs(waiting, Polling(waiting, timeout))
 
     @overload
     def map(
@@ -212,24 +174,6 @@ class Client:
         outages = OutageTolerance()
         wait = result_or_error if return_exceptions else Job.await_result
         yield from (wait(job, timeout, outages) for job in self.submit_many(prompts, **parameters))
-
-    def cancel(self, job_id: str) -> State:
-        """Cancel a job, a running one between two steps, and return its state now.
-
-        Raises UnknownJob, UnreadableRecord.
-        """
-        return self.connection.cancel(job_id)
-
-    def resend(self, job_id: str) -> bool:
-        """Queue the message of a queued job again if it has none, as after `celery purge`.
-
-        Return whether it was. `submit` with the same id and parameters does so after a minute.
-        Raises UnknownJob, UnreadableRecord.
-        """
-        with self.connection.translate_errors():
-            by_compile_key = bool(self.connection.offers())
-            [resent] = self._records.resend([check_job_id(job_id)], by_compile_key=by_compile_key)
-        return resent
 
     def bulk(self, rows: "Rows", destination: "str | Path", **options: Any) -> "BulkRun":
         """Generate a dataset in `destination`, with the images of every row.
@@ -272,28 +216,3 @@ class Client:
     def close(self) -> None:
         """Close the connections to Redis."""
         self.connection.close()
-
-    def await_jobs(self, waiting: dict[str, Job], polls: Polling) -> Iterator[Job]:
-        """Yield the jobs of `waiting` (by id) as they end, as `as_completed` does."""
-        outages = polls.outages
-        for interval in polls.intervals():
-            if ended := outages.read(lambda: self.pop_ended(waiting, warn=not outages.answered)):
-                yield from ended
-            if waiting:
-                time.sleep(interval)
-
-    def pop_ended(self, waiting: dict[str, Job], *, warn: bool = False) -> list[Job]:
-        """Remove from `waiting` (by id) the jobs that have ended, and return them. One round trip.
-
-        A job without a record, or with an unreadable one, counts as ended: its status says why.
-
-        Args:
-            warn: whether to log a warning if jobs are left and no worker is alive.
-        """
-        ids = list(waiting)
-        with self.connection.translate_errors():
-            states = self._records.states(ids)
-        ended = [id for id, state in zip(ids, states, strict=True) if state in (None, *TERMINAL)]
-        if warn and len(ended) < len(ids):
-            self.connection.warn_if_no_worker()
-        return [waiting.pop(job_id) for job_id in ended]

@@ -6,7 +6,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import ConfigurationError, UnreadableRecord
@@ -24,18 +24,21 @@ from imagefleet.shared.settings import Settings
 from imagefleet.shared.storage import ObjectStore, folder_of, open_store
 from imagefleet.shared.webhooks.outbox import Outbox
 
+if TYPE_CHECKING:
+    from redis import Redis
+
 log = logging.getLogger(__name__)
 
 
 class Connection:
     """The connection reaches Redis at its first command. Threads may share it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, redis: "Redis | None" = None) -> None:
         self.settings: Final = settings
         self._storage_url = settings.storage_url
         self._stores: dict[str, ObjectStore] = {}
         self._url = settings.redis_url.get_secret_value()
-        self._redis = connect(self._url)
+        self._redis = connect(self._url) if redis is None else redis
         namespace, retention_s = settings.namespace, settings.retention_s
         self.records: Final = JobRecords(self._redis, namespace, retention_s)
         self.tenants: Final = Tenants(self._redis, namespace)

@@ -1,4 +1,4 @@
-"""Write Celery messages without Celery. Only this module of `shared` knows their format.
+"""Write and read Celery messages without Celery. Only this module of `shared` knows their format.
 
 Producers write Celery's message protocol 2 inside kombu's Redis envelope. One server-side script
 can then store the job record and the message together, and a process that only submits need not
@@ -65,6 +65,19 @@ def task_message(
         },
         separators=(",", ":"),
     )
+
+
+def task_arguments(message: str) -> Any:
+    """Return the keyword arguments in a Redis list element.
+
+    Raises:
+        Exception: it is none of a Celery task. The type depends on what is wrong.
+    """
+    envelope = json.loads(message)
+    body = envelope["body"]
+    if envelope["properties"].get("body_encoding") == "base64":
+        body = base64.b64decode(body)
+    return json.loads(body)[1]
 
 
 def _denoised_steps(request: JobRequest) -> int | None:

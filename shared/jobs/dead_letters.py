@@ -9,7 +9,6 @@ failed after all retries. A message whose job was refused at admission does not:
 again.
 """
 
-import base64
 import hashlib
 import json
 import logging
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pydantic import ValidationError
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
+from imagefleet.shared.jobs.celery_message import task_arguments
 from imagefleet.shared.jobs.model import JOB_ID, MAX_ERROR_CHARACTERS, Model, State
 from imagefleet.shared.jobs.redis_keys import (
     dead_letter_contents_key,
@@ -76,11 +76,7 @@ class DeadLetter(Model):
         """The keyword arguments of the Celery task (for a job its packed request); None if they
         cannot be read."""
         with suppress(Exception):  # a dead letter may hold anything
-            envelope = json.loads(self.message)
-            body = envelope["body"]
-            if envelope["properties"].get("body_encoding") == "base64":
-                body = base64.b64decode(body)
-            return json.loads(body)[1]
+            return task_arguments(self.message)
         return None
 
 

@@ -59,12 +59,13 @@ class ProgressReporter:
                 latest, self._latest = self._latest, None
             if latest is not None:
                 try:
-                    self._record_batch(*latest)
+                    self.record(*latest)
                 except Exception:  # jobs succeed without their progress
                     log.exception("progress was not recorded")
                 time.sleep(_MIN_INTERVAL_S)
 
-    def _record_batch(self, batch: Sequence[Slot], step: int) -> None:
+    def record(self, batch: Sequence[Slot], step: int) -> None:
+        """Write that `batch` has done `step` steps, without the thread. Abandon cancelled jobs."""
         for attempt in attempts_in(batch):
             if not attempt.ended:
                 denoising = sum(slot.work is attempt for slot in batch)

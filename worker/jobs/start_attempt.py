@@ -1,17 +1,15 @@
-"""Start the jobs of requests that Celery received: an attempt comes out, or why there is none.
+"""Start the jobs of requests that a worker received: an attempt comes out, or why there is none.
 
 Acquire the job record (compare-and-set) before deciding the outcome. So a refusal ends only a job
-that no other attempt holds, and never one that has ended. The starter knows no batches, no devices
-and no pool.
+that no other attempt holds, and never one that has ended. The starter knows no batches, no devices,
+no pool and no Celery.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
-
-from celery.worker.request import Request
+from typing import Any, Final, Protocol
 
 from imagefleet.shared.errors import ImagefleetError, MessageRejected, TooManyDeliveries
 from imagefleet.shared.jobs.admission import admit
@@ -29,6 +27,31 @@ from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
+
+
+class ReceivedMessage(Protocol):
+    """The parts of a `ClaimedMessage` that the starter reads."""
+
+    @property
+    def claimed(self) -> Claimed: ...
+
+    @property
+    def recorded(self) -> bool: ...
+
+    @property
+    def task_arguments(self) -> Any: ...
+
+
+class ReceivedRequest(Protocol):
+    """The parts of Celery's `Request` that the starter reads."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def message(self) -> ReceivedMessage: ...
+
+    def revoked(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +89,7 @@ class JobStarter:
         self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
         self._max_deliveries = max_deliveries
 
-    def start(self, requests: Sequence[Request]) -> list[Attempt | ImagefleetError | None]:
+    def start(self, requests: Sequence[ReceivedRequest]) -> list[Attempt | ImagefleetError | None]:
         """Start the job of each request. Return its attempt, the reason why it was refused, or None
         if there is nothing to do for it.
 
@@ -90,9 +113,9 @@ class JobStarter:
                 return [error]
         return [each for plan in plans for each in self._start_records([plan])]
 
-    def _plan_start(self, request: Request) -> _PlannedStart | None:
+    def _plan_start(self, request: ReceivedRequest) -> _PlannedStart | None:
         """Return None if the request was revoked or cannot be read."""
-        claimed: Claimed = request.message.claimed
+        claimed = request.message.claimed
         plan = partial(
             _PlannedStart,
             job_id=request.id,
