@@ -365,7 +365,7 @@ REFUSED = [
     (_task_arguments({"prompt": "a", "model": "unknown"}), "invalid_request"),
     (_task_arguments({"prompt": "a", "scheduler": "unknown"}), "invalid_request"),
     (_task_arguments({"prompt": "a", "num_inference_steps": 1000}), "invalid_request"),
-    ({}, "message_rejected"),
+    ({}, "invalid_request"),
     ([], "message_rejected"),
     (None, "message_rejected"),
 ]
