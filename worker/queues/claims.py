@@ -160,9 +160,10 @@ class Claims(Lease):
         """
         keys = [self.key, self._deliveries, *filter(None, [record])]
         counted = tag not in self._requeuing
-        args = [tag, 0, int(counted), self.attempt(tag), shard]
         try:
-            outcome = self._release(keys=keys, args=args)
+            outcome = self._release(
+                keys=keys, args=[tag, 0, int(counted), self.attempt(tag), shard]
+            )
         finally:
             self._forget([tag])
         if outcome == _REQUEUED:
