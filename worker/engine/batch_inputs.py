@@ -154,6 +154,6 @@ def initial_mix(spec: ImageSpec, table: Table) -> tuple[float, float]:
     mask at strength 1 does not.
     """
     init_image = spec.init_image
-    if init_image is None or (init_image.inpaint_mask is not None and init_image.strength == 1):
+    if init_image is None or (init_image.mask_levels is not None and init_image.strength == 1):
         return 0.0, table.init_noise_sigma
     return table.start

@@ -148,7 +148,6 @@ class InputImages:
         digest.update(b"" if mask_levels is None else mask_levels.tobytes())
         return InitImage(
             pixels=pixels,
-            inpaint_mask=None if mask_levels is None else mask_levels >= 128,
             mask_levels=mask_levels,
             strength=request.denoised_share,
             digest=f"sha256:{digest.hexdigest()}",

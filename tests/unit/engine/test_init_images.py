@@ -42,7 +42,10 @@ def test_images_from_init_images_equal_those_of_diffusers(
         mask = answers["repaint"] if kind == "inpaint" else None
         latent_mask = np.ones((8, 8), bool) if mask is None else mask[::4, ::4]
         init_image = InitImage(
-            pixels=answers["pixels"][0], inpaint_mask=mask, strength=float(strength), digest=""
+            pixels=answers["pixels"][0],
+            mask_levels=None if mask is None else mask.astype(np.uint8) * 255,
+            strength=float(strength),
+            digest="",
         )
         spec = ImageSpec(
             prompt="", num_inference_steps=STEPS, guidance_scale=3, init_image=init_image

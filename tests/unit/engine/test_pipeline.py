@@ -209,10 +209,10 @@ def test_previews_are_small_change_with_the_steps_and_do_not_change_the_images(
 
 def _init_image(seed: int, strength: float = 0.6, *, masked: bool = False) -> InitImage:
     pixels = np.random.default_rng(seed).integers(0, 256, (32, 32, 3), np.uint8)
-    right_half = np.zeros((32, 32), bool)
-    right_half[:, 16:] = True
+    right_half = np.zeros((32, 32), np.uint8)
+    right_half[:, 16:] = 255
     mask = right_half if masked else None
-    return InitImage(pixels=pixels, inpaint_mask=mask, strength=strength, digest=f"{seed} {masked}")
+    return InitImage(pixels=pixels, mask_levels=mask, strength=strength, digest=f"{seed} {masked}")
 
 
 def test_an_init_image_changes_the_image_of_its_own_slot_only(
