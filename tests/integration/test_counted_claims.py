@@ -116,6 +116,17 @@ def test_only_answers_that_were_lost_in_a_row_are_counted(
     assert client.hvals(deliveries) == ["1"], "an answer came in between"
 
 
+@pytest.mark.parametrize("tag", ["", "no number", "nan", "inf", "9e999", "1." + "0" * 400])
+def test_a_claim_under_a_damaged_tag_is_requeued(
+    make_claims: MakeClaims, client: redis.Redis, queue: str, tag: str
+) -> None:
+    claims = make_claims("w")
+    client.hset(claims.key, mapping={tag: f"{queue}\0a", "1.000000": f"{queue}\0b"})
+    assert claims.requeue_orphans() == 2
+    assert client.lrange(queue, 0, -1) == ["b", "a"]
+    assert not client.exists(claims.key)
+
+
 @pytest.mark.parametrize("how", ["requeue", "reclaim", "delay"])
 def test_a_key_that_became_no_list_costs_no_message(
     make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str, how: str

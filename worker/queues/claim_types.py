@@ -1,6 +1,10 @@
 """Describe what is claimed: a message that a worker holds, and the queues that it came from."""
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+_TAG: Final = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +20,14 @@ class Claimed:
     """Name of the attempt that this claim makes. No other claim of the fleet ever has it."""
     too_long: bool = False
     """Whether the message was cut, because it is longer than this worker reads."""
+
+
+def tag_number(tag: str) -> float:
+    """Return a tag as a number, which orders tags by age; 0 for one that no claim made.
+
+    Anybody may write into Redis. What precedes the point is the number of the claim.
+    """
+    return float(tag) if _TAG.fullmatch(tag) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

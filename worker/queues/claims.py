@@ -20,7 +20,7 @@ import redis
 from imagefleet.shared.jobs.redis_keys import delayed_key, postponed_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 from imagefleet.worker.queues.claim_script import ClaimScript
-from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup, tag_number
 from imagefleet.worker.queues.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Claims(Lease):
         self._abandoned: set[str] = set()
         self._answered_claim = 0
         """Number of the latest claim that was answered."""
-        self._lost_answers: set[str] = set()
+        self._lost_answers: set[int] = set()
         """Numbers of later claims that happened all the same, as their orphans show."""
         self._claim_lock = threading.Lock()
         self._max_message_bytes = max_message_bytes
@@ -257,12 +257,12 @@ class Claims(Lease):
         """
         with self._claim_lock:
             orphans = set(cast(list[str], self._no_retry_client.hkeys(self.key))) - self._held
-            claims = {tag.partition(".")[0] for tag in orphans}
-            self._lost_answers |= {each for each in claims if int(each) > self._answered_claim}
+            claims = {int(tag_number(tag)) for tag in orphans}
+            self._lost_answers |= {each for each in claims if each > self._answered_claim}
             counted = orphans if len(self._lost_answers) > 1 else orphans & self._abandoned
-        youngest_first = sorted(orphans - counted, key=float, reverse=True)
+        youngest_first = sorted(orphans - counted, key=tag_number, reverse=True)
         requeued = self._requeue(youngest_first, client=self._no_retry_client)
-        youngest_first = sorted(counted, key=float, reverse=True)
+        youngest_first = sorted(counted, key=tag_number, reverse=True)
         return requeued + self._requeue(youngest_first, counted=True, client=self._no_retry_client)
 
     def held_tags(self) -> set[str]:
