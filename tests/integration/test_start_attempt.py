@@ -1,7 +1,10 @@
 """A real worker receives messages whose jobs have ended, run elsewhere, or have no record."""
 
 import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -18,6 +21,7 @@ from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
+from tests.support.receiver import Receiver
 from tests.support.records import start_attempt
 
 RESULT = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
@@ -34,13 +38,13 @@ def queue(namespace: str) -> str:
 
 
 def _send_with_celery(
-    server: LocalRedisServer, namespace: str, prompt: str, **options: int
+    server: LocalRedisServer, namespace: str, arguments: Mapping[str, Any], **options: int
 ) -> AsyncResult:
     """Send a job with Celery alone, which creates no record."""
     with Celery(broker=celery_url(server.url), set_as_current=False) as app:
         return app.send_task(
             TASK_NAME,
-            kwargs=pack(JobRequest(prompt=prompt)),
+            kwargs=arguments,
             queue=f"{namespace}.default.native",
             **options,
         )
@@ -113,7 +117,9 @@ def test_a_delayed_message_is_not_in_flight_and_does_not_block_a_suspect(
     namespace: str,
     queue: str,
 ) -> None:
-    _send_with_celery(redis_server, namespace, "tomorrow", countdown=86_400)
+    _send_with_celery(
+        redis_server, namespace, pack(JobRequest(prompt="tomorrow")), countdown=86_400
+    )
     worker = start()
     until(lambda: client.zcard(f"{namespace}:later"))
     worker.freeze()
@@ -133,7 +139,7 @@ def test_a_celery_job_with_too_many_deliveries_gets_a_failed_record(
     namespace: str,
     queue: str,
 ) -> None:
-    sent = _send_with_celery(redis_server, namespace, "a", priority=3)
+    sent = _send_with_celery(redis_server, namespace, pack(JobRequest(prompt="a")), priority=3)
     _set_deliveries(client, namespace, str(client.lindex(queue, 0)), 4)
     start()
     until(lambda: producer.dead_letters.read())
@@ -141,3 +147,25 @@ def test_a_celery_job_with_too_many_deliveries_gets_a_failed_record(
     error = producer.get(sent.id).status().error
     assert error is not None
     assert error.code == "too_many_deliveries"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_refused_celery_job_keeps_its_valid_fields_and_sends_its_callback(
+    start: StartWorker,
+    producer: Client,
+    redis_server: LocalRedisServer,
+    namespace: str,
+    *,
+    packed: bool,
+) -> None:
+    with Receiver() as receiver:
+        start(IMAGEFLEET_CALLBACK_ALLOW="127.0.0.0/8")
+        fields = {"prompt": "a star", "tenant": "gold", "callback_url": receiver.url, "seed": -1}
+        arguments = {"version": 1, "request": fields} if packed else fields
+        sent = _send_with_celery(redis_server, namespace, arguments, priority=3)
+        [delivery] = receiver.wait_for(1)
+    assert json.loads(delivery.body)["type"] == "job.failed"
+    status = producer.get(sent.id).status()
+    assert status.error is not None
+    assert status.error.code == "invalid_request"
+    assert (status.request.prompt, status.request.tenant) == ("a star", "gold")

@@ -15,7 +15,7 @@ from imagefleet.shared.jobs.celery_message import RECORDED, TASK_NAME
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
 from imagefleet.shared.jobs.model import CallbackEvent, JobError
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.request import JobRequest, request_fields
 from imagefleet.shared.jobs.transitions import StartRequest
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.shared.text import printable
@@ -145,7 +145,7 @@ def _headers(message: str) -> dict[str, Any]:
 
 def readable_request(arguments: object) -> JobRequest:
     """Return the request in the arguments of a message, without the fields that are wrong."""
-    request: object = arguments.get("request") if isinstance(arguments, dict) else None
+    request = request_fields(arguments) if isinstance(arguments, dict) else None
     parameters: dict[str, Any] = request if isinstance(request, dict) else {}
     readable: dict[str, Any] = {"prompt": UNREADABLE_PROMPT}
     for name in JobRequest.model_fields:
