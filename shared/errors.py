@@ -146,8 +146,7 @@ class TooLittleMemory(ConfigurationError):
 
 
 class CheckpointError(ImagefleetError):
-    """The checkpoint cannot be used. The message lists every missing, unused and misshapen
-    weight."""
+    """The checkpoint cannot be used."""
 
     code = "checkpoint_error"
 

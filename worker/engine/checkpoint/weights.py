@@ -125,7 +125,7 @@ class WeightEntry:
             index: The slice, in our layout.
 
         Raises:
-            CheckpointError: The slice holds NaN or infinity.
+            NotFiniteError: The slice holds NaN or infinity.
         """
         if self.path[-1] != "kernel":
             return _read_finite(files, key, index)
@@ -184,7 +184,7 @@ class WeightMapping:
         known = {entry.key for entry in self._entries} | BUFFERS[network]
         self._unused = sorted(self._stored_keys.keys() - known)
 
-    def mismatches(self) -> "Mismatches":
+    def mismatches(self) -> Mismatches:
         """Return every key that does not match the network."""
         lines = [f"{self._network}: {key} is missing" for key in self._missing]
         lines += [f"{self._network}: {key} is not a weight of this network" for key in self._unused]
