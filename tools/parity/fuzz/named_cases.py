@@ -109,6 +109,7 @@ def _other_ids(draft: Draft) -> None:
 NAMED_CASES: dict[str, tuple[str, Change]] = {
     "1 no force_zeros": ("xl", _negatives(REMOVED, None)),
     "1 force_zeros is false": ("xl", _negatives(False, None)),
+    "1 force_zeros of no SDXL": ("older", _negatives(True, None)),
     "2 index Euler, file DDIM": (
         "older",
         _scheduler("EulerDiscreteScheduler", _class_name="DDIMScheduler"),

@@ -36,8 +36,9 @@ class Family:
     """The least `sample_size` of a UNet saved before diffusers 0.9, whose default was wrong."""
     may_have_safety_checker: bool
     """Whether the pipeline uses a safety checker that model_index.json lists."""
-    zeros_by_default: bool
-    """`force_zeros_for_empty_prompt` if model_index.json does not say."""
+    zeros_absent_negatives: bool
+    """Whether the pipeline knows `force_zeros_for_empty_prompt`, which is true by default. Other
+    pipelines of diffusers ignore it."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -49,7 +50,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         scheduler_fields={"steps_offset": 1, "clip_sample": False},
         old_sample_size=64,
         may_have_safety_checker=True,
-        zeros_by_default=False,
+        zeros_absent_negatives=False,
     ),
     "StableDiffusionXLPipeline": Family(
         text_encoders=("text_encoder", "text_encoder_2"),
@@ -59,7 +60,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         scheduler_fields={},
         old_sample_size=None,
         may_have_safety_checker=False,
-        zeros_by_default=True,
+        zeros_absent_negatives=True,
     ),
 }
 
@@ -110,7 +111,7 @@ class PipelineIndex:
             ),
             scheduler_class=require("scheduler", "diffusers"),
             has_safety_checker=has_safety_checker,
-            force_zeros_for_empty_prompt=_flag(index, family.zeros_by_default),
+            force_zeros_for_empty_prompt=family.zeros_absent_negatives and _force_zeros(index),
         )
 
 
@@ -135,9 +136,9 @@ def _require(
     return str(entry[1])
 
 
-def _flag(index: Mapping[str, Any], default: bool) -> bool:
+def _force_zeros(index: Mapping[str, Any]) -> bool:
     name = "force_zeros_for_empty_prompt"
-    value = index.get(name, default)
+    value = index.get(name, True)
     if not isinstance(value, bool):
         raise CheckpointError(f"{INDEX}: {name} is {value!r}; it must be true or false")
     return value
