@@ -4,7 +4,7 @@
     pytest examples/unit_test_with_fakeredis.py
 
 The client is the real one. fakeredis stands in for Redis, inside the process, and runs imagefleet's
-Lua scripts. Nothing generates images: jobs stay queued.
+Lua scripts. Nothing generates images: jobs stay queued. unit_test_with_fake_fleet.py has images.
 """
 
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 from tests.support.fleet import run_python, running_fleet
 from tests.support.processes import ROOT
 
-DOCUMENTS = ("README.md", "docs/client.md")
+DOCUMENTS = ("README.md", "docs/client.md", "docs/testing.md")
 """Each ```python block of these files is a complete program."""
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -85,6 +85,13 @@ def test_the_unit_test_example_passes_without_a_fleet(tmp_path: Path) -> None:
     assert "3 passed" in done.stdout
 
 
+def test_the_example_with_a_fake_fleet_passes_without_a_fleet(tmp_path: Path) -> None:
+    program = str(EXAMPLES / "unit_test_with_fake_fleet.py")
+    done = run_python(["-m", "pytest", "-q", "-p", "no:cacheprovider", program], {}, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
 def test_every_example_has_a_test() -> None:
     tests = Path(__file__).read_text()
     assert all(f'"{program.name}"' in tests for program in EXAMPLES.glob("*.py"))

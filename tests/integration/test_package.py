@@ -14,6 +14,7 @@ import pytest
 from tests.support.processes import ROOT
 
 PACKAGES = ("producer", "shared", "worker")
+TESTING = "src/imagefleet/testing"
 
 USER_CODE = """\
 from pathlib import Path
@@ -75,7 +76,8 @@ def test_the_wheel_holds_every_file_of_the_three_folders_and_nothing_else(wheel:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *PACKAGES]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     files = {name for name in listed.stdout.split() if (ROOT / name).exists()}
-    own = {"imagefleet/__init__.py", "imagefleet/py.typed"}
+    testing = {f"imagefleet/testing/{path.name}" for path in (ROOT / TESTING).glob("*.py")}
+    own = testing | {"imagefleet/__init__.py", "imagefleet/py.typed"}
     assert _names(wheel) == own | {f"imagefleet/{name}" for name in files}
 
 
