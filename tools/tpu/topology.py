@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
-GIB: Final = 2**30
+_GIB: Final = 2**30
 _ENVIRONMENT: Final = {
     "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server to wait for
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # otherwise one process of a machine at a time
@@ -42,11 +42,6 @@ class Generation:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of `get_topology_desc`."""
 
-    @property
-    def flops(self) -> float:
-        """Return the peak, in FLOP/s."""
-        return self.clock_hz * self.flops_per_cycle
-
 
 _MATRIX_UNIT: Final = 2 * 128 * 128
 """FLOPs that a matrix unit of 128 x 128 cells does in a cycle. Those of v6e have 256 x 256."""
@@ -55,38 +50,38 @@ GENERATIONS: Final[Mapping[str, Generation]] = {
     "v2": Generation(
         clock_hz=0.7e9,
         flops_per_cycle=_MATRIX_UNIT,
-        memory_bytes=int(7.48 * GIB),
+        memory_bytes=int(7.48 * _GIB),
         softmax_cycles=0.0,
     ),
     "v3": Generation(
         clock_hz=0.94e9,
         flops_per_cycle=2 * _MATRIX_UNIT,
-        memory_bytes=int(15.48 * GIB),
+        memory_bytes=int(15.48 * _GIB),
         softmax_cycles=0.0026,
     ),
     "v4": Generation(
         clock_hz=1.05e9,
         flops_per_cycle=8 * _MATRIX_UNIT,
-        memory_bytes=int(30.75 * GIB),
+        memory_bytes=int(30.75 * _GIB),
         softmax_cycles=0.002,
         options={"chip_config_name": "megacore"},  # both cores are one device, as JAX has it
     ),
     "v5e": Generation(
         clock_hz=1.5e9,
         flops_per_cycle=4 * _MATRIX_UNIT,
-        memory_bytes=int(15.75 * GIB),
+        memory_bytes=int(15.75 * _GIB),
         softmax_cycles=0.0015,
     ),
     "v5p": Generation(
         clock_hz=1.75e9,
         flops_per_cycle=8 * _MATRIX_UNIT,
-        memory_bytes=int(95.74 * GIB),
+        memory_bytes=int(95.74 * _GIB),
         softmax_cycles=0.0009,
     ),
     "v6e": Generation(
         clock_hz=1.75e9,
         flops_per_cycle=4 * 4 * _MATRIX_UNIT,
-        memory_bytes=int(31.25 * GIB),
+        memory_bytes=int(31.25 * _GIB),
         softmax_cycles=0.0026,
     ),
 }
