@@ -80,14 +80,9 @@ class Placement:
         return cls(Mesh(np.array(available[:count]).reshape(-1, model), (DATA, MODEL)))
 
     @property
-    def device(self) -> AbstractDevice:
-        """Return the kind of the devices."""
-        return cast(AbstractDevice, self.mesh.abstract_mesh.abstract_device)
-
-    @property
     def platform(self) -> str:
         """Return `cpu`, `gpu` or `tpu`."""
-        return str(self.device.platform)
+        return str(self.mesh.devices.flat[0].platform)
 
     @property
     def data(self) -> int:

@@ -202,6 +202,8 @@ def _token(options: Mapping[str, Any]) -> AddedToken:
 
 def _model_max_length(config: Mapping[str, Any], file: str) -> int:
     """Check the fields that change the ids, and return the tokens per prompt."""
+    if "max_len" in config:  # the older name
+        config = {"model_max_length": config["max_len"], **config}
     fields = ConfigReader(file, config)
     fields.ignore(*config)  # the others do not change the ids, or are read elsewhere
     fields.require(
@@ -212,6 +214,6 @@ def _model_max_length(config: Mapping[str, Any], file: str) -> int:
         model_specific_special_tokens=None,
         init_inputs=None,
     )
-    length = fields.count("model_max_length", *([config["max_len"]] if "max_len" in config else []))
+    length = fields.count("model_max_length")
     fields.finish()
     return length

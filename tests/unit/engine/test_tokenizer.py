@@ -30,6 +30,17 @@ def test_a_long_prompt_is_cut_and_keeps_its_end_token() -> None:
     np.testing.assert_array_equal(tokenizer([fits]), tokenizer([too_long]))
 
 
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [({"max_len": 20}, 20), ({"max_len": 20, "model_max_length": 30}, 30)],
+)
+def test_max_len_is_an_older_name_of_model_max_length(
+    checkpoint: Path, config: dict[str, int], length: int
+) -> None:
+    (checkpoint / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(config))
+    assert ClipTokenizer(CheckpointFiles(checkpoint), "tokenizer").length == length
+
+
 def test_the_error_names_missing_files(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"vocab\.json is missing"):
         ClipTokenizer(CheckpointFiles(tmp_path), "tokenizer")

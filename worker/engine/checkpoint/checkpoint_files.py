@@ -65,7 +65,7 @@ class CheckpointFiles:
             CheckpointError: A network has no weights, a shard is missing, or a file is damaged.
         """
         folders = [self.folder / name for name in networks]
-        all_full = all(has_weights(folder, FULL) for folder in folders)
+        all_full = all(has_full_weights(folder) for folder in folders)
         opened = {}
         for folder in folders:
             files = weight_files(folder, FULL if all_full else HALF)
@@ -124,9 +124,9 @@ def weight_files(folder: Path, variant: str) -> list[Path]:
     return [first, *_shards(first)]
 
 
-def has_weights(folder: Path, variant: str) -> bool:
-    """Return whether the network has weights of exactly this variant, whole or in shards."""
-    return _weight_index(folder, variant) is not None
+def has_full_weights(folder: Path) -> bool:
+    """Return whether the network has weights in full precision, whole or in shards."""
+    return _weight_index(folder, FULL) is not None
 
 
 def network_folders(index: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     HALF,
     INDEX,
     NETWORKS,
-    has_weights,
+    has_full_weights,
     network_folders,
     read_json,
     shard_names,
@@ -44,8 +44,10 @@ _METADATA_PATTERNS: Final = (
 )
 
 
-def find_checkpoint(model: str) -> Path:
+def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
     """Return the folder of a model. Download the model if it is a Hub id.
+
+    Without weights, only its configs and tokenizers are downloaded.
 
     A Hub id may end in `@` and a revision. A warning says so if it does not name a commit, since
     the files could then be others at the next start.
@@ -58,7 +60,7 @@ def find_checkpoint(model: str) -> Path:
     elif (local := Path(model).expanduser()).is_dir() or not (hub := _HUB_NAME.fullmatch(model)):
         folder = local
     else:
-        folder = _download(hub["id"], hub["revision"])
+        folder = _download(hub["id"], hub["revision"], with_weights=with_weights)
         if not _COMMIT.fullmatch(hub["revision"] or ""):
             log.warning(
                 "model %s names no commit, so the Hub may send other files at the next start; "
@@ -95,15 +97,15 @@ class ModelIdentity:
         return cls(name=name, source=f"{name}@{folder.name}")  # the Hub names folders by commit
 
 
-def _download(repository: str, revision: str | None) -> Path:
+def _download(repository: str, revision: str | None, *, with_weights: bool) -> Path:
     folder = _snapshot(repository, revision, _METADATA_PATTERNS)
-    if not (folder / INDEX).is_file():
+    if not with_weights or not (folder / INDEX).is_file():
         return folder
     networks = network_folders(read_json(folder / INDEX))
     for variant in (FULL, HALF):
         patterns = [name for each in networks for name in _weight_patterns(folder, each, variant)]
         _snapshot(repository, folder.name, patterns)  # the commit, so that no file is newer
-        if all(has_weights(folder / network, FULL) for network in networks):
+        if all(has_full_weights(folder / network) for network in networks):
             break
     return folder
 
