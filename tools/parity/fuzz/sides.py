@@ -7,9 +7,9 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,31 +18,42 @@ from tools.parity.fuzz.draft import Draft
 from tools.parity.fuzz.draw import draw
 from tools.parity.fuzz.ledger import Entry, Outcome, compare
 
+_SHOWN: Final = 2000
+"""Characters of the log that the error shows."""
+
 
 class Truth:
     """The process that asks diffusers."""
 
     def __init__(self, python: str, log: Path) -> None:
-        self._process = subprocess.Popen(
-            [python, "-m", "tools.parity.fuzz.truth"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            text=True,
-            bufsize=1,
-        )
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                [python, "-m", "tools.parity.fuzz.truth"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                bufsize=1,
+            )
 
     def ask(self, description: dict[str, Any]) -> None:
         """Send the description of a checkpoint."""
         assert self._process.stdin
-        self._process.stdin.write(json.dumps(description) + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # `answer` says why the process has ended
+            self._process.stdin.write(json.dumps(description) + "\n")
+            self._process.stdin.flush()
 
     def answer(self) -> Outcome:
-        """Wait for the answer to the oldest question."""
+        """Wait for the answer to the oldest question.
+
+        Raises:
+            RuntimeError: The process has ended. The message is the end of its log.
+        """
         assert self._process.stdout
         if not (line := self._process.stdout.readline()):
-            raise RuntimeError("the process that asks diffusers has ended; see its log")
+            end = self._log.read_text(errors="replace")[-_SHOWN:]
+            raise RuntimeError(f"the process that asks diffusers has ended:\n{end}")
         answer = json.loads(line)
         if "error" in answer:
             return Outcome(error=answer["error"])
