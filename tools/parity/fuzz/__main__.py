@@ -14,14 +14,12 @@ from pathlib import Path
 
 from tools.parity.fuzz.draft import FIXTURES
 from tools.parity.fuzz.draw import draw
-from tools.parity.fuzz.ledger import Entry, Ledger, Outcome
+from tools.parity.fuzz.ledger import FAILURES, Entry, Ledger, Outcome
 from tools.parity.fuzz.named_cases import NAMED_CASES
 from tools.parity.fuzz.sides import asking, run
 
 STORED_DRAWS = 40
 """Drawn checkpoints whose truths are stored for `make test`."""
-SAVED_EVERY = 10
-"""Cases after which `--store` writes what it has."""
 
 
 def store(answers: dict[str, Outcome]) -> None:
@@ -58,7 +56,7 @@ def cases_of(options: argparse.Namespace) -> list[str]:
 
 def report(entry: Entry, ledger: Ledger, begun: float, verbose: bool) -> None:
     """Print a failure at once, and the progress now and then."""
-    if entry in ledger.failures:
+    if entry.verdict in FAILURES:
         print(entry.describe(), flush=True)
     elif verbose:
         print(f"{entry.case}: {entry.verdict} ({entry.levels:g}) {entry.ours[:200]}", flush=True)
@@ -78,8 +76,6 @@ def compare_all(options: argparse.Namespace) -> Ledger:
                 ledger.entries.append(entry)
                 answers[entry.case] = theirs
                 report(entry, ledger, begun, options.verbose)
-                if options.store and len(answers) % SAVED_EVERY == 0:
-                    store(answers)
     if options.store:
         store(answers)
     return ledger
