@@ -24,6 +24,8 @@ SIZE: Final = 8
 """Side of the latents. Images are 32x32."""
 REMOVED: Final = object()
 """The value of a field that `Draft.edit` removes."""
+INDEX: Final = "model_index.json"
+SCHEDULER: Final = "scheduler/scheduler_config.json"
 UNET: Final = "unet/diffusion_pytorch_model.safetensors"
 VAE: Final = "vae/diffusion_pytorch_model.safetensors"
 TEXT: Final = "text_encoder/model.safetensors"
@@ -102,11 +104,17 @@ class Draft:
                 self.note(f"{file}: {name}={str(json.dumps(value))[:60]}")
         self.write(file, content)
 
+    def read_tensors(self, file: str) -> Tensors:
+        """Return the tensors of a weight file."""
+        # It gives numpy the dtype bfloat16. Diffusers' environment, which imports this module for
+        # the noise, does not have it.
+        import ml_dtypes  # noqa: F401
+
+        return load_file(self.folder / file)
+
     def tensors(self, file: str, change: Callable[[Tensors], None]) -> None:
         """Change the tensors of a weight file."""
-        import ml_dtypes  # noqa: F401  (it gives numpy the dtype bfloat16)
-
-        tensors = load_file(self.folder / file)
+        tensors = self.read_tensors(file)
         change(tensors)
         save_file(tensors, self.folder / file)
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from tools.parity.fuzz.draft import REMOVED, Draft
+from tools.parity.fuzz.draft import INDEX, REMOVED, Draft
 
-INDEX = "model_index.json"
 CLASSES: dict[str, list[Any]] = {
     "unet": [["diffusers", "UNetMotionModel"], ["diffusers", "UNet2DModel"], [None, None]],
     "vae": [["diffusers", "AutoencoderTiny"], ["diffusers", "AsymmetricAutoencoderKL"]],

@@ -1,10 +1,12 @@
 """Draw layouts of weight files, and damages."""
 
 import json
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from safetensors.numpy import save_file
 
-from tools.parity.fuzz.draft import REMOVED, TEXT, UNET, VAE, Draft, Tensors
+from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, TEXT, UNET, VAE, Draft, Tensors
 
 
 def _stem(file: str) -> str:
@@ -27,11 +29,8 @@ def _perturb(tensors: Tensors) -> None:
 
 def shard(draft: Draft, file: str, name: str, *, keep_whole: bool, variant: str = "") -> None:
     """Write the weights in two shards and an index."""
-    import ml_dtypes  # noqa: F401  (it gives numpy the dtype bfloat16)
-    from safetensors.numpy import load_file, save_file
-
     folder = (draft.folder / file).parent
-    whole = load_file(draft.folder / file)
+    whole = draft.read_tensors(file)
     names = sorted(whole)
     weight_map: dict[str, str] = {}
     for number, part in enumerate((names[::2], names[1::2]), start=1):
@@ -46,10 +45,7 @@ def shard(draft: Draft, file: str, name: str, *, keep_whole: bool, variant: str 
 
 def change_layout(draft: Draft) -> None:
     """Arrange the weight files of a network in another way."""
-    file = _pick_file(draft)
-    kind = draft.random.choice(sorted(LAYOUTS))
-    draft.note(f"{file}: {kind}")
-    LAYOUTS[kind](draft, file)
+    _change_file(draft, LAYOUTS)
 
 
 def _shards(draft: Draft, file: str) -> None:
@@ -131,10 +127,15 @@ LAYOUTS = {
 
 def damage(draft: Draft) -> None:
     """Damage a file."""
+    _change_file(draft, DAMAGES)
+
+
+def _change_file(draft: Draft, kinds: Mapping[str, Callable[[Draft, str], None]]) -> None:
+    """Change a file in one of these ways, and record which."""
     file = _pick_file(draft)
-    kind = draft.random.choice(sorted(DAMAGES))
+    kind = draft.random.choice(sorted(kinds))
     draft.note(f"{file}: {kind}")
-    DAMAGES[kind](draft, file)
+    kinds[kind](draft, file)
 
 
 def _truncated(draft: Draft, file: str) -> None:
@@ -192,8 +193,8 @@ def _other_model(draft: Draft, file: str) -> None:
 
 
 def _broken_json(draft: Draft, file: str) -> None:
-    files = [f"{file.partition('/')[0]}/config.json", "scheduler/scheduler_config.json"]
-    path = draft.folder / draft.random.choice([*files, "model_index.json"])
+    files = [f"{file.partition('/')[0]}/config.json", SCHEDULER]
+    path = draft.folder / draft.random.choice([*files, INDEX])
     text = path.read_text(encoding="utf-8")
     path.write_text(draft.random.choice(["", "[]", text[:-3], "{}"]), encoding="utf-8")
 

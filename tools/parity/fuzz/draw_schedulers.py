@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from tools.parity.fuzz.draft import REMOVED, Draft
+from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, Draft
 
-FILE = "scheduler/scheduler_config.json"
 OURS = (
     "DDIMScheduler",
     "PNDMScheduler",
@@ -65,13 +64,13 @@ def change_scheduler(draft: Draft) -> None:
     pick = draft.random.choice
     if draft.random.random() < 0.7:
         name = pick(OURS) if draft.random.random() < 0.85 else pick(OTHERS)
-        draft.edit("model_index.json", scheduler=["diffusers", name])
+        draft.edit(INDEX, scheduler=["diffusers", name])
         if draft.random.random() < 0.6:
-            draft.edit(FILE, _class_name=name)
+            draft.edit(SCHEDULER, _class_name=name)
         if name == "PNDMScheduler":
-            draft.edit(FILE, skip_prk_steps=True)
+            draft.edit(SCHEDULER, skip_prk_steps=True)
     for name in draft.random.sample(sorted(FIELDS), pick([1, 1, 2, 3])):
-        draft.edit(FILE, **{name: pick(FIELDS[name])})
+        draft.edit(SCHEDULER, **{name: pick(FIELDS[name])})
 
 
 def choose_scheduler(draft: Draft) -> None:

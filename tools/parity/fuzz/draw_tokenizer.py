@@ -1,5 +1,6 @@
 """Draw tokenizer files: added tokens, textual inversions, padding, lengths, contradictions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -96,10 +97,7 @@ def add_tokens(draft: Draft) -> None:
         tokens = [name for token in tokens[:1] for name in (token, f"{token}_1", f"{token}_2")]
     form = draft.random.choice(["added_tokens.json", "added_tokens_decoder", "tokenizer.json"])
     normalized = draft.random.choice([True, False])
-    for folder in draft.tokenizers:
-        first = vocabulary_size(draft, folder)
-        numbers = {token: first + index for index, token in enumerate(tokens)}
-        write_tokens(draft, folder, numbers, form, normalized)
+    write_tokens(draft, tokens, form, normalized)
     draft.note(f"{form}: {tokens}, normalized={normalized}")
     if draft.random.random() < 0.9:
         for encoder in draft.text_encoders:
@@ -109,11 +107,22 @@ def add_tokens(draft: Draft) -> None:
     draft.job.negative_prompts = [tokens[-1], "red"]
 
 
-def write_tokens(
+def write_tokens(draft: Draft, tokens: Sequence[str], form: str, normalized: bool) -> None:
+    """Add tokens to every tokenizer, with the ids that follow its vocabulary.
+
+    Args:
+        form: The file: `added_tokens.json`, `tokenizer.json`, or `added_tokens_decoder` for that
+            field of tokenizer_config.json.
+    """
+    for folder in draft.tokenizers:
+        first = _vocabulary_size(draft, folder)
+        numbers = {token: first + index for index, token in enumerate(tokens)}
+        _write_numbered(draft, folder, numbers, form, normalized)
+
+
+def _write_numbered(
     draft: Draft, folder: str, numbers: dict[str, int], form: str, normalized: bool
 ) -> None:
-    """Add tokens with these ids to the file `form`: `added_tokens.json`, `tokenizer.json`, or
-    `added_tokens_decoder` of tokenizer_config.json."""
     flags = {"lstrip": False, "rstrip": False, "single_word": False, "special": False}
     tokens = {
         number: {"content": token, "normalized": normalized, **flags}
@@ -145,7 +154,7 @@ def _fast_file(draft: Draft, folder: str) -> dict[str, Any]:
     return {"version": "1.0", **dict.fromkeys(empty), "added_tokens": [], "model": model}
 
 
-def vocabulary_size(draft: Draft, folder: str) -> int:
+def _vocabulary_size(draft: Draft, folder: str) -> int:
     """Return the number of tokens before any is added."""
     fast = draft.read(f"{folder}/tokenizer.json")
     return len(fast["model"]["vocab"] if fast else draft.read(f"{folder}/vocab.json"))

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tools.parity.fuzz.draft import REMOVED, TEXT, UNET, VAE, Draft, Tensors
+from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, TEXT, UNET, VAE, Draft, Tensors
 from tools.parity.fuzz.draw_files import LAYOUTS
-from tools.parity.fuzz.draw_tokenizer import grow_embedding, vocabulary_size, write_tokens
+from tools.parity.fuzz.draw_tokenizer import grow_embedding, write_tokens
 
-INDEX = "model_index.json"
-SCHEDULER = "scheduler/scheduler_config.json"
 UNET_CONFIG, VAE_CONFIG = "unet/config.json", "vae/config.json"
 TEXT_CONFIG = "text_encoder/config.json"
 Change = Callable[[Draft], None]
@@ -48,10 +46,8 @@ def _tokens(form: str, *tokens: str) -> Change:
     """Add tokens and their embeddings, as a textual inversion that was saved."""
 
     def change(draft: Draft) -> None:
-        for folder, encoder in zip(draft.tokenizers, draft.text_encoders, strict=True):
-            first = vocabulary_size(draft, folder)
-            numbers = {token: first + index for index, token in enumerate(tokens)}
-            write_tokens(draft, folder, numbers, form, normalized=True)
+        write_tokens(draft, tokens, form, normalized=True)
+        for encoder in draft.text_encoders:
             grow_embedding(draft, encoder, len(tokens))
         draft.job.prompts = [f"a {tokens[0]} on red", f"blue {tokens[-1]}, {tokens[0]}!"]
 
