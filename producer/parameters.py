@@ -43,4 +43,5 @@ class JobParameters(TypedDict, total=False):
     tenant: str | None
     callback_url: str | None
     callback_events: Sequence[CallbackEvent | str] | None
+    ttl: float | None
     metadata: Mapping[str, Any] | None

@@ -9,6 +9,7 @@
     ├── PlanDamaged           the plan in the destination cannot be used
     ├── JobFailed             the job ended in state "failed"; has the code of its error
     ├── JobCancelled          the job ended in state "cancelled"
+    ├── JobExpired            the job was not started within its `ttl`
     ├── ResultTimeout         the time to wait is over; the job goes on
     ├── ConfigurationError    a setting is wrong; the process cannot start
     │   └── TooLittleMemory   the model, its batch and its shapes do not fit this host
@@ -123,6 +124,12 @@ class JobCancelled(ImagefleetError):
     """The job was cancelled before it finished."""
 
     code = "job_cancelled"
+
+
+class JobExpired(ImagefleetError):
+    """No worker started the job within its `ttl`, so it is not wanted any more."""
+
+    code = "expired"
 
 
 class ResultTimeout(ImagefleetError, TimeoutError):

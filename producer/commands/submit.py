@@ -92,6 +92,9 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
     help="Event to report; repeat the option for more.",
 )
 @click.option(
+    "--ttl", type=float, help="Seconds within which a worker must start the job, else it fails."
+)
+@click.option(
     "--metadata",
     callback=_parse_metadata,
     help="Your own data as a JSON object, kept in the status, in callbacks and beside the image.",

@@ -5,8 +5,8 @@
     <namespace>:dead:totals    hash: about how many bytes they have, and how many were dropped
 
 A message becomes a dead letter if it cannot be read, if its workers died too often, or if its job
-failed after all retries. A message whose job was refused at admission does not: it would be refused
-again.
+failed after all retries. A message whose job was refused at admission, or was not started within
+its `ttl`, does not.
 """
 
 import hashlib

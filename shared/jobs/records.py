@@ -83,10 +83,11 @@ class JobRecords:
     def create_if_missing(self, job_id: str, request: JobRequest) -> None:
         """Create the record of a job that came as a plain Celery message, if it has none."""
         key = self.key(job_id)
+        seconds, microseconds = self._redis.time()
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.hsetnx(key, "request", request.model_dump_json())
             pipe.hsetnx(key, "state", State.QUEUED.value)
-            pipe.hsetnx(key, "submitted_at", str(self._redis.time()[0]))
+            pipe.hsetnx(key, "submitted_at", f"{seconds}.{microseconds:06d}")
             pipe.execute()
 
     def read(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
@@ -194,11 +195,19 @@ class JobRecords:
         return self._transitions.end(State.SUCCEEDED, job_id, attempt, fields, callback)
 
     def fail(
-        self, job_id: str, attempt: str, error: JobError, callback: Callback | None
+        self,
+        job_id: str,
+        attempt: str,
+        error: JobError,
+        callback: Callback | None,
+        *,
+        from_states: Sequence[State] | None = None,
     ) -> TransitionResult:
         """End a job as failed. `attempt` is '' if any attempt, or none, may hold the job."""
         fields = {"error": error.model_dump_json()}
-        return self._transitions.end(State.FAILED, job_id, attempt, fields, callback)
+        return self._transitions.end(
+            State.FAILED, job_id, attempt, fields, callback, from_states=from_states
+        )
 
     def cancel(
         self,

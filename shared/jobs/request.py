@@ -42,6 +42,8 @@ MAX_METADATA_DEPTH: Final = 32
 DEFAULT_STRENGTH: Final = 0.8
 """The default of diffusers."""
 MAX_SEED: Final = 2**32 - 1
+MAX_TTL_S: Final = 31_536_000
+"""A year."""
 SIZE_MULTIPLE: Final = 8
 """The VAE scale factor of every Stable Diffusion. Sizes must be multiples of it."""
 
@@ -95,6 +97,10 @@ class JobRequest(Model):
     """On whose behalf the job runs. Tenants of one priority level share the devices by weight."""
     callback_url: str | None = None
     callback_events: tuple[CallbackEvent, ...] = DEFAULT_CALLBACK_EVENTS
+    ttl: Annotated[float, Field(gt=0.0, le=MAX_TTL_S, allow_inf_nan=False)] | None = Field(
+        default=None, exclude_if=operator.not_
+    )
+    """Seconds after its submission within which a worker must start the job, else it fails."""
     metadata: dict[str, Any] = Field(default_factory=dict, exclude_if=operator.not_)
     """The caller's own, as JSON. It is in the status, in callbacks and beside the image."""
 

@@ -7,26 +7,34 @@
 --      4 field that takes the server's time ('': none)     5 seconds until it expires (0: never)
 --      6 callback id ('': none)                            7 callback message JSON
 --      8 tag that must be among the claims ('': none)
---      9.. field, value, field, value ...; an empty value deletes the field
+--      9 seconds after its submission within which the job must start for the first time ('': for ever)
+--      10.. field, value, field, value ...; an empty value deletes the field
 -- Returns {1 if it was applied else 0, state before ('' if there is no record), attempt before,
--- 1 if it was refused because the producer asked to cancel else 0, submitted_at, retries}.
-local record = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries')
+-- 1 if it was refused because the producer asked to cancel else 0, submitted_at, retries,
+-- 1 if it was refused because the job did not start in time else 0}.
+local record = redis.call(
+  'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries')
 local state, attempt = record[1] or '', record[2] or ''
-local function answer(happened, cancel_requested)
-  return {happened, state, attempt, cancel_requested, record[4] or '0', record[5] or '0'}
+local function answer(happened, cancel_requested, expired)
+  return {happened, state, attempt, cancel_requested, record[4] or '0', record[5] or '0', expired}
 end
 if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true)
   or (ARGV[1] ~= '' and ARGV[1] ~= attempt)
   or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[4], ARGV[8]) == 0) then
-  return answer(0, 0)
+  return answer(0, 0, 0)
 end
-if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then return answer(0, 1) end
+if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then return answer(0, 1, 0) end
 local clock = redis.call('TIME')
+local submitted_at, has_started = tonumber(record[4] or ''), record[6]
+if ARGV[9] ~= '' and submitted_at and not has_started
+  and clock[1] + clock[2] / 1e6 > submitted_at + ARGV[9] then
+  return answer(0, 0, 1)
+end
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 redis.call('HSET', KEYS[1], 'state', ARGV[3])
 redis.call('HDEL', KEYS[1], 'preview', 'retry_at')
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], ARGV[4], now) end
-for i = 9, #ARGV, 2 do
+for i = 10, #ARGV, 2 do
   if ARGV[i + 1] == '' then
     redis.call('HDEL', KEYS[1], ARGV[i])
   else
@@ -38,4 +46,4 @@ if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], now, ARGV[6])
   redis.call('HSET', KEYS[3], ARGV[6], ARGV[7])
 end
-return answer(1, 0)
+return answer(1, 0, 0)

@@ -26,6 +26,8 @@ class TransitionResult:
     attempt: str
     cancel_requested: bool = False
     """The transition was refused because the producer asked to cancel: the job may only end."""
+    expired: bool = False
+    """The transition was refused because the job's `ttl` ended before its first start."""
     submitted_at: float = 0.0
     retries: int = 0
 
@@ -43,6 +45,8 @@ class StartRequest:
     deliveries: int = 1
     callback: Callback | None = None
     claim: tuple[str, str] = ("", "")
+    ttl_s: float | None = None
+    """Seconds after its submission within which the job must start for the first time."""
 
 
 class JobTransitions:
@@ -100,6 +104,7 @@ class JobTransitions:
             "started_at",
             request.callback,
             request.claim,
+            ttl_s=request.ttl_s,
         )
 
     def _call(
@@ -112,6 +117,7 @@ class JobTransitions:
         callback: Callback | None = None,
         claim: tuple[str, str] = ("", ""),
         from_states: Sequence[State] | None = None,
+        ttl_s: float | None = None,
     ) -> tuple[list[str], list[str | int]]:
         """Return the keys and arguments of transition.lua."""
         allowed = from_states or [old for old, targets in TRANSITIONS.items() if state in targets]
@@ -125,6 +131,7 @@ class JobTransitions:
             expire_s,
             *callback_args(callback),
             claim[1],
+            "" if ttl_s is None else str(ttl_s),
             *(part for pair in fields.items() for part in pair),
         ]
 
@@ -135,12 +142,13 @@ def callback_args(callback: Callback | None) -> tuple[str, str]:
 
 
 def _parse_result(answer: Any) -> TransitionResult:
-    happened, state, attempt, cancel_requested, submitted_at, retries = answer
+    happened, state, attempt, cancel_requested, submitted_at, retries, expired = answer
     return TransitionResult(
         happened=bool(happened),
         state=State(state) if state else None,
         attempt=attempt,
         cancel_requested=bool(cancel_requested),
+        expired=bool(expired),
         submitted_at=float(submitted_at),
         retries=int(retries),
     )

@@ -137,6 +137,13 @@ def test_what_the_fleet_does_not_offer_is_refused(
         assert job.result().images[0].open().size == (768, 512)
 
 
+def test_a_job_that_starts_too_late_expires(stepped: FakeFleet) -> None:
+    job = stepped.client.submit("a", ttl=1e-6, callback_url="https://hooks.example/")
+    assert stepped.run_all() == [job]
+    assert _failure_code(job) == "expired"
+    assert [event["type"] for event in stepped.callbacks()] == ["job.failed"]
+
+
 def test_callbacks_are_kept_in_order_and_not_sent(fleet: FakeFleet) -> None:
     [job] = fleet.client.submit_many([{"prompt": "a", "metadata": {"shot": 3}, **CALLBACK}])
     job.result(TIMEOUT_S)

@@ -13,10 +13,10 @@ from imagefleet.shared.errors import ImagefleetError, TooManyDeliveries, Unreada
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.celery_message import RECORDED, TASK_NAME
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
-from imagefleet.shared.jobs.model import CallbackEvent, JobError
+from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest, request_fields
-from imagefleet.shared.jobs.transitions import StartRequest
+from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.shared.text import printable
 from imagefleet.worker.queues.claim_types import Claimed
@@ -78,6 +78,14 @@ class Refuser:
             self.add_dead_letter(claimed, error)
         reason = JobError(code=error.code, message=printable(str(error)))
         self._records.fail(job_id, claimed.attempt, reason, self._callback(job_id, reason))
+
+    def fail_queued(
+        self, job_id: str, request: JobRequest, error: ImagefleetError
+    ) -> TransitionResult:
+        """Fail a job that no attempt has started. It leaves no dead letter."""
+        reason = JobError(code=error.code, message=printable(str(error)))
+        event = build_callback(CallbackEvent.FAILED, job_id, request, error=reason)
+        return self._records.fail(job_id, "", reason, event, from_states=[State.QUEUED])
 
     def create_record(self, job_id: str, arguments: object) -> None:
         """Create the record of a message of plain Celery that is refused, if there is none.

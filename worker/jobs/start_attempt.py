@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from imagefleet.shared.errors import ImagefleetError, MessageRejected, TooManyDeliveries
+from imagefleet.shared.errors import (
+    ImagefleetError,
+    JobExpired,
+    MessageRejected,
+    TooManyDeliveries,
+)
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
@@ -160,15 +165,17 @@ class JobStarter:
         )
 
     def _start_request(self, plan: _PlannedStart) -> StartRequest:
-        started = None
+        started = ttl_s = None
         if isinstance(plan.outcome, Attempt):
             started = build_callback(CallbackEvent.STARTED, plan.job_id, plan.outcome.request)
+            ttl_s = plan.outcome.request.ttl
         return StartRequest(
             job_id=plan.job_id,
             attempt=plan.claimed.attempt,
             deliveries=plan.claimed.deliveries,
             callback=started,
             claim=(self._claims.key, plan.claimed.tag),
+            ttl_s=ttl_s,
         )
 
     def _apply_transition(
@@ -190,6 +197,8 @@ class JobStarter:
     ) -> Attempt | ImagefleetError | None:
         if transition.state is None and not plan.recorded:
             transition = self._create_and_start(plan)
+        if transition.expired and isinstance(plan.outcome, Attempt):
+            return self._expire(plan, plan.outcome.request)
         if transition.cancel_requested:
             self._records.cancel_unconditionally(plan.job_id)
             return None
@@ -206,6 +215,12 @@ class JobStarter:
             plan.outcome.submitted_at = transition.submitted_at
             plan.outcome.retries = transition.retries
         return plan.outcome
+
+    def _expire(self, plan: _PlannedStart, request: JobRequest) -> Attempt | ImagefleetError | None:
+        """Fail a job that was not started in time. Return the outcome of its message."""
+        error = JobExpired(f"no worker started the job within ttl={request.ttl:g} s")
+        transition = self.refuser.fail_queued(plan.job_id, request, error)
+        return error if transition.happened else self._decide(plan, transition)
 
     def _create_and_start(self, plan: _PlannedStart) -> TransitionResult:
         """Create the record of a message of plain Celery, and start it."""
