@@ -8,10 +8,12 @@ async with AsyncClient() as client:
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, Self, Unpack, overload
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.job import Job, Polling, result_or_raise
+from imagefleet.producer.job_filter import JobFilter
 from imagefleet.producer.outages import RETRY_S, OutageTolerance
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.shared.errors import ImagefleetError, UnknownJob, UnreadableRecord
@@ -115,6 +117,19 @@ class AsyncClient:
     ) -> list[JobStatus | UnknownJob | UnreadableRecord]:
         """See `Client.lookup`."""
         return await asyncio.to_thread(self._client.lookup, job_ids)
+
+    async def jobs(
+        self,
+        *,
+        state: State | str | None = None,
+        tenant: str | None = None,
+        since: datetime | float | None = None,
+    ) -> AsyncIterator[JobStatus]:
+        """See `Client.jobs`."""
+        pages = self._client.job_pages(JobFilter.parse(state, tenant, since))
+        while (page := await asyncio.to_thread(next, pages, None)) is not None:
+            for status in page:
+                yield status
 
     async def cancel(self, job_id: str) -> State:
         """See `Client.cancel`."""

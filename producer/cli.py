@@ -2,7 +2,16 @@
 
 import click
 
-from imagefleet.producer.commands import bulk, dead_letters, demo, jobs, submit, tenants, webhooks
+from imagefleet.producer.commands import (
+    bulk,
+    dead_letters,
+    demo,
+    jobs,
+    list_jobs,
+    submit,
+    tenants,
+    webhooks,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,6 +22,7 @@ def main() -> None:
 
 for command in (
     submit.submit,
+    list_jobs.jobs,
     jobs.status,
     jobs.wait,
     jobs.get,

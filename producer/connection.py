@@ -12,6 +12,7 @@ from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import ConfigurationError, UnreadableRecord
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.listing import JobListing
 from imagefleet.shared.jobs.model import CallbackEvent, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -41,6 +42,7 @@ class Connection:
         self._redis = connect(self._url) if redis is None else redis
         namespace, retention_s = settings.namespace, settings.retention_s
         self.records: Final = JobRecords(self._redis, namespace, retention_s)
+        self._listing = JobListing(self._redis, namespace)
         self.tenants: Final = Tenants(self._redis, namespace)
         self.dead_letters: Final = DeadLetters(self._redis, namespace)
         self.outbox: Final = Outbox(self._redis, namespace, retention_s)
@@ -89,6 +91,13 @@ class Connection:
                 state = self.records.request_cancel(job_id)
                 if state is not State.QUEUED:  # QUEUED: it was requeued just now, so repeat
                     return state
+
+    def list_jobs(
+        self, cursor: int, state: State | None, since: float | None
+    ) -> tuple[int, list[str]]:
+        """Return the next cursor and the ids of a page of jobs; see `JobListing.page`."""
+        with self.translate_errors():
+            return self._listing.page(cursor, state=state, since=since)
 
     def store(self, model: str | None = None) -> ObjectStore:
         """Return the store of the workers that serve `model`, to which its images are uploaded.

@@ -1,0 +1,94 @@
+"""Define `imagefleet jobs`: list the jobs of a fleet."""
+
+import re
+import shutil
+import time
+from datetime import UTC, datetime
+from heapq import nlargest
+from typing import Final
+
+import click
+
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.client_command import client_command, iso_time
+from imagefleet.producer.commands.output import echo, echo_json, json_option, note_none
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.text import printable
+
+_AGE: Final = re.compile(r"(\d{1,9})([smhd])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_MIN_PROMPT: Final = 20
+"""Characters of the prompt that are shown on a narrow terminal too."""
+
+
+def _parse_since(text: str) -> float:
+    """Return Unix seconds."""
+    if age := _AGE.fullmatch(text):
+        return time.time() - int(age[1]) * _SECONDS[age[2]]
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither an age, as in 30m, 2h or 7d, nor a time, as in 2026-01-31T12:00"
+        ) from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+@client_command
+@click.option(
+    "--state", type=click.Choice([state.value for state in State]), help="Only jobs in this state."
+)
+@click.option("--tenant", help="Only jobs of this tenant; '' for jobs without one.")
+@click.option(
+    "--since",
+    type=_parse_since,
+    metavar="TIME",
+    help="Only jobs submitted since then: an age (30m, 2h, 7d), or an ISO time (UTC unless it "
+    "names an offset).",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Print at most this many.",
+)
+@json_option("Print whole records, one JSON object per line.")
+def jobs(
+    client: Client,
+    state: str | None,
+    tenant: str | None,
+    since: float | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List jobs, the latest first.
+
+    Columns: id, state, time of submission, tenant, prompt. There is no index of jobs, so the
+    command reads all records, page by page.
+    """
+    found = 0
+
+    def newest_first(status: JobStatus) -> tuple[float, str]:
+        nonlocal found
+        found += 1
+        return status.submitted_at, status.id
+
+    listed = nlargest(limit, client.jobs(state=state, tenant=tenant, since=since), newest_first)
+    if not listed:
+        note_none("jobs")
+    for status in listed:
+        if as_json:
+            echo_json(status.model_dump_json())
+        else:
+            echo(_format_line(status))
+    if found > limit:
+        echo(f"{found - limit:,} older jobs are not listed; raise --limit", err=True)
+
+
+def _format_line(status: JobStatus) -> str:
+    columns = [status.id, status.state, iso_time(status.submitted_at), status.request.tenant or "-"]
+    line = "  ".join(columns)
+    room = max(_MIN_PROMPT, shutil.get_terminal_size().columns - len(line) - 2)
+    return f"{line}  {printable(status.request.prompt, room)}"

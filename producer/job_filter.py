@@ -1,0 +1,47 @@
+"""Say which jobs a listing yields: by state, tenant and time of submission."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.status import JobStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFilter:
+    """The filter of one listing. None accepts everything."""
+
+    state: State | None
+    tenant: str | None
+    """'' stands for the jobs without a tenant."""
+    since: float | None
+    """Unix seconds."""
+
+    @classmethod
+    def parse(
+        cls, state: State | str | None, tenant: str | None, since: datetime | float | None
+    ) -> Self:
+        """Check what a caller gives.
+
+        Raises:
+            InvalidRequest: there is no such state, or a value has another type.
+        """
+        if state is not None and state not in tuple(State):
+            raise InvalidRequest("state", state, f"must be one of {', '.join(State)}")
+        if not isinstance(tenant, str | None):
+            raise InvalidRequest("tenant", tenant, "must be a text; '' for jobs without a tenant")
+        if isinstance(since, datetime):
+            since = since.timestamp()
+        if not isinstance(since, int | float | None):
+            raise InvalidRequest("since", since, "must be a datetime, or Unix seconds")
+        return cls(state=None if state is None else State(state), tenant=tenant, since=since)
+
+    def accepts(self, status: JobStatus) -> bool:
+        """Return whether the listing yields this job."""
+        return (
+            self.state in (None, status.state)
+            and self.tenant in (None, status.request.tenant or "")
+            and (self.since is None or status.submitted_at >= self.since)
+        )
