@@ -135,6 +135,10 @@ class AsyncClient:
         """See `Client.cancel`."""
         return await asyncio.to_thread(self._client.cancel, job_id)
 
+    async def delete(self, job_id: str) -> None:
+        """See `Client.delete`."""
+        await asyncio.to_thread(self._client.delete, job_id)
+
     async def resend(self, job_id: str) -> bool:
         """See `Client.resend`."""
         return await asyncio.to_thread(self._client.resend, job_id)
@@ -192,3 +196,7 @@ class AsyncJob:
     async def cancel(self) -> State:
         """See `Job.cancel`."""
         return await asyncio.to_thread(self.job.cancel)
+
+    async def delete(self) -> None:
+        """See `Job.delete`."""
+        await asyncio.to_thread(self.job.delete)

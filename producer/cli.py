@@ -27,6 +27,7 @@ for command in (
     jobs.wait,
     jobs.get,
     jobs.cancel,
+    jobs.delete,
     jobs.resend,
     bulk.bulk,
     tenants.tenants,

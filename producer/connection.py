@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.errors import ConfigurationError, UnreadableRecord
+from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.listing import JobListing
-from imagefleet.shared.jobs.model import CallbackEvent, State, check_job_id
+from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
@@ -23,6 +23,7 @@ from imagefleet.shared.redis_client.connection import check_connection, connect,
 from imagefleet.shared.redis_client.server_check import find_fault, find_risks
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.storage import ObjectStore, folder_of, open_store
+from imagefleet.shared.storage.job_keys import job_folder
 from imagefleet.shared.webhooks.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -98,6 +99,31 @@ class Connection:
         """Return the next cursor and the ids of a page of jobs; see `JobListing.page`."""
         with self.translate_errors():
             return self._listing.page(cursor, state=state, since=since)
+
+    def delete(self, job_id: str) -> None:
+        """Delete the images of a job that has ended, then its record; see `Client.delete`.
+
+        If the images cannot be deleted, the record stays, so that the call can be repeated.
+        """
+        with self.translate_errors():
+            status = self.records.get(check_job_id(job_id))
+        _check_ended(job_id, status.state)
+        if (store := self._store_with(status)) is not None:
+            store.delete_below(job_folder(job_id))
+        with self.translate_errors():
+            _check_ended(job_id, self.records.delete_ended(job_id))
+
+    def _store_with(self, status: JobStatus) -> ObjectStore | None:
+        """Return the store with the images of a job; None if it has none because it never ran."""
+        if status.result is not None and status.result.images:
+            image = status.result.images[0]
+            return self.store_of(image.url.removesuffix(image.key))
+        try:
+            return self.store(status.request.model)
+        except ConfigurationError:
+            if status.deliveries:
+                raise
+            return None
 
     def store(self, model: str | None = None) -> ObjectStore:
         """Return the store of the workers that serve `model`, to which its images are uploaded.
@@ -175,3 +201,10 @@ class Connection:
     def close(self) -> None:
         """Close the connections to Redis."""
         self._redis.close()
+
+
+def _check_ended(job_id: str, state: State) -> None:
+    """Raise InvalidRequest unless a job in this state may be deleted."""
+    if state not in TERMINAL:
+        limit = f"is {state}; only a job that has ended can be deleted, so cancel it first"
+        raise InvalidRequest("id", job_id, limit)

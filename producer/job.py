@@ -37,6 +37,8 @@ class JobReader(Protocol):
 
     def cancel(self, job_id: str) -> State: ...
 
+    def delete(self, job_id: str) -> None: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -83,6 +85,10 @@ class Job:
     def cancel(self) -> State:
         """Cancel the job; see `Client.cancel`."""
         return self.client.cancel(self.id)
+
+    def delete(self) -> None:
+        """Delete the job, which must have ended, and its images; see `Client.delete`."""
+        self.client.delete(self.id)
 
 
 def result_or_raise(status: JobStatus) -> JobResult:

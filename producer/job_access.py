@@ -1,4 +1,4 @@
-"""Read, list, await, cancel and resend jobs of any producer.
+"""Read, list, await, cancel, delete and resend jobs of any producer.
 
 Waiting polls the job records. It opens no channel per job, so waiting for ten thousand jobs costs
 one round trip per poll.
@@ -110,6 +110,19 @@ class JobAccess:
         Raises UnknownJob, UnreadableRecord.
         """
         return self.connection.cancel(job_id)
+
+    def delete(self, job_id: str) -> None:
+        """Delete the images and metadata of a job that has ended, then its record.
+
+        Images that the job started from, and datasets, stay. So do dead letters and callbacks.
+
+        Raises:
+            InvalidRequest: the job has not ended; nothing was deleted.
+            UnknownJob, UnreadableRecord: nothing was deleted.
+            ConfigurationError, StorageDenied, StorageUnavailable: the images cannot be deleted;
+                the record stays, so the call can be repeated.
+        """
+        self.connection.delete(job_id)
 
     def resend(self, job_id: str) -> bool:
         """Queue the message of a queued job again if it has none, as after `celery purge`.

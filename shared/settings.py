@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     retention_s: int = Field(
         default=7 * 24 * 3600,
         ge=60,
-        description="Seconds that a finished job's record is kept. Images are never deleted.",
+        description="Seconds that a finished job's record is kept. Its images stay.",
     )
     storage_url: str = Field(
         default="",

@@ -1,4 +1,4 @@
-"""Define `imagefleet status`, `wait`, `get`, `cancel` and `resend`.
+"""Define `imagefleet status`, `wait`, `get`, `cancel`, `delete` and `resend`.
 
 Each command parses its arguments, calls the client and prints the answer.
 """
@@ -21,7 +21,12 @@ from imagefleet.producer.commands.waiting import (
     wait_for_jobs,
 )
 from imagefleet.producer.job import Job
-from imagefleet.shared.errors import ImagefleetError, UnknownJob, UnreadableRecord
+from imagefleet.shared.errors import (
+    ImagefleetError,
+    InvalidRequest,
+    UnknownJob,
+    UnreadableRecord,
+)
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
 
@@ -112,6 +117,22 @@ def cancel(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
 @client_command
 @click.argument("job_ids", nargs=-1, required=True)
 @json_option()
+def delete(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
+    """Delete jobs that have ended, and their images and metadata.
+
+    Images that they started from stay.
+    """
+
+    def delete_one(job_id: str) -> Mapping[str, object]:
+        client.delete(job_id)
+        return {"deleted": True} if as_json else {"note": "deleted"}
+
+    _for_each(job_ids, delete_one, as_json=as_json)
+
+
+@client_command
+@click.argument("job_ids", nargs=-1, required=True)
+@json_option()
 def resend(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
     """Queue jobs again that are queued and have no message.
 
@@ -135,7 +156,7 @@ def _for_each(
     for job_id in job_ids:
         try:
             fields = act(job_id)
-        except (UnknownJob, UnreadableRecord) as error:
+        except (InvalidRequest, UnknownJob, UnreadableRecord) as error:
             errors.append(error)
             continue
         echo_fields({"id": job_id, **fields}, as_json=as_json)

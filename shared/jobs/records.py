@@ -63,6 +63,7 @@ class JobRecords:
         self._request_cancel = load_script(client, __package__, "request_cancel")
         self._retry = load_script(client, __package__, "retry")
         self._requeue_due = load_script(client, __package__, "requeue_due")
+        self._delete_ended = load_script(client, __package__, "delete_ended")
         self.sweep_queues: Final = QueueSweeper(client, namespace).sweep
 
     def key(self, job_id: str) -> str:
@@ -145,6 +146,16 @@ class JobRecords:
         if status is None:
             raise unknown_job_error(job_id)
         return status
+
+    def delete_ended(self, job_id: str) -> State:
+        """Delete the record of a job if it has ended. Return the state of the job before.
+
+        Raises UnknownJob.
+        """
+        state = cast(str, self._delete_ended(keys=[self.key(job_id)]))
+        if not state:
+            raise unknown_job_error(job_id)
+        return State(state)
 
     def start(self, *requests: StartRequest) -> list[TransitionResult]:
         """Move jobs that have not ended to `running` under new attempts. One round trip."""

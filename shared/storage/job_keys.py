@@ -7,14 +7,19 @@ inputs/<SHA-256>.png                an image that a client uploaded to start fro
 """
 
 
+def job_folder(job_id: str) -> str:
+    """Return the folder of all objects of a job."""
+    return f"jobs/{job_id}"
+
+
 def image_key(job_id: str, index: int, extension: str) -> str:
     """Return the key of an image."""
-    return f"jobs/{job_id}/{index}.{extension}"
+    return f"{job_folder(job_id)}/{index}.{extension}"
 
 
 def metadata_key(job_id: str, index: int) -> str:
     """Return the key of an image's metadata."""
-    return f"jobs/{job_id}/{index}.json"
+    return f"{job_folder(job_id)}/{index}.json"
 
 
 def input_key(sha256: str, extension: str) -> str:
