@@ -62,5 +62,5 @@ def test_two_workers_of_one_host_are_two_nodes(
         worker.await_log("Connected to")
     with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
         # A node answers only once its remote control has connected.
-        names = until(lambda: _nodes(app) if len(_nodes(app)) == 2 else None)
+        names = until(lambda: found if len(found := _nodes(app)) == 2 else None)
     assert all(name.startswith("imagefleet-") for name in names)
