@@ -24,14 +24,14 @@ from imagefleet.shared.errors import (
     JobFailed,
 )
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.interface import InitImage, Shape
 from imagefleet.worker.images.file_structure import count_jpeg_scans
 from imagefleet.worker.jobs.attempt import plan_attempt
-from imagefleet.worker.jobs.input_images import MAX_BYTES, InputImages
+from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.outbound.address_policy import AllowList
 from tests.support.image_server import ImageServer, SlowImage, cut_short, stalled, status
 from tests.support.jobs import finish
@@ -153,7 +153,7 @@ UNUSABLE: list[tuple[Any, type[ImagefleetError], str]] = [
     (_file(_random_image(6))[:2000], InvalidInput, "cannot be read"),
     (_file(_random_image(6), "GIF"), InvalidInput, "cannot be read as PNG, JPEG, WEBP"),
     (_bomb(), InvalidInput, "pixels|exceeds limit"),
-    (b"x" * (MAX_BYTES + 1), InvalidInput, "at most 20,000,000 bytes"),
+    (b"x" * (MAX_INPUT_BYTES + 1), InvalidInput, "at most 20,000,000 bytes"),
     (status(404), InvalidInput, "answers 404"),
     (status(403), InvalidInput, "answers 403"),
     (status(302, location="http://169.254.169.254/"), InvalidInput, "redirects are not followed"),

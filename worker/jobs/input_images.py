@@ -29,7 +29,7 @@ from imagefleet.shared.errors import (
     InvalidInput,
     InvalidRequest,
 )
-from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import InitImage, Shape
 from imagefleet.worker.images.file_structure import check_structure
@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 # Pillow prints a warning for each damaged tag of a file, and a file may have 65,535 of them.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
-MAX_BYTES: Final = 20_000_000
 MAX_PIXELS: Final = 40_000_000
 _FORMATS: Final = ("PNG", "JPEG", "WEBP")
 _FORMAT_NAMES: Final = ", ".join(_FORMATS)
@@ -197,8 +196,8 @@ class InputImages:
     def _read_image(self, field: str, address: str, shape: Shape) -> Image.Image:
         """Read an image as diffusers' `load_image` does; resize it as `VaeImageProcessor` does."""
         data = self._read_bytes(field, address)
-        if len(data) > MAX_BYTES:
-            raise InvalidInput(f"{field}: must be at most {MAX_BYTES:,} bytes")
+        if len(data) > MAX_INPUT_BYTES:
+            raise InvalidInput(f"{field}: must be at most {MAX_INPUT_BYTES:,} bytes")
         try:
             check_structure(data)
             with self._decoding, Image.open(BytesIO(data), formats=_FORMATS) as opened:
@@ -223,7 +222,7 @@ class InputImages:
                 f"{field}: must be an http(s) address, or an object of {self._store.url}"
             )
         try:
-            return self._store.get(key, MAX_BYTES)
+            return self._store.get(key, MAX_INPUT_BYTES)
         except KeyError:
             raise InvalidInput(f"{field}: there is no {key} in {self._store.url}") from None
         except InvalidRequest as error:
@@ -241,7 +240,7 @@ class InputImages:
                 "GET",
                 headers,
                 deadline=deadline,
-                max_bytes=MAX_BYTES + 1,
+                max_bytes=MAX_INPUT_BYTES + 1,
             )
         except CallbackRefused as error:
             raise InvalidInput(f"{field}: {error}") from None
@@ -255,7 +254,7 @@ class InputImages:
         if response.status != 200:
             note = "; redirects are not followed" if 300 <= response.status < 400 else ""
             raise InvalidInput(f"{field}: its server answers {response.status}{note}")
-        if not response.complete and len(response.body) <= MAX_BYTES:
+        if not response.complete and len(response.body) <= MAX_INPUT_BYTES:
             raise InputUnavailable(f"{field}: its server stopped in the middle")
         return response.body
 
