@@ -54,8 +54,7 @@ class WorkerSettings(Settings):
     )
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None,
-        description="Number format: `float32` or `bfloat16`. Default: bfloat16 on accelerators, "
-        "float32 on CPU.",
+        description="`float32` or `bfloat16`. Default: bfloat16 on accelerators, float32 on CPU.",
     )
     max_num_inference_steps: int = Field(
         100, ge=1, le=1000, description="Largest number of denoising steps that a job may request."
