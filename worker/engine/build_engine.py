@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity
@@ -22,6 +21,8 @@ from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
 from imagefleet.worker.engine.interface import ModelInfo, ModelOptions, Shape
+from imagefleet.worker.engine.memory_check import require_memory
+from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.networks import abstract_networks, assemble
 from imagefleet.worker.engine.schedulers import registry
@@ -57,18 +58,14 @@ def load_stable_diffusion(
     files = CheckpointFiles(folder)
     configs = Configs.read(files, safety_checker=options.safety_checker)
     shapes = tuple(shapes) or (configs.native_shape,)
-    _require_divisible(shapes, configs)
-    numpy_dtype, platform = _dtype(dtype, placement.platform), placement.platform
-    workspace = max(
-        memory_check.workspace_bytes(
-            configs, shape, per_device_batch=per_device_batch, dtype=numpy_dtype, platform=platform
-        )
-        for shape in shapes
-    )
+    require_divisible(shapes, configs)
+    numpy_dtype = choose_dtype(dtype, placement.platform)
     tokenizer = load_tokenizer(files, configs)
-    steps, guidance = _defaults(files, configs.family.guidance_scale)
+    steps, guidance = default_parameters(files, configs.family.guidance_scale)
     default_scheduler = registry.default(configs.noise, options.scheduler)
-    programs, weights = load_networks(files, configs, placement, numpy_dtype, workspace)
+    programs, weights = load_networks(
+        files, configs, placement, numpy_dtype, shapes, per_device_batch
+    )
     max_steps = min(max_num_inference_steps, configs.noise.num_train_timesteps)
     info = ModelInfo(
         name=identity.name,
@@ -99,7 +96,8 @@ def load_networks(
     configs: Configs,
     placement: Placement,
     dtype: np.dtype[Any],
-    workspace: int = 0,
+    shapes: Sequence[Shape] = (),
+    per_device_batch: int = 1,
 ) -> tuple[DiffusionPrograms, Weights]:
     """Load the networks: their structure as programs, and their weights on the devices.
 
@@ -108,11 +106,12 @@ def load_networks(
         configs: Read from them.
         placement: The devices.
         dtype: To which the weights are cast.
-        workspace: Bytes that each device needs beside the weights.
+        shapes: The shapes for whose batches there must be memory beside the weights.
+        per_device_batch: Images that one copy of the weights denoises at a time.
 
     Raises:
         CheckpointError: weights are missing, unused, misshapen or not finite.
-        TooLittleMemory: the weights and the workspace do not fit.
+        TooLittleMemory: the weights and a batch do not fit.
     """
     networks = abstract_networks(configs)
     opened = files.open_weights(tuple(networks))
@@ -120,8 +119,16 @@ def load_networks(
         name: WeightMapping(name, network, opened[name]) for name, network in networks.items()
     }
     require_complete(mappings.values())
-    weight_bytes = sum(mapping.bytes_per_device(dtype, placement) for mapping in mappings.values())
-    memory_check.require_memory(weight_bytes, workspace, placement)
+    need = memory_need(
+        configs,
+        networks,
+        shapes,
+        model=placement.model,
+        per_device_batch=per_device_batch,
+        dtype=dtype,
+        platform=placement.platform,
+    )
+    require_memory(need, placement)
     parameters = {name: mapping.load(dtype, placement) for name, mapping in mappings.items()}
     return assemble(configs, networks, parameters, dtype)
 
@@ -143,8 +150,12 @@ def load_tokenizer(files: CheckpointFiles, configs: Configs) -> PromptTokenizer:
     return PromptTokenizer(tokenizers)
 
 
-def _defaults(files: CheckpointFiles, family_guidance: float) -> tuple[int, float]:
-    """Return steps and guidance from the checkpoint's `imagefleet.json`, or diffusers' defaults."""
+def default_parameters(files: CheckpointFiles, family_guidance: float) -> tuple[int, float]:
+    """Return steps and guidance from the checkpoint's `imagefleet.json`, or diffusers' defaults.
+
+    Raises:
+        CheckpointError: one of them is not a number that a job may have.
+    """
     fields: Mapping[str, Any] = files.read_optional_json("imagefleet.json") or {}
     steps = fields.get("num_inference_steps", 50)
     guidance = fields.get("guidance_scale", family_guidance)
@@ -159,7 +170,12 @@ def _defaults(files: CheckpointFiles, family_guidance: float) -> tuple[int, floa
     return steps, float(guidance)
 
 
-def _require_divisible(shapes: Sequence[Shape], configs: Configs) -> None:
+def require_divisible(shapes: Sequence[Shape], configs: Configs) -> None:
+    """Require shapes that the networks can halve as often as they do.
+
+    Raises:
+        ConfigurationError: a side is not a multiple of what the networks need.
+    """
     multiple = configs.shape_multiple
     for shape in shapes:
         sides = (shape.height, shape.width)
@@ -170,7 +186,12 @@ def _require_divisible(shapes: Sequence[Shape], configs: Configs) -> None:
             )
 
 
-def _dtype(name: str | None, platform: str) -> np.dtype[Any]:
+def choose_dtype(name: str | None, platform: str) -> np.dtype[Any]:
+    """Return the dtype of that name. None: that of the platform.
+
+    Raises:
+        ConfigurationError: there is no such dtype.
+    """
     name = name or ("float32" if platform == "cpu" else "bfloat16")
     if name not in _DTYPES:
         raise ConfigurationError(f"dtype={name!r} is unknown; choose {' or '.join(_DTYPES)}")

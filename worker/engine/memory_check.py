@@ -1,6 +1,6 @@
 """Check whether a model fits the devices, before its weights are read.
 
-Goes in: configs, the size of a batch, the free memory. Comes out: nothing, or an error that says
+Goes in: the bytes that a device needs, and the devices. Comes out: nothing, or an error that says
 how much memory is needed, how much is free and which settings to change. The same error replaces
 the runtime's own when the estimate was too low.
 """
@@ -8,20 +8,12 @@ the runtime's own when the estimate was too low.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import jax
-import numpy as np
 
 from imagefleet.shared.errors import TooLittleMemory
-from imagefleet.worker.engine.attention import (
-    MAX_SCORE_BYTES,
-    Backend,
-    choose_backend,
-)
-from imagefleet.worker.engine.attention_layers import unet_layers
-from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.memory_need import MemoryNeed
 from imagefleet.worker.engine.mesh import Placement
 
 _GIB: Final = 2**30
@@ -32,44 +24,10 @@ _ADVICE: Final = (
     "a smaller per_device_batch, smaller shapes, dtype=bfloat16, "
     "or more devices a copy (mesh=data=4,model=2)"
 )
-_DECODER_MAPS: Final = {"cpu": 6, "gpu": 6, "tpu": 11}
-"""Full-size maps, as wide as the decoder's first level, that the decoder holds at once. On CPU
-measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. The TPU compiler
-takes 13.7 at 512x512 and 9.7 for SDXL at 1024x1024; see docs/tpu.md."""
-_UNET_MAPS: Final = 27
-"""Maps that the UNet holds at once besides its scores, skips included. Measured in the same way:
-268 MiB for a prompt and its negative prompt."""
 
 
-def workspace_bytes(
-    configs: Configs, shape: Shape, *, per_device_batch: int, dtype: np.dtype[Any], platform: str
-) -> int:
-    """Estimate the bytes that a device needs for a batch, besides the weights."""
-    pixels = shape.height * shape.width
-    decoder_map = pixels * configs.vae.block_out_channels[0] * dtype.itemsize
-    decoder = _DECODER_MAPS[platform] * decoder_map
-    latents = pixels // configs.vae.downsampling**2
-    maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
-    step = 2 * (maps + max(_score_bytes(configs, latents, dtype, platform), default=0))
-    return per_device_batch * max(decoder, step)
-
-
-def _score_bytes(
-    configs: Configs, latents: int, dtype: np.dtype[Any], platform: str
-) -> Iterator[int]:
-    """Yield the bytes of the attention scores of each layer of the UNet that stores them."""
-    for layer in unet_layers(configs, latents, dtype):
-        if choose_backend(platform, layer) in (Backend.FOLDED, Backend.CHUNKED):
-            yield min(layer.score_bytes, MAX_SCORE_BYTES[platform])
-
-
-def require_memory(weights: int, workspace: int, placement: Placement) -> None:
+def require_memory(need: MemoryNeed, placement: Placement) -> None:
     """Require that the model fits. Passes if the runtime does not report its memory.
-
-    Args:
-        weights: Bytes of all weights that one device holds.
-        workspace: Bytes that a device needs besides them for a batch.
-        placement: The devices.
 
     Raises:
         TooLittleMemory: the model does not fit.
@@ -77,12 +35,12 @@ def require_memory(weights: int, workspace: int, placement: Placement) -> None:
     device = placement.mesh.devices.flat[0]
     if placement.platform == "cpu":
         # Virtual devices share the host's memory, but each has its own copy of all arrays.
-        check_available((weights + workspace) * placement.mesh.size, host_memory(), "host")
+        check_available(need.total * placement.mesh.size, host_memory(), "host")
     else:
         stats = device.memory_stats() or {}
         limit = stats.get("bytes_limit")
         free = None if limit is None else limit - stats.get("bytes_in_use", 0)
-        check_available(weights + workspace, free, device.device_kind)
+        check_available(need.total, free, device.device_kind)
 
 
 def check_available(needed: int, available: int | None, where: str) -> None:

@@ -52,6 +52,20 @@ def target_device() -> AbstractDevice:
     return cast(AbstractDevice, device)
 
 
+def split_axis(shape: tuple[int, ...], model: int) -> int | None:
+    """Return the axis along which `model` devices split a weight. None: each holds it whole.
+
+    Matrices and kernels are split by output (the last axis) if it divides, else by input. Split by
+    output, each number is the same sum as on one device. Vectors (a thousandth of a network) and
+    all other weights are not split.
+    """
+    if model > 1 and len(shape) > 1:
+        for axis in (len(shape) - 1, len(shape) - 2):
+            if shape[axis] % model == 0:
+                return axis
+    return None
+
+
 @dataclass(frozen=True)
 class Placement:
     """The placement holds a mesh and shards arrays over it."""
@@ -105,18 +119,9 @@ class Placement:
         return self._sharding(DATA)
 
     def weight_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding of a weight.
-
-        Matrices and kernels are split along `model` by output (the last axis) if it divides, else
-        by input. Split by output, each number is the same sum as on one device. Vectors (a
-        thousandth of a network) and all other weights are replicated.
-        """
-        if self.model > 1 and len(shape) > 1:
-            if shape[-1] % self.model == 0:
-                return self._sharding(*[None] * (len(shape) - 1), MODEL)
-            if shape[-2] % self.model == 0:
-                return self._sharding(*[None] * (len(shape) - 2), MODEL)
-        return self.replicated
+        """Return the sharding of a weight, split along `model` by `split_axis`."""
+        axis = split_axis(shape, self.model)
+        return self.replicated if axis is None else self._sharding(*[None] * axis, MODEL)
 
     def place_weight(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Index], NDArray[Any]]

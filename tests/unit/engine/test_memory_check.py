@@ -14,6 +14,7 @@ from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.device_batch import device_errors
 from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.memory_need import workspace_bytes
 from imagefleet.worker.engine.mesh import Placement
 from tests.unit.engine.parity import FOLDER
 
@@ -57,7 +58,7 @@ def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
     configs = Configs.read(CheckpointFiles(FOLDER / "older"), safety_checker=False)
 
     def workspace(side: int, batch: int, platform: str = "cpu", dtype: str = "float32") -> int:
-        return memory_check.workspace_bytes(
+        return workspace_bytes(
             configs,
             Shape(height=side, width=side),
             per_device_batch=batch,

@@ -6,7 +6,6 @@ tables below list the exceptions. Loading fails if any key is missing, unused or
 wrong shape or a dtype that is not floating-point, or holds NaN or infinity.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -212,14 +211,6 @@ class WeightMapping:
                 f"{self._network}: {entry.key} has dtype {dtype}, but must have {_DTYPE_LIST}"
             )
         return lines
-
-    def bytes_per_device(self, dtype: np.dtype[Any], placement: Placement) -> int:
-        """Return the bytes that `load` will place on each device."""
-        return sum(
-            math.prod(placement.weight_sharding(entry.shape).shard_shape(entry.shape))
-            * dtype.itemsize
-            for entry in self._entries
-        )
 
     def load(self, dtype: np.dtype[Any], placement: Placement) -> Params:
         """Read every parameter, cast it and place it on the devices.
