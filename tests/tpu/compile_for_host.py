@@ -18,14 +18,15 @@ from imagefleet.worker.engine.attention import AttentionSpec, attention
 from imagefleet.worker.engine.attention_layers import attention_layers
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from tools.tpu.models import SHAPES, configs_of
 from tools.tpu.programs import BFLOAT16
-from tools.tpu.topology import Host
+from tools.tpu.topology import placement_of
 
 
 def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield every distinct attention layer of the published models in bfloat16."""
-    placement = Host(host).placement(devices=1)
+    placement = placement_of(host, devices=1)
     specs = {
         spec
         for model, shape in SHAPES.items()
@@ -53,7 +54,7 @@ def _compile(lower: Lower) -> None:
 
 def memory(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield a program that takes nine tenths of the memory, and one that takes eleven tenths."""
-    placement, available = Host(host).placement(devices=1), Host(host).generation.memory_bytes
+    placement, available = placement_of(host, devices=1), TPU_HOSTS[host].generation.memory_bytes
     for tenths in (9, 11):
         # The argument and the result are in memory at the same time.
         count = available * tenths // 10 // 2 // 4

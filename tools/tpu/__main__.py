@@ -3,7 +3,7 @@
     PYTHONPATH=.libtpu .venv/bin/python -m tools.tpu [--full] [--hosts v5e-8] [--models sd14] …
 
 The output is a table of programs, a table of images a second, and one line of JSON. The command
-fails if the compiler refuses a program.
+fails if the compiler refuses a program, unless it is too large and the worker knows that.
 """
 
 import argparse
@@ -16,9 +16,9 @@ from pathlib import Path
 import jax
 
 from imagefleet.worker.engine.device_batch import ShapeExecutables
+from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from tools.tpu.models import SHAPES
-from tools.tpu.rows import Account, Outcome, Row, account, libtpu_version
-from tools.tpu.topology import HOSTS, Host
+from tools.tpu.rows import Account, Row, account, fails, libtpu_version, memory_need_of
 
 PROGRAMS = tuple(ShapeExecutables.__dataclass_fields__)
 STEPS = (20, 50)
@@ -34,7 +34,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield from DEFAULT_ROWS
         return
     for model in options.models or SHAPES:
-        for host in options.hosts or HOSTS:
+        for host in options.hosts or TPU_HOSTS:
             for devices_per_copy in options.model_axis:
                 for images in options.images:
                     for program in options.programs:
@@ -49,15 +49,18 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 def line(row: Row, result: Account) -> str:
     """Return one line of the table of programs."""
-    generation = Host(row.host).generation
+    generation, need = TPU_HOSTS[row.host].generation, memory_need_of(row)
     start = (
         f"{row.model:<5} {row.host:<6} {row.devices_per_copy:>5} {row.per_device_batch:>6} "
-        f"{row.program:<14} {result.outcome:<10} {result.seconds:>6.0f}"
+        f"{row.program:<14} {result.outcome:<10} {result.seconds:>6.0f} {need.total / 1e9:>8.2f}"
     )
     if (estimate := result.estimate) is None:
         return f"{start}  {result.message[:150]}"
+    # The weights of all networks stay on the device while one of the programs runs.
+    held = need.weights + estimate.temporary_bytes
     return (
-        f"{start} {estimate.argument_bytes / 1e6:>8,.0f} {estimate.temporary_bytes / 1e6:>8,.0f} "
+        f"{start} {held / 1e9:>11.2f} {need.total / held - 1:>+6.0%} "
+        f"{estimate.argument_bytes / 1e6:>8,.0f} {estimate.temporary_bytes / 1e6:>8,.0f} "
         f"{estimate.total_bytes / generation.memory_bytes:>6.0%} {estimate.flops / 1e12:>7.2f} "
         f"{estimate.cycles / 1e6:>8.1f} {estimate.kernel_cycles / 1e6:>8.1f} "
         f"{estimate.milliseconds(generation):>8.1f} {estimate.share_of_peak(generation):>6.0%} "
@@ -67,8 +70,9 @@ def line(row: Row, result: Account) -> str:
 
 HEADER = (
     f"{'model':<5} {'host':<6} {'model':>5} {'images':>6} {'program':<14} {'outcome':<10} "
-    f"{'took s':>6} {'args MB':>8} {'temps MB':>8} {'memory':>6} {'TFLOP':>7} {'Mcycles':>8} "
-    f"{'kernels':>8} {'est. ms':>8} {'peak':>6} {'collectives':>11}"
+    f"{'took s':>6} {'check GB':>8} {'compiler GB':>11} {'differ':>6} "
+    f"{'args MB':>8} {'temps MB':>8} {'memory':>6} {'TFLOP':>7} {'Mcycles':>8} {'kernels':>8} "
+    f"{'est. ms':>8} {'peak':>6} {'collectives':>11}"
 )
 
 
@@ -77,13 +81,13 @@ def image_rates(results: dict[Row, Account]) -> Iterator[str]:
     groups = {row.group: row for row in results}
     for group, row in groups.items():
         milliseconds = {
-            other.program: result.estimate.milliseconds(Host(other.host).generation)
+            other.program: result.estimate.milliseconds(TPU_HOSTS[other.host].generation)
             for other, result in results.items()
             if other.group == group and result.estimate is not None
         }
         if not {"begin", "step", "decode"} <= milliseconds.keys():
             continue
-        images = row.per_device_batch * Host(row.host).placement(model=row.devices_per_copy).data
+        images = row.per_device_batch * TPU_HOSTS[row.host].devices // row.devices_per_copy
         rates = []
         for steps in STEPS:
             batch = milliseconds["begin"] + steps * milliseconds["step"] + milliseconds["decode"]
@@ -125,11 +129,14 @@ def main(arguments: Sequence[str]) -> int:
         json.dumps(
             {
                 "libtpu": libtpu_version(),
-                "rows": [asdict(row) | asdict(result) for row, result in results.items()],
+                "rows": [
+                    asdict(row) | asdict(result) | {"need": asdict(memory_need_of(row))}
+                    for row, result in results.items()
+                ],
             }
         )
     )
-    return int(any(result.outcome is Outcome.REFUSED for result in results.values()))
+    return int(any(fails(row, result) for row, result in results.items()))
 
 
 if __name__ == "__main__":

@@ -33,11 +33,11 @@ _TOKENIZER: Final = ["transformers", "CLIPTokenizer"]
 def configs_of(model: str) -> Configs:
     """Return the configs of a published model."""
     with tempfile.TemporaryDirectory(prefix="configs-") as folder:
-        _write_configs(PUBLISHED[model], Path(folder))
+        write_configs(PUBLISHED[model], Path(folder))
         return Configs.read(CheckpointFiles(Path(folder)))
 
 
-def _write_configs(networks: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+def write_configs(networks: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     """Write a folder in diffusers' layout without weights and without tokenizers.
 
     Args:

@@ -13,13 +13,18 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from flax import nnx
+
 from imagefleet.worker.engine.compile.executable_cache import ENGINE_FOLDER, source_digest
 from imagefleet.worker.engine.compile.program_compiler import Lower
+from imagefleet.worker.engine.memory_need import MemoryNeed, memory_need
+from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from tools.parity.published import PUBLISHED
 from tools.tpu.estimate import Estimate, read_estimate
 from tools.tpu.models import SHAPES, configs_of
-from tools.tpu.programs import lower_programs
-from tools.tpu.topology import Host
+from tools.tpu.programs import BFLOAT16, lower_programs
+from tools.tpu.topology import placement_of
 
 
 class Outcome(StrEnum):
@@ -61,6 +66,31 @@ class Account:
     estimate: Estimate | None = None
 
 
+def memory_need_of(row: Row) -> MemoryNeed:
+    """Return the bytes that a device needs for the row's batch, by the worker's own account."""
+    return memory_need(
+        configs_of(row.model),
+        _networks(row.model),
+        (SHAPES[row.model],),
+        model=row.devices_per_copy,
+        per_device_batch=row.per_device_batch,
+        dtype=BFLOAT16,
+        platform="tpu",
+    )
+
+
+def fails(row: Row, result: Account) -> bool:
+    """Return whether a worker would fail with this program, and not know it before it compiles."""
+    if result.outcome is Outcome.TOO_LARGE:
+        return memory_need_of(row).total <= TPU_HOSTS[row.host].generation.memory_bytes
+    return result.outcome is Outcome.REFUSED
+
+
+@cache
+def _networks(model: str) -> dict[str, nnx.Module]:
+    return abstract_networks(configs_of(model))
+
+
 def account(row: Row, cache_folder: Path) -> Account:
     """Return the compiler's account of a row, from the cache if it is there."""
     path = cache_folder / f"{_key(row)}.json"
@@ -86,7 +116,7 @@ def _compile(row: Row) -> Account:
         outcome = Outcome.TOO_LARGE if too_large else Outcome.REFUSED
         return Account(outcome=outcome, message=message, seconds=time.monotonic() - started)
     seconds = time.monotonic() - started
-    estimate = read_estimate(compiled, Host(row.host).generation)
+    estimate = read_estimate(compiled, TPU_HOSTS[row.host].generation)
     return Account(outcome=Outcome.COMPILES, seconds=seconds, estimate=estimate)
 
 
@@ -94,7 +124,7 @@ def _compile(row: Row) -> Account:
 def _lowerings(
     model: str, host: str, per_device_batch: int, devices_per_copy: int
 ) -> dict[str, Lower]:
-    placement = Host(host).placement(model=devices_per_copy)
+    placement = placement_of(host, model=devices_per_copy)
     return lower_programs(
         configs_of(model), SHAPES[model], placement, per_device_batch=per_device_batch
     )
