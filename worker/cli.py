@@ -1,4 +1,4 @@
-"""The command `imagefleet-worker` runs a Celery worker with our settings as flags.
+"""The command `imagefleet-worker` runs a Celery worker with our settings as flags, or plans one.
 
 Every setting of docs/settings.md is a flag. A flag overrides its environment variable. Arguments
 after `--` go to Celery's own worker command.
@@ -6,7 +6,7 @@ after `--` go to Celery's own worker command.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -35,26 +35,35 @@ if missing := list(filter(_is_missing, _PACKAGES)):
     )
     sys.exit(ExitCode.CONFIG)
 
-from imagefleet.worker.settings import WorkerSettings  # noqa: E402 - it imports numpy
+# They import numpy.
+from imagefleet.worker.plan import plan  # noqa: E402
+from imagefleet.worker.setting_flags import setting_flags  # noqa: E402
+from imagefleet.worker.settings import WorkerSettings  # noqa: E402
 
 
-def _add_flags(command: Callable[..., None]) -> Callable[..., None]:
-    for name, setting in reversed(WorkerSettings.model_fields.items()):
-        command = click.option(
-            f"--{name.replace('_', '-')}",
-            name,
-            metavar="VALUE",
-            help=f"{setting.description} [{ENV_PREFIX}{name.upper()}]",
-        )(command)
-    return command
+class _RunByDefault(click.Group):
+    """A group that runs `run` where no command is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names, "--version"}:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="imagefleet", prog_name="imagefleet-worker")
-@_add_flags
+def main() -> None:
+    """Generate images on this host, or plan for another.
+
+    Without a command it is `run`: `imagefleet-worker --devices 4` runs a worker.
+    """
+
+
+@main.command()
+@setting_flags()
 @click.option("--loglevel", default="INFO", show_default=True, help="Celery's log level.")
 @click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)
-def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
+def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     """Generate the images of queued jobs with the devices of this host.
 
     The worker loads the model, compiles its shapes, then claims jobs until it is stopped. Options
@@ -91,6 +100,9 @@ def main(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+main.add_command(plan)
 
 
 def _node_name(celery_arguments: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import ENV_PREFIX, Settings
 from imagefleet.shared.webhooks.signature import check_secrets
 from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.mesh_spec import MeshSpec
+from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
 from imagefleet.worker.outbound.address_policy import AllowList
 
 CommaSeparated = Annotated[tuple[str, ...], NoDecode]
@@ -49,7 +49,7 @@ class WorkerSettings(Settings):
     per_device_batch: int = Field(
         default=1,
         ge=1,
-        le=256,
+        le=MAX_PER_DEVICE_BATCH,
         description="Number of images that one copy of the weights denoises at a time.",
     )
     dtype: Literal["float32", "bfloat16"] | None = Field(

@@ -13,6 +13,8 @@ DATA: Final = "data"
 """The axis of slots: a batch is split along it, the weights are replicated."""
 MODEL: Final = "model"
 """The axis of weights: they are split along it, a batch is replicated."""
+MAX_PER_DEVICE_BATCH: Final = 256
+"""Images that one copy of the weights may denoise at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,3 +112,11 @@ def test_a_downloaded_model_needs_no_hub(
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
         assert find_checkpoint(MODEL) == folder
         assert not downloaded
+
+
+def test_configs_are_downloaded_without_weights(checkpoint: Path, tmp_path: Path) -> None:
+    with model_hub.serve_repository(MODEL, checkpoint, tmp_path / "cache") as downloaded:
+        folder = find_checkpoint(MODEL, with_weights=False)
+    assert downloaded
+    assert not [name for name in downloaded if name.endswith(".safetensors")]
+    Configs.read(CheckpointFiles(folder))

@@ -1,0 +1,142 @@
+"""A plan needs neither devices nor weights, and agrees with what a worker would load."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.host_plan import DECODE_SHARE, STEP_SHARE, BatchPlan, plan_host
+from imagefleet.worker.engine.image_flops import image_flops
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.matmul_flops import matmul_flops
+from imagefleet.worker.engine.memory_need import memory_need
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS, TpuHost
+from tests.unit.engine.parity import FOLDER, Oracle
+from tools.parity.published import PUBLISHED
+from tools.tpu.models import SHAPES, configs_of, write_configs
+
+FLOAT32 = np.dtype(np.float32)
+OLDER = FOLDER / "older"
+
+
+def test_products_count_two_flops_a_term_and_loops_by_their_trips() -> None:
+    square, images = jnp.zeros((8, 8)), jnp.zeros((2, 16, 16, 6))
+    kernel = jnp.zeros((3, 3, 3, 4))  # two groups of three channels
+
+    def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x,
+            kernel,
+            (2, 2),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=2,
+        )
+
+    def five_times(x: jax.Array) -> jax.Array:
+        rows: jax.Array = jax.lax.map(jax.jit(lambda row: row @ x), jnp.zeros((5, 8)))
+        return rows
+
+    assert matmul_flops(jnp.matmul, square, square) == 2 * 8 * 8 * 8
+    assert matmul_flops(convolve, images, kernel) == 2 * (2 * 8 * 8 * 4) * (3 * 3 * 3)
+    assert matmul_flops(five_times, square) == 5 * 2 * 8 * 8
+    assert matmul_flops(jnp.exp, square) == 0
+
+
+def test_the_flops_of_stable_diffusion_are_those_of_its_layers() -> None:
+    configs = configs_of("sd14")
+    flops = image_flops(configs, abstract_networks(configs), SHAPES["sd14"])
+    # Counted by hand, layer by layer: two calls of the UNet; the decoder and the safety checker.
+    assert flops.step == pytest.approx(1.6006e12, rel=1e-3)
+    assert flops.decode == pytest.approx(2.5145e12 + 0.1620e12, rel=5e-3)
+
+
+@pytest.mark.parametrize("model", [1, 2])
+def test_the_weights_take_the_bytes_that_a_device_then_holds(oracle: Oracle, model: int) -> None:
+    need = memory_need(
+        oracle.configs,
+        abstract_networks(oracle.configs),
+        (),
+        model=model,
+        per_device_batch=1,
+        dtype=FLOAT32,
+        platform="cpu",
+    )
+    placement = Placement.of(model, model)
+    placed = jax.tree.map(
+        lambda weight: jax.device_put(weight, placement.weight_sharding(weight.shape)),
+        oracle.weights,
+    )
+    held = [weight.addressable_shards[0].data.nbytes for weight in jax.tree.leaves(placed)]
+    assert need.total == need.weights == sum(held)
+
+
+def test_a_plan_doubles_the_batch_of_each_mesh_until_it_does_not_fit() -> None:
+    host = TPU_HOSTS["v2-8"]
+    planned = plan_host(
+        OLDER, host, shapes=[Shape(height=2048, width=2048)], max_per_device_batch=8
+    )
+    by_model: dict[int, list[BatchPlan]] = {}
+    for batch in planned.batches:
+        by_model.setdefault(batch.model, []).append(batch)
+    assert list(by_model) == [1, 2, 4, 8]
+    for model, batches in by_model.items():
+        sizes = [batch.per_device_batch for batch in batches]
+        assert sizes == [1, 2, 4, 8][: len(sizes)]
+        assert {batch.data for batch in batches} == {8 // model}
+        assert all(batch.fits for batch in batches[:-1])
+        assert batches[-1].fits == (batches[-1].need.total <= host.generation.memory_bytes)
+        assert sizes[-1] == 8 or not batches[-1].fits
+
+
+def test_stable_diffusion_in_float32_fits_v2_only_with_two_devices_a_copy(tmp_path: Path) -> None:
+    write_configs(PUBLISHED["sd14"], tmp_path)
+    planned = plan_host(
+        tmp_path,
+        TPU_HOSTS["v2-8"],
+        shapes=[Shape(height=768, width=768)],
+        dtype="float32",
+        max_per_device_batch=1,
+    )
+    assert {batch.mesh: batch.fits for batch in planned.batches} == {
+        "data=8,model=1": False,
+        "data=4,model=2": True,
+        "data=2,model=4": True,
+        "data=1,model=8": True,
+    }
+
+
+def test_times_follow_the_flops_the_peak_and_the_steps() -> None:
+    host, shape = TPU_HOSTS["v5e-4"], Shape(height=64, width=64)
+    planned = plan_host(OLDER, host, shapes=[shape], max_per_device_batch=2)
+    configs = Configs.read(CheckpointFiles(OLDER))
+    flops = image_flops(configs, abstract_networks(configs), shape)
+    step = flops.step / (197e12 * STEP_SHARE)
+    seconds = {
+        (batch.model, batch.per_device_batch): batch.step_seconds[shape]
+        for batch in planned.batches
+    }
+    assert seconds[1, 1] == pytest.approx(step, rel=0.01)
+    assert seconds[1, 2] == pytest.approx(2 * step, rel=0.01)
+    assert seconds[2, 2] == pytest.approx(step, rel=0.01)
+    image = 50 * step + flops.text / (197e12 * STEP_SHARE) + flops.decode / (197e12 * DECODE_SHARE)
+    assert planned.images_per_second[shape] == pytest.approx(4 / image, rel=0.01)
+
+
+def test_errors_name_the_field_the_value_and_what_is_known() -> None:
+    with pytest.raises(ConfigurationError, match=r"topology='v9-8' is unknown; choose v2-8, v3-8"):
+        TpuHost.named("v9-8")
+    with pytest.raises(ConfigurationError, match="shape 65x64: height and width must be multiples"):
+        plan_host(
+            OLDER,
+            TPU_HOSTS["v2-8"],
+            shapes=[Shape(height=65, width=64)],
+            max_per_device_batch=1,
+        )

@@ -1,0 +1,69 @@
+"""The command `imagefleet-worker plan` reads configs only and prints a table or JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from imagefleet.worker.cli import main
+from imagefleet.worker.process.exit_codes import ExitCode
+from tests.unit.engine.parity import FOLDER
+
+
+def run_plan(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["plan", *arguments])
+
+
+def test_a_folder_without_weights_is_planned_as_a_table_and_as_json(tmp_path: Path) -> None:
+    for config in (FOLDER / "older").rglob("*.json"):
+        copied = tmp_path / config.relative_to(FOLDER / "older")
+        copied.parent.mkdir(exist_ok=True)
+        copied.write_bytes(config.read_bytes())
+    model = ("--model", str(tmp_path), "--shapes", "64x64,128x64", "--topology", "v5e-4")
+    [title, header, first, *lines] = run_plan(*model).stdout.splitlines()
+    assert title.endswith("at 64x64, 128x64 in bfloat16 on v5e-4: 4 devices, each with 15.75 GiB")
+    assert header.split()[:3] == ["mesh", "per_device_batch", "images"]
+    assert first.split()[:3] == ["data=4,model=1", "1", "4"]
+    assert any("estimates" in line for line in lines)
+
+    document = json.loads(run_plan(*model, "--json").stdout)
+    assert document["topology"] == "v5e-4"
+    assert document["num_inference_steps"] == 50
+    assert set(document["estimated_images_per_second"]) == {"64x64", "128x64"}
+    batches = document["batches"]
+    assert [batch["mesh"] for batch in batches if batch["per_device_batch"] == 1] == [
+        "data=4,model=1",
+        "data=2,model=2",
+        "data=1,model=4",
+    ]
+    for batch in batches:
+        assert batch["needed_bytes"] == batch["weight_bytes"] + batch["workspace_bytes"]
+        assert batch["fits"] == (batch["needed_bytes"] <= document["device_memory_bytes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--topology", "v9-8"), "topology='v9-8' is unknown; choose v2-8"),
+        (("--topology", "v2-8", "--dtype", "float16"), "dtype='float16'"),
+        (("--topology", "v2-8", "--shapes", "8x"), "'8x' is not an image size"),
+        (("--topology", "v2-8", "--shapes", "63x64"), "shape 63x64: height and width must be"),
+        (("--topology", "v2-8", "--model", "/nowhere"), "/nowhere is not a folder"),
+    ],
+)
+def test_an_error_is_one_line_that_names_the_value(
+    arguments: tuple[str, ...], sentence: str
+) -> None:
+    ended = run_plan(*arguments)
+    assert ended.exit_code == ExitCode.CONFIG
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("imagefleet-worker: ")
+    assert sentence in line
+
+
+def test_flags_without_a_command_are_those_of_a_worker() -> None:
+    ended = CliRunner().invoke(main, ["--devices", "0"])
+    assert ended.exit_code == ExitCode.CONFIG
+    assert "devices" in ended.stderr
+    assert "--lease-s" in CliRunner().invoke(main, ["--model", "shapes", "--help"]).stdout

@@ -1,0 +1,49 @@
+"""Count the FLOPs of a function's products and convolutions.
+
+Goes in: a function and abstract arguments. Comes out: a number. Nothing is compiled or computed.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+
+def matmul_flops(function: Callable[..., Any], *arguments: Any) -> int:
+    """Return the FLOPs of all matrix products and convolutions: two for each multiply-add.
+
+    Sums, norms and activations are not counted: TPUs compute them on other units.
+    """
+    return _count(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _count(jaxpr: Jaxpr) -> int:
+    return sum(_equation_flops(equation) for equation in jaxpr.eqns)
+
+
+def _equation_flops(equation: Any) -> int:
+    name, parameters = equation.primitive.name, equation.params
+    if name not in ("dot_general", "conv_general_dilated"):
+        trips: int = parameters["length"] if name == "scan" else 1
+        return trips * sum(map(_count, _inner(parameters.values())))
+    left, right = (operand.aval.shape for operand in equation.invars)
+    if name == "dot_general":
+        (contracted, _), _ = parameters["dimension_numbers"]
+        terms: int = math.prod(left[axis] for axis in contracted)
+    else:
+        terms = math.prod(right) // int(right[parameters["dimension_numbers"].rhs_spec[0]])
+    results: int = math.prod(equation.outvars[0].aval.shape)
+    return 2 * results * terms
+
+
+def _inner(values: Any) -> Iterator[Jaxpr]:
+    """Yield the functions that an equation calls."""
+    for value in values:
+        if isinstance(value, ClosedJaxpr):
+            yield value.jaxpr
+        elif isinstance(value, Jaxpr):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _inner(value)
