@@ -54,7 +54,7 @@ def test_a_worker_ends_a_job_that_it_gets_too_late(
     for job in (late, started):
         client.hset(job_key(namespace, job.id), "submitted_at", LONG_AGO)
     start()
-    assert finish(producer, [started, in_time]) == {State.SUCCEEDED}
+    assert finish(producer, [started, in_time], timeout=120) == {State.SUCCEEDED}
     with pytest.raises(JobFailed, match="no worker started the job within ttl=60 s") as failed:
         late.result(timeout=60)
     assert failed.value.failure_code == "expired"
