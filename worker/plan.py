@@ -114,8 +114,8 @@ def _notes(planned: "HostPlan") -> Sequence[str]:
         "TPU has confirmed: the FLOPs of the model, at the share of the peak that the TPU compiler",
         f"estimates for Stable Diffusion 1.4 on v5e, {STEP_SHARE:.0%} in a step and "
         f"{DECODE_SHARE:.0%} in the decoder (docs/tpu.md).",
-        "They leave out what the devices of one copy exchange if model is above 1. Small models and",
-        "small images reach a much smaller share.",
+        "They leave out what the devices of one copy exchange if model is above 1. Small",
+        "models and small images reach a much smaller share.",
     )
 
 
