@@ -419,7 +419,7 @@ def test_jobs_on_a_slow_server_do_not_delay_another_tenant(
                 statuses = producer.statuses(job.id for job in flood)
                 return all(each.state is State.RUNNING or each.retry_at for each in statuses)
 
-            until(all_wait)
+            until(all_wait, timeout_s=180)
         finally:
             slow.released.set()
         assert finish(producer, flood, timeout=180) == {State.SUCCEEDED}
