@@ -6,7 +6,14 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
-from imagefleet.producer.commands.output import echo, echo_fields, echo_json, json_option, note_none
+from imagefleet.producer.commands.output import (
+    echo,
+    echo_fields,
+    echo_json,
+    json_option,
+    limit_option,
+    note_none,
+)
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 
@@ -22,13 +29,7 @@ def dead_letters() -> None:
 
 
 @client_command
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="Print at most this many.",
-)
+@limit_option
 @json_option("Print whole letters, one JSON object per line.")
 def list_letters(client: Client, limit: int, as_json: bool) -> None:
     """List dead letters, the latest first.

@@ -11,7 +11,13 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
-from imagefleet.producer.commands.output import echo, echo_json, json_option, note_none
+from imagefleet.producer.commands.output import (
+    echo,
+    echo_json,
+    json_option,
+    limit_option,
+    note_none,
+)
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.text import printable
@@ -47,13 +53,7 @@ def _parse_since(text: str) -> float:
     help="Only jobs submitted since then: an age (30m, 2h, 7d), or an ISO time (UTC unless it "
     "names an offset).",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="Print at most this many.",
-)
+@limit_option
 @json_option("Print whole records, one JSON object per line.")
 def jobs(
     client: Client,

@@ -23,6 +23,17 @@ def json_option(what: str = "Print one JSON object per line.") -> Callable[[F], 
     return click.option("--json", "as_json", is_flag=True, help=what)
 
 
+def limit_option(command: F) -> F:
+    """Add the option `--limit`, a number of at least 1."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        default=100,
+        show_default=True,
+        help="Print at most this many.",
+    )(command)
+
+
 def echo(line: str, *, err: bool = False) -> None:
     """Print one line, to standard error if `err`. Its control characters are escaped."""
     click.echo(printable(line, _MAX_LINE), err=err)

@@ -4,7 +4,14 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
-from imagefleet.producer.commands.output import echo, echo_fields, echo_json, json_option, note_none
+from imagefleet.producer.commands.output import (
+    echo,
+    echo_fields,
+    echo_json,
+    json_option,
+    limit_option,
+    note_none,
+)
 from imagefleet.shared.errors import UnknownJob
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, State
@@ -25,13 +32,7 @@ def webhooks() -> None:
 @client_command
 @click.option("--job", "job_id", help="List this job's callbacks only, including delivered ones.")
 @click.option("--failed", is_flag=True, help="List only callbacks that were given up.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="Print at most this many.",
-)
+@limit_option
 @json_option()
 def list_callbacks(
     client: Client, job_id: str | None, failed: bool, limit: int, as_json: bool

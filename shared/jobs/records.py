@@ -43,6 +43,7 @@ from imagefleet.shared.redis_client.scripts import load_script
 if TYPE_CHECKING:
     from redis import Redis
     from redis.client import Pipeline
+    from redis.commands.core import Script
 
 _MAX_REQUEUED_PER_CALL: Final = 100
 """Delayed messages that one call of the script requeues. Redis serves no other client meanwhile."""
@@ -152,7 +153,11 @@ class JobRecords:
 
         Raises UnknownJob.
         """
-        state = cast(str, self._delete_ended(keys=[self.key(job_id)]))
+        return self._state_from(self._delete_ended, job_id)
+
+    def _state_from(self, script: "Script", job_id: str) -> State:
+        """Return the state that a script returns for a job. Raises UnknownJob."""
+        state = cast(str, script(keys=[self.key(job_id)]))
         if not state:
             raise unknown_job_error(job_id)
         return State(state)
@@ -278,7 +283,4 @@ class JobRecords:
 
         Raises UnknownJob.
         """
-        state = cast(str, self._request_cancel(keys=[self.key(job_id)]))
-        if not state:
-            raise unknown_job_error(job_id)
-        return State(state)
+        return self._state_from(self._request_cancel, job_id)

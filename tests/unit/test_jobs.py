@@ -10,14 +10,13 @@ from imagefleet.shared.jobs.model import (
     MAX_ERROR_CHARACTERS,
     TERMINAL,
     TRANSITIONS,
-    ImageFormat,
-    ImageResult,
     JobError,
     JobResult,
     State,
     check_job_id,
 )
 from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest, pack, unpack
+from tests.support.records import result_of_one_image
 
 WRONG = [
     ({"prompt": ""}, "prompt", "must not be empty"),
@@ -168,19 +167,7 @@ def test_an_error_carries_no_control_characters_and_has_a_bounded_length() -> No
 
 
 def test_the_result_in_a_record_has_no_field_that_release_0_1_0_cannot_read() -> None:
-    image = ImageResult(
-        index=0,
-        key="jobs/j/0.png",
-        url="memory://jobs/j/0.png",
-        seed=1,
-        sha256="00",
-        pixel_sha256="11",
-        size=3,
-        height=8,
-        width=8,
-        format=ImageFormat.PNG,
-    )
-    result = JobResult(images=(image,), model="m", model_digest="d", worker="w", timings={})
+    result = result_of_one_image(pixel_sha256="11")
     fields = result.record_fields()
     assert "pixel_sha256" not in fields["result"]
     assert JobResult.from_record(fields) == result

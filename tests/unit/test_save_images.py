@@ -6,26 +6,16 @@ import pytest
 
 from imagefleet.producer.commands.waiting import save_images
 from imagefleet.shared.errors import BrokerUnavailable, StorageDenied, StorageUnavailable
-from imagefleet.shared.jobs.model import ImageFormat, ImageResult, JobResult, State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.memory import MemoryStore
+from tests.support.records import result_of_one_image
 
 
 def _status() -> JobStatus:
-    image = ImageResult(
-        index=0,
-        key="jobs/j/0.png",
-        url="memory://jobs/j/0.png",
-        seed=1,
-        sha256="00",
-        size=3,
-        height=8,
-        width=8,
-        format=ImageFormat.PNG,
-    )
-    result = JobResult(images=(image,), model="m", model_digest="d", worker="w", timings={})
+    result = result_of_one_image()
     request = JobRequest(prompt="a")
     return JobStatus(id="j", state=State.SUCCEEDED, request=request, submitted_at=0, result=result)
 
