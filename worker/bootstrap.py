@@ -15,13 +15,14 @@ from typing import Final
 import redis
 
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.errors import ConfigurationError, StorageDenied, StorageUnavailable
+from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 
 _ENCODER_THREADS: Final = min(4, os.cpu_count() or 1)
 """Number of threads that encode the images of datasets."""
+_STORAGE_START_S: Final = 60.0
+"""A start waits at most this long for a store that is unavailable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +136,7 @@ class _Builder:
 
     def build(self) -> WorkerParts:
         self._no_retry_client, self._retrying_client = _connect(self._settings)
-        _check_storage(self._stores.images)
+        _check_storage(self._stores.images, self._settings.storage_retry_s)
         delivery = start_delivery(self._retrying_client, self._settings)
         self._engine = _load_engine(self._settings, self._stores.executables)
         self._engine.warm()
@@ -224,11 +227,7 @@ class _Builder:
     def _build_executor(self) -> JobExecutor:
         settings = self._settings
         finisher = JobFinisher(
-            self._stores.images,
-            self._records,
-            self._engine,
-            self._name,
-            settings.storage_retry_s,
+            self._stores.images, self._records, self._engine, self._name, settings.storage_retry_s
         )
         retries = RetryPolicy(self._records, self._claims, self._dead_letters, settings.max_retries)
         return JobExecutor(
@@ -271,10 +270,11 @@ def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
     return connect(url, retries=0), connect(url, retries=RETRY_FOREVER)
 
 
-def _check_storage(store: ObjectStore) -> None:
+def _check_storage(store: ObjectStore, storage_retry_s: float) -> None:
+    retry_s = min(storage_retry_s, _STORAGE_START_S)
     try:
-        store.check()
-    except (ConfigurationError, StorageDenied, StorageUnavailable) as error:
+        retry_while_unavailable(store.check, retry_s, "the check of the storage")
+    except ImagefleetError as error:
         raise type(error)(f"IMAGEFLEET_STORAGE_URL: {error}") from error
 
 

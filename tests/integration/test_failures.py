@@ -132,6 +132,15 @@ def test_a_retry_waits_in_redis_and_survives_its_worker(
     assert not client.exists(f"{namespace}:later")
 
 
+def test_a_worker_that_starts_waits_for_a_store_that_is_unavailable(start: StartWorker) -> None:
+    with signed_s3() as store, FaultyS3(error(503, "SlowDown")) as door:
+        url = f"s3://{BUCKET}?endpoint_url={door.endpoint_url}"
+        worker = start(**store.credentials.environment(), IMAGEFLEET_STORAGE_URL=url)
+        worker.await_log("the check of the storage failed, retry in")
+        door.fault = _pass_on(store)
+        worker.await_log("ready after")
+
+
 def test_a_store_that_denies_one_job_fails_it_without_a_retry(
     start: StartWorker, producer: Client
 ) -> None:

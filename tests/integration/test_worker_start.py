@@ -52,9 +52,15 @@ def _make_damaged_checkpoint(folder: Path) -> str:
     [
         ({"redis_url": "redis://:secret@localhost:1/0"}, "Redis at localhost:1/0 does not answer"),
         ({"redis_url": "http://localhost"}, "IMAGEFLEET_REDIS_URL"),
-        ({"storage_url": "file:///proc/imagefleet"}, "IMAGEFLEET_STORAGE_URL: cannot store /proc"),
+        (
+            {"storage_url": "file:///proc/imagefleet", "storage_retry_s": "1"},
+            "IMAGEFLEET_STORAGE_URL: cannot store /proc",
+        ),
         ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL"),
-        ({"storage_url": "s3://bucket?endpoint_url=http://127.0.0.1:1"}, "127.0.0.1:1"),
+        (
+            {"storage_url": "s3://bucket?endpoint_url=http://127.0.0.1:1", "storage_retry_s": "1"},
+            "127.0.0.1:1",
+        ),
         ({"model": "/no/such/folder"}, "/no/such/folder"),
         ({"model": "DAMAGED"}, "imagefleet-worker: "),
         ({"lease_s": "soon"}, "IMAGEFLEET_LEASE_S"),
