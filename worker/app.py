@@ -20,7 +20,8 @@ from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
 from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.log_filter import add_filter
-from imagefleet.worker.settings import WorkerSettings, unknown_variable_warnings
+from imagefleet.worker.setting_flags import unknown_variable_warnings
+from imagefleet.worker.settings import WorkerSettings
 
 
 def create_app(settings: WorkerSettings) -> Celery:

@@ -1,6 +1,7 @@
-"""Make the flags of commands from the worker's settings."""
+"""Make command-line flags of the worker's settings, and find misspelt environment variables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import click
@@ -26,3 +27,13 @@ def setting_flags(names: Sequence[str] = tuple(WorkerSettings.model_fields)) -> 
         return command
 
     return add
+
+
+def unknown_variable_warnings(variables: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each of `variables` that has our prefix and names no setting."""
+    for name in variables:
+        own = name.upper().removeprefix(ENV_PREFIX).lower()
+        if own != name.lower() and own not in WorkerSettings.model_fields:
+            nearest = get_close_matches(own, WorkerSettings.model_fields, n=1)
+            hint = f"; did you mean {ENV_PREFIX}{nearest[0].upper()}?" if nearest else ""
+            yield f"{name} is not a setting{hint}"

@@ -1,7 +1,5 @@
 """A worker reads these settings in addition to the shared ones. See docs/settings.md."""
 
-from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import unquote, urlsplit
@@ -10,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.settings import ENV_PREFIX, Settings
+from imagefleet.shared.settings import Settings
 from imagefleet.shared.webhooks.signature import check_secrets
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
@@ -288,13 +286,3 @@ class WorkerSettings(Settings):
     @classmethod
     def _expand(cls, path: Path) -> Path:
         return path.expanduser()
-
-
-def unknown_variable_warnings(variables: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each of `variables` that has our prefix and names no setting."""
-    for name in variables:
-        own = name.upper().removeprefix(ENV_PREFIX).lower()
-        if own != name.lower() and own not in WorkerSettings.model_fields:
-            nearest = get_close_matches(own, WorkerSettings.model_fields, n=1)
-            hint = f"; did you mean {ENV_PREFIX}{nearest[0].upper()}?" if nearest else ""
-            yield f"{name} is not a setting{hint}"

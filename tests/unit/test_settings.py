@@ -7,7 +7,8 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.webhooks.signature import new_secret
 from imagefleet.worker.lifecycle import Lifecycle
-from imagefleet.worker.settings import WorkerSettings, unknown_variable_warnings
+from imagefleet.worker.setting_flags import unknown_variable_warnings
+from imagefleet.worker.settings import WorkerSettings
 from tools.settings_page import PAGE, page
 
 _NOT_FINITE = [
