@@ -6,11 +6,13 @@ from imagefleet.producer.commands import (
     bulk,
     dead_letters,
     demo,
+    fleet,
     jobs,
     list_jobs,
     submit,
     tenants,
     webhooks,
+    workers,
 )
 
 
@@ -30,6 +32,8 @@ for command in (
     jobs.delete,
     jobs.resend,
     bulk.bulk,
+    fleet.fleet,
+    workers.workers,
     tenants.tenants,
     dead_letters.dead_letters,
     webhooks.webhooks,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this
     from imagefleet.producer.bulk.readers import Rows
     from imagefleet.producer.bulk.run import BulkRun
     from imagefleet.shared.jobs.dead_letters import DeadLetters
+    from imagefleet.shared.jobs.fleet_status import FleetReader
     from imagefleet.shared.jobs.tenants import Tenants
     from imagefleet.shared.webhooks.outbox import Outbox
 
@@ -81,6 +82,8 @@ class Client(JobAccess):
         """Messages that the fleet gave up."""
         self.outbox: Final[Outbox] = self.connection.outbox
         """Callbacks that wait to be delivered."""
+        self.fleet: Final[FleetReader] = self.connection.fleet
+        """Workers and queues."""
 
     def __enter__(self) -> Self:
         return self

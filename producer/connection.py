@@ -12,6 +12,7 @@ from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.fleet_status import FleetReader
 from imagefleet.shared.jobs.listing import JobListing
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
@@ -47,6 +48,7 @@ class Connection:
         self.tenants: Final = Tenants(self._redis, namespace)
         self.dead_letters: Final = DeadLetters(self._redis, namespace)
         self.outbox: Final = Outbox(self._redis, namespace, retention_s)
+        self.fleet: Final = FleetReader(self._redis, namespace)
         self._offers = OfferRegistry(self._redis, namespace)
         self._runs = RunRecords(self._redis, namespace, retention_s)
         self._checked = False

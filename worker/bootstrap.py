@@ -15,15 +15,13 @@ from typing import Final
 import redis
 
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.worker_status import WorkerRegistry
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.redis_client.server_check import check_server
-from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.shared.storage.retry import retry_while_unavailable
-from imagefleet.worker.bulk.destinations import DestinationPolicy
+from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.device_loop import DeviceLoop
@@ -46,6 +44,8 @@ from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.status_reporter import StatusReporter
+from imagefleet.worker.stores import Stores, check_image_store
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.start_delivery import start_delivery
 
@@ -53,19 +53,6 @@ log = logging.getLogger(__name__)
 
 _ENCODER_THREADS: Final = min(4, os.cpu_count() or 1)
 """Number of threads that encode the images of datasets."""
-_STORAGE_START_S: Final = 60.0
-"""A start waits at most this long for a store that is unavailable."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stores:
-    """The object stores that a worker uses."""
-
-    images: ObjectStore
-    executables: ObjectStore | None
-    """Executables that the workers share; None: each worker keeps its own."""
-    destinations: DestinationPolicy
-    """Where datasets may be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +65,8 @@ class ProcessHooks:
     """Called when the devices made no step for `watchdog_s`."""
     on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot]], None]
     """Called with the slots on which the devices failed, and the slots that only waited."""
+    on_drain_requested: Callable[[], None]
+    """Called when an operator asks this worker to drain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +87,7 @@ class WorkerParts:
     run_recovery: RunRecovery
     offers: OfferRegistry
     delivery: DeliveryLoop
-
-
-def open_stores(settings: WorkerSettings) -> Stores:
-    """Open the stores without connecting to them.
-
-    Raises:
-        ConfigurationError: the address of a store, or an allowed destination, is not valid.
-    """
-    shared = settings.programs_url
-    return Stores(
-        images=open_store(settings.storage_url),
-        executables=None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL"),
-        destinations=DestinationPolicy.parse(settings.storage_url, settings.bulk_allow),
-    )
+    status: StatusReporter
 
 
 def build(settings: WorkerSettings, stores: Stores, hooks: ProcessHooks) -> WorkerParts:
@@ -136,7 +112,7 @@ class _Builder:
 
     def build(self) -> WorkerParts:
         self._no_retry_client, self._retrying_client = _connect(self._settings)
-        _check_storage(self._stores.images, self._settings.storage_retry_s)
+        check_image_store(self._stores.images, self._settings)
         delivery = start_delivery(self._retrying_client, self._settings)
         self._engine = _load_engine(self._settings, self._stores.executables)
         self._engine.warm()
@@ -154,6 +130,7 @@ class _Builder:
         self._progress = ProgressReporter(self._records)
         shards = self._build_shard_context()
         device_loop = self._build_device_loop()
+        status = self._build_status_reporter()
         return WorkerParts(
             engine=self._engine,
             claims=self._claims,
@@ -166,13 +143,14 @@ class _Builder:
             watchdog=Watchdog(
                 device_loop.progress_count, self._hooks.on_hang, self._settings.watchdog_s
             ),
-            lease_keeper=self._build_lease_keeper(),
+            lease_keeper=self._build_lease_keeper(status),
             progress=self._progress,
             run_recovery=RunRecovery(
                 shards.runs, self._settings.bulk_stalled_s, shards.destinations
             ),
             offers=OfferRegistry(self._retrying_client, self._settings.namespace),
             delivery=delivery,
+            status=status,
         )
 
     def _job_records(self, client: redis.Redis) -> JobRecords:
@@ -248,7 +226,17 @@ class _Builder:
             self._hooks.on_devices_failed,
         )
 
-    def _build_lease_keeper(self) -> LeaseKeeper:
+    def _build_status_reporter(self) -> StatusReporter:
+        return StatusReporter(
+            WorkerRegistry(self._no_retry_client, self._settings.namespace),
+            self._name,
+            self._engine,
+            self._health,
+            lambda: len(self._claims.held_tags()),
+            self._hooks.on_drain_requested,
+        )
+
+    def _build_lease_keeper(self, status: StatusReporter) -> LeaseKeeper:
         records = self._job_records(self._no_retry_client)
         lease_s = self._settings.lease_s
         return LeaseKeeper(
@@ -257,6 +245,7 @@ class _Builder:
             lease_s,
             self._hooks.on_lease_lost,
             self._dispatcher.tags_in_hand,
+            status.report,
         )
 
 
@@ -268,14 +257,6 @@ def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
         for warning in check_server(client, url, settings.namespace):
             log.warning("%s", warning)
     return connect(url, retries=0), connect(url, retries=RETRY_FOREVER)
-
-
-def _check_storage(store: ObjectStore, storage_retry_s: float) -> None:
-    retry_s = min(storage_retry_s, _STORAGE_START_S)
-    try:
-        retry_while_unavailable(store.check, retry_s, "the check of the storage")
-    except ImagefleetError as error:
-        raise type(error)(f"IMAGEFLEET_STORAGE_URL: {error}") from error
 
 
 def _load_engine(settings: WorkerSettings, executables: ObjectStore | None) -> Engine:

@@ -6,6 +6,7 @@ is loaded, every declared shape is compiled, and the worker is ready. `drain` un
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Final
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.storage import announced_url
-from imagefleet.worker.bootstrap import ProcessHooks, WorkerParts, build, open_stores
+from imagefleet.worker.bootstrap import ProcessHooks, WorkerParts, build
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.engine.interface import Engine, ModelInfo
@@ -22,7 +23,9 @@ from imagefleet.worker.jobs.attempt import attempts_in, offer_of
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.malloc import return_large_buffers
 from imagefleet.worker.process.preemption import watch_for_notice
+from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.stores import open_stores
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +64,30 @@ class Lifecycle:
         """
         started = time.monotonic()
         return_large_buffers()
+        self._serve_status()
         hooks = ProcessHooks(
             on_lease_lost=self._on_lease_lost,
             on_hang=self._on_devices_hung,
             on_devices_failed=self._on_devices_failed,
+            on_drain_requested=self._on_drain_requested,
         )
         self._parts = build(self.settings, self._stores, hooks)
         engine = self._parts.engine
         store = announced_url(self.settings.storage_url, self._stores.images)
         self._parts.offers.announce(offer_of(engine.info, storage_url=store))
         log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(engine))
+
+    def _serve_status(self) -> None:
+        settings = self.settings
+        if settings.metrics_port is not None:
+            server = StatusServer(settings.metrics_host, settings.metrics_port, self._not_ready)
+            port = server.start()
+            log.info("metrics and health on %s port %d", settings.metrics_host, port)
+
+    def _not_ready(self) -> str | None:
+        if not self._running:
+            return "the worker is starting or has ended"
+        return self.parts.status.not_ready()
 
     def take_work(self) -> None:
         """Start the threads that claim and run work. After a reconnect they run already."""
@@ -98,6 +115,8 @@ class Lifecycle:
         if self._stop_requested:
             self.quit()
         self._stop_requested = True
+        if self._parts is not None:
+            self._parts.status.drain()
         self._force_exit_after(self.settings.drain_s + _DRAIN_GRACE_S)
         if self._running:
             self.parts.dispatcher.close()
@@ -115,6 +134,7 @@ class Lifecycle:
         if not self._stop_requested:
             self._force_exit_after(self.settings.drain_s + _DRAIN_GRACE_S)
         parts = self.parts
+        parts.status.drain()
         deadline = time.monotonic() + self.settings.drain_s
         parts.dispatcher.close()
         parts.device_loop.stop()
@@ -150,6 +170,10 @@ class Lifecycle:
     def _on_preemption_notice(self) -> None:
         log.warning("preemption notice received: the platform is about to take this host away")
         self.quit()
+
+    def _on_drain_requested(self) -> None:
+        log.warning("this worker was asked to drain")
+        os.kill(os.getpid(), signal.SIGTERM)  # Celery then stops as for any SIGTERM
 
     def _on_devices_failed(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
         """Requeue the jobs of `batch`, on which the devices failed, and the waiting ones.

@@ -123,6 +123,18 @@ class WorkerSettings(Settings):
         description="Seconds that a batch that is not full waits for more jobs of its image size. "
         "A full batch never waits.",
     )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="TCP port that serves `/metrics` (Prometheus), `/healthz` and `/readyz`. "
+        "0 chooses a free one and logs it. Default: none is opened.",
+    )
+    metrics_host: str = Field(
+        default="0.0.0.0",
+        description="Address of this host that `metrics_port` is opened on. The answers name the "
+        "model and hold no prompts; anybody who reaches the port can read them.",
+    )
     lease_s: float = Field(
         default=20.0,
         ge=2,

@@ -35,6 +35,16 @@ def lease_lengths_key(namespace: str) -> str:
     return f"{namespace}:leases:lengths"
 
 
+def workers_key(namespace: str) -> str:
+    """Return the key of what the workers say of themselves (hash: worker to JSON)."""
+    return f"{namespace}:workers"
+
+
+def drain_requests_key(namespace: str) -> str:
+    """Return the key of the workers that were asked to drain (set)."""
+    return f"{namespace}:workers:drain"
+
+
 def deliveries_key(namespace: str) -> str:
     """Return the key of the delivery counts (hash: SHA-1 of a message to count)."""
     return f"{namespace}:deliveries"

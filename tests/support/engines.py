@@ -4,7 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from imagefleet.worker.engine.interface import ImageArrays, ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.interface import (
+    DeviceMemory,
+    ImageArrays,
+    ImageSpec,
+    ModelInfo,
+    Shape,
+)
 
 INFO = ModelInfo(
     name="tiny",
@@ -22,6 +28,7 @@ class RecordingEngine:
     """An engine that records its batches and returns images of one grey. `on_batch` may raise."""
 
     info = INFO
+    devices = "recording"
     recompiles = 0
 
     def __init__(self, capacity: int, on_batch: Callable[[Sequence[ImageSpec]], None]) -> None:
@@ -34,6 +41,9 @@ class RecordingEngine:
 
     def truncated(self, prompt: str) -> bool:
         return False
+
+    def memory(self) -> list[DeviceMemory]:
+        return []
 
     def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> "RecordedBatch":
         self.batches.append(list(specs))

@@ -16,9 +16,11 @@ from functools import partial
 from typing import Final
 
 from imagefleet.shared.errors import DeviceError, ImagefleetError
+from imagefleet.worker.devices.batch_metrics import BatchMetrics
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import Slot, work_in
 from imagefleet.worker.engine.interface import Engine, ImageArray, ImageArrays, RunningBatch
+from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class DeviceLoop:
         self._consecutive_failures = 0
         self._progress = 0
         self._previewed_at = -_PREVIEW_INTERVAL_S
+        self._metrics = BatchMetrics(engine.capacity)
         self._changed = threading.Condition()
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
         self._thread = critical_thread(self._loop, "devices")
@@ -124,6 +127,7 @@ class DeviceLoop:
 
     def _denoise(self, batch: Sequence[Slot]) -> RunningBatch:
         running = self._engine.start_batch([slot.spec for slot in batch], batch[0].work.shape)
+        self._metrics.began(batch)
         self._on_step(batch, 0)
         dropped: set[int] = set()
         for step in running:
@@ -131,6 +135,7 @@ class DeviceLoop:
             if ended - dropped:
                 running.drop(sorted(ended - dropped))
                 dropped |= ended
+            self._metrics.stepped(batch)
             self._start_previews(batch, running)
             self._on_step(batch, step)
             self._progress += 1
@@ -149,6 +154,7 @@ class DeviceLoop:
         images, flags = running.images(), running.flagged()
         self._consecutive_failures = 0
         device_s = time.monotonic() - started
+        metrics.IMAGES.inc(len(batch))
         for work in work_in(batch):
             work.device_s += device_s
         for slot, image, flagged in zip(batch, images, flags, strict=True):
@@ -159,14 +165,17 @@ class DeviceLoop:
         with self._changed:
             self._changed.wait_for(lambda: len(self._on_devices) < _MAX_BATCHES_ON_DEVICES)
             self._on_devices.append(batch)
+            self._metrics.set_busy(True)
             self._progress += 1
 
     def _mark_done(self, batch: Sequence[Slot], error: BaseException | None) -> None:
         if error is not None:
             log.error("a batch of %d images failed: %s", len(batch), error, exc_info=error)
+            metrics.BATCH_FAILURES.inc()
             self._failed.append((batch, error))
         with self._changed:
             self._on_devices.remove(batch)
+            self._metrics.set_busy(bool(self._on_devices))
             self._progress += 1
             self._changed.notify_all()
 

@@ -15,6 +15,7 @@ from typing import Final
 from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import Engine, ImageSpec
+from imagefleet.worker.process import metrics
 from imagefleet.worker.process.exit_codes import ExitCode
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class HealthCheck:
         self.storage_failed = False
         """Whether the store failed its last check. Images that cannot be stored should not be
         generated."""
+        self.quarantined = False
+        """Whether this worker takes no work because devices or store failed."""
 
     def devices_ok(self) -> bool:
         """Return whether the devices generate an image of one step, with the programs that every
@@ -75,6 +78,8 @@ class HealthCheck:
         After `quarantine_s` the process ends: if it is started again, it may get other devices.
         """
         log.critical("quarantined: this worker takes no work until devices and store are healthy")
+        metrics.QUARANTINES.inc()
+        self.quarantined = True
         started, retries = time.monotonic(), 0
         while time.monotonic() - started < self._quarantine_s:
             pause_s = backoff_s(
@@ -86,6 +91,7 @@ class HealthCheck:
             if self.devices_ok() and self.storage_ok():
                 quarantined_s = time.monotonic() - started
                 log.warning("healthy again after %.0f s: this worker takes work", quarantined_s)
+                self.quarantined = False
                 return
             retries += 1
         log.critical("still failing after %g s: this worker ends", self._quarantine_s)

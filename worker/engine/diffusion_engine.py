@@ -19,7 +19,13 @@ from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounte
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.device_batch import DeviceBatch, ShapeExecutables, device_errors
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, InitLatents, Weights
-from imagefleet.worker.engine.interface import ImageSpec, InitImage, ModelInfo, Shape
+from imagefleet.worker.engine.interface import (
+    DeviceMemory,
+    ImageSpec,
+    InitImage,
+    ModelInfo,
+    Shape,
+)
 from imagefleet.worker.engine.latent_preview import colour_chart, fit_rgb_factors
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
@@ -45,6 +51,7 @@ class DiffusionEngine:
     ) -> None:
         self.info = info
         self.capacity = placement.data * per_device_batch
+        self.devices = f"{placement.mesh.size} x {placement.mesh.devices.flat[0].device_kind}"
         self._weights = weights
         self._tokenizer = tokenizer
         self._input_builder = BatchInputBuilder(self.capacity, info, programs, tokenizer, noise)
@@ -131,6 +138,15 @@ class DiffusionEngine:
     def recompiles(self) -> int:
         """Return the number of programs compiled since `warm` returned."""
         return int(self._compiled) - self._compiled_before_ready
+
+    def memory(self) -> list[DeviceMemory]:
+        """Return the memory of each device; empty on CPU, whose runtime does not report it."""
+        reports = [device.memory_stats() for device in self._placement.mesh.devices.flat]
+        return [
+            DeviceMemory(used=report["bytes_in_use"], limit=report["bytes_limit"])
+            for report in reports
+            if report
+        ]
 
     def _run_each_program(self, shape: Shape) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
 from imagefleet.worker.engine.interface import (
+    DeviceMemory,
     ImageArray,
     ImageArrays,
     ImageSpec,
@@ -62,6 +63,7 @@ class FakeEngine:
             failure_file: Every batch fails while this file exists, as on a failing device.
         """
         self.capacity = capacity
+        self.devices = "fake"
         self.info = ModelInfo(
             name="fake",
             digest="sha256:" + "0" * 64,
@@ -129,6 +131,9 @@ class FakeEngine:
     @property
     def recompiles(self) -> int:
         return 0
+
+    def memory(self) -> list[DeviceMemory]:
+        return []
 
     def release(self) -> None:
         """Let batches that hang continue."""

@@ -110,6 +110,14 @@ class ModelInfo:
     """Versions of the libraries that an image depends on (jax, jaxlib, flax)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceMemory:
+    """The memory of one device, in bytes."""
+
+    used: int
+    limit: int
+
+
 class RunningBatch(Protocol):
     """A batch that the devices are denoising. One thread iterates over it."""
 
@@ -150,6 +158,8 @@ class Engine(Protocol):
     info: ModelInfo
     capacity: int
     """Images per batch: copies of the weights x `per_device_batch`."""
+    devices: str
+    """Number and kind of the devices, as in `8 x TPU v5 lite`."""
 
     def warm(self) -> None:
         """Compile the programs of every declared shape and run each once.
@@ -171,3 +181,6 @@ class Engine(Protocol):
     @property
     def recompiles(self) -> int:
         """Return the number of programs compiled since `warm` returned. It should stay 0."""
+
+    def memory(self) -> Sequence["DeviceMemory"]:
+        """Return the memory of each device; empty if the runtime does not report it."""

@@ -7,7 +7,7 @@ batch.
 import time
 from datetime import UTC, datetime
 
-from imagefleet.shared.errors import ImagefleetError, LeaseLost
+from imagefleet.shared.errors import ImagefleetError, LeaseLost, StorageUnavailable
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, ImageResult, JobError, JobResult
 from imagefleet.shared.jobs.records import JobRecords
@@ -19,6 +19,7 @@ from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.process import metrics
 
 
 class JobFinisher:
@@ -64,6 +65,8 @@ class JobFinisher:
             timings={stage: round(seconds, 4) for stage, seconds in timings.items()},
         )
         self._record(attempt, result)
+        for stage, seconds in timings.items():
+            metrics.STAGE_SECONDS.labels(stage).observe(seconds)
         return result
 
     def fail(self, attempt: Attempt, error: ImagefleetError) -> None:
@@ -130,7 +133,11 @@ class JobFinisher:
                 # This host may have been frozen. On other hardware its bytes may differ from those
                 # that the current attempt has stored.
                 raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
-            return self._store.put(key, data, content_type)
+            try:
+                return self._store.put(key, data, content_type)
+            except StorageUnavailable:
+                metrics.UPLOAD_FAILURES.inc()
+                raise
 
         return retry_while_unavailable(put, self._retry_time_s, f"upload of {key}")
 

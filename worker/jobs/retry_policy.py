@@ -13,6 +13,7 @@ from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.process import metrics
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class RetryPolicy:
             claim = (self._claims.key, attempt.tag)
             if self._records.retry(attempt.job_id, attempt.token, claim, pause_s):
                 log.warning("job %s is retried in %.1f s: %s", attempt.job_id, pause_s, error)
+                metrics.RETRIES.inc()
             return True
         claimed = self._claims.find(attempt.tag)
         if claimed is not None:

@@ -19,6 +19,7 @@ import redis
 
 from imagefleet.shared.jobs.redis_keys import delayed_key, postponed_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script
+from imagefleet.worker.process import metrics
 from imagefleet.worker.queues.claim_script import ClaimScript
 from imagefleet.worker.queues.claim_types import Claimed, QueueGroup, tag_number
 from imagefleet.worker.queues.lease import Lease
@@ -134,6 +135,7 @@ class Claims(Lease):
             self._lost_answers.clear()
             claimed = [self._claimed(*fields) for fields in answer]
             self._held.update(message.tag for message in claimed)
+        metrics.REDELIVERIES.inc(sum(message.deliveries > 1 for message in claimed))
         return claimed
 
     def _claimed(

@@ -14,6 +14,7 @@ import redis
 
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.write_errors import is_outage
+from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
 from imagefleet.worker.queues.claims import Claims
 
@@ -32,15 +33,18 @@ class LeaseKeeper:
         lease_s: float,
         on_lost: Callable[[], None],
         tags_in_hand: Callable[[], set[str]] | None = None,
+        on_heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
             on_lost: called after the lease expired, before a new one is acquired.
             tags_in_hand: returns the tags of the claims that the worker attends to; None: of all.
+            on_heartbeat: called after the lease was acquired, and after each renewal.
         """
         self._claims = claims
         self._records = records
         self._on_lost = on_lost
+        self._on_heartbeat = on_heartbeat
         self._tags_in_hand = tags_in_hand or claims.held_tags
         self._unattended: dict[str, float] = {}
         """By tag: when a claim was first seen that the worker does not attend to."""
@@ -52,6 +56,7 @@ class LeaseKeeper:
 
     def start(self) -> None:
         self._claims.acquire_lease()
+        self._on_heartbeat()
         self._thread.start()
 
     def stop(self) -> None:
@@ -73,11 +78,15 @@ class LeaseKeeper:
         return time.monotonic() + 2 * self._heartbeat_s
 
     def _renew_and_recover(self) -> None:
-        if not self._claims.renew_lease():
+        if self._claims.renew_lease():
+            metrics.LEASE_RENEWALS.inc()
+        else:
             log.error("the lease ran out while this host was frozen; other workers have its jobs")
+            metrics.LEASES_LOST.inc()
             self._on_lost()
             self._claims.acquire_lease()
         for recover in (
+            self._on_heartbeat,
             self._abandon_unattended,
             self._requeue_orphans,
             self._reclaim_expired,
@@ -99,6 +108,7 @@ class LeaseKeeper:
         if time.monotonic() >= self._reclaim_from:
             for worker, messages in self._claims.reclaim_expired():
                 log.warning("the lease of worker %s expired; requeued: %d", worker, messages)
+                metrics.RECLAIMED.inc(messages)
 
     def _sweep_queues(self) -> None:
         _, dropped = self._records.sweep_queues()

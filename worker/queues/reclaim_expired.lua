@@ -3,6 +3,7 @@
 -- workers renewed them, and those that are dead would keep their messages for as long as that.
 -- KEYS 1 leases (sorted set: worker -> expiry, Unix seconds)   2 lengths of leases (hash: worker -> seconds)
 --      3 deliveries (hash: sha1 of message -> count)
+--      4 what the workers say of themselves (hash: worker -> JSON)   5 workers that were asked to drain (set)
 -- ARGV 1 prefix of the claims hashes   2 worker that gives up its lease ('': all whose lease expired)
 --      3 deliveries to count for each message   4 seconds of this worker's lease
 -- Returns {{worker, number of messages}, …}.
@@ -47,6 +48,8 @@ for _, worker in ipairs(workers) do
   end
   redis.call('ZREM', KEYS[1], worker)
   redis.call('HDEL', KEYS[2], worker)
+  redis.call('HDEL', KEYS[4], worker)
+  redis.call('SREM', KEYS[5], worker)
   reclaimed[#reclaimed + 1] = {worker, #entries}
 end
 return reclaimed

@@ -19,6 +19,7 @@ from imagefleet.shared.webhooks.outbox_message import (
     OutboxMessage,
 )
 from imagefleet.worker.outbound.http_request import Admit
+from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
 from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS, NoPlace, Place, SenderPlaces
 from imagefleet.worker.webhooks.retry_schedule import RETRY_DELAYS_S, retry_delay_s
@@ -84,6 +85,7 @@ class DeliveryLoop:
         self._record(replace(message, attempts=message.attempts + 1), outcome)
 
     def _record(self, tried: OutboxMessage, outcome: DeliveryOutcome) -> None:
+        metrics.CALLBACKS.labels(outcome.verdict).inc()
         if outcome.verdict is DeliveryVerdict.DELIVERED:
             self._outbox.mark_delivered(tried, outcome)
             return

@@ -1,0 +1,126 @@
+"""`imagefleet fleet`: show the workers and the queues."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.output import cell, echo_json, json_option
+from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
+from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+
+_REFRESH_S: Final = 2.0
+_COLOURS: Final = {
+    WorkerState.READY: "green",
+    WorkerState.DRAINING: "yellow",
+    WorkerState.QUARANTINED: "red",
+    WorkerState.LOST: "red",
+    WorkerState.UNKNOWN: "dim",
+}
+
+
+@client_command
+@click.option("--watch", is_flag=True, help="Show it again every 2 seconds until Ctrl-C.")
+@json_option("Print one JSON object; with --watch one per line.")
+def fleet(client: Client, watch: bool, as_json: bool) -> None:
+    """Show the workers of the fleet, its queues, and what else waits.
+
+    A worker reports itself with each heartbeat, every 5 seconds by default. Its rates are of the
+    last minute: images/s, the share of batch slots that were used, the seconds of a step, and the
+    share of the time during which its devices were busy.
+    """
+    statuses = _statuses(client) if watch else iter([client.fleet.read()])
+    if as_json:
+        for status in statuses:
+            echo_json(status.model_dump_json())
+        return
+    console = Console()
+    if not watch:
+        console.print(render(next(statuses)))
+        return
+    with Live(console=console, auto_refresh=False, screen=sys.stdout.isatty()) as live:
+        for status in statuses:
+            live.update(render(status), refresh=True)
+
+
+def _statuses(client: Client) -> Iterator[FleetStatus]:
+    while True:
+        yield client.fleet.read()
+        time.sleep(_REFRESH_S)
+
+
+def render(status: FleetStatus) -> RenderableType:
+    """Return the view of one status."""
+    summary = (
+        f"{status.waiting:,} messages wait, {status.in_hand:,} in hand, {status.delayed:,} "
+        f"delayed, {status.dead_letters:,} dead letters; {status.callbacks:,} callbacks wait, "
+        f"{status.callbacks_given_up:,} given up"
+    )
+    return Group(_workers(status.workers), Text(""), _queues(status.queues), Text(summary, "bold"))
+
+
+def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
+    """Return one line per kind of worker, one per worker, and their latest errors."""
+    if not workers:
+        return Text("no worker is alive", "red")
+    kinds = Counter(
+        (each.model, " ".join(each.shapes), each.devices, each.version) for each in workers
+    )
+    table = Table("worker", "state", box=None, pad_edge=False)
+    for name in ("in hand", "images", "images/s", "filled", "step s", "busy", "lease s"):
+        table.add_column(name, justify="right")
+    for each in workers:
+        table.add_row(
+            cell(each.worker),
+            Text(each.state, _COLOURS[each.state]),
+            f"{each.claims:,}",
+            f"{each.images:,}",
+            f"{each.images_per_s:.2f}",
+            _percent(each.batch_fill),
+            "" if each.step_s is None else f"{each.step_s:.3f}",
+            _percent(each.busy),
+            "" if each.lease_left_s is None else f"{each.lease_left_s:.0f}",
+        )
+    return Group(
+        *(
+            cell(f"workers: {count}, model {model}, shapes {shapes}, devices {devices}, {version}")
+            for (model, shapes, devices, version), count in kinds.items()
+        ),
+        table,
+        *(
+            cell(f"latest error of {each.worker}: {each.last_error}")
+            for each in workers
+            if each.last_error
+        ),
+    )
+
+
+def _queues(queues: Sequence[QueueStatus]) -> RenderableType:
+    table = Table("queue", box=None, pad_edge=False)
+    for name in ("waiting", "tenants", "oldest"):
+        table.add_column(name, justify="right")
+    for each in queues:
+        what = f"{each.model} {each.shape}" + (" (datasets)" if each.datasets else "")
+        oldest = "" if each.oldest_s is None else _duration(each.oldest_s)
+        table.add_row(cell(what), f"{each.waiting:,}", f"{each.tenants:,}", oldest)
+    return table if table.rows else Text("nothing waits")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _duration(seconds: float) -> str:
+    """Return as in `42 s`, `7 min` or `3.2 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.1f} h"

@@ -1,0 +1,112 @@
+"""Each worker says with every heartbeat how it is, in Redis, for `imagefleet fleet`."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, cast
+
+from pydantic import ConfigDict, ValidationError
+
+from imagefleet.shared.jobs.model import Model
+from imagefleet.shared.jobs.redis_keys import drain_requests_key, leases_key, workers_key
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+class WorkerState(StrEnum):
+    """A worker is in one of these states."""
+
+    READY = "ready"  # it claims work
+    QUARANTINED = "quarantined"  # devices or store failed; it checks them until they are healthy
+    DRAINING = "draining"  # it finishes what it has and ends
+    LOST = "lost"  # its lease expired; a worker requeues what it held
+    UNKNOWN = "unknown"  # it holds a lease and says nothing: release 0.1.0, or a damaged entry
+
+
+class WorkerStatus(Model):
+    """What a worker said of itself at its latest heartbeat. Rates are of the last minute."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)  # newer workers may say more
+
+    worker: str
+    """Host, process id and a random part. Results, claims and leases name the worker so."""
+    state: WorkerState
+    version: str = ""
+    model: str = ""
+    shapes: tuple[str, ...] = ()
+    devices: str = ""
+    """Their number and kind, as in `8 x TPU v5 lite`."""
+    capacity: int = 0
+    """Images in a full batch."""
+    claims: int = 0
+    """Messages that it has claimed and not acknowledged."""
+    images: int = 0
+    """Images since the start."""
+    images_per_s: float = 0.0
+    batch_fill: float | None = None
+    """Share of the slots that were used. None: no batch began."""
+    step_s: float | None = None
+    """Mean time of a step in seconds. None: there was none."""
+    busy: float = 0.0
+    """Share of the time during which a batch was on the devices."""
+    last_error: str = ""
+    """The latest error line of its log since the start."""
+    started_at: float = 0.0
+    """Unix seconds, by the clock of the worker's host."""
+    lease_left_s: float | None = None
+    """Seconds until the lease expires unless it is renewed; negative if it has expired."""
+
+
+class WorkerRegistry:
+    """Reads and writes what the workers of one namespace say. Threads may share it."""
+
+    def __init__(self, client: "Redis", namespace: str) -> None:
+        self._redis = client
+        self._workers = workers_key(namespace)
+        self._leases = leases_key(namespace)
+        self._drain_requests = drain_requests_key(namespace)
+
+    def announce(self, status: WorkerStatus) -> bool:
+        """Store what a worker says. Return whether somebody asked it to drain."""
+        text = status.model_dump_json(exclude={"lease_left_s"})
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hset(self._workers, status.worker, text)
+            pipe.sismember(self._drain_requests, status.worker)
+            return bool(pipe.execute()[1])
+
+    def remove(self, workers: Iterable[str]) -> None:
+        """Remove workers that have ended."""
+        if names := list(workers):
+            with self._redis.pipeline(transaction=False) as pipe:
+                pipe.hdel(self._workers, *names)
+                pipe.srem(self._drain_requests, *names)
+                pipe.execute()
+
+    def request_drain(self, workers: Iterable[str]) -> None:
+        """Ask workers to drain. They do so at their next heartbeat."""
+        if names := list(workers):
+            self._redis.sadd(self._drain_requests, *names)
+
+    def statuses(self) -> list[WorkerStatus]:
+        """Return every worker that has a lease, or had one and was not removed, by name."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hgetall(self._workers)
+            pipe.zrange(self._leases, 0, -1, withscores=True)
+            pipe.time()
+            texts, leases, (seconds, microseconds) = pipe.execute()
+        now = seconds + microseconds / 1e6  # leases expire by the server's clock
+        ends = dict(cast(list[tuple[str, float]], leases))
+        return [
+            _read(name, texts.get(name), None if name not in ends else ends[name] - now)
+            for name in sorted({*texts, *ends})
+        ]
+
+
+def _read(worker: str, text: str | None, lease_left_s: float | None) -> WorkerStatus:
+    try:
+        said = WorkerStatus.model_validate_json(text or "{}")
+    except ValidationError:
+        said = WorkerStatus(worker=worker, state=WorkerState.UNKNOWN)
+    lost = lease_left_s is None or lease_left_s < 0
+    state = WorkerState.LOST if lost else said.state
+    return said.model_copy(update={"worker": worker, "state": state, "lease_left_s": lease_left_s})

@@ -1,0 +1,169 @@
+"""What an operator sees of workers and queues, from real workers."""
+
+import json
+import re
+import signal
+import urllib.request
+from urllib.error import HTTPError
+
+import pytest
+import redis
+from click.testing import CliRunner
+
+from imagefleet import Client
+from imagefleet.producer.cli import main
+from imagefleet.shared.jobs.redis_keys import leases_key, workers_key
+from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from tests.integration.conftest import MakeClaims
+from tests.support.processes import StartWorker, Worker, until
+
+
+def _port(worker: Worker) -> int:
+    worker.await_log("ready after")
+    [port] = re.findall(r"metrics and health on \S+ port (\d+)", worker.output())
+    return int(port)
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def _sample(page: str, name: str) -> float:
+    [value] = re.findall(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
+    return float(value)
+
+
+def test_a_worker_reports_what_it_did(start: StartWorker, producer: Client) -> None:
+    worker = start(IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_METRICS_HOST="127.0.0.1")
+    port = _port(worker)
+    for job in producer.submit_many([f"prompt {i}" for i in range(20)]):
+        job.result(timeout=60)
+    page = _get(port, "/metrics")[1]
+    assert _sample(page, "imagefleet_images_total") == 20
+    assert _sample(page, 'imagefleet_batch_slots_total{use="job"}') == 20
+    assert _sample(page, 'imagefleet_job_stage_seconds_count{stage="upload"}') == 20
+    assert _sample(page, "imagefleet_device_busy_seconds_total") > 0
+    until(lambda: producer.fleet.read().workers[0].images == 20)
+    [status] = producer.fleet.read().workers
+    assert (status.state, status.model, status.capacity) == (WorkerState.READY, "fake", 8)
+    assert status.batch_fill is not None
+    assert 0 < status.batch_fill <= 1
+    assert status.step_s is not None
+    assert status.step_s >= 0.02
+    assert status.lease_left_s is not None
+    assert 0 < status.lease_left_s <= 3
+
+
+def test_a_drained_worker_ends_with_success_and_is_not_listed(
+    start: StartWorker, producer: Client, settings: dict[str, str]
+) -> None:
+    workers = [start(IMAGEFLEET_METRICS_PORT="0"), start()]
+    for worker in workers:
+        worker.await_log("ready after")
+    until(lambda: len(producer.fleet.read().workers) == 2)
+    [name] = re.findall(r'worker="([^"]*)"', _get(_port(workers[0]), "/metrics")[1])
+    command = ["workers", "drain", name, "--wait"]
+    done = CliRunner(env=settings).invoke(main, command)
+    assert (done.exit_code, done.output) == (0, f"{name}  ended\n")
+    assert workers[0].wait() == 0
+    [other] = producer.fleet.read().workers
+    assert other.worker != name
+    done = CliRunner(env=settings).invoke(main, command)
+    assert done.exit_code == 1
+    assert "is no worker" in done.output
+
+
+def test_a_worker_that_fails_says_so(
+    start: StartWorker, producer: Client, tmp_path: object
+) -> None:
+    failing = f"{tmp_path}/failing"
+    worker = start(
+        IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_MODEL=f"fake:seconds=0.02,sick={failing}"
+    )
+    port = _port(worker)
+    until(lambda: _get(port, "/readyz")[0] == 200)
+    with open(failing, "w"):
+        producer.submit("it fails")
+    until(lambda: _get(port, "/readyz")[0] == 503)
+    assert "quarantined" in _get(port, "/readyz")[1]
+    until(lambda: producer.fleet.read().workers[0].state is WorkerState.QUARANTINED)
+    until(lambda: "told to fail" in producer.fleet.read().workers[0].last_error)
+
+
+def test_a_killed_worker_is_lost_until_another_reclaims_its_lease(
+    start: StartWorker, producer: Client, make_claims: MakeClaims
+) -> None:
+    worker = start()
+    worker.await_log("ready after")
+    until(lambda: producer.fleet.read().workers)
+    worker.kill()
+    until(lambda: producer.fleet.read().workers[0].state is WorkerState.LOST)
+    make_claims("other").reclaim_expired()
+    [left] = producer.fleet.read().workers
+    assert (left.worker, left.state) == ("other", WorkerState.UNKNOWN)
+
+
+def test_queues_are_counted_over_tenants_and_priorities(producer: Client) -> None:
+    producer.submit_many(["a", "b"], tenant="gold")
+    producer.submit_many(["a", "b", "c"], priority=0)
+    status = producer.fleet.read()
+    [queue] = status.queues
+    assert (queue.model, queue.shape, queue.datasets) == ("default", "native", False)
+    assert (queue.waiting, queue.tenants, status.waiting) == (5, 2, 5)
+    assert queue.oldest_s is not None
+    assert 0 <= queue.oldest_s < 3600
+
+
+def test_damaged_entries_are_shown_and_break_nothing(
+    producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    client.hset(workers_key(namespace), "odd", "not JSON")
+    client.zadd(leases_key(namespace), {"odd": 4_000_000_000, "silent": 4_000_000_000})
+    client.sadd(f"{namespace}:queues", f"{namespace}.default.native", "foreign")
+    client.set(f"{namespace}.default.native", "a string, not a list")
+    client.lpush("foreign", "not JSON")
+    status = producer.fleet.read()
+    assert [each.state for each in status.workers] == [WorkerState.UNKNOWN] * 2
+    assert [(each.shape, each.oldest_s) for each in status.queues] == [("foreign", None)]
+
+
+def test_newer_workers_may_say_more(producer: Client, client: redis.Redis, namespace: str) -> None:
+    said = WorkerStatus(worker="new", state=WorkerState.READY, model="m").model_dump()
+    client.hset(workers_key(namespace), "new", json.dumps({**said, "colour": "blue"}))
+    client.zadd(leases_key(namespace), {"new": 4_000_000_000})
+    assert producer.fleet.read().workers[0].model == "m"
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_the_command_shows_workers_and_queues(
+    producer: Client,
+    client: redis.Redis,
+    namespace: str,
+    settings: dict[str, str],
+    flags: list[str],
+) -> None:
+    said = WorkerStatus(
+        worker="host:1:ab", state=WorkerState.READY, model="m", last_error="\x1b[31mred"
+    )
+    WorkerRegistry(client, namespace).announce(said)
+    client.zadd(leases_key(namespace), {"host:1:ab": 4_000_000_000})
+    producer.submit("a")
+    done = CliRunner(env=settings).invoke(main, ["fleet", *flags])
+    assert done.exit_code == 0
+    assert "\x1b" not in done.output
+    for word in ("host:1:ab", "ready", "default", "red"):
+        assert word in done.output
+
+
+def test_sigterm_makes_a_worker_unready(start: StartWorker, producer: Client) -> None:
+    worker = start(IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_MODEL="fake:seconds=1,capacity=1")
+    port = _port(worker)
+    job = producer.submit("it takes four seconds")
+    until(lambda: job.status().started_at is not None)
+    worker.process.send_signal(signal.SIGTERM)
+    until(lambda: _get(port, "/readyz") == (503, "draining\n"))
+    assert worker.wait() == 0

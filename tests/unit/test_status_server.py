@@ -1,0 +1,87 @@
+"""What Prometheus, Kubernetes and systemd see of a worker process."""
+
+import socket
+import urllib.request
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.process import metrics
+from imagefleet.worker.process.status_server import StatusServer
+from imagefleet.worker.process.systemd import notify_systemd
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_readyz_says_why_a_worker_takes_no_work() -> None:
+    reason: str | None = "draining"
+    port = StatusServer("127.0.0.1", 0, lambda: reason).start()
+    assert _get(port, "/healthz") == (200, "ok\n")
+    assert _get(port, "/readyz") == (503, "draining\n")
+    reason = None
+    assert _get(port, "/readyz") == (200, "ready\n")
+    assert _get(port, "/") == (404, "there are /metrics, /healthz and /readyz\n")
+
+
+def test_metrics_can_be_parsed_and_count() -> None:
+    port = StatusServer("127.0.0.1", 0, lambda: None).start()
+
+    def renewals() -> float:
+        families = text_string_to_metric_families(_get(port, "/metrics")[1])
+        samples = {each.name: each.value for family in families for each in family.samples}
+        return samples["imagefleet_lease_renewals_total"]
+
+    before = renewals()
+    metrics.LEASE_RENEWALS.inc(3)
+    assert renewals() == before + 3
+
+
+def test_a_port_in_use_is_a_wrong_setting() -> None:
+    port = StatusServer("127.0.0.1", 0, lambda: None).start()
+    with pytest.raises(ConfigurationError, match=f"IMAGEFLEET_METRICS_PORT={port}: .* in use"):
+        StatusServer("127.0.0.1", port, lambda: None).start()
+
+
+def test_a_host_that_is_not_ours_is_a_wrong_setting() -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot listen on 192\.0\.2\.1"):
+        StatusServer("192.0.2.1", 0, lambda: None).start()
+
+
+def test_a_silent_client_does_not_block_the_others() -> None:
+    port = StatusServer("127.0.0.1", 0, lambda: None).start()
+    with socket.create_connection(("127.0.0.1", port)):
+        assert _get(port, "/healthz") == (200, "ok\n")
+
+
+def test_total_sums_a_metric_over_its_labels() -> None:
+    metrics.SLOTS.labels("row").inc(2)
+    metrics.SLOTS.labels("padding").inc(1)
+    row = metrics.total(metrics.SLOTS, use="row")
+    assert row >= 2
+    assert metrics.total(metrics.SLOTS) >= row + metrics.total(metrics.SLOTS, use="padding")
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_gets_assignments(
+    abstract: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "\0imagefleet-" + tmp_path.name if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(name)
+        monkeypatch.setenv("NOTIFY_SOCKET", name.replace("\0", "@"))
+        notify_systemd("READY=1", "WATCHDOG=1")
+        assert systemd.recv(100) == b"READY=1\nWATCHDOG=1"
+
+
+def test_nothing_is_sent_outside_of_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify_systemd("READY=1")

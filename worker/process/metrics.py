@@ -1,0 +1,80 @@
+"""Define the Prometheus metrics of a worker process.
+
+The module that causes an event counts it here. Labels take few values: none of them comes from a
+job. What all workers have in common is in Redis and is exported by `imagefleet exporter`.
+Source of the conventions: Prometheus' "Metric and label naming" and "Histograms and summaries".
+"""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram, Info
+
+WORKER: Final = Info("imagefleet_worker", "The name, release, model and devices of this worker.")
+READY: Final = Gauge("imagefleet_ready", "1 while the worker takes work, else 0.")
+CAPACITY: Final = Gauge("imagefleet_batch_capacity_slots", "Images in a full device batch.")
+IN_HAND: Final = Gauge(
+    "imagefleet_claims", "Messages that the worker has claimed and not acknowledged."
+)
+
+BATCHES: Final = Counter("imagefleet_batches", "Device batches that began.")
+SLOTS: Final = Counter(
+    "imagefleet_batch_slots", "Slots of the batches that began, by use: job, row, padding.", ["use"]
+)
+IMAGES: Final = Counter("imagefleet_images", "Images that the devices finished.")
+STEP_SECONDS: Final = Histogram(
+    "imagefleet_step_seconds",
+    "Time between two denoising steps of a batch.",
+    ["shape"],
+    buckets=(0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 60.0),
+)
+BUSY_SECONDS: Final = Counter(
+    "imagefleet_device_busy_seconds", "Time during which a batch was on the devices."
+)
+BATCH_FAILURES: Final = Counter("imagefleet_batch_failures", "Device batches that failed.")
+QUARANTINES: Final = Counter(
+    "imagefleet_quarantines", "Times that the worker stopped taking work to check itself."
+)
+RECOMPILES: Final = Gauge(
+    "imagefleet_recompiles", "Programs compiled since the worker was ready. It should stay 0."
+)
+DEVICE_MEMORY: Final = Gauge(
+    "imagefleet_device_memory_bytes",
+    "Memory of each device: used, and the limit.",
+    ["device", "of"],
+)
+
+STAGE_SECONDS: Final = Histogram(
+    "imagefleet_job_stage_seconds",
+    "Time of a successful job in each stage: waited, denoise, encode, upload.",
+    ["stage"],
+    buckets=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0),
+)
+RETRIES: Final = Counter("imagefleet_job_retries", "Failed attempts that will be repeated.")
+REDELIVERIES: Final = Counter(
+    "imagefleet_redeliveries", "Claimed messages that another worker had when it died."
+)
+UPLOAD_FAILURES: Final = Counter(
+    "imagefleet_upload_failures", "Tries to store an object that failed and may be repeated."
+)
+LEASE_RENEWALS: Final = Counter("imagefleet_lease_renewals", "Heartbeats that renewed the lease.")
+LEASES_LOST: Final = Counter("imagefleet_leases_lost", "Leases that ended while the worker lived.")
+RECLAIMED: Final = Counter(
+    "imagefleet_reclaimed_messages", "Messages requeued because the lease of their worker ended."
+)
+CALLBACKS: Final = Counter(
+    "imagefleet_callback_tries", "Tries to deliver a callback, by result.", ["result"]
+)
+
+
+def total(metric: Counter | Histogram, sample: str = "total", **labels: str) -> float:
+    """Return the sum of a metric's samples, over all its labels but those that are given.
+
+    Args:
+        sample: `total` of a counter; `sum` or `count` of a histogram.
+    """
+    return sum(
+        each.value
+        for family in metric.collect()
+        for each in family.samples
+        if each.name.endswith(f"_{sample}") and labels.items() <= each.labels.items()
+    )

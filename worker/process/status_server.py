@@ -1,0 +1,86 @@
+"""Serve `/metrics`, `/healthz` and `/readyz` over HTTP, for Prometheus and Kubernetes."""
+
+import threading
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import disable_created_metrics, make_wsgi_app
+
+from imagefleet.shared.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+_REQUEST_TIMEOUT_S: Final = 10.0
+_TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
+
+NotReady = Callable[[], str | None]
+"""Returns why the worker takes no work, or None while it takes work."""
+
+
+class StatusServer:
+    """Answers in threads of its own from `start` until the process ends.
+
+    `/metrics` returns the metrics in Prometheus' formats. `/healthz` returns 200 as long as the
+    process can answer; a worker whose devices hang ends itself. `/readyz` returns 200 while the
+    worker takes work, else 503 and the reason.
+    """
+
+    def __init__(self, host: str, port: int, not_ready: NotReady) -> None:
+        self._host = host
+        self._port = port
+        self._not_ready = not_ready
+        # Without them a page has half the series; nobody needs the times.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._metrics = make_wsgi_app()
+
+    def start(self) -> int:
+        """Listen, and return the port: if it was 0, a free one.
+
+        Raises:
+            ConfigurationError: another process listens there, or the address is not of this host.
+        """
+        try:
+            server = make_server(
+                self._host, self._port, self._answer, _ThreadingServer, _QuietHandler
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"IMAGEFLEET_METRICS_PORT={self._port}: cannot listen on {self._host}: "
+                f"{error.strerror or error}; every worker of a host needs a port of its own"
+            ) from None
+        threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
+        return server.server_port
+
+    def _answer(self, environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == "/metrics":
+            answer: Iterable[bytes] = self._metrics(environ, start)
+            return answer
+        if path == "/healthz":
+            return _text(start, HTTPStatus.OK, "ok")
+        if path == "/readyz":
+            reason = self._not_ready()
+            status = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
+            return _text(start, status, reason or "ready")
+        return _text(start, HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz")
+
+
+def _text(start: "StartResponse", status: HTTPStatus, line: str) -> list[bytes]:
+    start(f"{status.value} {status.phrase}", [_TEXT])
+    return [f"{line}\n".encode()]
+
+
+class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = _REQUEST_TIMEOUT_S  # a client that sends nothing must not keep a thread
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: Prometheus asks every few seconds."""

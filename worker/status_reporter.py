@@ -1,0 +1,150 @@
+"""Say with each heartbeat how this worker is: in Redis, as metrics and to systemd."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final, Self
+
+from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.shared.text import mask_credentials, printable
+from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.engine.interface import Engine
+from imagefleet.worker.process import metrics
+from imagefleet.worker.process.systemd import notify_systemd
+
+_RATES_OVER_S: Final = 60.0
+_MAX_ERROR_CHARACTERS: Final = 300
+
+
+class StatusReporter:
+    """Reports one worker. The lease keeper calls `report` at each heartbeat."""
+
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        worker: str,
+        engine: Engine,
+        health: HealthCheck,
+        count_claims: Callable[[], int],
+        on_drain_requested: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            worker: the name that leases and claims have, too.
+            count_claims: returns the number of messages that the worker holds.
+            on_drain_requested: called once, if somebody asks this worker to drain.
+        """
+        self._registry = registry
+        self._worker = worker
+        self._engine = engine
+        self._health = health
+        self._count_claims = count_claims
+        self._on_drain_requested = on_drain_requested
+        self._started_at = time.time()
+        self._draining = False
+        self._drain_requested = False
+        self._history = deque([_Counts.now()])
+        self._errors = _LatestError()
+        logging.getLogger("imagefleet").addHandler(self._errors)
+        info = {"worker": worker, "version": version("imagefleet"), "devices": engine.devices}
+        metrics.WORKER.info({**info, "model": engine.info.name, "digest": engine.info.digest})
+        metrics.CAPACITY.set(engine.capacity)
+        metrics.RECOMPILES.set_function(lambda: engine.recompiles)
+        metrics.IN_HAND.set_function(count_claims)
+        metrics.READY.set_function(lambda: self.not_ready() is None)
+
+    def not_ready(self) -> str | None:
+        """Return why the worker takes no work, or None while it takes work."""
+        if self._draining:
+            return "draining"
+        if self._health.quarantined:
+            return f"quarantined: {self._errors.line}"
+        return None
+
+    def drain(self) -> None:
+        """Say from now on that the worker is draining."""
+        self._draining = True
+        notify_systemd("STOPPING=1")
+
+    def report(self) -> None:
+        """Store the status in Redis and restart systemd's watchdog timer. Drain if somebody asked
+        for it."""
+        notify_systemd("READY=1", "WATCHDOG=1")
+        for device, memory in enumerate(self._engine.memory()):
+            metrics.DEVICE_MEMORY.labels(str(device), "used").set(memory.used)
+            metrics.DEVICE_MEMORY.labels(str(device), "limit").set(memory.limit)
+        if self._registry.announce(self._status()) and not self._drain_requested:
+            self._drain_requested = True
+            self._on_drain_requested()
+
+    def _status(self) -> WorkerStatus:
+        self._history.append(now := _Counts.now())
+        while len(self._history) > 2 and now.at - self._history[1].at >= _RATES_OVER_S:
+            self._history.popleft()
+        done = now.since(self._history[0])
+        slots = done.used + done.padding
+        state = WorkerState.QUARANTINED if self._health.quarantined else WorkerState.READY
+        return WorkerStatus(
+            worker=self._worker,
+            state=WorkerState.DRAINING if self._draining else state,
+            version=version("imagefleet"),
+            model=self._engine.info.name,
+            shapes=tuple(str(shape) for shape in self._engine.info.shapes),
+            devices=self._engine.devices,
+            capacity=self._engine.capacity,
+            claims=self._count_claims(),
+            images=round(now.images),
+            images_per_s=round(done.images / done.at, 3) if done.at else 0.0,
+            batch_fill=round(done.used / slots, 3) if slots else None,
+            step_s=round(done.step_s / done.steps, 5) if done.steps else None,
+            busy=round(min(1.0, done.busy_s / done.at), 3) if done.at else 0.0,
+            last_error=self._errors.line,
+            started_at=self._started_at,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counts:
+    """The counters of this process at one moment, or what they grew by."""
+
+    at: float
+    """Seconds."""
+    images: float
+    used: float
+    padding: float
+    steps: float
+    step_s: float
+    busy_s: float
+
+    @classmethod
+    def now(cls) -> Self:
+        padding = metrics.total(metrics.SLOTS, use="padding")
+        return cls(
+            at=time.monotonic(),
+            images=metrics.total(metrics.IMAGES),
+            used=metrics.total(metrics.SLOTS) - padding,
+            padding=padding,
+            steps=metrics.total(metrics.STEP_SECONDS, "count"),
+            step_s=metrics.total(metrics.STEP_SECONDS, "sum"),
+            busy_s=metrics.total(metrics.BUSY_SECONDS),
+        )
+
+    def since(self, earlier: Self) -> Self:
+        names = self.__dataclass_fields__
+        return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
+
+
+class _LatestError(logging.Handler):
+    """Keeps the latest error line of the log."""
+
+    line = ""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = mask_credentials(record.getMessage())
+        self.line = printable(text, _MAX_ERROR_CHARACTERS)

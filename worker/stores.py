@@ -1,0 +1,51 @@
+"""Open and check the object stores of a worker."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage.retry import retry_while_unavailable
+from imagefleet.worker.bulk.destinations import DestinationPolicy
+from imagefleet.worker.settings import WorkerSettings
+
+_STORAGE_START_S: Final = 60.0
+"""A start waits at most this long for a store that is unavailable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stores:
+    """The object stores that a worker uses."""
+
+    images: ObjectStore
+    executables: ObjectStore | None
+    """Executables that the workers share; None: each worker keeps its own."""
+    destinations: DestinationPolicy
+    """Where datasets may be written."""
+
+
+def open_stores(settings: WorkerSettings) -> Stores:
+    """Open the stores without connecting to them.
+
+    Raises:
+        ConfigurationError: the address of a store, or an allowed destination, is not valid.
+    """
+    shared = settings.programs_url
+    return Stores(
+        images=open_store(settings.storage_url),
+        executables=None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL"),
+        destinations=DestinationPolicy.parse(settings.storage_url, settings.bulk_allow),
+    )
+
+
+def check_image_store(store: ObjectStore, settings: WorkerSettings) -> None:
+    """Write, read and delete a small object. Wait a while for a store that is unavailable.
+
+    Raises:
+        ConfigurationError, StorageDenied, StorageUnavailable: the store cannot be used.
+    """
+    retry_s = min(settings.storage_retry_s, _STORAGE_START_S)
+    try:
+        retry_while_unavailable(store.check, retry_s, "the check of the storage")
+    except ImagefleetError as error:
+        raise type(error)(f"IMAGEFLEET_STORAGE_URL: {error}") from error
