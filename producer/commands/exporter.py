@@ -1,0 +1,53 @@
+"""`imagefleet exporter`: export what Redis knows of a fleet to Prometheus."""
+
+import signal
+import sys
+import threading
+
+import click
+
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.output import echo
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.jobs.fleet_status import FleetStatus
+
+
+@client_command
+@click.option("--port", type=click.IntRange(0, 65535), default=9465, show_default=True)
+@click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")
+def exporter(client: Client, port: int, host: str) -> None:
+    """Export queues, workers, dead letters and callbacks to Prometheus.
+
+    One exporter per namespace is enough. It reads Redis when it is asked for /metrics, and runs
+    until SIGTERM or Ctrl-C. Workers export their own metrics: see IMAGEFLEET_METRICS_PORT.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        from imagefleet.producer.fleet_metrics import FleetCollector
+    except ImportError:
+        raise ConfigurationError(
+            f"exporting needs prometheus-client; {how_to_install('metrics')}"
+        ) from None
+
+    def read() -> FleetStatus:
+        with client.connection.translate_errors():
+            return client.fleet.read()
+
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(read))
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--port {port}: cannot listen on {host}: {error.strerror or error}"
+        ) from None
+    echo(f"metrics on {host} port {server.server_port}", err=True)
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    stopped.wait()
+    server.shutdown()
+    thread.join()
+    sys.exit(0)
