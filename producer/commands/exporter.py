@@ -15,7 +15,13 @@ from imagefleet.shared.jobs.fleet_status import FleetStatus
 
 
 @client_command
-@click.option("--port", type=click.IntRange(0, 65535), default=9465, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9465,
+    show_default=True,
+    help="TCP port to listen on; 0 chooses a free one.",
+)
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")
 def exporter(client: Client, port: int, host: str) -> None:
     """Export queues, workers, dead letters and callbacks to Prometheus.
