@@ -1,4 +1,6 @@
-"""The command `imagefleet-worker` runs a Celery worker with our settings as flags, or plans one.
+"""The command `imagefleet-worker` runs a Celery worker with our settings as flags.
+
+It also plans a worker for another host, and compiles programs ahead of one.
 
 Every setting of docs/settings.md is a flag. A flag overrides its environment variable. Arguments
 after `--` go to Celery's own worker command.
@@ -36,6 +38,7 @@ if missing := list(filter(_is_missing, _PACKAGES)):
     sys.exit(ExitCode.CONFIG)
 
 # They import numpy.
+from imagefleet.worker.compile import compile_command  # noqa: E402
 from imagefleet.worker.plan import plan  # noqa: E402
 from imagefleet.worker.setting_flags import setting_flags  # noqa: E402
 from imagefleet.worker.settings import WorkerSettings  # noqa: E402
@@ -102,6 +105,7 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+main.add_command(compile_command)
 main.add_command(plan)
 
 

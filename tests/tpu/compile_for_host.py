@@ -19,9 +19,9 @@ from imagefleet.worker.engine.attention_layers import attention_layers
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
+from imagefleet.worker.engine.tpu_topology import placement_of
 from tools.tpu.models import SHAPES, configs_of
 from tools.tpu.programs import BFLOAT16
-from tools.tpu.topology import placement_of
 
 
 def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -20,11 +20,11 @@ from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.memory_need import MemoryNeed, memory_need
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
+from imagefleet.worker.engine.tpu_topology import placement_of
 from tools.parity.published import PUBLISHED
 from tools.tpu.estimate import Estimate, read_estimate
 from tools.tpu.models import SHAPES, configs_of
 from tools.tpu.programs import BFLOAT16, lower_programs
-from tools.tpu.topology import placement_of
 
 
 class Outcome(StrEnum):

@@ -6,8 +6,9 @@ them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -28,20 +29,76 @@ _MAX_CACHED_TABLES: Final = 256
 to 64 kB."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EmptyBatch:
+    """A batch in which every slot is padding. Its arrays have the shapes of every batch."""
+
+    slots: int
+    calls: int
+    """The most calls of the UNet that a job may need."""
+    token_shape: tuple[int, int]
+    """That of a prompt: the number of text encoders, and of tokens."""
+    latent_channels: int
+    pixels_per_latent: int
+
+    @classmethod
+    def of(
+        cls, programs: DiffusionPrograms, slots: int, token_shape: tuple[int, int], max_steps: int
+    ) -> Self:
+        """Return the batch of these programs. `max_steps` is the most that a job may ask for."""
+        return cls(
+            slots=slots,
+            calls=max_steps + EXTRA_CALLS,
+            token_shape=token_shape,
+            latent_channels=programs.latent_channels,
+            pixels_per_latent=programs.pixels_per_latent,
+        )
+
+    def inputs(self) -> BatchInputs:
+        """Return the inputs of the batch."""
+        slots = self.slots
+        return BatchInputs(
+            tokens=np.zeros((slots, 2, *self.token_shape), np.int32),
+            has_negative=np.zeros(slots, np.bool_),
+            key=np.zeros((slots, 2), np.uint32),
+            image_index=np.zeros(slots, np.uint32),
+            initial_mix=np.zeros((slots, 2), np.float32),
+            guidance=np.ones(slots, np.float32),
+            rows=np.zeros((slots, self.calls, COLUMNS), np.float32),
+            calls=np.zeros(slots, np.int32),
+        )
+
+    def init_images(self, shape: Shape) -> InitImages:
+        """Return the init images of the batch: no slot has one."""
+        slots, init_latents = self.slots, self.init_latents(shape)
+        return InitImages(
+            pixels=np.zeros((slots, shape.height, shape.width, 3), np.uint8),
+            inpaint_mask=init_latents.inpaint_mask,
+            key=np.zeros((slots, 2), np.uint32),
+            image_index=np.zeros(slots, np.uint32),
+        )
+
+    def init_latents(self, shape: Shape) -> InitLatents:
+        """Return the init latents of a batch in which no slot has an init image."""
+        factor = self.pixels_per_latent
+        size = (self.slots, shape.height // factor, shape.width // factor)
+        return InitLatents(
+            np.zeros((*size, self.latent_channels), np.float32), np.ones((*size, 1), np.bool_)
+        )
+
+
 class BatchInputBuilder:
     """The builder converts specs to input arrays. It caches scheduler tables."""
 
     def __init__(
         self,
-        slots: int,
+        empty: EmptyBatch,
         info: ModelInfo,
-        programs: DiffusionPrograms,
         tokenizer: PromptTokenizer,
         noise: NoiseSchedule,
     ) -> None:
-        self._slots = slots
+        self._empty = empty
         self._info = info
-        self._programs = programs
         self._tokenizer = tokenizer
         self._noise = noise
         self._cached_table = lru_cache(_MAX_CACHED_TABLES)(self._make_table)
@@ -55,27 +112,13 @@ class BatchInputBuilder:
         for name in self._info.schedulers:
             self._cached_table(name, steps, 0)
 
-    def empty_inputs(self) -> BatchInputs:
-        """Return the inputs of a batch in which every slot is padding."""
-        slots, calls = self._slots, self._info.max_num_inference_steps + EXTRA_CALLS
-        return BatchInputs(
-            tokens=np.zeros((slots, 2, *self._tokenizer.shape), np.int32),
-            has_negative=np.zeros(slots, np.bool_),
-            key=np.zeros((slots, 2), np.uint32),
-            image_index=np.zeros(slots, np.uint32),
-            initial_mix=np.zeros((slots, 2), np.float32),
-            guidance=np.ones(slots, np.float32),
-            rows=np.zeros((slots, calls, COLUMNS), np.float32),
-            calls=np.zeros(slots, np.int32),
-        )
-
     def inputs(self, specs: Sequence[ImageSpec]) -> BatchInputs:
         """Build the inputs of a batch; `specs[i]` takes slot i.
 
         Raises:
             ValueError: a scheduler that this model does not have, or a step count out of range.
         """
-        inputs = self.empty_inputs()
+        inputs = self._empty.inputs()
         for slot, spec in enumerate(specs):
             table = self._table(spec)
             inputs.tokens[slot] = self._tokenizer([spec.negative_prompt, spec.prompt])
@@ -88,22 +131,6 @@ class BatchInputBuilder:
             inputs.calls[slot] = len(table.rows)
         return inputs
 
-    def empty_init_images(self, shape: Shape) -> InitImages:
-        """Return the init images of a batch in which no slot has one."""
-        slots, init_latents = self._slots, self.empty_init_latents(shape)
-        return InitImages(
-            pixels=np.zeros((slots, shape.height, shape.width, 3), np.uint8),
-            inpaint_mask=init_latents.inpaint_mask,
-            key=np.zeros((slots, 2), np.uint32),
-            image_index=np.zeros(slots, np.uint32),
-        )
-
-    def empty_init_latents(self, shape: Shape) -> InitLatents:
-        """Return the init latents of a batch in which no slot has an init image."""
-        factor, channels = self._programs.pixels_per_latent, self._programs.latent_channels
-        size = (self._slots, shape.height // factor, shape.width // factor)
-        return InitLatents(np.zeros((*size, channels), np.float32), np.ones((*size, 1), np.bool_))
-
     def init_images(self, specs: Sequence[ImageSpec], shape: Shape) -> InitImages | None:
         """Collect the init images of a batch; None if no slot has one.
 
@@ -112,7 +139,7 @@ class BatchInputBuilder:
         """
         if all(spec.init_image is None for spec in specs):
             return None
-        arrays, factor = self.empty_init_images(shape), self._programs.pixels_per_latent
+        arrays, factor = self._empty.init_images(shape), self._empty.pixels_per_latent
         for slot, spec in enumerate(specs):
             if (init_image := spec.init_image) is None:
                 continue

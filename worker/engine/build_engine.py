@@ -57,8 +57,7 @@ def load_stable_diffusion(
     """
     files = CheckpointFiles(folder)
     configs = Configs.read(files, safety_checker=options.safety_checker)
-    shapes = tuple(shapes) or (configs.native_shape,)
-    require_divisible(shapes, configs)
+    shapes = choose_shapes(shapes, configs)
     numpy_dtype = choose_dtype(dtype, placement.platform)
     tokenizer = load_tokenizer(files, configs)
     steps, guidance = default_parameters(files, configs.family.guidance_scale)
@@ -66,7 +65,7 @@ def load_stable_diffusion(
     programs, weights = load_networks(
         files, configs, placement, numpy_dtype, shapes, per_device_batch
     )
-    max_steps = min(max_num_inference_steps, configs.noise.num_train_timesteps)
+    max_steps = limit_steps(max_num_inference_steps, configs)
     info = ModelInfo(
         name=identity.name,
         source=identity.source,
@@ -170,13 +169,20 @@ def default_parameters(files: CheckpointFiles, family_guidance: float) -> tuple[
     return steps, float(guidance)
 
 
-def require_divisible(shapes: Sequence[Shape], configs: Configs) -> None:
-    """Require shapes that the networks can halve as often as they do.
+def limit_steps(max_num_inference_steps: int, configs: Configs) -> int:
+    """Return the most steps that a job may ask for."""
+    return min(max_num_inference_steps, configs.noise.num_train_timesteps)
+
+
+def choose_shapes(shapes: Sequence[Shape], configs: Configs) -> tuple[Shape, ...]:
+    """Return the declared shapes, or the model's native one if there are none.
+
+    The networks must be able to halve them as often as they do.
 
     Raises:
         ConfigurationError: a side is not a multiple of what the networks need.
     """
-    multiple = configs.shape_multiple
+    shapes, multiple = tuple(shapes) or (configs.native_shape,), configs.shape_multiple
     for shape in shapes:
         sides = (shape.height, shape.width)
         if any(side % multiple or side < multiple for side in sides):
@@ -184,6 +190,7 @@ def require_divisible(shapes: Sequence[Shape], configs: Configs) -> None:
                 f"shape {shape}: height and width must be multiples of {multiple} "
                 f"(autoencoder {configs.vae.downsampling} x UNet {configs.unet.downsampling})"
             )
+    return shapes
 
 
 def choose_dtype(name: str | None, platform: str) -> np.dtype[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine import memory_check
-from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
+from imagefleet.worker.engine.batch_inputs import BatchInputBuilder, EmptyBatch
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounter
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
@@ -54,11 +54,14 @@ class DiffusionEngine:
         self.devices = f"{placement.mesh.size} x {placement.mesh.devices.flat[0].device_kind}"
         self._weights = weights
         self._tokenizer = tokenizer
-        self._input_builder = BatchInputBuilder(self.capacity, info, programs, tokenizer, noise)
+        self._empty_batch = EmptyBatch.of(
+            programs, self.capacity, tokenizer.shape, info.max_num_inference_steps
+        )
+        self._input_builder = BatchInputBuilder(self._empty_batch, info, tokenizer, noise)
         self._placement = placement
         self._executable_cache = executable_cache
         self._compiler = ProgramCompiler(
-            programs, weights, self._input_builder, placement, executable_cache
+            programs, weights, self._empty_batch, placement, executable_cache
         )
         self._executables: Mapping[Shape, ShapeExecutables] = {}
         self._empty_init_latents: Mapping[Shape, InitLatents] = {}
@@ -86,7 +89,7 @@ class DiffusionEngine:
             shape: self._compiler.compile(shape, self._rgb_factors) for shape in self.info.shapes
         }
         self._empty_init_latents = {
-            shape: self._placement.split(self._input_builder.empty_init_latents(shape))
+            shape: self._placement.split(self._empty_batch.init_latents(shape))
             for shape in self._executables
         }
         for shape in self.info.shapes:

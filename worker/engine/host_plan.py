@@ -16,8 +16,8 @@ from flax import nnx
 
 from imagefleet.worker.engine.build_engine import (
     choose_dtype,
+    choose_shapes,
     default_parameters,
-    require_divisible,
 )
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
@@ -102,8 +102,7 @@ def plan_host(
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     files = CheckpointFiles(folder)
     configs = Configs.read(files, safety_checker=options is None or options.safety_checker)
-    shapes = tuple(shapes) or (configs.native_shape,)
-    require_divisible(shapes, configs)
+    shapes = choose_shapes(shapes, configs)
     steps, _ = default_parameters(files, configs.family.guidance_scale)
     networks = abstract_networks(configs)
     flops = {shape: image_flops(configs, networks, shape) for shape in shapes}

@@ -29,6 +29,18 @@ class SharedExecutables:
     secret: str = field(default="", repr=False)
     """The key of the signature, in `cache_dir` also. A store needs one."""
 
+    def require_secret(self) -> None:
+        """Require a secret if there is a store.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        if self.store is not None and not self.secret:
+            raise ConfigurationError(
+                "IMAGEFLEET_PROGRAMS_URL needs IMAGEFLEET_PROGRAMS_SECRET, any long random text "
+                "that all workers share: the files there are code, and the secret signs them"
+            )
+
 
 def load_engine(
     model: str,
@@ -75,7 +87,7 @@ def load_engine(
     from imagefleet.worker.engine.mesh import Placement, start_backend
 
     shared = shared_executables or SharedExecutables()
-    _require_secret(shared)
+    shared.require_secret()
     mesh_spec = MeshSpec.parse(mesh, devices)
     folder = find_checkpoint(model)
     start_backend(mesh_spec.devices)
@@ -90,21 +102,21 @@ def load_engine(
         dtype=dtype,
         max_num_inference_steps=max_num_inference_steps,
         options=options or ModelOptions(),
-        executable_cache=_executable_cache(folder, placement, cache_dir, shared),
+        executable_cache=executable_cache_of(folder, placement, cache_dir, shared),
     )
 
 
-def _require_secret(shared: SharedExecutables) -> None:
-    if shared.store is not None and not shared.secret:
-        raise ConfigurationError(
-            "IMAGEFLEET_PROGRAMS_URL needs IMAGEFLEET_PROGRAMS_SECRET, any long random text that "
-            "all workers share: the files there are code, and the secret signs them"
-        )
-
-
-def _executable_cache(
+def executable_cache_of(
     model: Path, placement: "Placement", cache_dir: Path, shared: SharedExecutables
 ) -> "ExecutableCache":
+    """Return the cache of a model's executables.
+
+    Args:
+        model: The folder of the checkpoint.
+        placement: Its devices may be absent.
+        cache_dir: The folder for compiled programs.
+        shared: Where hosts share executables.
+    """
     from imagefleet.worker.engine.checkpoint.checkpoint_files import config_digest
     from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
 

@@ -5,7 +5,7 @@ mesh and the sharding of arrays: slots are split along `data`, weights along `mo
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,11 +81,17 @@ class Placement:
         Raises:
             ConfigurationError: the host has fewer devices, or `model` does not divide their number.
         """
-        available = jax.local_devices()
+        return cls.over(jax.local_devices(), devices, model)
+
+    @classmethod
+    def over(
+        cls, available: Sequence[jax.Device], devices: int | None, model: int = 1
+    ) -> "Placement":
+        """Make a mesh as `of` does, of the devices of any host."""
         count = len(available) if devices is None else devices
         if not 1 <= count <= len(available):
             raise ConfigurationError(
-                f"devices={count}: this host has {len(available)} {available[0].platform} devices"
+                f"devices={count}: the host has {len(available)} {available[0].platform} devices"
             )
         if count % model:
             raise ConfigurationError(

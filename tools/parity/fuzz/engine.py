@@ -59,9 +59,10 @@ def generate(draft: Draft, cache_dir: Path) -> NDArray[np.uint8]:
 def _run(engine: DiffusionEngine, job: Job) -> NDArray[np.uint8]:
     """Generate both images in one batch, with the noise of `noise` for all random noise."""
     programs: DiffusionPrograms = engine._compiler.programs
-    builder, shape = engine._input_builder, engine.info.shapes[0]
+    shape = engine.info.shapes[0]
     specs = [spec for prompt in range(2) for spec in _specs(engine, job, prompt)]
-    inputs, init_latents = builder.inputs(specs), builder.empty_init_latents(shape)
+    inputs = engine._input_builder.inputs(specs)
+    init_latents = engine._empty_batch.init_latents(shape)
     with patch.object(diffusion_programs, "normal", _normal):
         conditions, state = _begin(programs, engine._weights, inputs, init_latents)
         for _ in range(int(inputs.calls.max())):

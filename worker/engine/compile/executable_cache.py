@@ -32,6 +32,7 @@ from imagefleet.worker.engine.mesh import Placement
 log = logging.getLogger(__name__)
 
 _SIGNATURE_BYTES: Final = hashlib.sha256().digest_size
+_MEDIA_TYPE: Final = "application/octet-stream"
 _COMPILER_VARIABLES: Final = ("JAX_", "XLA_", "LIBTPU_")
 """Prefixes of environment variables that change what is compiled."""
 _OTHER_VARIABLES: Final = frozenset({"JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"})
@@ -67,7 +68,8 @@ class ExecutableCache:
             secret: The key that signs the files.
         """
         self._stores = stores
-        self._environment = [f"{name}={value}" for name, value in sorted(environment.items())]
+        self.environment = [f"{name}={value}" for name, value in sorted(environment.items())]
+        """All that determines an executable, apart from its name and inputs: `name=value`."""
         self._devices = devices
         self._secret = secret
         self.reloaded = 0
@@ -87,7 +89,7 @@ class ExecutableCache:
                 of the fingerprint.
             lower: Called only if no store has the executable.
         """
-        key = f"{name}-{_digest(*self._environment, *_array_types(inputs))}"
+        key = self._key(name, inputs)
         stores_without: list[ObjectStore] = []
         for store in self._stores:
             signed = self._fetch(store, key)
@@ -97,17 +99,56 @@ class ExecutableCache:
                 self._put(stores_without, key, signed)
                 return executable
             stores_without.append(store)
+        if not self.compiled:
+            log.info(
+                "no store has the executable %s, compiling it for %s",
+                key,
+                ", ".join(self.environment),
+            )
         compiled = self._compile(lower())
-        self.compiled += 1
-        content = pickle.dumps(serialize_executable.serialize(compiled))
-        self._put(stores_without, key, self._sign(key, content) + content)
+        self._put(stores_without, key, self._serialize(key, compiled))
         return compiled
+
+    def compile_ahead(
+        self, name: str, inputs: Any, lower: Callable[[], jax.stages.Lowered]
+    ) -> bool:
+        """Put the executable of a program into every store. The devices may be absent.
+
+        Args:
+            name: Of the program.
+            inputs: As in `load_or_compile`.
+            lower: Called only if no store has the executable.
+
+        Returns:
+            Whether it was compiled. Otherwise a store had it.
+
+        Raises:
+            ImagefleetError: a store cannot be used.
+        """
+        key = self._key(name, inputs)
+        found = [self._stored(store, key) for store in self._stores]
+        signed = next((each for each in found if each is not None), None)
+        is_new = signed is None
+        if signed is None:
+            signed = self._serialize(key, self._compile(lower()))
+        for store, before in zip(self._stores, found, strict=True):
+            if before is None:
+                store.put(key, signed, _MEDIA_TYPE)
+        return is_new
+
+    def _key(self, name: str, inputs: Any) -> str:
+        return f"{name}-{_digest(*self.environment, *_array_types(inputs))}"
+
+    def _serialize(self, key: str, compiled: jax.stages.Compiled) -> bytes:
+        content = pickle.dumps(serialize_executable.serialize(compiled))
+        return self._sign(key, content) + content
 
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         hits = int(self._jax_cache_hits)
         target = self._devices[0].platform
         options = _COMPILER_OPTIONS.get(target, {})
         compiled = lowered.compile(options)
+        self.compiled += 1
         if target != "cpu" or int(self._jax_cache_hits) == hits:
             return compiled
         # On CPU an executable from JAX's cache loses its functions when it is serialized again. The
@@ -117,23 +158,29 @@ class ExecutableCache:
 
     def _fetch(self, store: ObjectStore, key: str) -> bytes | None:
         try:
-            return store.get(key)
-        except KeyError:
-            return None
+            return self._stored(store, key)
         except ImagefleetError as error:
             log.warning("cannot read the executable %s, compiling it: %s", store.url + key, error)
             return None
 
-    def _open(self, key: str, signed: bytes, store: ObjectStore) -> Any | None:
-        signature, content = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
-        if not hmac.compare_digest(signature, self._sign(key, content)):
-            log.warning(
-                "the executable %s is damaged or not signed with our secret, compiling it again",
-                store.url + key,
-            )
-            return None
+    def _stored(self, store: ObjectStore, key: str) -> bytes | None:
+        """Return the signed file, or None if the store has none with the right signature."""
         try:
-            program, inputs, outputs = pickle.loads(content)
+            signed = store.get(key)
+        except KeyError:
+            return None
+        signature, content = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+        if hmac.compare_digest(signature, self._sign(key, content)):
+            return signed
+        log.warning(
+            "the executable %s is damaged or not signed with our secret, compiling it again",
+            store.url + key,
+        )
+        return None
+
+    def _open(self, key: str, signed: bytes, store: ObjectStore) -> Any | None:
+        try:
+            program, inputs, outputs = pickle.loads(signed[_SIGNATURE_BYTES:])
             return serialize_executable.deserialize_and_load(
                 program, inputs, outputs, execution_devices=self._devices
             )
@@ -150,7 +197,7 @@ class ExecutableCache:
     def _put(self, stores: Sequence[ObjectStore], key: str, signed: bytes) -> None:
         for store in stores:
             try:
-                store.put(key, signed, "application/octet-stream")
+                store.put(key, signed, _MEDIA_TYPE)
             except ImagefleetError as error:
                 log.warning(
                     "cannot store the executable %s for the next start: %s", store.url + key, error
@@ -158,8 +205,12 @@ class ExecutableCache:
 
 
 def environment(placement: Placement) -> dict[str, str]:
-    """Return what the host, its libraries and our source code add to a fingerprint."""
+    """Return what the host, its libraries and our source code add to a fingerprint.
+
+    The devices may be absent: libtpu describes those of a TPU host as the host itself does.
+    """
     device = placement.mesh.devices.flat[0]
+    host = [each for each in device.client.devices() if each.process_index == device.process_index]
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -167,10 +218,10 @@ def environment(placement: Placement) -> dict[str, str]:
     }
     return {
         **{library: version(library) for library in ("jax", "jaxlib", "flax")},
-        "runtime": device.client.platform_version,
-        "device": f"{device.device_kind} of {len(jax.local_devices())}",
+        "runtime": " ".join(device.client.platform_version.split()),
+        "device": f"{device.device_kind} of {len(host)}",
         "processor": _processor() if placement.platform == "cpu" else "",
-        "mesh": str(dict(placement.mesh.shape)),
+        "mesh": f"{dict(placement.mesh.shape)} {placement.mesh.devices.tolist()}",
         "settings": str(sorted(variables.items())),
         "source": source_digest(ENGINE_FOLDER),
     }

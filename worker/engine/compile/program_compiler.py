@@ -4,7 +4,7 @@ Goes in: the diffusion programs, the placed weights, and the arrays that a batch
 executables, from the executable cache or newly compiled. It runs nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
+from imagefleet.worker.engine.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.device_batch import ShapeExecutables
 from imagefleet.worker.engine.diffusion_programs import (
@@ -34,7 +34,7 @@ class ProgramCompiler:
 
     programs: DiffusionPrograms
     weights: Weights
-    input_builder: BatchInputBuilder
+    empty_batch: EmptyBatch
     placement: Placement
     executable_cache: ExecutableCache
 
@@ -47,6 +47,19 @@ class ProgramCompiler:
                 for name, lower in self.lowerings(shape, rgb_factors).items()
             }
         )
+
+    def compile_ahead(self, shape: Shape, rgb_factors: ArrayOrShape) -> Iterator[tuple[str, bool]]:
+        """Put the executables of a shape into the stores, and yield each program after that.
+
+        The weights and `rgb_factors` may be abstract, and the devices may be absent.
+
+        Yields:
+            The name of a program, and whether it was compiled. Otherwise a store had it.
+        """
+        inputs = self._inputs(shape, rgb_factors)
+        for name, lower in self.lowerings(shape, rgb_factors).items():
+            program = f"{shape}/{name}"
+            yield program, self.executable_cache.compile_ahead(program, inputs, lower)
 
     def lowerings(self, shape: Shape, rgb_factors: ArrayOrShape) -> dict[str, Lower]:
         """Return for each program of a shape the function that traces and lowers it.
@@ -87,12 +100,12 @@ class ProgramCompiler:
 
     def _inputs(self, shape: Shape, rgb_factors: ArrayOrShape) -> tuple[Any, ...]:
         """Return all arguments of the programs, those of a batch as abstract arrays."""
-        empty, by_slot = self.input_builder, self.placement.by_slot
+        empty, by_slot = self.empty_batch, self.placement.by_slot
         return (
             self.weights,
-            _abstract_arrays(empty.empty_inputs(), by_slot),
-            _abstract_arrays(empty.empty_init_latents(shape), by_slot),
-            _abstract_arrays(empty.empty_init_images(shape), by_slot),
+            _abstract_arrays(empty.inputs(), by_slot),
+            _abstract_arrays(empty.init_latents(shape), by_slot),
+            _abstract_arrays(empty.init_images(shape), by_slot),
             rgb_factors,
         )
 

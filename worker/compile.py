@@ -1,0 +1,102 @@
+"""The command `imagefleet-worker compile` compiles a model's programs before a worker needs them.
+
+For a TPU host it needs neither the host nor the weights, only its compiler, libtpu.
+"""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.storage import open_store
+from imagefleet.shared.text import printable
+from imagefleet.worker.engine.interface import ModelOptions
+from imagefleet.worker.engine.load_engine import SharedExecutables
+from imagefleet.worker.engine.mesh_spec import MeshSpec
+from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
+from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.setting_flags import setting_flags
+from imagefleet.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from imagefleet.worker.engine.compile_ahead import AheadCompilation
+
+_MAX_LINE: Final = 1_000
+
+
+@click.command("compile")
+@setting_flags(
+    (
+        "model",
+        "shapes",
+        "mesh",
+        "devices",
+        "per_device_batch",
+        "dtype",
+        "max_num_inference_steps",
+        "safety_checker",
+        "cache_dir",
+        "programs_url",
+        "programs_secret",
+    )
+)
+@click.option(
+    "--topology",
+    metavar="HOST",
+    help=f"The TPU host to compile for: {', '.join(TPU_HOSTS)}. Default: this machine.",
+)
+def compile_command(topology: str | None, **flags: Any) -> None:
+    """Compile a model for workers that start later, so that they need not.
+
+    The executables are put into `cache_dir` and `programs_url`. A worker there takes them if all
+    these settings, the versions and its devices are equal; docs/tpu.md says more. Weights are not
+    needed, and with --topology neither is a TPU, only its compiler: install the extra `tpu`.
+
+    \b
+    Exit codes:
+    0   success
+    78  configuration error: a setting, the topology, the checkpoint or the storage is wrong
+    """
+    try:
+        settings = WorkerSettings.load(**flags)
+        _compile(_prepare(settings, topology))
+    except ImagefleetError as error:
+        click.echo(f"imagefleet-worker: {printable(str(error), _MAX_LINE)}", err=True)
+        sys.exit(ExitCode.CONFIG)
+
+
+def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilation":
+    from imagefleet.worker.engine.compile_ahead import compile_ahead
+
+    shared = settings.programs_url
+    store = None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL")
+    secret = settings.programs_secret
+    compilation = compile_ahead(
+        settings.model,
+        topology,
+        shapes=settings.declared_shapes(),
+        per_device_batch=settings.per_device_batch,
+        mesh=MeshSpec.parse(settings.mesh, settings.devices),
+        dtype=settings.dtype,
+        cache_dir=settings.cache_dir,
+        shared_executables=SharedExecutables(
+            store=store, secret=secret.get_secret_value() if secret else ""
+        ),
+        max_num_inference_steps=settings.max_num_inference_steps,
+        options=ModelOptions(safety_checker=settings.safety_checker),
+    )
+    if store is not None:
+        store.check()  # compiling takes minutes
+    return compilation
+
+
+def _compile(compilation: "AheadCompilation") -> None:
+    for line in compilation.environment:
+        click.echo(printable(line, _MAX_LINE))
+    started = time.monotonic()
+    for program, is_new in compilation:
+        seconds = time.monotonic() - started
+        click.echo(f"{program}: {f'compiled in {seconds:.1f} s' if is_new else 'there already'}")
+        started = time.monotonic()

@@ -1,0 +1,179 @@
+"""Compile a model's programs before a worker needs them, without weights and without its devices.
+
+Goes in: the configs of a checkpoint, and a host. Comes out: executables in the stores, under the
+fingerprints that a worker with the same settings computes on such a host.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from imagefleet.worker.engine.batch_inputs import EmptyBatch
+from imagefleet.worker.engine.build_engine import (
+    choose_dtype,
+    choose_shapes,
+    limit_steps,
+    load_tokenizer,
+)
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
+from imagefleet.worker.engine.compile.private_folder import make_private
+from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
+from imagefleet.worker.engine.interface import ModelOptions, Shape
+from imagefleet.worker.engine.load_engine import SharedExecutables, executable_cache_of
+from imagefleet.worker.engine.memory_check import check_available, memory_errors
+from imagefleet.worker.engine.memory_need import memory_need
+from imagefleet.worker.engine.mesh import Placement, start_backend
+from imagefleet.worker.engine.mesh_spec import MeshSpec
+from imagefleet.worker.engine.networks import abstract_networks, abstract_weights, assemble
+from imagefleet.worker.engine.tpu_hosts import TpuHost
+from imagefleet.worker.engine.tpu_topology import placement_of
+
+
+@dataclass(frozen=True)
+class AbstractModel:
+    """The programs of a model on a mesh, with abstract weights. The devices may be absent."""
+
+    compiler: ProgramCompiler
+    rgb_factors: jax.ShapeDtypeStruct
+
+    @classmethod
+    def of(
+        cls,
+        configs: Configs,
+        placement: Placement,
+        executable_cache: ExecutableCache,
+        *,
+        token_shape: tuple[int, int],
+        per_device_batch: int,
+        dtype: np.dtype[Any],
+        max_steps: int,
+    ) -> "AbstractModel":
+        """Return the programs that a worker would compile.
+
+        Args:
+            configs: Of the model.
+            placement: The mesh.
+            executable_cache: Where executables are stored.
+            token_shape: That of the tokenizer.
+            per_device_batch: Images that one copy of the weights denoises at a time.
+            dtype: That of the weights.
+            max_steps: The most steps that a job may ask for.
+        """
+        networks = abstract_networks(configs)
+        parameters = abstract_weights(networks, placement, dtype)
+        programs, weights = assemble(configs, networks, parameters, dtype)
+        slots = placement.data * per_device_batch
+        empty_batch = EmptyBatch.of(programs, slots, token_shape, max_steps)
+        rgb_factors = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            (programs.latent_channels + 1, 3), np.float32, sharding=placement.replicated
+        )
+        return cls(
+            ProgramCompiler(programs, weights, empty_batch, placement, executable_cache),
+            rgb_factors,
+        )
+
+
+@dataclass(frozen=True)
+class AheadCompilation:
+    """What is compiled ahead: the programs of a model for a host, in all declared shapes."""
+
+    model: AbstractModel
+    shapes: Sequence[Shape]
+
+    @property
+    def environment(self) -> Sequence[str]:
+        """Return what of the host determines its executables, as in `device=TPU v5 lite of 8`."""
+        return self.model.compiler.executable_cache.environment
+
+    def __iter__(self) -> Iterator[tuple[str, bool]]:
+        """Put each executable into the stores that lack it.
+
+        Yields:
+            The name of a program, and whether it was compiled. Otherwise a store had it.
+
+        Raises:
+            ImagefleetError: a store cannot be used.
+            TooLittleMemory: a program needs more memory than a device has.
+        """
+        with memory_errors():
+            for shape in self.shapes:
+                yield from self.model.compiler.compile_ahead(shape, self.model.rgb_factors)
+
+
+def compile_ahead(
+    model: str,
+    topology: str | None,
+    *,
+    shapes: Sequence[Shape] | None,
+    per_device_batch: int,
+    mesh: MeshSpec,
+    dtype: str | None,
+    cache_dir: Path,
+    shared_executables: SharedExecutables,
+    max_num_inference_steps: int,
+    options: ModelOptions,
+) -> AheadCompilation:
+    """Prepare to compile a model. Iterate over the result to do it.
+
+    Args:
+        model: As in `load_engine`, and all further arguments. Only configs and tokenizers are read.
+        topology: The TPU host to compile for. None: this machine and its own devices.
+        mesh: How many devices the worker will use, and how.
+
+    Raises:
+        CheckpointError: the model cannot be found, read or run.
+        ConfigurationError: the host or the model does not support a setting, libtpu is missing, or
+            the model does not fit the host.
+    """
+    shared_executables.require_secret()
+    folder = find_checkpoint(model, with_weights=False)
+    if topology is None:
+        start_backend(mesh.devices)
+        placement = Placement.of(mesh.devices, mesh.model)
+    else:
+        placement = placement_of(topology, mesh.devices, mesh.model)
+    files = CheckpointFiles(folder)
+    configs = Configs.read(files, safety_checker=options.safety_checker)
+    numpy_dtype = choose_dtype(dtype, placement.platform)
+    declared = choose_shapes(shapes or (), configs)
+    if topology is not None:
+        _require_memory(configs, declared, placement, per_device_batch, numpy_dtype, topology)
+    make_private(cache_dir)
+    abstract_model = AbstractModel.of(
+        configs,
+        placement,
+        executable_cache_of(folder, placement, cache_dir, shared_executables),
+        token_shape=load_tokenizer(files, configs).shape,
+        per_device_batch=per_device_batch,
+        dtype=numpy_dtype,
+        max_steps=limit_steps(max_num_inference_steps, configs),
+    )
+    return AheadCompilation(abstract_model, declared)
+
+
+def _require_memory(
+    configs: Configs,
+    shapes: Sequence[Shape],
+    placement: Placement,
+    per_device_batch: int,
+    dtype: np.dtype[Any],
+    topology: str,
+) -> None:
+    """Require that the model fits, by the account of the worker's check before loading."""
+    need = memory_need(
+        configs,
+        abstract_networks(configs),
+        shapes,
+        model=placement.model,
+        per_device_batch=per_device_batch,
+        dtype=dtype,
+        platform=placement.platform,
+    )
+    check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)
