@@ -1,0 +1,105 @@
+"""The files in `deploy` are valid, and agree with the worker that they start."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.settings import WorkerSettings
+from tests.support.processes import ROOT
+
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "systemd/imagefleet-worker.service"
+_CUSTOM = {"ScaledObject", "PodMonitor", "Kustomization"}
+"""Kinds that Kubernetes itself does not define."""
+_DRAIN_GRACE_S = 10
+_KUBERNETES = "1.31"
+
+
+def _load(text: str) -> list[Any]:
+    return list(YAML(typ="safe").load_all(text))
+
+
+def _documents() -> list[Any]:
+    files = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+    return [document for file in files for document in _load(file.read_text())]
+
+
+def _named(kind: str, name: str) -> Any:
+    [found] = [
+        each
+        for each in _documents()
+        if each["kind"] == kind and each.get("metadata", {}).get("name") == name
+    ]
+    return found
+
+
+@pytest.mark.parametrize("document", _documents(), ids=lambda each: each["kind"])
+def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
+    if document["kind"] not in _CUSTOM:
+        kubernetes_validate.validate(document, _KUBERNETES, strict=True)
+
+
+def test_the_validator_refuses_what_is_wrong() -> None:
+    wrong = _named("Deployment", "worker")
+    wrong["spec"]["template"]["spec"]["containers"][0]["imag"] = "imagefleet"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, _KUBERNETES, strict=True)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is missing")
+@pytest.mark.parametrize("overlay", ["v5e-8", "autoscale"])
+def test_kustomize_builds_the_overlays(overlay: str) -> None:
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes" / overlay)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    documents = {(each["kind"], each["metadata"]["name"]): each for each in _load(built)}
+    worker = documents["Deployment", "worker"]
+    pod = worker["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["resources"]["limits"] == {"google.com/tpu": "8"}
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+    assert container["image"] == "registry.example.com/imagefleet:0.2.0"
+    settings = container["envFrom"][0]["configMapRef"]["name"]
+    names = set(documents["ConfigMap", settings]["data"])
+    assert {name.removeprefix("IMAGEFLEET_").lower() for name in names} <= set(
+        WorkerSettings.model_fields
+    )
+
+
+def test_every_grace_period_is_longer_than_a_drain() -> None:
+    drain_s = WorkerSettings.model_fields["drain_s"].default + _DRAIN_GRACE_S
+    pod = _named("Deployment", "worker")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > drain_s
+    [stop_s] = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
+    assert int(stop_s) > drain_s
+
+
+def test_systemd_does_not_restart_a_worker_with_a_wrong_setting() -> None:
+    assert f"RestartPreventExitStatus={ExitCode.CONFIG.value}\n" in UNIT.read_text()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(re.sub(r"^ExecStart=.*", "ExecStart=/bin/true", UNIT.read_text(), flags=re.M))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("tool", ["shellcheck", "hadolint"])
+def test_scripts_and_dockerfiles_are_clean(tool: str) -> None:
+    file = {"shellcheck": "gcloud/startup.sh", "hadolint": "Dockerfile"}[tool]
+    command = Path(sys.executable).with_name(tool)
+    done = subprocess.run([command, DEPLOY / file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
