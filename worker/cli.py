@@ -39,6 +39,7 @@ if missing := list(filter(_is_missing, _PACKAGES)):
 
 # They import numpy.
 from imagefleet.worker.compile import compile_command  # noqa: E402
+from imagefleet.worker.doctor import doctor  # noqa: E402
 from imagefleet.worker.plan import plan  # noqa: E402
 from imagefleet.worker.setting_flags import setting_flags  # noqa: E402
 from imagefleet.worker.settings import WorkerSettings  # noqa: E402
@@ -107,6 +108,7 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
 
 main.add_command(compile_command)
 main.add_command(plan)
+main.add_command(doctor)
 
 
 def _node_name(celery_arguments: Sequence[str]) -> list[str]:

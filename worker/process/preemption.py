@@ -72,6 +72,18 @@ def await_notice(url: str, *, pause_s: float = _PAUSE_S, timeout_s: float = _TIM
         time.sleep(pause_s)
 
 
+def is_preempted(url: str, *, timeout_s: float = _TIMEOUT_S) -> bool:
+    """Return what `url` says now.
+
+    Raises:
+        ValueError: it does not answer, or not with TRUE or FALSE.
+    """
+    try:
+        return _parse(_query(url, _NO_ETAG, timeout_s))[0]
+    except REQUEST_ERRORS as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
 def _query(url: str, etag: str, timeout_s: float) -> HttpResponse:
     """Return the value once its ETag differs from `etag`, or after `_SERVER_WAIT_S`.
 

@@ -1,0 +1,232 @@
+"""The command `imagefleet-worker doctor` checks a host before its worker starts.
+
+It tries everything that a worker needs, and says of each what it found or what to do.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import click
+import redis
+
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.redis_client.connection import check_connection, connect, server_of
+from imagefleet.shared.redis_client.server_check import check_server
+from imagefleet.shared.storage import open_store
+from imagefleet.shared.text import mask_credentials, printable
+from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.process.preemption import is_preempted
+from imagefleet.worker.process.status_server import StatusServer
+from imagefleet.worker.setting_flags import setting_flags, unknown_variable_warnings
+from imagefleet.worker.settings import WorkerSettings
+
+_PINGS: Final = 20
+_MAX_CLOCK_DIFFERENCE_S: Final = 2.0
+_TEST_BYTES: Final = 1_000_000
+_MAX_LINE: Final = 2_000
+
+
+class Verdict(StrEnum):
+    """What a check found."""
+
+    OK = "ok"
+    WARNING = "warn"  # a worker starts all the same
+    FAILURE = "FAIL"  # a worker would not start
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    verdict: Verdict
+    text: str
+
+
+Check = Callable[[WorkerSettings], Iterator[Finding]]
+"""Yields what it finds. An ImagefleetError that it raises is a failure."""
+
+
+@click.command()
+@setting_flags()
+def doctor(**flags: Any) -> None:
+    """Check the settings, Redis, storage, model, devices and ports of this host.
+
+    Run it with the settings of the worker, while no worker uses the devices. It writes, reads and
+    deletes a few keys in Redis and small objects in the storage. Of a model from the Hub only the
+    configs are downloaded.
+
+    \b
+    Exit codes:
+    0   no check failed
+    78  configuration error: a check failed
+    """
+    failed = False
+    try:
+        settings = WorkerSettings.load(**flags)
+    except ImagefleetError as error:
+        _print("settings", Finding(Verdict.FAILURE, str(error)))
+        sys.exit(ExitCode.CONFIG)
+    for name, check in _CHECKS.items():
+        for finding in _run(check, settings):
+            _print(name, finding)
+            failed |= finding.verdict is Verdict.FAILURE
+    sys.exit(ExitCode.CONFIG if failed else 0)
+
+
+def _run(check: Check, settings: WorkerSettings) -> Iterator[Finding]:
+    try:
+        yield from check(settings)
+    except ImagefleetError as error:
+        yield Finding(Verdict.FAILURE, str(error))
+    except Exception as error:  # a report with a gap is better than none
+        yield Finding(Verdict.FAILURE, f"{type(error).__name__}: {error}")
+
+
+def _print(name: str, finding: Finding) -> None:
+    line = f"{finding.verdict:<4}  {name:<9}  {finding.text}"
+    click.echo(printable(mask_credentials(line), _MAX_LINE))
+
+
+def _check_variables(_: WorkerSettings) -> Iterator[Finding]:
+    warnings = list(unknown_variable_warnings(os.environ))
+    yield from (Finding(Verdict.WARNING, warning) for warning in warnings)
+    if not warnings:
+        yield Finding(Verdict.OK, "all values are valid, and no variable is misspelt")
+
+
+def _check_redis(settings: WorkerSettings) -> Iterator[Finding]:
+    url = settings.redis_url.get_secret_value()
+    with connect(url) as client:
+        check_connection(client, url)
+        for warning in check_server(client, url, settings.namespace):
+            yield Finding(Verdict.WARNING, warning)
+        yield Finding(
+            Verdict.OK, f"{server_of(url)}: {_server(client)}, {_ping_ms(client):.2f} ms a command"
+        )
+        seconds, microseconds = client.time()
+        ahead_s = time.time() - (seconds + microseconds / 1e6)
+        if abs(ahead_s) > _MAX_CLOCK_DIFFERENCE_S:
+            text = (
+                f"the clock of this host is {ahead_s:+.0f} s off that of Redis; run chrony or NTP"
+            )
+            yield Finding(Verdict.WARNING, text)
+
+
+def _server(client: redis.Redis) -> str:
+    """Return the version of a Redis and what survives its crash, as far as it says so."""
+    try:
+        info = client.info()
+    except redis.ResponseError:
+        return "INFO is forbidden"
+    name = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
+    if not info.get("aof_enabled"):
+        return f"{name}, no append-only file"
+    try:
+        fsync = client.config_get("appendfsync")["appendfsync"]
+    except (redis.ResponseError, KeyError):
+        fsync = "unknown"
+    return f"{name}, append-only file, appendfsync {fsync}"
+
+
+def _ping_ms(client: redis.Redis) -> float:
+    times = []
+    for _ in range(_PINGS):
+        started = time.perf_counter()
+        client.ping()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times) * 1e3
+
+
+def _check_storage(settings: WorkerSettings) -> Iterator[Finding]:
+    store = open_store(settings.storage_url)
+    store.check()
+    key, data = f"check-{os.urandom(8).hex()}", os.urandom(_TEST_BYTES)
+    started = time.perf_counter()
+    store.put(key, data, "application/octet-stream")
+    put_s = time.perf_counter() - started
+    started = time.perf_counter()
+    store.get(key)
+    get_s = time.perf_counter() - started
+    yield Finding(
+        Verdict.OK, f"{store.url}: 1 MB is written in {put_s:.3f} s and read in {get_s:.3f} s"
+    )
+    try:
+        store.delete(key)
+    except ImagefleetError as error:
+        text = f"cannot delete, which `delete` and `keep` need; {key} stays: {error}"
+        yield Finding(Verdict.WARNING, text)
+
+
+def _check_model(settings: WorkerSettings) -> Iterator[Finding]:
+    if settings.model.startswith("fake"):
+        yield Finding(Verdict.WARNING, f"{settings.model} makes test images")
+        return
+    from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint
+
+    folder = find_checkpoint(settings.model, with_weights=False)
+    yield Finding(Verdict.OK, f"{settings.model}: {folder}; a worker checks its files as it loads")
+
+
+def _check_devices(settings: WorkerSettings) -> Iterator[Finding]:
+    if settings.model.startswith("fake"):
+        return
+    from imagefleet.worker.engine.mesh import Placement, start_backend
+    from imagefleet.worker.engine.mesh_spec import MeshSpec
+
+    spec = MeshSpec.parse(settings.mesh, settings.devices)
+    start_backend(spec.devices)
+    mesh = Placement.of(spec.devices, spec.model).mesh
+    device = mesh.devices.flat[0]
+    memory = (device.memory_stats() or {}).get("bytes_limit")
+    each = "" if memory is None else f", {memory / 2**30:.1f} GiB each"
+    yield Finding(Verdict.OK, f"{mesh.size} x {device.device_kind} ({device.platform}){each}")
+    if device.platform == "cpu":
+        yield Finding(Verdict.WARNING, "no accelerator: images of real models take minutes")
+
+
+def _check_metrics_port(settings: WorkerSettings) -> Iterator[Finding]:
+    if settings.metrics_port is None:
+        yield Finding(Verdict.OK, "IMAGEFLEET_METRICS_PORT is not set: no metrics are served")
+        return
+    port = StatusServer(settings.metrics_host, settings.metrics_port, lambda: "doctor").start()
+    yield Finding(Verdict.OK, f"{settings.metrics_host} port {port} is free")
+
+
+def _check_preemption(settings: WorkerSettings) -> Iterator[Finding]:
+    url = settings.preemption_url
+    if url is None:
+        yield Finding(Verdict.OK, "IMAGEFLEET_PREEMPTION_URL is not set: SIGTERM ends the worker")
+        return
+    try:
+        preempted = is_preempted(url)
+    except ValueError as error:
+        text = f"{url} does not answer, so a preemption comes without notice: {error}"
+        yield Finding(Verdict.WARNING, text)
+        return
+    yield Finding(Verdict.OK, f"{url} answers {str(preempted).upper()}")
+
+
+def _check_callbacks(settings: WorkerSettings) -> Iterator[Finding]:
+    if settings.webhook_secrets:
+        yield Finding(Verdict.OK, f"signed with {len(settings.webhook_secrets)} secrets")
+    else:
+        text = "IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks are sent without a signature"
+        yield Finding(Verdict.WARNING, text)
+
+
+_CHECKS: Final[dict[str, Check]] = {
+    "settings": _check_variables,
+    "redis": _check_redis,
+    "storage": _check_storage,
+    "model": _check_model,
+    "devices": _check_devices,
+    "metrics": _check_metrics_port,
+    "notice": _check_preemption,
+    "callbacks": _check_callbacks,
+}
