@@ -112,9 +112,7 @@ def _check_redis(settings: WorkerSettings) -> Iterator[Finding]:
         seconds, microseconds = client.time()
         ahead_s = time.time() - (seconds + microseconds / 1e6)
         if abs(ahead_s) > _MAX_CLOCK_DIFFERENCE_S:
-            text = (
-                f"the clock of this host is {ahead_s:+.0f} s off that of Redis; run chrony or NTP"
-            )
+            text = f"this host's clock is {ahead_s:+.0f} s off that of Redis; let NTP set both"
             yield Finding(Verdict.WARNING, text)
 
 

@@ -20,7 +20,11 @@ def environment(settings: dict[str, str]) -> dict[str, str | None]:
     without: dict[str, str | None] = dict.fromkeys(
         name for name in os.environ if name.startswith("IMAGEFLEET_")
     )
-    return {**without, **settings, "IMAGEFLEET_WEBHOOK_SECRETS": "whsec_MfKQ9r8GKYqrTwjU"}
+    return {
+        **without,
+        **settings,
+        "IMAGEFLEET_WEBHOOK_SECRETS": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    }
 
 
 def _doctor(environment: Mapping[str, str | None], *flags: str) -> Result:
