@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this
 
     from redis import Redis
 
-    from imagefleet.producer.bulk.readers import Rows
+    from imagefleet.producer.bulk.dry_run import DryRun
+    from imagefleet.producer.bulk.inputs import Rows
     from imagefleet.producer.bulk.run import BulkRun
     from imagefleet.shared.jobs.dead_letters import DeadLetters
     from imagefleet.shared.jobs.fleet_status import FleetReader
@@ -184,9 +185,12 @@ class Client(JobAccess):
         Return once the run has started; it needs this process no longer. The same call resumes it.
 
         Args:
-            rows: a .txt, .csv, .jsonl or .parquet file, or an iterable of prompts or mappings.
+            rows: the name of a .txt, .csv, .jsonl or .parquet file, a glob, a folder, an `s3://` or
+                `hf://datasets/` address, a list of `pathlib.Path`, or an iterable of prompts or
+                mappings.
             destination: s3://bucket/prefix, file:///folder, or a path.
-            options: options of `producer.bulk.start_run.start`, and parameters of all rows, with
+            options: options of `producer.bulk.start_run.start` and of
+                `producer.bulk.dataset_options.parse_spec`, and parameters of all rows, with
                 diffusers' names.
 
         Raises:
@@ -197,6 +201,16 @@ class Client(JobAccess):
         from imagefleet.producer.bulk.start_run import start
 
         return start(self.connection, self.submit, rows, destination, **options)
+
+    def dry_run_bulk(self, rows: "Rows", destination: "str | Path", **options: Any) -> "DryRun":
+        """Check every row of a dataset, and estimate the time and bytes that `bulk` would need.
+
+        Take the arguments of `bulk`, without `max_failures` and `priority`, and raise its errors.
+        Nothing is written, uploaded or queued.
+        """
+        from imagefleet.producer.bulk.dry_run import dry_run
+
+        return dry_run(self.connection, rows, destination, **options)
 
     def find_bulk(self, name: str) -> "BulkRun":
         """Return the bulk run of a destination or of a run id. Raises UnknownRun."""

@@ -7,6 +7,7 @@ that passes on the text of a stranger would upload its own files.
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
@@ -18,6 +19,8 @@ from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import input_key
 
 IMAGE_FIELDS: Final = ("image", "mask_image")
+NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
+"""It stands for the key of an image while the other parameters are checked."""
 _EXTENSIONS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpg"}
 """The first bytes of a file, and its extension. WebP begins with RIFF, a length and WEBP."""
 _CONTENT_TYPES: Final = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
@@ -39,16 +42,43 @@ class InputImageUploader:
             ConfigurationError: the store of the model is not known.
             StorageDenied, StorageUnavailable: the store does not accept the image.
         """
-        data = _read(field, image)
-        if len(data) > MAX_INPUT_BYTES:
-            limit = f"must be at most {MAX_INPUT_BYTES:,} bytes"
-            raise InvalidRequest(field, _shown(image, data), limit)
-        extension = _extension(field, data, image)
-        key = input_key(hashlib.sha256(data).hexdigest(), extension)
-        store = self._open_store(model)
-        if not _exists(store, key):
-            store.put(key, data, _CONTENT_TYPES[extension])
-        return key
+        checked = check_image(field, image)
+        put_image(self._open_store(model), checked)
+        return checked.key
+
+
+@dataclass(frozen=True)
+class CheckedImage:
+    """An image that may be uploaded."""
+
+    key: str
+    content_type: str
+    data: bytes = field(repr=False)
+
+
+def check_image(name: str, image: object) -> CheckedImage:
+    """Read what a caller gave as parameter `name`.
+
+    Raises:
+        InvalidRequest: `image` is of another type, too large, or no PNG, JPEG or WebP file.
+    """
+    data = _read(name, image)
+    if len(data) > MAX_INPUT_BYTES:
+        limit = f"must be at most {MAX_INPUT_BYTES:,} bytes"
+        raise InvalidRequest(name, _shown(image, data), limit)
+    extension = _extension(name, data, image)
+    key = input_key(hashlib.sha256(data).hexdigest(), extension)
+    return CheckedImage(key, _CONTENT_TYPES[extension], data)
+
+
+def put_image(store: ObjectStore, image: CheckedImage) -> None:
+    """Upload an image, unless it is in the store.
+
+    Raises:
+        StorageDenied, StorageUnavailable: the store does not accept it.
+    """
+    if not _exists(store, image.key):
+        store.put(image.key, image.data, image.content_type)
 
 
 def _exists(store: ObjectStore, key: str) -> bool:

@@ -5,18 +5,18 @@ The errors name the entry, the field, the value and the limit. This module knows
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
-from imagefleet.producer.input_images import IMAGE_FIELDS, InputImageUploader
+from imagefleet.producer.input_images import (
+    IMAGE_FIELDS,
+    NOT_YET_UPLOADED,
+    InputImageUploader,
+)
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.model import check_job_id, new_job_id
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.storage.job_keys import input_key
-
-_NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
-"""It stands for the key of an image while the other parameters are checked."""
 
 
 class EntryParser:
@@ -84,7 +84,7 @@ class EntryParser:
             for field in IMAGE_FIELDS
             if not isinstance(parameters.get(field, ""), str)
         }
-        request = JobRequest.parse({**parameters, **dict.fromkeys(images, _NOT_YET_UPLOADED)})
+        request = JobRequest.parse({**parameters, **dict.fromkeys(images, NOT_YET_UPLOADED)})
         admit(request, offers)
         return (new_job_id() if job_id is None else check_job_id(job_id)), request, images
 

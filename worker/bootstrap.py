@@ -8,13 +8,10 @@ import os
 import platform
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
 
 import redis
 
-from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
@@ -50,9 +47,6 @@ from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
 from imagefleet.worker.webhooks.start_delivery import start_delivery
 
 log = logging.getLogger(__name__)
-
-_ENCODER_THREADS: Final = min(4, os.cpu_count() or 1)
-"""Number of threads that encode the images of datasets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +120,7 @@ class _Builder:
         self._in_flight = InFlight()
         self._backlog = RowBacklog(self._engine.capacity)
         self._health = HealthCheck(self._engine, self._stores.images, self._settings.quarantine_s)
+        self._input_images = self._build_input_images()
         self._dispatcher = self._build_dispatcher()
         self._progress = ProgressReporter(self._records)
         shards = self._build_shard_context()
@@ -168,17 +163,23 @@ class _Builder:
         )
 
     def _build_shard_context(self) -> ShardContext:
-        settings = self._settings
-        return ShardContext(
-            runs=RunRecords(self._retrying_client, settings.namespace, settings.retention_s),
+        return ShardContext.build(
+            self._settings,
+            self._retrying_client,
             claims=self._claims,
             backlog=self._backlog,
             engine=self._engine,
-            encoders=ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encode"),
-            checkpoint_s=settings.bulk_checkpoint_s,
-            storage_retry_s=settings.storage_retry_s,
-            max_deliveries=settings.max_deliveries,
             destinations=self._stores.destinations,
+            fetch_image=self._input_images.fetch,
+        )
+
+    def _build_input_images(self) -> InputImages:
+        settings = self._settings
+        return InputImages(
+            self._stores.images,
+            AllowList.parse(settings.callback_allow),
+            max_jobs=min(settings.input_image_jobs, max(1, settings.post_threads // 2)),
+            max_fetches=settings.input_image_fetches,
         )
 
     def _build_dispatcher(self) -> Dispatcher:
@@ -190,12 +191,7 @@ class _Builder:
             self._engine.capacity,
             self._in_flight,
             self._backlog,
-            InputImages(
-                self._stores.images,
-                AllowList.parse(settings.callback_allow),
-                max_jobs=min(settings.input_image_jobs, max(1, settings.post_threads // 2)),
-                max_fetches=settings.input_image_fetches,
-            ),
+            self._input_images,
             max_deliveries=settings.max_deliveries,
             max_in_flight=settings.post_threads,
             default_steps=info.default_num_inference_steps,

@@ -100,10 +100,35 @@ class StatusReporter:
             images_per_s=round(done.images / done.at, 3) if done.at else 0.0,
             batch_fill=round(done.used / slots, 3) if slots else None,
             step_s=round(done.step_s / done.steps, 5) if done.steps else None,
+            step_s_by_shape=_step_s_by_shape(),
+            bytes_per_pixel=_bytes_per_pixel(),
             busy=round(min(1.0, done.busy_s / done.at), 3) if done.at else 0.0,
             last_error=self._errors.line,
             started_at=self._started_at,
         )
+
+
+def _step_s_by_shape() -> dict[str, float]:
+    """Return the mean seconds of a step by shape, longer by the share of the busy time that passed
+    between the steps of one batch and those of the next."""
+    in_steps = metrics.total(metrics.STEP_SECONDS, "sum")
+    if not in_steps:
+        return {}
+    longer = max(1.0, metrics.total(metrics.BUSY_SECONDS) / in_steps)
+    found = {}
+    for shape in metrics.label_values(metrics.STEP_SECONDS, "shape"):
+        if steps := metrics.total(metrics.STEP_SECONDS, "count", shape=shape):
+            mean = metrics.total(metrics.STEP_SECONDS, "sum", shape=shape) / steps
+            found[shape] = round(longer * mean, 6)
+    return found
+
+
+def _bytes_per_pixel() -> dict[str, float]:
+    found = {}
+    for kind in metrics.label_values(metrics.FILE_PIXELS, "format"):
+        if pixels := metrics.total(metrics.FILE_PIXELS, format=kind):
+            found[kind] = round(metrics.total(metrics.FILE_BYTES, format=kind) / pixels, 4)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

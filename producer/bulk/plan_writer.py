@@ -28,6 +28,22 @@ class OpenShard:
     lines: list[str] = field(default_factory=list)
     samples: int = 0
 
+    @property
+    def row_file(self) -> bytes:
+        """The content of the shard's row file."""
+        return "\n".join((*self.lines, "")).encode()
+
+    def describe(self, name: str, size: Size) -> ShardPlan:
+        """Return what the plan says about the shard."""
+        return ShardPlan(
+            name=name,
+            rows=len(self.lines),
+            samples=self.samples,
+            sha256=hashlib.sha256(self.row_file).hexdigest(),
+            height=size[0],
+            width=size[1],
+        )
+
 
 class PlanWriter:
     """Writes row files in threads, with a bounded number in flight.
@@ -68,18 +84,10 @@ class PlanWriter:
 
     def _put_rows(self, name: str, size: Size, shard: OpenShard) -> ShardPlan:
         try:
-            data = "\n".join((*shard.lines, "")).encode()
-            sha256 = hashlib.sha256(data).hexdigest()
-            if self._missing is None or (name, sha256) in self._missing:
-                self._store.put(plan_key(name), data, "application/jsonl")
-            return ShardPlan(
-                name=name,
-                rows=len(shard.lines),
-                samples=shard.samples,
-                sha256=sha256,
-                height=size[0],
-                width=size[1],
-            )
+            planned = shard.describe(name, size)
+            if self._missing is None or (name, planned.sha256) in self._missing:
+                self._store.put(plan_key(name), shard.row_file, "application/jsonl")
+            return planned
         except BaseException as error:
             self._failed = error
             raise

@@ -7,6 +7,7 @@ prints, all other functions are pure.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -108,6 +109,16 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
     bar.add_row(ProgressBar(total=max(1, status.samples), completed=ended, width=60))
     return Group(
         head, bar, Text(counts), Text(shard_counts), *_workers(status, rates), *_reasons(status)
+    )
+
+
+def line(status: RunStatus) -> str:
+    """Return one line about a run: id, state, images, failures, start and destination."""
+    started = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="minutes")
+    failed = f", {status.failed_images} failed" if status.failed_images else ""
+    return (
+        f"{status.id}  {status.state.value:9}  {status.images} of {status.samples} images{failed}"
+        f"  {started.removesuffix('+00:00')}Z  {mask_credentials(status.destination)}"
     )
 
 

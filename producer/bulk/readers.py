@@ -1,6 +1,6 @@
-"""Read the rows of any input one at a time: text, CSV, JSON lines, Parquet or an iterable.
+"""Read the rows of a table one at a time: text, CSV, JSON lines, Parquet or an iterable.
 
-A path, or an iterable of prompts or mappings, goes in. The names of its columns come out, if they
+A file, or an iterable of prompts or mappings, goes in. The names of its columns come out, if they
 are known in advance, and for each row a prompt, a mapping of columns, or the reason why it cannot
 be read. This module knows no parameters and no plan. Memory holds one row, for Parquet one row
 group.
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-from imagefleet.shared.bulk.plan import Source
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.extras import how_to_install
 
@@ -38,51 +37,72 @@ class RejectedRow:
 
 
 Row = str | Mapping[str, Any] | RejectedRow
-Rows = str | Path | Iterable[str | Mapping[str, Any]]
-"""A path, or an iterable of rows, such as a Hugging Face dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Input:
-    """An opened input."""
+class Table:
+    """An opened table."""
 
-    source: Source
+    name: str
     columns: Sequence[str] | None
     """None if only the rows show their columns; empty if every line is a prompt."""
     rows: Iterator[Row | None]
     """None stands for a blank line of a file. It is not a row, but it takes a row number."""
+    sha256: Callable[[], str | None] = lambda: None
+    """Returns the digest of the file; None for an iterable."""
 
 
-def open_rows(rows: Rows) -> Input:
-    """Open the input. Its rows are read lazily.
+def open_table(path: Path, name: str, file_type: str | None = None) -> Table:
+    """Open a file. Its rows are read lazily.
+
+    Args:
+        name: the name of the file in messages.
+        file_type: one of `FILE_TYPES`; None: as the name ends.
 
     Raises:
-        InvalidRequest: the file does not exist or has an unknown type, or `rows` is not iterable.
+        InvalidRequest: the file cannot be read or has an unknown type.
         ConfigurationError: the reader for this file type is not installed.
     """
-    if isinstance(rows, str | Path):
-        return _open_file(Path(rows))
-    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
-        limit = "must be the path of a file, or an iterable of prompts or mappings"
-        raise InvalidRequest("rows", rows, limit)
-    return Input(
-        source=Source(name=type(rows).__name__),
+    reader = _READERS[file_type or file_type_of(name)]
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise InvalidRequest("input", name, error.strerror or "cannot be read") from None
+    return Table(
+        name=Path(name).name,
+        columns=reader.columns(path),
+        rows=reader.read(path),
+        sha256=lambda: _sha256(path),
+    )
+
+
+def open_iterable(rows: Iterable[Any], name: str | None = None) -> Table:
+    """Open an iterable of prompts or mappings, such as a Hugging Face dataset."""
+    return Table(
+        name=name or type(rows).__name__,
         columns=getattr(rows, "column_names", None),  # of a Hugging Face dataset
         rows=(_row_of(row) for row in rows),
     )
 
 
-def _open_file(path: Path) -> Input:
-    file_type = _FILE_TYPES.get(path.suffix.lower())
-    if file_type is None:
-        raise InvalidRequest("input", str(path), f"must end in {', '.join(_FILE_TYPES)}")
-    try:
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InvalidRequest("input", str(path), error.strerror or "cannot be read") from None
-    source = Source(name=path.name, sha256=sha256)
-    return Input(source=source, columns=file_type.columns(path), rows=file_type.read(path))
+def file_type_of(name: str) -> str:
+    """Return the type of a file by its name. Raise InvalidRequest if the type is not known."""
+    suffix = Path(name).suffix.lower().removeprefix(".")
+    if suffix not in _READERS:
+        known = ", ".join(f".{each}" for each in FILE_TYPES)
+        limit = f"must end in {known}; --input-format (in Python input_format=) names the type"
+        raise InvalidRequest("input", name, limit)
+    return suffix
+
+
+def has_file_type(name: str) -> bool:
+    """Return whether the name ends as that of a file that can be read."""
+    return Path(name).suffix.lower().removeprefix(".") in _READERS
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_txt(path: Path) -> Iterator[Row | None]:
@@ -224,17 +244,19 @@ def _row_of(row: object) -> Row:
 
 
 @dataclass(frozen=True)
-class _FileType:
-    """The functions that read files with one suffix."""
+class _Reader:
+    """The functions that read files of one type."""
 
     read: Callable[[Path], Iterator[Row | None]]
     columns: Callable[[Path], Sequence[str] | None]
-    """Returns the columns as in `Input`."""
+    """Returns the columns as in `Table`."""
 
 
-_FILE_TYPES: Final = {
-    ".txt": _FileType(_read_txt, lambda path: ()),
-    ".csv": _FileType(_read_csv, _csv_columns),
-    ".jsonl": _FileType(_read_jsonl, lambda path: None),
-    ".parquet": _FileType(_read_parquet, _parquet_columns),
+_READERS: Final = {
+    "txt": _Reader(_read_txt, lambda path: ()),
+    "csv": _Reader(_read_csv, _csv_columns),
+    "jsonl": _Reader(_read_jsonl, lambda path: None),
+    "parquet": _Reader(_read_parquet, _parquet_columns),
 }
+FILE_TYPES: Final = tuple(_READERS)
+"""The types of files that can be read, which are also the ends of their names."""

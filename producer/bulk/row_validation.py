@@ -9,18 +9,19 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, time, timedelta
-from decimal import Decimal
 from json.encoder import encode_basestring
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
-from uuid import UUID
 
+from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates, to_json_value
 from imagefleet.producer.bulk.readers import RejectedRow, Row
+from imagefleet.producer.bulk.row_images import RowImages
+from imagefleet.producer.input_images import IMAGE_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical_json, derive_seed
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest
 
 Size = tuple[int | None, int | None]
@@ -37,12 +38,10 @@ _COMPARED_FIELDS: Final = (*RowParameters.model_fields, "height", "width")
 _INTEGER_FIELDS: Final = frozenset(
     {"num_inference_steps", "num_images_per_prompt", "seed", "height", "width"}
 )
+_IMAGE_PARAMETERS: Final = frozenset({"mask_image", "strength"})
+"""Parameters that need an image."""
 _MIN_SIMILARITY: Final = 0.85
 """A column name at least this similar to a parameter's name is taken for a typing error."""
-_MAX_SHOWN_CHARS: Final = 60
-_STORED_AS_TEXT: Final = (date, time, timedelta, Decimal, UUID, PurePath)
-_MAX_DEPTH: Final = 64
-"""Maximum nesting of objects and lists in a copied column; pydantic can read about 200."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +55,8 @@ class RowDefaults:
     shard_size: int
     columns: Mapping[str, str]
     """Parameter to the input column that holds it."""
+    ignored_columns: frozenset[str] = frozenset()
+    """Columns that are neither read nor copied."""
 
 
 class PlannedRow(NamedTuple):
@@ -67,13 +68,18 @@ class PlannedRow(NamedTuple):
     """Equal for rows that give the same images; only the prompt if the row sets nothing else."""
     images: int
     size: Size
+    from_image: bool
+    """Whether the row starts from an image."""
+    steps: int
+    """Denoising steps of each image; 0 if they are the model's and the model is not known."""
 
 
 class RowPlanner:
     """Validates the rows of one run."""
 
-    def __init__(self, defaults: RowDefaults, offers: dict[str, Offer]) -> None:
+    def __init__(self, defaults: RowDefaults, offers: dict[str, Offer], images: RowImages) -> None:
         """Check the values for all rows. Raise InvalidRequest if one is wrong."""
+        self._row_images = images
         self._defaults = defaults
         self._offers = offers
         self._common: dict[str, Any] = {
@@ -83,9 +89,15 @@ class RowPlanner:
             "model": defaults.model,
             "seed": defaults.seed,
         }
-        common = JobRequest.parse({"prompt": "any", **self._common})
+        self._needs_image = "image" not in self._common and not _IMAGE_PARAMETERS.isdisjoint(
+            self._common
+        )
+        """Whether a parameter of all rows needs an image, and each row must bring its own."""
+        stand_in = {"image": NOT_YET_UPLOADED} if self._needs_image else {}
+        common = JobRequest.parse({"prompt": "any", **self._common, **stand_in})
         admit(common, offers)
         self._images = common.num_images_per_prompt
+        self._common_steps = self._steps(common)
         self._common_values = {name: getattr(common, name) for name in _COMPARED_FIELDS}
         if self._images > defaults.shard_size:
             raise InvalidRequest(
@@ -106,39 +118,43 @@ class RowPlanner:
         for column, name in self._unseen_columns.items():
             raise InvalidRequest("column", f"{name}={column}", "no row has such a column")
 
-    def plan_row(self, number: int, row: Row) -> PlannedRow | RejectedRow:
-        """Plan or reject row `number` of the input.
+    def plan_row(self, number: int, row: Row, folder: Path) -> PlannedRow | RejectedRow:
+        """Plan or reject row `number` of the input. Paths in it are relative to `folder`.
 
         Raises:
             InvalidRequest: a column looks like a mistyped parameter, so all rows may be wrong.
+            ConfigurationError, StorageDenied, StorageUnavailable: an image cannot be uploaded.
         """
         if type(row) is dict and len(row) == 1 and isinstance(row.get(self._prompt), str):
             row = cast(str, row[self._prompt])
         if isinstance(row, str):
-            if 0 < len(row) <= MAX_PROMPT_CHARACTERS and row.isprintable() and not row.isspace():
+            if (
+                not self._needs_image
+                and 0 < len(row) <= MAX_PROMPT_CHARACTERS
+                and row.isprintable()
+                and not row.isspace()
+            ):
                 seed = derive_seed(self._defaults.seed, number)
                 line = f'{{"prompt":{encode_basestring(row)},"row":{number},"seed":{seed}}}'
-                return PlannedRow(line, row, self._images, self._defaults.size)
+                has_image = self._defaults.parameters.image is not None
+                size, steps = self._defaults.size, self._common_steps
+                return PlannedRow(line, row, self._images, size, has_image, steps)
             row = {self._prompt: row}
         if isinstance(row, RejectedRow):
             return row
         try:
-            return self._plan_row(number, row)
-        except _RowRejected as error:
+            return self._plan_row(number, row, folder)
+        except RowRejected as error:
             return error.rejected
 
-    def _plan_row(self, number: int, row: Mapping[str, Any]) -> PlannedRow:
+    def _plan_row(self, number: int, row: Mapping[str, Any], folder: Path) -> PlannedRow:
         parameters, extra = self._split_columns(row)
         if parameters.get("model", self._defaults.model) != self._defaults.model:
-            raise _RowRejected("model", parameters["model"], "a run uses one model for all rows")
-        try:
-            request = JobRequest.parse({**self._common, **parameters})
-            admit(request, self._offers)
-        except InvalidRequest as error:
-            raise _RowRejected(error.field, error.value, error.limit) from None
+            raise RowRejected("model", parameters["model"], "a run uses one model for all rows")
+        request = self._request(parameters, folder)
         if request.num_images_per_prompt > self._defaults.shard_size:
             limit = f"must be at most the shard size, {self._defaults.shard_size}"
-            raise _RowRejected("num_images_per_prompt", request.num_images_per_prompt, limit)
+            raise RowRejected("num_images_per_prompt", request.num_images_per_prompt, limit)
         fields = {
             name: getattr(request, name) for name in parameters if name in ShardRow.model_fields
         }
@@ -149,8 +165,35 @@ class RowPlanner:
         if extra:
             fields["extra"] = extra
         return PlannedRow(
-            canonical_json(fields).decode(), duplicate_key, request.num_images_per_prompt, size
+            line=canonical_json(fields).decode(),
+            duplicate_key=duplicate_key,
+            images=request.num_images_per_prompt,
+            size=size,
+            from_image=request.image is not None,
+            steps=self._steps(request),
         )
+
+    def _request(self, parameters: Mapping[str, Any], folder: Path) -> JobRequest:
+        """Return what a row asks for. Upload its images only if everything else is valid."""
+        images = {field: parameters[field] for field in IMAGE_FIELDS if field in parameters}
+        stand_ins = dict.fromkeys(images, NOT_YET_UPLOADED)
+        try:
+            request = JobRequest.parse({**self._common, **parameters, **stand_ins})
+            admit(request, self._offers)
+            if not images:
+                return request
+            addresses = {
+                field: self._row_images.address(field, image, folder)
+                for field, image in images.items()
+            }
+            return JobRequest.parse({**self._common, **parameters, **addresses})
+        except InvalidRequest as error:
+            raise RowRejected(error.field, error.value, error.limit) from None
+
+    def _steps(self, request: JobRequest) -> int:
+        offer = self._offers.get(request.model or DEFAULT_MODEL)
+        default = 0 if offer is None else offer.num_inference_steps
+        return request.denoised_steps(request.num_inference_steps or default)
 
     def _duplicate_key(self, request: JobRequest, seeded: bool) -> str:
         """Return a key of all parameters, with the run's values and without copied columns."""
@@ -168,54 +211,45 @@ class RowPlanner:
         for column in self._unseen_columns.keys() & row.keys():
             del self._unseen_columns[column]
         for column, value in row.items():
+            if column in self._defaults.ignored_columns:
+                continue
             if (name := self._parameter_of.get(column)) is None:
                 if column not in self._accepted_columns:
                     self._check_column_name(column)
-                extra[column] = _to_json_value(column, value)
+                extra[column] = to_json_value(column, value)
             elif not _is_missing(value) or (name == "prompt" and value == ""):
                 parameters[name] = _to_integer(value) if name in _INTEGER_FIELDS else value
         if "prompt" not in parameters:
-            raise _RowRejected(self._prompt, None, "is missing")
+            raise RowRejected(self._prompt, None, "is missing")
         if extra and len(canonical_json(extra)) > MAX_EXTRA_BYTES:
-            raise _RowRejected(
+            raise RowRejected(
                 "extra", "…", f"copied columns must have at most {MAX_EXTRA_BYTES} bytes"
             )
         return parameters, extra
 
     def _check_column_name(self, column: object) -> None:
         if not isinstance(column, str) or not column:
-            raise _RowRejected("column", column, "must have a name")
+            raise RowRejected("column", column, "must have a name")
         if column != escape_surrogates(column):
-            raise _RowRejected("column", column, "must have a UTF-8 name")
+            raise RowRejected("column", column, "must have a UTF-8 name")
+        ignoring = f"--ignore-column {column} (in Python ignore_columns=[{column!r}])"
         plain = column.lower().replace("-", "_").replace(" ", "_")
         if plain in _JOB_COLUMNS:
             raise InvalidRequest(
                 "column",
                 column,
                 "is a parameter of jobs that the rows of a dataset do not have; rename the column "
-                "to copy it into the metadata, or remove it",
+                f"to copy it into the metadata, or leave it out with {ignoring}",
             )
         if like := difflib.get_close_matches(plain, _COLUMNS, 1, _MIN_SIMILARITY):
             raise InvalidRequest(
                 "column",
                 column,
-                f"looks like {like[0]!r}; rename it, or use it for {like[0]} with --column "
-                f"{like[0]}={column} (in Python columns={{{like[0]!r}: {column!r}}})",
+                f"looks like {like[0]!r}; rename it, use it for {like[0]} with --column "
+                f"{like[0]}={column} (in Python columns={{{like[0]!r}: {column!r}}}), or leave it "
+                f"out with {ignoring}",
             )
         self._accepted_columns.add(column)
-
-
-class _RowRejected(Exception):
-    """Ends the validation of a row. It does not leave this module."""
-
-    def __init__(self, field: str, value: object, reason: str) -> None:
-        text = value if value is None or isinstance(value, str) else repr(value)
-        self.rejected = RejectedRow(field, text and text[:_MAX_SHOWN_CHARS], reason)
-
-
-def escape_surrogates(text: str) -> str:
-    """Return `text` with lone surrogates (from invalid UTF-8) as escapes, so it can be encoded."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _parameter_by_column(renamed: Mapping[str, str]) -> dict[str, str]:
@@ -241,50 +275,4 @@ def _to_integer(value: object) -> object:
         return int(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return value
-
-
-def _numpy_to_python(value: Any) -> Any:
-    """Convert a numpy value to lists and numbers, and times to text.
-
-    `tolist` would turn times in nanoseconds, which pandas uses, into plain integers.
-    """
-    kind = getattr(getattr(value, "dtype", None), "kind", None)
-    return (value.astype(str) if kind in ("m", "M") else value).tolist()
-
-
-def _to_json_value(column: str, value: object, depth: int = 0) -> Any:
-    """Convert a value to one that JSON can hold and that its readers can parse."""
-    if depth > _MAX_DEPTH:
-        raise _RowRejected(column, "…", f"must not be nested over {_MAX_DEPTH} deep")
-    if value is None or isinstance(value, bool | int | str | float):
-        return _scalar_to_json_value(value)
-    if isinstance(value, Mapping):
-        return {
-            escape_surrogates(str(name)): _to_json_value(column, each, depth + 1)
-            for name, each in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_to_json_value(column, each, depth + 1) for each in value]
-    if isinstance(value, bytes | bytearray | memoryview):
-        raise _RowRejected(column, value[:_MAX_SHOWN_CHARS], "bytes cannot be stored as metadata")
-    if isinstance(value, _STORED_AS_TEXT):
-        return str(value)
-    if hasattr(value, "tolist"):  # numpy values, array.array
-        return _to_json_value(column, _numpy_to_python(value), depth + 1)
-    # `str()` of other objects, as of images, holds a memory address: the plan would not repeat.
-    raise _RowRejected(
-        column,
-        type(value).__name__,
-        "must be text, numbers, times, or lists and mappings of these",
-    )
-
-
-def _scalar_to_json_value(
-    value: bool | int | str | float | None,
-) -> bool | int | str | float | None:
-    if isinstance(value, str):
-        return escape_surrogates(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     return value

@@ -19,7 +19,7 @@ from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, checkpoints_prefix, stats_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun, RunStatus
-from imagefleet.shared.bulk.shard_message import shard_to_send
+from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import ResultTimeout, UnknownRun
@@ -178,7 +178,7 @@ class BulkRun:
         run = self._new_run(options)
         with self.connection.runs() as runs:
             runs.start(run)
-            runs.restart_shards(run, map(shard_to_send, restarted))
+            runs.restart_shards(run, shards_to_send(self.plan, restarted))
             recorded = {record.shard for record in runs.shards(self.id)}
             unrecorded = [shard for shard in self.plan.shards if shard.number not in recorded]
             runs.mark_finished(
@@ -188,8 +188,8 @@ class BulkRun:
                     for shard, stats in finished_shards(self.store, unrecorded)
                 ],
             )
-            runs.resend_lost(run, map(shard_to_send, self.plan.shards))
-            runs.enqueue(run, map(shard_to_send, self.plan.shards))
+            runs.resend_lost(run, shards_to_send(self.plan, self.plan.shards))
+            runs.enqueue(run, shards_to_send(self.plan, self.plan.shards))
             runs.finish_run(self.id)
 
     def _resend_lost(self) -> int:
@@ -204,7 +204,7 @@ class BulkRun:
         if status.done:
             return 0
         with self.connection.runs() as runs:
-            return runs.resend_lost(status.as_new_run, map(shard_to_send, self.plan.shards))
+            return runs.resend_lost(status.as_new_run, shards_to_send(self.plan, self.plan.shards))
 
     def _in_state(self, state: State) -> list[ShardPlan]:
         with self.connection.runs() as runs:

@@ -4,19 +4,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from enum import StrEnum
-from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from imagefleet.producer.bulk.progress_view import Rates, render, watch
-from imagefleet.producer.bulk.rejected import describe_rejected
-from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
-from imagefleet.producer.bulk.start_run import DEFAULT_SHARD_SIZE
+from imagefleet.producer.bulk.progress_view import Rates, line, render
 from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
+from imagefleet.producer.commands.bulk_output import watch_run
+from imagefleet.producer.commands.bulk_run import run
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import (
     cell,
@@ -26,17 +23,8 @@ from imagefleet.producer.commands.output import (
     json_option,
     note_none,
 )
-from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
-from imagefleet.shared.jobs.model import ImageFormat, State
-
-_MAX_LISTED_ROWS: Final = 20
-"""Maximum rows that are printed one by one; files in the destination list all of them."""
-
-
-def _choice(kind: type[StrEnum]) -> click.Choice[str]:
-    return click.Choice([each.value for each in kind])
 
 
 @click.group()
@@ -48,101 +36,20 @@ def bulk() -> None:
 
 
 @client_command
-@click.argument("prompts")
-@click.argument("destination")
-@click.option("--num-images-per-prompt", type=int, help="Images per row. Default: 1.")
-@click.option(
-    "--shard-size",
-    type=int,
-    default=DEFAULT_SHARD_SIZE,
-    show_default=True,
-    help="Images per shard.",
-)
-@click.option(
-    "--format",
-    type=_choice(BulkFormat),
-    default="webdataset",
-    show_default=True,
-    help="Format of the shards.",
-)
-@click.option(
-    "--image-format",
-    type=_choice(ImageFormat),
-    default="png",
-    show_default=True,
-    help="Format of the image files.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="For rows without a seed.")
-@click.option("--negative-prompt", help="What the images should not show.")
-@click.option("--height", type=int, help="Pixels; together with --width. Default: the model's.")
-@click.option("--width", type=int, help="Pixels; together with --height.")
-@click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
-@click.option("--guidance-scale", type=float, help="Default: the model's.")
-@click.option("--scheduler", help="Default: the model's.")
-@click.option("--model", help="Default: the fleet's default model.")
-@click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    metavar="PARAMETER=COLUMN",
-    help="Read a parameter from another column, as in prompt=caption.",
-)
-@click.option("--dedupe", is_flag=True, help="Generate rows with equal parameters only once.")
-@click.option("--max-failures", type=int, help="Stop the run when more images than this fail.")
-@click.option(
-    "--priority",
-    type=int,
-    default=DEFAULT_PRIORITY,
-    show_default=True,
-    help="0 (first) to 9 (last).",
-)
-@click.option(
-    "--wait/--no-wait", default=True, show_default=True, help="Show the progress until the end."
-)
-@json_option("Print the status as one JSON object, with --wait at the end, and no progress.")
-def run(
-    client: Client,
-    prompts: str,
-    destination: str,
-    columns: tuple[str, ...],
-    wait: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Generate images for every row of PROMPTS (.txt, .csv, .jsonl or .parquet) in DESTINATION.
-
-    The same command resumes a run that has not finished. The exit code is 1 if the run does not
-    succeed.
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    bulk_run = client.bulk(prompts, destination, columns=_parse_columns(columns), **given)
-    plan = bulk_run.plan
-    echo(
-        f"run {bulk_run.id}: {plan.samples} images from {plan.rows} rows in {bulk_run.destination}",
-        err=as_json,
-    )
-    if plan.duplicates:
-        echo(f"{plan.duplicates} duplicate rows are left out", err=as_json)
-    _print_rejected(bulk_run)
-    if wait:
-        _watch(bulk_run, as_json=as_json)
-    elif as_json:
-        echo_json(bulk_run.status().model_dump_json())
-
-
-@client_command
 @click.argument("name", metavar="[RUN]", required=False)
 @json_option("Print one JSON object per run.")
 def status(client: Client, name: str | None, as_json: bool) -> None:
-    """Show the status of RUN, or of all runs that Redis has a record of."""
+    """Show the status of RUN, or one line for each run that Redis has a record of."""
     statuses = [client.find_bulk(name).status()] if name else list(_all_statuses(client))
     if not statuses:
         note_none("bulk runs")
     for each in statuses:
         if as_json:
             echo_json(each.model_dump_json())
-        else:
+        elif name:
             Console().print(render(each, Rates(0.0, each)))
+        else:
+            echo(line(each))
     if not all(each.done for each in statuses):
         client.connection.warn_if_no_worker()
 
@@ -156,7 +63,7 @@ def wait(client: Client, name: str, timeout: float | None, as_json: bool) -> Non
     bulk_run = client.find_bulk(name)
     if timeout is not None:
         bulk_run.wait(timeout)
-    _watch(bulk_run, as_json=as_json)
+    watch_run(bulk_run, as_json=as_json)
 
 
 @client_command
@@ -219,45 +126,6 @@ def _all_statuses(client: Client) -> Iterator[RunStatus]:
         for run_id in runs.ids():
             with suppress(UnknownRun):
                 yield runs.get(run_id)
-
-
-def _parse_columns(columns: tuple[str, ...]) -> dict[str, str]:
-    """Return parameter to column. Raise click.UsageError if an option is not PARAMETER=COLUMN."""
-    parsed = {}
-    for text in columns:
-        name, equals, column = text.partition("=")
-        if not equals or not name or not column:
-            raise click.UsageError(
-                f"--column {text}: must be PARAMETER=COLUMN, as in prompt=caption"
-            )
-        parsed[name.replace("-", "_")] = column
-    return parsed
-
-
-def _print_rejected(bulk_run: BulkRun) -> None:
-    rejected = bulk_run.plan.rejected
-    if not rejected:
-        return
-    echo(f"{rejected} rows were rejected; plan/rejected.jsonl lists all of them:", err=True)
-    for row, _ in zip(bulk_run.rejected(), range(_MAX_LISTED_ROWS), strict=False):
-        echo(f"  {describe_rejected(row)}", err=True)
-
-
-def _watch(bulk_run: BulkRun, *, as_json: bool) -> None:
-    """Show the progress of a run until it ends, or then its status, and end this process."""
-    try:
-        if as_json:
-            last = bulk_run.wait()
-            echo_json(last.model_dump_json())
-        else:
-            last = watch(bulk_run.statuses(every_s=1.0), Console())
-    except KeyboardInterrupt:
-        echo(f"The run continues. `imagefleet bulk wait {bulk_run.id}` shows it again.", err=True)
-        sys.exit(130)
-    if last.failed_images:
-        for failure, _ in zip(bulk_run.failures(), range(_MAX_LISTED_ROWS), strict=False):
-            echo(f"  row {failure.row}: {failure.code}: {failure.message}", err=True)
-    sys.exit(0 if last.state is State.SUCCEEDED else 1)
 
 
 def _summary(report: VerifyReport) -> str:

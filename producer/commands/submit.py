@@ -1,7 +1,6 @@
 """Define `imagefleet submit`: read prompts, submit one job for each, and perhaps wait."""
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,24 +10,13 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.image_options import image_options
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
 from imagefleet.producer.job import Job
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat
 from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
-
-
-def _parse_image(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
-    """Return a Path for a text that begins like one, else the text: an address or a key."""
-    if text is None or not text.startswith(("/", "./", "../", "~")):
-        if text and "/" not in text and os.path.isfile(text):
-            raise click.BadParameter(f"is a file here; write ./{text} to upload it")
-        return text
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:  # there is no such user
-        return text
 
 
 def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
@@ -55,20 +43,7 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
     "--num-images-per-prompt", type=int, default=1, show_default=True, help="Images per job."
 )
 @click.option("--seed", type=int, help="Default: random; the job's record keeps it.")
-@click.option(
-    "--image",
-    callback=_parse_image,
-    help="Init image: a path that begins with /, ./, ../ or ~, an http(s) address, or a key of "
-    "the fleet's store.",
-)
-@click.option(
-    "--mask-image",
-    callback=_parse_image,
-    help="Mask of the init image, given like it: white is replaced, black is kept.",
-)
-@click.option(
-    "--strength", type=float, help="How much of the init image is replaced: above 0, up to 1."
-)
+@image_options
 @click.option("--preview", is_flag=True, help="Keep a preview in the job's status while it runs.")
 @click.option("--scheduler", help="Default: the model's.")
 @click.option("--model", help="Default: the fleet's default model.")

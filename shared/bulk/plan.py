@@ -63,6 +63,10 @@ class RowParameters(Model):
     guidance_scale: float | None = None
     num_images_per_prompt: Annotated[int, Field(ge=1, le=MAX_IMAGES)] | None = None
     scheduler: QueueSafeName | None = None
+    image: str | None = None
+    """The init image: an http(s) address, or the key or URL of an object in the fleet's store."""
+    mask_image: str | None = None
+    strength: float | None = None
 
 
 class ShardRow(RowParameters):
@@ -95,6 +99,9 @@ class Plan(Model):
     columns: dict[str, str] = Field(default_factory=dict)
     """Parameter to the input column that holds it, where the names differ."""
     dedupe: bool = False
+    input_images: int = 0
+    """Rows that start from an image. Release 0.1.0 refuses a plan that has this field, and so never
+    generates such rows from their text alone."""
     source: Source
     rows: int
     samples: int

@@ -95,7 +95,7 @@ class RunRecords:
     def enqueue(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
         """Enqueue the shards that have no record, failed or were cancelled, and return their
         number. Counts of cancelled shards stay."""
-        changes = ((shard[0], self._queued(run, shard, _WITHOUT_MESSAGE)) for shard in shards)
+        changes = ((each.number, self._queued(run, each, _WITHOUT_MESSAGE)) for each in shards)
         return len(self._transitions.apply_all(run.id, changes))
 
     def resend_lost(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
@@ -108,8 +108,8 @@ class RunRecords:
         The script reads all claims and all messages in the queues of `shards` at once: 10,000
         shards block Redis for 0.1 s.
         """
-        by_number = {shard[0]: shard for shard in shards}
-        sizes = {shard[2:] for shard in by_number.values()}
+        by_number = {shard.number: shard for shard in shards}
+        sizes = {(shard.height, shard.width) for shard in by_number.values()}
         queues = {bulk_queue(self._namespace, run.model, *size) for size in sizes}
         keys = self._keys(run.id)
         lost = self._find_lost_script(
@@ -148,7 +148,8 @@ class RunRecords:
         """
         from_states = (*_WITHOUT_MESSAGE, State.SUCCEEDED, State.RUNNING)
         changes = (
-            (shard[0], self._queued(run, shard, from_states).with_counts(0, {})) for shard in shards
+            (each.number, self._queued(run, each, from_states).with_counts(0, {}))
+            for each in shards
         )
         return len(self._transitions.apply_all(run.id, changes))
 

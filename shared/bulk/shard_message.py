@@ -4,33 +4,49 @@ A run and a shard go in; the Redis list and the message for it come out, and bac
 knows no store and sends nothing.
 """
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from imagefleet.shared.bulk.file_layout import shard_name
-from imagefleet.shared.bulk.plan import ShardPlan
+from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.errors import MessageRejected, NewerMessage
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
-MESSAGE_VERSION: Final = 1
-ShardToSend = tuple[int, int, int | None, int | None]
-"""Number, samples, height and width of a shard. Pixels; None means the model's native size."""
+MESSAGE_VERSION: Final = 2
+"""The newest version of a message. Version 2: rows of the plan may start from images. Other plans
+are sent as version 1, so that workers of release 0.1.0 can make them."""
+
+
+class ShardToSend(NamedTuple):
+    """What the message of a shard is made from."""
+
+    number: int
+    samples: int
+    height: int | None = None
+    """Pixels; None means the model's native size."""
+    width: int | None = None
+    version: int = 1
+    """Version of the message."""
 
 
 class ShardMessage(Model):
     """The keyword arguments of a shard's Celery message."""
 
-    version: int = MESSAGE_VERSION
+    version: int = 1
     run: str
     shard: int
     destination: str
     """URL of the dataset's store."""
 
 
-def shard_to_send(shard: ShardPlan) -> ShardToSend:
-    return shard.number, shard.samples, shard.height, shard.width
+def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToSend]:
+    """Yield what to send for some shards of `plan`."""
+    version = MESSAGE_VERSION if plan.input_images else 1
+    for shard in shards:
+        yield ShardToSend(shard.number, shard.samples, shard.height, shard.width, version)
 
 
 def bulk_queue(namespace: str, model: str | None, height: int | None, width: int | None) -> str:
@@ -53,11 +69,11 @@ def unpack_shard(kwargs: object) -> ShardMessage:
     if not isinstance(kwargs, dict):
         raise MessageRejected("the shard message has no keyword arguments")
     version = kwargs.get("version")
-    if version != MESSAGE_VERSION:
+    if not isinstance(version, int) or not 1 <= version <= MESSAGE_VERSION:
         newer = isinstance(version, int) and version > MESSAGE_VERSION
         raise (NewerMessage if newer else MessageRejected)(
             f"the shard message has version {repr(version)[:40]}; "
-            f"this worker reads {MESSAGE_VERSION}"
+            f"this worker reads 1 to {MESSAGE_VERSION}"
         )
     try:
         return ShardMessage.model_validate(kwargs, extra="ignore")
@@ -67,15 +83,16 @@ def unpack_shard(kwargs: object) -> ShardMessage:
 
 def pack_shard(namespace: str, run: NewRun, shard: ShardToSend) -> tuple[str, str]:
     """Return the Redis list for `shard` and the message to push to it."""
-    number, samples, height, width = shard
-    queue = bulk_queue(namespace, run.model, height, width)
-    content = ShardMessage(run=run.id, shard=number, destination=run.destination)
+    queue = bulk_queue(namespace, run.model, shard.height, shard.width)
+    content = ShardMessage(
+        version=shard.version, run=run.id, shard=shard.number, destination=run.destination
+    )
     message = task_message(
         BULK_TASK_NAME,
-        message_id(run.id, number),
+        message_id(run.id, shard.number),
         content.model_dump(),
         queue=queue,
         priority=run.priority,
-        images=samples,
+        images=shard.samples,
     )
     return list_key(queue, run.priority), message

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, cast
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.redis_keys import drain_requests_key, leases_key, workers_key
@@ -47,6 +47,11 @@ class WorkerStatus(Model):
     """Share of the slots that were used. None: no batch began."""
     step_s: float | None = None
     """Mean time of a step in seconds. None: there was none."""
+    step_s_by_shape: dict[str, float] = Field(default_factory=dict)
+    """Mean seconds since the start by shape, as in `512x512`, that a full batch needs for each step
+    with its share of all that is not a step."""
+    bytes_per_pixel: dict[str, float] = Field(default_factory=dict)
+    """Mean size of image files since the start, by format."""
     busy: float = 0.0
     """Share of the time during which a batch was on the devices."""
     last_error: str = ""

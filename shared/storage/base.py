@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedIOBase
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from imagefleet.shared.errors import (
     ConfigurationError,
@@ -58,6 +58,21 @@ class ObjectStore(Protocol):
         Raises:
             KeyError: there is no such object.
             InvalidRequest: it is larger than `max_bytes`.
+        """
+
+    def get_file(self, key: str, target: BinaryIO) -> None:
+        """Write the object's content to a file, without holding all of it in memory.
+
+        Raises:
+            KeyError: there is no such object.
+        """
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Return up to `length` bytes, at least 1, of the object from byte `start` on. It has more
+        than `start` bytes.
+
+        Raises:
+            KeyError: there is no such object.
         """
 
     def exists(self, key: str) -> bool:

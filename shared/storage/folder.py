@@ -79,12 +79,27 @@ class FolderStore:
                 _sync_folder(path.parent)
 
     def get(self, key: str, max_bytes: int | None = None) -> bytes:
+        with self._open(key) as file:
+            check_size(key, os.fstat(file.fileno()).st_size, max_bytes)
+            return file.read()
+
+    def get_file(self, key: str, target: BinaryIO) -> None:
+        with self._open(key) as file:
+            shutil.copyfileobj(file, target, _CHUNK_BYTES)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        with self._open(key) as file:
+            file.seek(start)
+            return file.read(length)
+
+    @contextmanager
+    def _open(self, key: str) -> Iterator[BinaryIO]:
+        """Open an object for reading. Raise KeyError if it does not exist."""
         path = self._path(key)
         with _translate_errors(f"cannot read {path}"):
             try:
                 with path.open("rb") as file:
-                    check_size(key, os.fstat(file.fileno()).st_size, max_bytes)
-                    return file.read()
+                    yield file
             except OSError as error:
                 if error.errno in _MISSING_ERRORS:
                     raise KeyError(key) from None

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from io import BufferedIOBase
+from typing import BinaryIO
 
 from imagefleet.shared.storage.base import (
     StoredObject,
@@ -37,6 +38,12 @@ class MemoryStore:
         data = self._objects[check_key(key)]
         check_size(key, len(data), max_bytes)
         return data
+
+    def get_file(self, key: str, target: BinaryIO) -> None:
+        target.write(self.get(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self.get(key)[start : start + length]
 
     def exists(self, key: str) -> bool:
         return check_key(key) in self._objects

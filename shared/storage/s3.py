@@ -9,7 +9,7 @@ import base64
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from io import BufferedIOBase
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import boto3
 from botocore.config import Config
@@ -39,6 +39,7 @@ from imagefleet.shared.storage.base import (
     describe_object,
 )
 
+_CHUNK_BYTES: Final = 1 << 20
 _MISSING_CODES: Final = frozenset({"NoSuchKey", "404"})
 _TEMPORARY_CODES: Final = frozenset(
     {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
@@ -98,15 +99,31 @@ class S3Store:
             )
 
     def get(self, key: str, max_bytes: int | None = None) -> bytes:
+        with self._open(key) as answer:
+            return _read_body(answer["Body"], key, answer.get("ContentLength"), max_bytes)
+
+    def get_file(self, key: str, target: BinaryIO) -> None:
+        with self._open(key) as answer:
+            for chunk in answer["Body"].iter_chunks(_CHUNK_BYTES):
+                target.write(chunk)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        with self._open(key, Range=f"bytes={start}-{start + length - 1}") as answer:
+            data: bytes = answer["Body"].read()
+            return data
+
+    @contextmanager
+    def _open(self, key: str, **options: str) -> Iterator[dict[str, Any]]:
+        """Open an object for reading. Raise KeyError if it does not exist."""
         with self._translate_errors(f"get {key}"):
             try:
-                answer = self._client.get_object(**self._location(key))
+                answer = self._client.get_object(**self._location(key), **options)
             except ClientError as error:
                 if _error_code(error) in _MISSING_CODES:
                     raise KeyError(key) from None
                 raise
-            with closing(answer["Body"]) as body:
-                return _read_body(body, key, answer.get("ContentLength"), max_bytes)
+            with closing(answer["Body"]):
+                yield answer
 
     def exists(self, key: str) -> bool:
         with self._translate_errors(f"check {key}"):

@@ -15,7 +15,7 @@ from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
 from imagefleet.shared.bulk.file_layout import CARD, PLAN, RUN_STATS
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.bulk.shard_message import bulk_queue, pack_shard
+from imagefleet.shared.bulk.shard_message import ShardToSend, bulk_queue, pack_shard
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
@@ -545,7 +545,7 @@ def test_a_shard_with_two_messages_is_made_once(
     dataset = planned_dataset(tmp_path / "data", client, namespace, PROMPTS, shard_size=10)
     dataset.send()
     for shard in dataset.plan.shards:
-        client.rpush(*pack_shard(namespace, dataset.run, (shard.number, 10, None, None)))
+        client.rpush(*pack_shard(namespace, dataset.run, ShardToSend(shard.number, samples=10)))
     for _ in range(2):  # no lease expires
         start(IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=4", IMAGEFLEET_LEASE_S="600")
     until(dataset.is_finished, 60)
@@ -571,7 +571,7 @@ def test_a_missing_summary_of_a_finished_run_is_written(
     for path in summary:
         path.unlink()
     if who == "worker":  # the message of the dead worker is requeued
-        shard = (0, 30, None, None)
+        shard = ShardToSend(0, samples=30)
         record = replace(RUN, id=run.id, destination=run.destination)
         client.rpush(*pack_shard(namespace, record, shard))
         until(lambda: all(path.exists() for path in summary))

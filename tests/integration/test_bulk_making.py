@@ -10,7 +10,7 @@ import redis
 
 from imagefleet.shared.bulk.file_layout import PLAN, stats_key
 from imagefleet.shared.bulk.redis_keys import run_keys
-from imagefleet.shared.bulk.shard_message import ShardMessage, bulk_queue
+from imagefleet.shared.bulk.shard_message import ShardMessage, ShardToSend, bulk_queue
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.shared.jobs.model import State
@@ -59,7 +59,7 @@ def host(
     dataset.send()
     (tmp_path / "data" / "plan" / "plan.json").unlink()
     queues = (bulk_queue(namespace, None, None, None),)
-    with ThreadPoolExecutor(1) as encoders:
+    with ThreadPoolExecutor(1) as encoders, ThreadPoolExecutor(1) as fetchers:
         context = ShardContext(
             runs=dataset.runs,
             claims=make_claims("host"),
@@ -70,6 +70,8 @@ def host(
             storage_retry_s=0.0,
             max_deliveries=1,
             destinations=ANY_FOLDER,
+            fetch_image=lambda request, shape: None,
+            image_fetchers=fetchers,
         )
         group = QueueGroup(name="x", queues=queues, bulk=True)
         yield _Host(dataset=dataset, context=context, queues=group)
@@ -84,7 +86,7 @@ def test_the_message_of_a_failed_shard_is_requeued_if_the_attempt_lost_the_shard
     host: _Host, client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = host.dataset
-    shards = [(0, 1, None, None)]
+    shards = [ShardToSend(0, samples=1)]
     host.call_after_begin(monkeypatch, lambda: dataset.runs.restart_shards(dataset.run, shards))
     with pytest.raises(LeaseLost):
         host.make()

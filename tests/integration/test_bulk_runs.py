@@ -238,6 +238,13 @@ def test_all_keys_of_an_ended_run_expire(
 
 
 def test_shard_messages_of_another_version_or_with_wrong_fields_are_rejected() -> None:
-    for kwargs in (None, {}, {"version": 2}, {"version": 1, "run": 3}):
+    for kwargs in (
+        None,
+        {},
+        {"version": 3},
+        {"version": 0},
+        {"version": "1"},
+        {"version": 1, "run": 3},
+    ):
         with pytest.raises(MessageRejected):
             unpack_shard(kwargs)

@@ -60,6 +60,19 @@ def test_a_file_is_stored_from_its_beginning_wherever_it_is_positioned(
     assert description.sha256 == hashlib.sha256(data).hexdigest()
 
 
+def test_an_object_is_read_into_a_file_and_in_ranges(store: ObjectStore, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 9_000
+    store.put(KEY, data, "image/png")
+    with (tmp_path / "copy").open("w+b") as file:
+        store.get_file(KEY, file)
+    assert (tmp_path / "copy").read_bytes() == data
+    assert store.get_range(KEY, 0, 512) == data[:512]
+    assert store.get_range(KEY, len(data) - 3, 100) == data[-3:]
+    for read in (lambda: store.get_range("no/such", 0, 1), lambda: store.get_file("no/such", file)):
+        with pytest.raises(KeyError):
+            read()
+
+
 def test_an_object_may_be_empty(store: ObjectStore) -> None:
     store.put(KEY, b"", "image/png")
     assert store.get(KEY) == b""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from PIL import Image
 
 from imagefleet import Client, State
 from tests.support.jobs import finish
@@ -147,3 +148,33 @@ def test_a_dataset_begun_here_is_finished_by_the_release(
     release.start_worker()
     assert run.wait(120).state is State.SUCCEEDED
     assert run.verify().clean
+
+
+def test_a_worker_of_the_release_makes_no_dataset_that_starts_from_images(
+    release: Release,
+    start: StartWorker,
+    producer: Client,
+    client: redis.Redis,
+    namespace: str,
+    tmp_path: Path,
+) -> None:
+    """It would make them from their text alone. A worker of this tree sends its shards again."""
+    rows = [{"prompt": f"row {n}", "image": "inputs/there.png"} for n in range(10)]
+    store = tmp_path / "store" / "inputs"
+    store.mkdir(parents=True)
+    Image.new("RGB", (64, 64), "red").save(store / "there.png")
+    run = producer.bulk([*rows, "from text"], tmp_path / "data", shard_size=6)
+    release.start_worker()
+    until(lambda: client.zcard(f"{namespace}:dead") == 2, 120)
+    assert not run.status().done
+    assert run.status().images == 0
+    until(lambda: not client.keys(f"{namespace}:claims:*"))  # it keeps its lease when it is killed
+    release.stop()
+    start(IMAGEFLEET_BULK_STALLED_S="1")
+    assert run.wait(120).state is State.SUCCEEDED
+    assert run.verify().clean
+    assert all(b'"original"' in line for line in _metadata(tmp_path / "data")[:10])
+
+
+def _metadata(folder: Path) -> list[bytes]:
+    return [line for path in sorted(folder.glob("0*.jsonl")) for line in path.open("rb")]

@@ -24,6 +24,7 @@ from imagefleet.shared.bulk.plan import (
 )
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.bulk.shard_message import ShardToSend, shards_to_send
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import open_store
 from imagefleet.worker.bulk.destinations import DestinationPolicy
@@ -41,8 +42,7 @@ RUN = NewRun(
     max_failures=None,
     priority=3,
 )
-SHARDS = [(number, 4, None, None) for number in range(3)]
-"""Number, samples, height and width of each shard."""
+SHARDS = [ShardToSend(number, samples=4) for number in range(3)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,7 @@ class Dataset:
     def send(self) -> None:
         """Start the run and enqueue its shards."""
         self.runs.start(self.run)
-        self.runs.enqueue(
-            self.run, [(n, s.samples, s.height, s.width) for n, s in enumerate(self.plan.shards)]
-        )
+        self.runs.enqueue(self.run, shards_to_send(self.plan, self.plan.shards))
 
     def samples(self) -> dict[str, list[str]]:
         """Return the file suffixes by key in all finished tars. Fail if a key appears twice."""

@@ -12,7 +12,7 @@ import threading
 from imagefleet.shared.bulk.file_layout import PLAN
 from imagefleet.shared.bulk.plan import Plan, run_id
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.bulk.shard_message import shard_to_send
+from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.model import State
@@ -93,7 +93,7 @@ class RunRecovery:
         self._destinations.check(status.destination)
         store = open_store(status.destination)
         plan = _read_plan(run, store)
-        if sent := self._runs.resend_lost(status.as_new_run, map(shard_to_send, plan.shards)):
+        if sent := self._runs.resend_lost(status.as_new_run, shards_to_send(plan, plan.shards)):
             log.warning("run %s: sent %d lost shards again", run, sent)
         if self._runs.finish_run(run) is State.SUCCEEDED:
             write_missing_summary(store, plan)

@@ -9,21 +9,28 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Final
 
 from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import RowFailure
-from imagefleet.shared.errors import ImagefleetError, LeaseLost, TooManyDeliveries, WorkerError
+from imagefleet.shared.errors import (
+    ImagefleetError,
+    LeaseLost,
+    StorageDenied,
+    StorageUnavailable,
+    TooManyDeliveries,
+)
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.bulk.init_image_feed import InitImageFeed
 from imagefleet.worker.bulk.row_conversion import (
-    encode_samples,
     is_sample_of,
     row_failure,
     row_work,
     sample_keys,
 )
+from imagefleet.worker.bulk.row_encoder import RowEncoder, RowResult
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -45,14 +52,8 @@ _MAX_FRUITLESS_FACTOR: Final = 5
 """A shard fails after this factor times `max_deliveries` deliveries without a finished row.
 Deliveries to preempted workers, where the shard only waited, count too."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class _RowResult:
-    """The samples or the error of one row."""
-
-    work: RowWork
-    samples: Sequence[Sample] = ()
-    error: ImagefleetError | None = None
+_NOT_OF_THE_ROW: Final = (LeaseLost, StorageDenied, StorageUnavailable)
+"""Errors of which a row is not the cause: its shard is requeued."""
 
 
 class RowRenderer:
@@ -88,13 +89,18 @@ class RowRenderer:
         self._checkpoints = checkpoints
         self._spool = spool
         self._report = report
-        self._results: SimpleQueue[_RowResult] = SimpleQueue()
+        self._encoder = RowEncoder(context, self._rows, self._request)
         self._unsaved: list[str] = []
         self._unsaved_bytes = 0
         self._unsaved_failures: list[RowFailure] = []
         self._checkpoint_due = time.monotonic() + context.checkpoint_s
         self._check_due = time.monotonic() + _CHECK_INTERVAL_S
         self._deliveries = context.backlog.claim_of(tag).deliveries
+        self._feed = InitImageFeed(
+            context,
+            request_of=lambda work: self._request(self._rows[work.row]),
+            add_row=lambda work: self._add_rows([work], last=False),
+        )
 
     def render(self) -> None:
         """Load the checkpoints and render the missing rows.
@@ -111,6 +117,7 @@ class RowRenderer:
             self._generate(rest)
         except BaseException:
             self._context.backlog.remove_shard(self._tag)
+            self._feed.abandon()
             raise
         self._checkpoint()
 
@@ -126,13 +133,16 @@ class RowRenderer:
         row = self._rows.get(sample.document["row"])
         with suppress(ImagefleetError):
             return row is not None and is_sample_of(
-                sample, self._row_work(row), self._context.engine.info
+                sample, self._row_work(row), self._request(row), self._context.engine.info
             )
         return False
 
+    def _request(self, row: ShardRow) -> JobRequest:
+        return self._plan.request(self._shard, row)
+
     def _row_work(self, row: ShardRow) -> RowWork:
         """Return the work for a row. Raise ImagefleetError if the model cannot generate it."""
-        return row_work(self._plan, self._shard, row, self._context.engine.info, self._offers)
+        return row_work(row.row, self._request(row), self._context.engine.info, self._offers)
 
     def _missing_works(self) -> list[RowWork]:
         """Return the work for the rows that are missing. Record rows that cannot be generated."""
@@ -176,15 +186,18 @@ class RowRenderer:
 
     def _generate(self, works: Sequence[RowWork]) -> None:
         for work in works:
-            work.add_done_callback(self._submit_encoding)
-        if not self._context.backlog.add_rows(self._tag, works):
-            for work in works:
-                work.abandon(LeaseLost("this worker is draining"))
+            work.add_done_callback(self._encoder.submit)
+        direct = self._feed.take(works)
+        self._add_rows(direct, last=self._feed.all_started)
+        due = len(direct)
         lost: ImagefleetError | None = None
-        for _ in works:
+        while due := due + self._start_fetches():
             result = self._next_result()
+            due -= 1
+            self._feed.release(result.work)
             self._context.backlog.release_row(self._tag, result.work)
-            if isinstance(result.error, LeaseLost):
+            if isinstance(result.error, _NOT_OF_THE_ROW):
+                self._feed.stop()
                 lost = result.error
             elif result.error is not None:
                 self._fail(self._rows[result.work.row], result.error)
@@ -194,24 +207,20 @@ class RowRenderer:
             self._checkpoint()
             raise lost
 
-    def _submit_encoding(self, work: RowWork) -> None:
-        self._context.encoders.submit(self._encode, work)
+    def _start_fetches(self) -> int:
+        """Start to fetch the images of more rows, and return the number of these rows."""
+        started = self._feed.start_fetches()
+        if started and self._feed.all_started:
+            self._add_rows([], last=True)
+        return started
 
-    def _encode(self, work: RowWork) -> None:
-        try:
-            row = self._rows[work.row]
-            samples = encode_samples(
-                work, row, work.wait_for_images(), self._plan, self._context.engine
-            )
-            self._results.put(_RowResult(work=work, samples=samples))
-        except ImagefleetError as error:
-            self._results.put(_RowResult(work=work, error=error))
-        except Exception as error:
-            log.exception("row %d failed with an unexpected error", work.row)
-            failure = WorkerError(f"{type(error).__name__}: {error}")
-            self._results.put(_RowResult(work=work, error=failure))
+    def _add_rows(self, works: Sequence[RowWork], *, last: bool) -> None:
+        """Give rows to the devices. Abandon them if this worker takes no more."""
+        if not self._context.backlog.add_rows(self._tag, works, last=last):
+            for work in works:
+                work.abandon(LeaseLost("this worker is draining"))
 
-    def _next_result(self) -> _RowResult:
+    def _next_result(self) -> RowResult:
         """Wait for the next result. Meanwhile store checkpoints and check the run when due."""
         while True:
             if time.monotonic() >= self._check_due:
@@ -225,7 +234,7 @@ class RowRenderer:
                 self._checkpoint()
             try:
                 due = min(self._checkpoint_due, self._check_due)
-                return self._results.get(timeout=max(0.0, due - time.monotonic()))
+                return self._encoder.results.get(timeout=max(0.0, due - time.monotonic()))
             except Empty:
                 continue
 

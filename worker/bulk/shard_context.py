@@ -1,18 +1,25 @@
 """Hold the objects that a worker needs to make shards. They are created once per process."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, Self, TypeVar
+
+import redis
 
 from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.devices.row_backlog import RowBacklog
-from imagefleet.worker.engine.interface import Engine
+from imagefleet.worker.engine.interface import Engine, InitImage, Shape
 from imagefleet.worker.queues.claims import Claims
+from imagefleet.worker.settings import WorkerSettings
 
 T = TypeVar("T")
+
+_ENCODER_THREADS: Final = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +31,42 @@ class ShardContext:
     backlog: RowBacklog
     engine: Engine
     encoders: ThreadPoolExecutor
+    fetch_image: Callable[[JobRequest, Shape], InitImage | None]
+    """`InputImages.fetch` of this worker."""
+    image_fetchers: ThreadPoolExecutor
     checkpoint_s: float
     """Seconds between two checkpoints of a shard."""
     storage_retry_s: float
     """Seconds to retry while the store is unavailable."""
     max_deliveries: int
     destinations: DestinationPolicy
+
+    @classmethod
+    def build(
+        cls,
+        settings: WorkerSettings,
+        client: redis.Redis,
+        *,
+        claims: Claims,
+        backlog: RowBacklog,
+        engine: Engine,
+        destinations: DestinationPolicy,
+        fetch_image: Callable[[JobRequest, Shape], InitImage | None],
+    ) -> Self:
+        """Return the context of a worker with these settings and parts. No thread is started."""
+        return cls(
+            runs=RunRecords(client, settings.namespace, settings.retention_s),
+            claims=claims,
+            backlog=backlog,
+            engine=engine,
+            encoders=ThreadPoolExecutor(_ENCODER_THREADS, "encode"),
+            fetch_image=fetch_image,
+            image_fetchers=ThreadPoolExecutor(settings.input_image_fetches, "row-images"),
+            checkpoint_s=settings.bulk_checkpoint_s,
+            storage_retry_s=settings.storage_retry_s,
+            max_deliveries=settings.max_deliveries,
+            destinations=destinations,
+        )
 
     def retry_while_unavailable(self, act: Callable[[], T], what: str) -> T:
         """Call `act` until the store is available. Raise StorageUnavailable after the retry time.

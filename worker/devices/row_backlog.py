@@ -56,7 +56,7 @@ class _ShardRows:
 
     claimed: Claimed
     complete: bool = False
-    """Whether all its rows were added."""
+    """Whether its rows were added, or come without being waited for."""
     waiting: deque[RowSlot] = field(default_factory=deque)
     unfinished: set[RowWork] = field(default_factory=set)
     unstored: dict[RowWork, int] = field(default_factory=dict)
@@ -135,16 +135,17 @@ class RowBacklog:
         """Let the devices generate these rows of shard `tag`.
 
         Args:
-            last: no further rows will be added. Until then, no other shard is wanted.
+            last: the other rows, if any, come without being waited for. Until one call says so, no
+                other shard is wanted.
 
         Returns:
-            False if the backlog is closed and takes no rows.
+            False if the backlog is closed or the shard was removed; it takes no rows then.
         """
         with self._lock:
-            if self._closed:
+            shard = self._shards.get(tag)
+            if self._closed or shard is None:
                 return False
-            shard = self._shards[tag]
-            shard.complete = last
+            shard.complete |= last
             for work in works:
                 shard.unfinished.add(work)
                 shard.waiting.extend(

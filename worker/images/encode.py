@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
 from imagefleet.worker.images.metadata import infotext
+from imagefleet.worker.process import metrics
 
 _PNG_COMPRESSION: Final = 3
 """zlib level. At 512² it encodes 52 images/s per core, Pillow's default 16, at the same size."""
@@ -61,6 +62,8 @@ def encode(
     buffer = BytesIO()
     pixel_sha256 = hashlib.sha256(pixels.tobytes()).hexdigest()
     save(Image.fromarray(pixels), buffer, {**metadata, "pixel_sha256": pixel_sha256})
+    metrics.FILE_PIXELS.labels(file_format).inc(pixels.shape[0] * pixels.shape[1])
+    metrics.FILE_BYTES.labels(file_format).inc(buffer.tell())
     return EncodedImage(
         data=buffer.getvalue(),
         content_type=content_type,

@@ -30,6 +30,12 @@ STEP_SECONDS: Final = Histogram(
 BUSY_SECONDS: Final = Counter(
     "imagefleet_device_busy_seconds", "Time during which a batch was on the devices."
 )
+FILE_BYTES: Final = Counter(
+    "imagefleet_image_file_bytes", "Bytes of the encoded image files.", ["format"]
+)
+FILE_PIXELS: Final = Counter(
+    "imagefleet_image_file_pixels", "Pixels of the encoded image files.", ["format"]
+)
 BATCH_FAILURES: Final = Counter("imagefleet_batch_failures", "Device batches that failed.")
 QUARANTINES: Final = Counter(
     "imagefleet_quarantines", "Times that the worker stopped taking work to check itself."
@@ -64,6 +70,11 @@ RECLAIMED: Final = Counter(
 CALLBACKS: Final = Counter(
     "imagefleet_callback_tries", "Tries to deliver a callback, by result.", ["result"]
 )
+
+
+def label_values(metric: Counter | Histogram, label: str) -> list[str]:
+    """Return the values that a label of a metric has had."""
+    return sorted({each.labels[label] for family in metric.collect() for each in family.samples})
 
 
 def total(metric: Counter | Histogram, sample: str = "total", **labels: str) -> float:

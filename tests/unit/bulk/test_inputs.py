@@ -1,7 +1,7 @@
 """All input types give the same rows, and errors name the row."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,25 @@ import pytest
 from datasets import Dataset
 from pyarrow import parquet
 
-from imagefleet.producer.bulk.readers import RejectedRow, Row, Rows, open_rows
+from imagefleet.producer.bulk.inputs import Rows, find_sources
+from imagefleet.producer.bulk.readers import RejectedRow, Row
 from imagefleet.shared.errors import InvalidRequest
 
 ROWS = [{"prompt": "a red circle", "seed": 1}, {"prompt": 'ein Fuß, "zwei"', "seed": 2}]
 
 
-def _read(rows: Rows) -> list[Row | None]:
-    return list(open_rows(rows).rows)
+def _read(rows: Rows, input_format: str | None = None) -> list[Row | None]:
+    found: list[Row | None] = []
+    for source in find_sources(rows, input_format):
+        with source.open() as table:
+            found += table.rows
+    return found
+
+
+def _columns(rows: Rows) -> Sequence[str] | None:
+    [source] = find_sources(rows)
+    with source.open() as table:
+        return table.columns
 
 
 def _prompts(rows: Rows) -> list[Any]:
@@ -66,12 +77,12 @@ def test_columns_are_known_if_the_input_has_a_header(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
     (tmp_path / "a.csv").write_text("\nprompt,seed\na,1\n")
     for rows in (tmp_path / "a.parquet", tmp_path / "a.csv", Dataset.from_list(ROWS)):
-        assert list(open_rows(rows).columns or ()) == ["prompt", "seed"], rows
+        assert list(_columns(rows) or ()) == ["prompt", "seed"], rows
     (tmp_path / "a.txt").write_text("prompt,seed\n")
     (tmp_path / "a.jsonl").write_text(json.dumps(ROWS[0]))
-    assert open_rows(tmp_path / "a.txt").columns == ()
-    assert open_rows(tmp_path / "a.jsonl").columns is None
-    assert open_rows(ROWS).columns is None
+    assert _columns(tmp_path / "a.txt") == ()
+    assert _columns(tmp_path / "a.jsonl") is None
+    assert _columns(ROWS) is None
 
 
 def test_a_line_that_is_not_json_is_one_rejected_row(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from imagefleet.producer.bulk.planner import DatasetSpec, plan_dataset, read_plan
-from imagefleet.producer.bulk.readers import Rows
+from imagefleet.producer.bulk.inputs import Rows, find_sources
+from imagefleet.producer.bulk.plan_builder import DatasetSpec
+from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.rejected import describe_rejected, read_rejected
+from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import (
@@ -65,7 +67,14 @@ def _spec(*, dedupe: bool = False, **changes: Any) -> DatasetSpec:
 def _plan(
     rows: Rows, store: ObjectStore, offers: dict[str, Offer] | None = None, **changes: Any
 ) -> Plan:
-    return plan_dataset(rows, _spec(**changes), store, offers or {})[0]
+    return _plan_or_find(rows, store, offers or {}, **changes)[0]
+
+
+def _plan_or_find(
+    rows: Rows, store: ObjectStore, offers: dict[str, Offer], **changes: Any
+) -> tuple[Plan, bool]:
+    with RowImages(lambda: store, read_files=True) as images:
+        return plan_dataset(find_sources(rows), _spec(**changes), store, offers, images)
 
 
 def _rows(store: ObjectStore, made: Plan) -> list[list[ShardRow]]:
@@ -83,7 +92,7 @@ def test_shards_hold_whole_rows_up_to_their_size() -> None:
 
 def test_a_shard_holds_images_of_one_size() -> None:
     store = MemoryStore()
-    wide = {"prompt": "w", "height": 64, "width": 96}
+    wide: dict[str, Any] = {"prompt": "w", "height": 64, "width": 96}
     made = _plan(["a", wide, "b", wide, "c"], store, {"default": OFFER})
     assert [(s.height, s.width, s.rows) for s in made.shards] == [(None, None, 3), (64, 96, 2)]
 
@@ -117,7 +126,8 @@ def test_parameters_of_a_row_override_those_of_the_run() -> None:
     store = MemoryStore()
     given = RowParameters(guidance_scale=2.0, negative_prompt="people")
     row = {"caption": "a", "guidance_scale": "4", "seed": "9", "author": "me", "score": 0.5}
-    made = _plan([row, {"caption": "b"}], store, parameters=given, columns={"prompt": "caption"})
+    rows: list[dict[str, Any]] = [row, {"caption": "b"}]
+    made = _plan(rows, store, parameters=given, columns={"prompt": "caption"})
     [[first, second]] = _rows(store, made)
     request = made.request(made.shards[0], first)
     assert (request.guidance_scale, request.seed, request.negative_prompt) == (4.0, 9, "people")
@@ -252,7 +262,8 @@ def test_a_column_that_no_row_has_is_refused_after_the_last_row(tmp_path: Path) 
 @pytest.mark.parametrize("row", [{"seed": 1}, {"prompt": None}, {"prompt": float("nan")}])
 def test_a_missing_prompt_is_reported_without_a_value(row: dict[str, Any]) -> None:
     store = MemoryStore()
-    _plan(["a", row], store)
+    rows: list[Any] = ["a", row]
+    _plan(rows, store)
     [rejected] = read_rejected(store)
     assert (rejected["value"], describe_rejected(rejected)) == (None, "row 1: prompt is missing")
 
@@ -270,7 +281,7 @@ def test_planning_again_changes_nothing_and_another_plan_is_refused() -> None:
     store = MemoryStore()
     first = _plan(["a", "b"], store)
     before = {key: store.get(key) for key in store.list()}
-    again, existed = plan_dataset(["a", "b"], _spec(), store, {"default": OFFER})
+    again, existed = _plan_or_find(["a", "b"], store, {"default": OFFER})
     assert (again, existed) == (first, True)
     with pytest.raises(PlanConflict, match=r"shards differ"):
         _plan(["a", "c"], store)
@@ -427,7 +438,7 @@ def test_rows_with_equal_parameters_are_duplicates_however_they_are_written() ->
 
 
 @pytest.mark.parametrize(
-    "column", ["image", "mask_image", "strength", "format", "tenant", "callback_url", "Priority"]
+    "column", ["format", "tenant", "ttl", "preview", "callback_url", "Priority"]
 )
 def test_a_column_named_like_a_parameter_of_jobs_is_refused_by_name(column: str) -> None:
     with pytest.raises(InvalidRequest, match=f"column='{column}': is a parameter of jobs"):

@@ -1,0 +1,94 @@
+"""Check the options of a dataset, as a caller or the command line gives them.
+
+Options go in; a `DatasetSpec` comes out, or an error that names the option, its value and the
+limit.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from imagefleet.producer.bulk.plan_builder import DatasetSpec
+from imagefleet.producer.bulk.row_images import RowImages
+from imagefleet.producer.bulk.row_validation import RowDefaults
+from imagefleet.producer.input_images import IMAGE_FIELDS
+from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.request import JobRequest
+
+DEFAULT_SHARD_SIZE: Final = 1_000
+
+
+def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
+    images: RowImages,
+    *,
+    format: BulkFormat | str = BulkFormat.WEBDATASET,
+    image_format: ImageFormat | str = ImageFormat.PNG,
+    shard_size: int = DEFAULT_SHARD_SIZE,
+    seed: int = 0,
+    columns: Mapping[str, str] | None = None,
+    ignore_columns: Iterable[str] = (),
+    dedupe: bool = False,
+    limit: int | None = None,
+    height: int | None = None,
+    width: int | None = None,
+    model: str | None = None,
+    **parameters: Any,
+) -> DatasetSpec:
+    """Return the dataset that is asked for. Upload the images of all rows, if they are files.
+
+    Args:
+        ignore_columns: columns of the input that are neither read nor copied.
+        limit: rows of the input to use, the first ones.
+        parameters: parameters of all rows, with diffusers' names.
+
+    Raises:
+        InvalidRequest: an option is wrong.
+        ConfigurationError, StorageDenied, StorageUnavailable: an image cannot be uploaded.
+    """
+    if unknown := sorted(parameters.keys() - RowParameters.model_fields.keys()):
+        known = ", ".join(RowParameters.model_fields)
+        sentence = f"no such parameter; the parameters of rows are {known}"
+        raise InvalidRequest(unknown[0], parameters[unknown[0]], sentence)
+    if limit is not None and limit < 1:
+        raise InvalidRequest("limit", limit, "must be at least 1")
+    dataset_format = _one_of(BulkFormat, "format", format)
+    file_format = _one_of(ImageFormat, "image_format", image_format)
+    given = {name: value for name, value in parameters.items() if value is not None}
+    texts = {name: value for name, value in given.items() if name not in IMAGE_FIELDS}
+    addresses: dict[str, Any] = {
+        name: images.address(name, given[name], Path()) for name in IMAGE_FIELDS if name in given
+    }
+    return DatasetSpec(
+        defaults=RowDefaults(
+            parameters=_row_parameters({**texts, **addresses}),
+            size=(height, width),
+            model=model,
+            seed=seed,
+            shard_size=shard_size,
+            columns=columns or {},
+            ignored_columns=frozenset(ignore_columns),
+        ),
+        format=dataset_format,
+        image_format=file_format,
+        dedupe=dedupe,
+        limit=limit,
+    )
+
+
+def _row_parameters(given: dict[str, Any]) -> RowParameters:
+    """Parse the parameters for all rows. Raise InvalidRequest if one is wrong."""
+    try:
+        return RowParameters.model_validate(given)
+    except ValueError:
+        JobRequest.parse({"prompt": "any", **given})  # raises InvalidRequest for the same value
+        raise
+
+
+def _one_of(kind: Any, field: str, value: object) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        raise InvalidRequest(field, value, f"must be one of {known}") from None

@@ -1,0 +1,153 @@
+"""Find the tables that a caller names as the input of a dataset, and open them one after another.
+
+Names of files, globs, folders, `s3://` and `hf://` addresses, standard input, or an iterable of
+rows go in; tables come out, always in the same order. This module knows no parameters and no plan.
+"""
+
+import glob
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from imagefleet.producer.bulk.hub_dataset import open_hub_dataset
+from imagefleet.producer.bulk.readers import (
+    FILE_TYPES,
+    Table,
+    has_file_type,
+    open_iterable,
+    open_table,
+)
+from imagefleet.producer.bulk.stored_inputs import find_objects
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.storage import ObjectStore, folder_of
+
+STDIN: Final = "-"
+
+
+class InputNames(tuple[str, ...]):
+    """Names of files, globs, folders and addresses, as on a command line."""
+
+
+Rows = str | Path | InputNames | Iterable[str | Path | Mapping[str, Any]]
+"""A name as in `InputNames`, paths, or an iterable of rows, such as a Hugging Face dataset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource:
+    """A table that can be opened."""
+
+    open: Callable[[], AbstractContextManager[Table]]
+    folder: Path = Path()
+    """Paths in its rows are relative to this folder."""
+    is_local_file: bool = False
+    """Whether it can be opened at once, and several times."""
+
+
+def find_sources(rows: Rows, input_format: str | None = None) -> list[TableSource]:
+    """Return the tables of an input, in the order in which their rows are numbered.
+
+    Args:
+        input_format: type of all files, one of `FILE_TYPES`; None: as their names end.
+
+    Raises:
+        InvalidRequest: there is no such file, or `rows` is none of the above.
+        ConfigurationError, StorageDenied, StorageUnavailable: an address cannot be opened.
+    """
+    if input_format is not None and input_format not in FILE_TYPES:
+        known = ", ".join(FILE_TYPES)
+        raise InvalidRequest("input_format", input_format, f"must be one of {known}")
+    if isinstance(rows, str):
+        rows = InputNames((rows,))
+    if isinstance(rows, Path):
+        return _files([rows], input_format)
+    if isinstance(rows, InputNames):
+        return [source for name in rows for source in _named(name, input_format)]
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        limit = "must be the name of a file, paths, or an iterable of prompts or mappings"
+        raise InvalidRequest("rows", rows, limit)
+    if isinstance(rows, list | tuple):
+        paths = [row for row in rows if isinstance(row, Path)]
+        if paths and len(paths) == len(rows):
+            return _files(paths, input_format)
+    return [TableSource(open=lambda: nullcontext(open_iterable(rows)))]
+
+
+def _named(name: str, input_format: str | None) -> list[TableSource]:
+    if name == STDIN:
+        return [TableSource(open=partial(_open_stdin, input_format))]
+    if name.startswith("hf://"):
+        return [TableSource(open=lambda: nullcontext(open_hub_dataset(name)))]
+    if name.startswith("s3://"):
+        store, keys = find_objects(name, any_type=input_format is not None)
+        return [TableSource(open=partial(_open_stored, store, key, input_format)) for key in keys]
+    path = folder_of(name) or Path(name).expanduser()
+    if not path.exists() and glob.has_magic(name):
+        found = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
+        if not found:
+            raise InvalidRequest("input", name, "matches no file")
+        return _files([each for each in found if each.is_file()], input_format)
+    return _files([path], input_format)
+
+
+def _files(paths: Iterable[Path], input_format: str | None) -> list[TableSource]:
+    sources = []
+    for path in paths:
+        for file in _files_in(path, input_format) if path.is_dir() else [path]:
+            opened = partial(open_table, file, str(file), input_format)
+            sources.append(
+                TableSource(
+                    open=partial(_opened, opened), folder=file.absolute().parent, is_local_file=True
+                )
+            )
+    return sources
+
+
+def _opened(open_one: Callable[[], Table]) -> AbstractContextManager[Table]:
+    return nullcontext(open_one())
+
+
+def _files_in(folder: Path, input_format: str | None) -> list[Path]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    found = [path for path in files if input_format is not None or has_file_type(path.name)]
+    if not found:
+        known = ", ".join(f".{each}" for each in FILE_TYPES)
+        raise InvalidRequest("input", str(folder), f"holds no file that ends in {known}")
+    return found
+
+
+@contextmanager
+def _open_stdin(input_format: str | None) -> Iterator[Table]:
+    """Copy standard input to a temporary file and open it. Parquet is read from its end."""
+    if input_format is None:
+        known = ", ".join(FILE_TYPES)
+        limit = f"standard input needs --input-format (in Python input_format=), one of {known}"
+        raise InvalidRequest("input", STDIN, limit)
+    with _temporary_table(
+        lambda file: shutil.copyfileobj(sys.stdin.buffer, file), "stdin", input_format
+    ) as table:
+        yield table
+
+
+@contextmanager
+def _open_stored(store: ObjectStore, key: str, input_format: str | None) -> Iterator[Table]:
+    """Download an object to a temporary file and open it."""
+    with _temporary_table(
+        lambda file: store.get_file(key, file), store.url + key, input_format
+    ) as table:
+        yield table
+
+
+@contextmanager
+def _temporary_table(
+    write: Callable[[Any], object], name: str, input_format: str | None
+) -> Iterator[Table]:
+    with tempfile.NamedTemporaryFile(prefix="imagefleet-input-") as file:
+        write(file)
+        file.flush()
+        yield open_table(Path(file.name), name, input_format)

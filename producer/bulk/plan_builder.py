@@ -1,0 +1,192 @@
+"""Build a plan from rows: number them, check them, leave out repeated ones, collect them in shards.
+
+Tables of rows go in one after another; a plan comes out. What happens to the row files, and where
+the rows come from, is the business of others.
+"""
+
+import hashlib
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from imagefleet.producer.bulk.plan_writer import OpenShard
+from imagefleet.producer.bulk.readers import RejectedRow, Row, Table
+from imagefleet.producer.bulk.rejected import RejectedRowsFile
+from imagefleet.producer.bulk.row_validation import PlannedRow, RowDefaults, RowPlanner, Size
+from imagefleet.shared.bulk.file_layout import MAX_ROWS, shard_name
+from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.model import ImageFormat
+
+MAX_SHARD_SIZE: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    """The parameters of a whole dataset, as the user gave them."""
+
+    defaults: RowDefaults
+    format: BulkFormat
+    image_format: ImageFormat
+    dedupe: bool = False
+    limit: int | None = None
+    """Rows of the input to use, the first ones. None: all."""
+
+
+class ShardWriter(Protocol):
+    """What takes the rows of full shards."""
+
+    def put_rows(self, name: str, size: Size, shard: OpenShard) -> "Future[ShardPlan]":
+        """Take the rows of a shard, and return what the plan says about it."""
+
+    def put_rejected(self, rejected: RejectedRowsFile) -> None:
+        """Take the rejected rows."""
+
+
+class PlanBuilder:
+    """Collects rows into shards, and builds the plan from them. Use it as a context manager.
+
+    Rows are numbered through all tables, with the blank lines between them.
+    """
+
+    def __init__(self, spec: DatasetSpec, planner: RowPlanner, writer: ShardWriter) -> None:
+        """
+        Raises:
+            InvalidRequest: the shard size of `spec` is out of range.
+        """
+        if not 1 <= spec.defaults.shard_size <= MAX_SHARD_SIZE:
+            limit = f"must be between 1 and {MAX_SHARD_SIZE}"
+            raise InvalidRequest("shard_size", spec.defaults.shard_size, limit)
+        self.rejected = RejectedRowsFile()
+        self.image_steps: Counter[Size] = Counter()
+        """Denoising steps of all images by size, as far as the workers' defaults are known."""
+        self._spec = spec
+        self._planner = planner
+        self._writer = writer
+        self._open: dict[Size, OpenShard] = {}
+        self._shards: list[Future[ShardPlan]] = []
+        self._seen = _SeenRows() if spec.dedupe else None
+        self._rows = self._samples = self._duplicates = self._input_images = 0
+        self._tables: list[tuple[str, str | None]] = []
+        """Name and digest of each table."""
+        self._folder = Path()
+        self._next_row = self._first_row = 0
+
+    def begin(self, table: Table, folder: Path) -> None:
+        """Begin with the rows of the next table. Paths in them are relative to `folder`."""
+        self._tables.append((table.name, table.sha256()))
+        self._folder = folder
+        self._first_row = self._next_row
+
+    def add(self, row: Row | None) -> None:
+        """Add the next row, or a blank line, which only takes a number."""
+        number = self._next_row
+        self._next_row += 1
+        if row is None:
+            return
+        planned = self._planner.plan_row(number, row, self._folder)
+        if isinstance(planned, RejectedRow):
+            place = (self._tables[-1][0], number - self._first_row)
+            self.rejected.add(number, planned, place if len(self._tables) > 1 else None)
+            return
+        if number >= MAX_ROWS:
+            raise InvalidRequest("input", number, f"must have at most {MAX_ROWS} rows")
+        if self._seen is not None and not self._seen.is_new(planned):
+            self._duplicates += 1
+            return
+        shard = self._open.get(planned.size)
+        if shard is None:
+            shard = self._open[planned.size] = OpenShard()
+        if shard.samples + planned.images > self._spec.defaults.shard_size:
+            self._close(planned.size, shard)
+            shard = self._open[planned.size] = OpenShard()
+        shard.lines.append(planned.line)
+        shard.samples += planned.images
+        self._input_images += planned.from_image
+        self.image_steps[planned.size] += planned.images * planned.steps
+
+    def finish(self, model_digest: str | None) -> Plan:
+        """Write the last shards and return the plan.
+
+        Raises:
+            InvalidRequest: no row can be generated.
+            StorageDenied, StorageUnavailable: a row file cannot be written.
+        """
+        if not self._shards and not self._open:
+            limit = f"has no row that can be generated{self.rejected.first_reason}"
+            raise InvalidRequest("input", _describe(self._tables).name, limit)
+        self._planner.check_columns()
+        for size, shard in self._open.items():
+            self._close(size, shard)
+        shards = tuple(shard.result() for shard in self._shards)
+        self._writer.put_rejected(self.rejected)
+        defaults = self._spec.defaults
+        return Plan(
+            format=self._spec.format,
+            image_format=self._spec.image_format,
+            shard_size=defaults.shard_size,
+            parameters=defaults.parameters,
+            seed=defaults.seed,
+            model=defaults.model,
+            model_digest=model_digest,
+            columns=dict(defaults.columns),
+            dedupe=self._spec.dedupe,
+            input_images=self._input_images,
+            source=_describe(self._tables),
+            rows=self._rows,
+            samples=self._samples,
+            rejected=self.rejected.count,
+            duplicates=self._duplicates,
+            shards=shards,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _close(self, size: Size, shard: OpenShard) -> None:
+        self._rows += len(shard.lines)
+        self._samples += shard.samples
+        name = shard_name(len(self._shards))
+        self._shards.append(self._writer.put_rows(name, size, shard))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rejected.close()
+        if self._seen is not None:
+            self._seen.close()
+
+
+class _SeenRows:
+    """The hashes of all rows so far, on disk: in memory, 10 million rows would take 1 GB."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="imagefleet-seen-")  # noqa: SIM115
+        self._rows = sqlite3.connect(self._file.name, isolation_level=None)
+        self._rows.execute("PRAGMA journal_mode=OFF")
+        self._rows.execute("PRAGMA synchronous=OFF")
+        self._rows.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID")
+
+    def is_new(self, planned: PlannedRow) -> bool:
+        digest = hashlib.sha256(planned.duplicate_key.encode()).digest()[:16]
+        insert = self._rows.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
+        return insert.rowcount == 1
+
+    def close(self) -> None:
+        self._rows.close()
+        self._file.close()
+
+
+def _describe(tables: Sequence[tuple[str, str | None]]) -> Source:
+    """Return the source of a plan. Several files have the digest of the list of their digests."""
+    if len(tables) == 1:
+        return Source(name=tables[0][0], sha256=tables[0][1])
+    names = [name for name, _ in tables]
+    name = f"{names[0]} and {len(names) - 1} more" if len(names) > 2 else " and ".join(names)
+    listing = "".join(f"{sha256}\n" for _, sha256 in tables)
+    return Source(name=name, sha256=hashlib.sha256(listing.encode()).hexdigest())

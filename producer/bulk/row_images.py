@@ -1,0 +1,151 @@
+"""Give the images that rows start from addresses that workers can read; upload files.
+
+What a row holds as `image` or `mask_image` goes in; an address or a key of the fleet's store comes
+out. Files are uploaded under their digest while further rows are read, once for each content.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+from imagefleet.producer.input_images import CheckedImage, check_image, put_image
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.storage import ObjectStore
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_UPLOADERS: Final = 8
+_MAX_REMEMBERED: Final = 100_000
+"""Files and contents that are remembered as uploaded, a few hundred bytes each."""
+PATH_BEGINNINGS: Final = ("/", "./", "../", "~")
+"""Beginnings of a text that names a file, where texts may name files."""
+
+
+class RowImages:
+    """The images of the rows of one plan. Use it as a context manager."""
+
+    def __init__(self, open_store: Callable[[], ObjectStore], *, read_files: bool) -> None:
+        """
+        Args:
+            open_store: opens the store to which files are uploaded, at the first of them.
+            read_files: whether a text that begins like a path names a file of this host. Otherwise
+                it is an address or a key, as everywhere in Python.
+        """
+        self._open_store = open_store
+        self._read_files = read_files
+        self._store: ObjectStore | None = None
+        self._keys: _Recent[tuple[str, int, int], str] = _Recent()
+        """Keys of files, by path, time of change in ns and size in bytes."""
+        self._uploaded: _Recent[str, None] = _Recent()
+        self._threads = ThreadPoolExecutor(_UPLOADERS, thread_name_prefix="upload")
+        self._free_slots = threading.BoundedSemaphore(_UPLOADERS)  # each holds up to 20 MB
+        self._failed: BaseException | None = None
+
+    def address(self, field: str, image: object, folder: Path) -> str:
+        """Return the address or key of an image; upload it if it is a file of this host.
+
+        Args:
+            image: an address, a key, or, with `read_files`, a path, relative to `folder`; or what
+                `Client.submit` uploads; or a mapping with `bytes` or `path`, as Hugging Face
+                datasets hold images.
+
+        Raises:
+            InvalidRequest: it cannot be read, is too large, or no PNG, JPEG or WebP file.
+            StorageDenied, StorageUnavailable: an earlier image could not be uploaded.
+        """
+        if isinstance(image, Mapping):
+            content = image.get("bytes")
+            image = image.get("path") if content is None else content
+        if isinstance(image, str) and self._read_files:
+            image = _path_in(field, image, folder)
+        if isinstance(image, str):
+            return image
+        if isinstance(image, Path):
+            return self._key_of_file(field, folder / image)
+        return self._upload(check_image(field, image))
+
+    def finish(self) -> None:
+        """Wait for all uploads. Raise the error of the first that failed."""
+        self._threads.shutdown()
+        if self._failed is not None:
+            raise self._failed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def _key_of_file(self, field: str, path: Path) -> str:
+        try:
+            stat = path.stat()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "cannot be read"
+            raise InvalidRequest(field, str(path), reason) from None
+        seen = (str(path), stat.st_mtime_ns, stat.st_size)
+        if seen not in self._keys:
+            self._keys.add(seen, self._upload(check_image(field, path)))
+        return self._keys[seen]
+
+    def _upload(self, image: CheckedImage) -> str:
+        if self._failed is not None:
+            raise self._failed
+        if self._store is None:
+            self._store = self._open_store()
+        if image.key not in self._uploaded:
+            self._uploaded.add(image.key, None)
+            self._free_slots.acquire()
+            self._threads.submit(self._put, self._store, image)
+        return image.key
+
+    def _put(self, store: ObjectStore, image: CheckedImage) -> None:
+        try:
+            put_image(store, image)
+        except BaseException as error:
+            self._failed = self._failed or error
+        finally:
+            self._free_slots.release()
+
+
+class CheckedRowImages(RowImages):
+    """Checks images as `RowImages` does, and uploads none."""
+
+    def __init__(self, *, read_files: bool) -> None:
+        super().__init__(_no_store, read_files=read_files)
+
+    def _upload(self, image: CheckedImage) -> str:
+        return image.key
+
+
+def _no_store() -> ObjectStore:
+    raise AssertionError("nothing is uploaded")
+
+
+class _Recent(OrderedDict[K, V]):
+    """A dictionary that forgets its oldest entries."""
+
+    def add(self, key: K, value: V) -> None:
+        self[key] = value
+        if len(self) > _MAX_REMEMBERED:
+            self.popitem(last=False)
+
+
+def _path_in(field: str, text: str, folder: Path) -> str | Path:
+    """Return the Path that a text names, or the text if it is an address or a key.
+
+    Raises:
+        InvalidRequest: it is a key, but there is a file of that name.
+    """
+    if text.startswith(PATH_BEGINNINGS):
+        try:
+            return Path(text).expanduser()
+        except RuntimeError:  # there is no such user
+            return Path(text)
+    if "://" not in text and (folder / text).is_file():
+        limit = f"is a file in {folder}; write ./{text} to upload it"
+        raise InvalidRequest(field, text, limit)
+    return text

@@ -1,0 +1,94 @@
+"""Print bulk runs: their progress, their rejected and failed rows, and what they would make."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Final
+
+from rich.console import Console
+
+from imagefleet.producer.bulk.dry_run import DryRun
+from imagefleet.producer.bulk.progress_view import watch
+from imagefleet.producer.bulk.rejected import describe_rejected
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.commands.output import echo, echo_json
+from imagefleet.shared.jobs.model import State
+
+MAX_LISTED_ROWS: Final = 20
+"""Maximum rows that are printed one by one; files in the destination list all of them."""
+
+
+def print_rejected(count: int, first: Iterable[Mapping[str, object]], listed_in: str) -> None:
+    """Print the first rejected rows on standard error."""
+    if not count:
+        return
+    echo(f"{count} rows were rejected{listed_in}:", err=True)
+    for row, _ in zip(first, range(MAX_LISTED_ROWS), strict=False):
+        echo(f"  {describe_rejected(row)}", err=True)
+
+
+def watch_run(bulk_run: BulkRun, *, as_json: bool) -> None:
+    """Show the progress of a run until it ends, or then its status, and end this process."""
+    try:
+        if as_json:
+            last = bulk_run.wait()
+            echo_json(last.model_dump_json())
+        else:
+            last = watch(bulk_run.statuses(every_s=1.0), Console())
+    except KeyboardInterrupt:
+        echo(f"The run continues. `imagefleet bulk wait {bulk_run.id}` shows it again.", err=True)
+        sys.exit(130)
+    if last.failed_images:
+        for failure, _ in zip(bulk_run.failures(), range(MAX_LISTED_ROWS), strict=False):
+            echo(f"  row {failure.row}: {failure.code}: {failure.message}", err=True)
+    sys.exit(0 if last.state is State.SUCCEEDED else 1)
+
+
+def print_dry_run(found: DryRun, *, as_json: bool) -> None:
+    """Print what a run would make."""
+    if as_json:
+        echo_json(json.dumps(asdict(found), ensure_ascii=False))
+        return
+    print_rejected(found.rejected, found.rejected_rows, "")
+    start = f", {found.input_images} start from an image" if found.input_images else ""
+    echo(
+        f"rows    {found.rows:,}{start}; "
+        f"{found.rejected:,} rejected, {found.duplicates:,} duplicate"
+    )
+    echo(f"images  {found.images:,} in {found.shards:,} shards")
+    echo(f"time    {_time(found)}")
+    echo(f"size    {_size(found)}")
+    if found.is_planned:
+        echo("The destination holds this plan already; the run would resume it.")
+    echo("Nothing was written or queued.")
+
+
+def _time(found: DryRun) -> str:
+    if found.seconds is None:
+        return f"unknown: {found.seconds_unknown}"
+    workers = f"{found.workers} worker{'s' if found.workers > 1 else ''}"
+    return f"about {_duration(found.seconds)} on {workers}, if nothing else waits"
+
+
+def _duration(seconds: float) -> str:
+    """Return a time that can be read at a glance."""
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _size(found: DryRun) -> str:
+    if found.size is not None:
+        return f"about {_bytes(found.size)}"
+    if found.size_limit is not None:
+        return f"at most {_bytes(found.size_limit)}, without compression; no file was measured yet"
+    return "unknown: no worker has announced the size of the images"
+
+
+def _bytes(size: int) -> str:
+    amount, units = float(size), ["bytes", "kB", "MB", "GB", "TB"]
+    while amount >= 1_000 and len(units) > 1:
+        amount, units = amount / 1_000, units[1:]
+    return f"{amount:.3g} {units[0]}"

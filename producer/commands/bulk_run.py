@@ -1,0 +1,152 @@
+"""Define `imagefleet bulk run`: plan a dataset, start it, and show its progress."""
+
+from enum import StrEnum
+from typing import Any
+
+import click
+
+from imagefleet.producer.bulk.dataset_options import DEFAULT_SHARD_SIZE
+from imagefleet.producer.bulk.inputs import InputNames
+from imagefleet.producer.bulk.readers import FILE_TYPES
+from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
+from imagefleet.producer.client import Client
+from imagefleet.producer.commands.bulk_output import print_dry_run, print_rejected, watch_run
+from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.image_options import image_options
+from imagefleet.producer.commands.output import echo, echo_json, json_option
+from imagefleet.shared.bulk.plan import BulkFormat
+from imagefleet.shared.jobs.model import ImageFormat
+
+
+def _choice(kind: type[StrEnum]) -> click.Choice[str]:
+    return click.Choice([each.value for each in kind])
+
+
+@client_command
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("destination")
+@click.option(
+    "--input-format",
+    type=click.Choice(FILE_TYPES),
+    help="Type of the input. Default: as the names of the files end.",
+)
+@click.option("--num-images-per-prompt", type=int, help="Images per row. Default: 1.")
+@click.option(
+    "--shard-size",
+    type=int,
+    default=DEFAULT_SHARD_SIZE,
+    show_default=True,
+    help="Images per shard.",
+)
+@click.option(
+    "--format",
+    type=_choice(BulkFormat),
+    default="webdataset",
+    show_default=True,
+    help="Format of the shards.",
+)
+@click.option(
+    "--image-format",
+    type=_choice(ImageFormat),
+    default="png",
+    show_default=True,
+    help="Format of the image files.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="For rows without a seed.")
+@click.option("--negative-prompt", help="What the images should not show.")
+@click.option("--height", type=int, help="Pixels; together with --width. Default: the model's.")
+@click.option("--width", type=int, help="Pixels; together with --height.")
+@click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
+@click.option("--guidance-scale", type=float, help="Default: the model's.")
+@image_options
+@click.option("--scheduler", help="Default: the model's.")
+@click.option("--model", help="Default: the fleet's default model.")
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="PARAMETER=COLUMN",
+    help="Read a parameter from another column, as in prompt=caption.",
+)
+@click.option(
+    "--ignore-column",
+    "ignore_columns",
+    multiple=True,
+    metavar="COLUMN",
+    help="Leave a column out, as if the input did not have it.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Use only the first rows of the input.")
+@click.option("--dedupe", is_flag=True, help="Generate rows with equal parameters only once.")
+@click.option("--max-failures", type=int, help="Stop the run when more images than this fail.")
+@click.option(
+    "--priority",
+    type=int,
+    default=DEFAULT_PRIORITY,
+    show_default=True,
+    help="0 (first) to 9 (last).",
+)
+@click.option(
+    "--dry-run",
+    "is_dry_run",
+    is_flag=True,
+    help="Check every row and estimate time and bytes. Write and queue nothing.",
+)
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Show the progress until the end."
+)
+@json_option("Print the status as one JSON object, with --wait at the end, and no progress.")
+def run(
+    client: Client,
+    inputs: tuple[str, ...],
+    destination: str,
+    columns: tuple[str, ...],
+    is_dry_run: bool,
+    wait: bool,
+    as_json: bool,
+    max_failures: int | None,
+    priority: int,
+    **options: Any,
+) -> None:
+    """Generate images for every row of the INPUTs in DESTINATION.
+
+    An INPUT is a .txt, .csv, .jsonl or .parquet file, a folder of them, a glob, s3://bucket/…,
+    hf://datasets/ORG/NAME[/CONFIG][:SPLIT], or - for standard input, which needs --input-format.
+
+    The same command resumes a run that has not finished. The exit code is 1 if the run does not
+    succeed.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= {"columns": _parse_columns(columns), "upload_files": True}
+    names = InputNames(inputs)
+    if is_dry_run:
+        print_dry_run(client.dry_run_bulk(names, destination, **given), as_json=as_json)
+        return
+    bulk_run = client.bulk(
+        names, destination, max_failures=max_failures, priority=priority, **given
+    )
+    plan = bulk_run.plan
+    echo(
+        f"run {bulk_run.id}: {plan.samples} images from {plan.rows} rows in {bulk_run.destination}",
+        err=as_json,
+    )
+    if plan.duplicates:
+        echo(f"{plan.duplicates} duplicate rows are left out", err=as_json)
+    listed_in = "; plan/rejected.jsonl lists all of them"
+    print_rejected(plan.rejected, bulk_run.rejected(), listed_in)
+    if wait:
+        watch_run(bulk_run, as_json=as_json)
+    elif as_json:
+        echo_json(bulk_run.status().model_dump_json())
+
+
+def _parse_columns(columns: tuple[str, ...]) -> dict[str, str]:
+    """Return parameter to column. Raise click.UsageError if an option is not PARAMETER=COLUMN."""
+    parsed = {}
+    for text in columns:
+        name, equals, column = text.partition("=")
+        if not equals or not name or not column:
+            raise click.UsageError(
+                f"--column {text}: must be PARAMETER=COLUMN, as in prompt=caption"
+            )
+        parsed[name.replace("-", "_")] = column
+    return parsed

@@ -1,0 +1,46 @@
+"""Options that name images to start from, for `submit` and `bulk run`."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def image_options(command: F) -> F:
+    """Add the options `--image`, `--mask-image` and `--strength`."""
+    for option in (
+        click.option(
+            "--strength",
+            type=float,
+            help="How much of the init image is replaced: above 0, up to 1.",
+        ),
+        click.option(
+            "--mask-image",
+            callback=_parse_image,
+            help="Mask of the init image, given like it: white is replaced, black is kept.",
+        ),
+        click.option(
+            "--image",
+            callback=_parse_image,
+            help="Init image: a path that begins with /, ./, ../ or ~, an http(s) address, or a "
+            "key of the fleet's store.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _parse_image(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+    """Return a Path for a text that begins like one, else the text: an address or a key."""
+    if text is None or not text.startswith(("/", "./", "../", "~")):
+        if text and "/" not in text and os.path.isfile(text):
+            raise click.BadParameter(f"is a file here; write ./{text} to upload it")
+        return text
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # there is no such user
+        return text

@@ -1,0 +1,244 @@
+"""The inputs of `imagefleet bulk run`: files, globs, folders, standard input, S3 and the Hub.
+
+No worker is needed: the tests read the plans. The command runs as a user starts it.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from imagefleet import Client
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.shared.bulk.file_layout import PLAN, plan_key
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.storage import open_store
+from tests.support.dataset_hub import serve_dataset
+from tests.support.files import files_below
+from tests.support.s3 import signed_s3
+
+Bulk = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture
+def bulk_run(settings: dict[str, str], producer: Client, tmp_path: Path) -> Bulk:
+    def bulk_run(
+        *arguments: object, stdin: bytes = b"", environment: dict[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[bytes]":
+        command = [sys.executable, "-m", "imagefleet.producer", "bulk", "run", "--no-wait"]
+        return subprocess.run(
+            [*command, *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            cwd=tmp_path,
+            env={**os.environ, **settings, **(environment or {})},
+        )
+
+    return bulk_run
+
+
+def _planned(client: Client, folder: Path) -> list[tuple[int, str]]:
+    """Return number and prompt of each planned row."""
+    return [(row["row"], row["prompt"]) for row in _rows(client.find_bulk(str(folder)))]
+
+
+def _rows(run: BulkRun) -> list[dict[str, Any]]:
+    lines = [run.store.get(plan_key(shard.name)).splitlines() for shard in run.plan.shards]
+    return [json.loads(line) for shard in lines for line in shard]
+
+
+def test_several_files_are_read_in_order_and_rows_are_numbered_through(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "b.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "a.jsonl").write_text('{"prompt": "three"}\n{"prompt": ""}\n')
+    done = bulk_run("b.txt", "a.jsonl", "data")
+    assert done.returncode == 0, done.stderr
+    assert _planned(producer, tmp_path / "data") == [(0, "one"), (2, "two"), (3, "three")]
+    assert b"row 4 (a.jsonl, row 1): prompt=''" in done.stderr
+    run = producer.find_bulk(str(tmp_path / "data"))
+    [rejected] = run.rejected()
+    assert (rejected["input"], rejected["input_row"]) == ("a.jsonl", 1)
+    assert run.plan.source.name == "b.txt and a.jsonl"
+    (tmp_path / "a.jsonl").write_text('{"prompt": "changed"}\n')
+    refused = bulk_run("b.txt", "a.jsonl", "data")
+    assert (refused.returncode, b"holds another plan" in refused.stderr) == (1, True)
+
+
+def test_globs_and_folders_are_read_in_the_order_of_their_names(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    for name, prompt in (("2.txt", "two"), ("10.txt", "ten"), ("1.csv", "prompt\none")):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_text(f"{prompt}\n")
+    (tmp_path / "in" / "notes.md").write_text("no table\n")
+    assert bulk_run("in/*.txt", "globbed").returncode == 0
+    assert _planned(producer, tmp_path / "globbed") == [(0, "ten"), (1, "two")]
+    assert bulk_run("in", "all").returncode == 0
+    assert [prompt for _, prompt in _planned(producer, tmp_path / "all")] == ["one", "ten", "two"]
+    run = producer.bulk([tmp_path / "in" / "2.txt", tmp_path / "in" / "10.txt"], tmp_path / "two")
+    assert [row["prompt"] for row in _rows(run)] == ["two", "ten"]
+
+
+def test_standard_input_is_planned_as_a_file_of_the_given_type(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    table = io.BytesIO()
+    parquet.write_table(pyarrow.table({"prompt": ["a", "b"]}), table)
+    for kind, data in {"csv": b"prompt,n\na,1\nb,2\n", "parquet": table.getvalue()}.items():
+        done = bulk_run("-", kind, "--input-format", kind, stdin=data)
+        assert done.returncode == 0, done.stderr
+        assert _planned(producer, tmp_path / kind) == [(0, "a"), (1, "b")]
+        again = bulk_run("-", kind, "--input-format", kind, stdin=data)
+        assert again.returncode == 0, again.stderr
+    for arguments in (("-", "x"), ("nowhere-*.txt", "x"), ("nowhere.txt", "x")):
+        refused = bulk_run(*arguments, stdin=b"a\n")
+        assert refused.returncode == 1
+        assert refused.stderr.startswith(b"imagefleet: input=")
+    assert not (tmp_path / "x").exists()
+
+
+def test_limit_uses_the_first_rows_of_all_files(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "b.txt").write_text("three\nfour\n")
+    assert bulk_run("a.txt", "b.txt", "data", "--limit", 3).returncode == 0
+    assert _planned(producer, tmp_path / "data") == [(0, "one"), (2, "two"), (3, "three")]
+
+
+def test_a_column_that_one_file_lacks_is_refused_before_anything_is_written(
+    bulk_run: Bulk, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("prompt\na\n")
+    (tmp_path / "b.csv").write_text("caption\nb\n")
+    refused = bulk_run("a.csv", "b.csv", "data")
+    assert (refused.returncode, b"b.csv has no such column" in refused.stderr) == (1, True)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_dry_run_counts_and_writes_and_queues_nothing(
+    bulk_run: Bulk, producer: Client, tmp_path: Path, namespace: str
+) -> None:
+    (tmp_path / "a.png").write_bytes(_png())
+    (tmp_path / "a.csv").write_text("prompt,image\na,./a.png\nb,\nb,\n,\n")
+    options = ("a.csv", "data", "--dry-run", "--num-images-per-prompt", 3, "--dedupe")
+    told = bulk_run(*options)
+    assert told.returncode == 0, told.stderr
+    assert b"row 3: prompt='': must not be empty" in told.stderr
+    assert told.stdout.decode().splitlines()[:4] == [
+        "rows    2, 1 start from an image; 1 rejected, 1 duplicate",
+        "images  6 in 1 shards",
+        "time    unknown: no worker",
+        "size    unknown: no worker has announced the size of the images",
+    ]
+    found = json.loads(bulk_run(*options, "--json").stdout)
+    assert (found["rows"], found["images"], found["seconds"]) == (2, 6, None)
+    assert [row["row"] for row in found["rejected_rows"]] == [3]
+    assert not (tmp_path / "data").exists()
+    assert not (tmp_path / "store").exists()
+    with producer.connection.runs() as runs:
+        assert runs.ids() == []
+    refused = bulk_run("nowhere.csv", "data", "--dry-run")
+    assert refused.returncode == 1
+
+
+def test_objects_in_s3_are_read_one_by_one_by_pattern_and_by_prefix(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    with signed_s3() as s3:
+        credentials = s3.credentials.environment()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in credentials.items():
+                patch.setenv(name, value)
+            store = open_store(s3.url("in"))
+            store.put("rows/2.txt", b"two\n", "text/plain")
+            store.put("rows/1.csv", b"prompt\none\n", "text/csv")
+            store.put("rows/deep/3.txt", b"three\n", "text/plain")
+            store.put("rows/readme.md", b"no table", "text/plain")
+        prompts = {
+            "in/rows/1.csv": ["one"],
+            "in/rows/*.txt": ["two"],
+            "in/rows/": ["one", "two", "three"],
+            "in/rows": ["one", "two", "three"],
+        }
+        for number, (place, expected) in enumerate(prompts.items()):
+            folder = tmp_path / str(number)
+            done = bulk_run(s3.url(place), folder, environment=credentials)
+            assert done.returncode == 0, done.stderr
+            assert [prompt for _, prompt in _planned(producer, folder)] == expected
+        for place in ("in/rows/9.csv", "in/nothing/", "in/rows/*.parquet"):
+            refused = bulk_run(s3.url(place), tmp_path / "x", environment=credentials)
+            assert (refused.returncode, b"no such object" in refused.stderr) == (1, True)
+        assert not (tmp_path / "x").exists()
+
+
+def _png() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_a_dataset_of_the_hub_is_read_as_a_stream_with_its_images(
+    bulk_run: Bulk, producer: Client, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    hub = tmp_path / "hub"
+    (hub / "data").mkdir(parents=True)
+    rows = [
+        {"text": f"prompt {n}", "image": {"bytes": _png(), "path": f"{n}.png"}} for n in range(3)
+    ]
+    features = {"text": {"dtype": "string", "_type": "Value"}, "image": {"_type": "Image"}}
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.Table.from_pylist(rows).replace_schema_metadata(about)
+    parquet.write_table(table, hub / "data" / "test-00000-of-00001.parquet")
+    store = settings["IMAGEFLEET_STORAGE_URL"].removeprefix("file://")
+    Path(store).mkdir()
+    with serve_dataset("somebody/pictures", hub, tmp_path / "home") as environment:
+        address = "hf://datasets/somebody/pictures:test"
+        options = (address, "data", "--column", "prompt=text")
+        done = bulk_run(*options, environment=environment)
+        assert done.returncode == 0, done.stderr
+        run = producer.find_bulk(str(tmp_path / "data"))
+        assert [row["prompt"] for row in _rows(run)] == [row["text"] for row in rows]
+        assert (run.plan.input_images, run.plan.source.name) == (3, address)
+        assert len(files_below(Path(store))) == 1  # three rows with one image
+        again = bulk_run(*options, environment=environment)
+        assert again.returncode == 0, again.stderr
+        text = bulk_run(
+            *options[:1], "text", *options[2:], "--ignore-column", "image", environment=environment
+        )
+        assert text.returncode == 0, text.stderr
+        assert producer.find_bulk(str(tmp_path / "text")).plan.input_images == 0
+        for wrong in ("hf://datasets/somebody/pictures:nosplit", "hf://datasets/somebody/nothing"):
+            refused = bulk_run(wrong, "x", "--column", "prompt=text", environment=environment)
+            assert refused.returncode == 1
+            assert refused.stderr.splitlines()[-1].startswith(b"imagefleet: input=")
+
+
+def test_without_the_library_a_dataset_of_the_hub_is_refused_in_one_sentence(
+    bulk_run: Bulk, tmp_path: Path
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "datasets.py").write_text("raise ImportError(name='datasets')")
+    refused = bulk_run(
+        "hf://datasets/a/b", "data", environment={"PYTHONPATH": str(tmp_path / "lib")}
+    )
+    [line] = refused.stderr.decode().splitlines()
+    assert line.startswith("imagefleet: hf:// needs datasets; install imagefleet with its extra")
+
+
+@pytest.mark.parametrize("url", ["hf://a/b", "hf://datasets/", "hf://datasets/a/b c", "s3://"])
+def test_an_address_that_is_none_is_refused(producer: Client, tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        producer.bulk(url, tmp_path / "data")
+    assert refused.value.field == "input"
+    assert not (tmp_path / "data" / PLAN).exists()
