@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.job import Job, Polling, result_or_raise
@@ -20,9 +20,16 @@ from imagefleet.shared.errors import ImagefleetError, UnknownJob, UnreadableReco
 from imagefleet.shared.jobs.model import JobResult, State
 from imagefleet.shared.jobs.status import JobStatus
 
+if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this import
+    from pathlib import Path
+
+    from imagefleet.producer.bulk.async_run import AsyncBulkRun
+    from imagefleet.producer.bulk.dry_run import DryRun
+    from imagefleet.producer.bulk.inputs import Rows
+
 
 class AsyncClient:
-    """`AsyncClient` is `Client` with `await`: the same methods and errors, but no datasets."""
+    """`AsyncClient` is `Client` with `await`: the same methods and errors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take the arguments of `Client`."""
@@ -146,6 +153,25 @@ class AsyncClient:
     async def workers(self) -> list[str]:
         """See `Client.workers`."""
         return await asyncio.to_thread(self._client.workers)
+
+    async def bulk(self, rows: "Rows", destination: "str | Path", **options: Any) -> "AsyncBulkRun":
+        """See `Client.bulk`. If this is cancelled, its thread goes on until the run has started."""
+        from imagefleet.producer.bulk.async_run import AsyncBulkRun
+
+        run = await asyncio.to_thread(self._client.bulk, rows, destination, **options)
+        return AsyncBulkRun(run=run)
+
+    async def find_bulk(self, name: str) -> "AsyncBulkRun":
+        """See `Client.find_bulk`."""
+        from imagefleet.producer.bulk.async_run import AsyncBulkRun
+
+        return AsyncBulkRun(run=await asyncio.to_thread(self._client.find_bulk, name))
+
+    async def dry_run_bulk(
+        self, rows: "Rows", destination: "str | Path", **options: Any
+    ) -> "DryRun":
+        """See `Client.dry_run_bulk`."""
+        return await asyncio.to_thread(self._client.dry_run_bulk, rows, destination, **options)
 
     async def check(self) -> None:
         """See `Client.check`."""

@@ -16,7 +16,13 @@ from imagefleet.producer.bulk.verify import VerifyReport, verify
 from imagefleet.producer.connection import Connection
 from imagefleet.producer.outages import OutageTolerance
 from imagefleet.shared.bulk.commit_markers import finished_shards
-from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, checkpoints_prefix, stats_key
+from imagefleet.shared.bulk.file_layout import (
+    CARD,
+    CONTACT_SHEET,
+    RUN_STATS,
+    checkpoints_prefix,
+    stats_key,
+)
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun, RunStatus
 from imagefleet.shared.bulk.shard_message import shards_to_send
@@ -27,7 +33,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore
 
 DEFAULT_PRIORITY: Final = 3
-_POLL_S: Final = 0.5
+POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,26 +53,32 @@ class BulkRun:
             return runs.get(self.id)
 
     def statuses(
-        self, every_s: float = _POLL_S, *, deadline: float = float("inf")
+        self, every_s: float = POLL_S, *, deadline: float = float("inf")
     ) -> Iterator[RunStatus]:
         """Yield the status every `every_s` seconds, until the run has ended or `deadline` is past.
 
         Log a warning at the start if no worker is alive. `deadline` is a time of `time.monotonic`.
         Outages of Redis after its first answer are waited for, until the deadline.
         """
+        for status, pause_s in self.polls(every_s, deadline=deadline):
+            yield status
+            time.sleep(pause_s)
+
+    def polls(self, every_s: float, *, deadline: float) -> Iterator[tuple[RunStatus, float]]:
+        """Yield what `statuses` yields, each with the seconds to wait before the next is wanted."""
         outages = OutageTolerance(deadline)
         status = outages.await_answer(self.status)
         if not status.done:
             outages.read(self.connection.warn_if_no_worker)
         while not status.done:
-            yield status
-            if (now := time.monotonic()) >= deadline:
+            left_s = max(0.0, deadline - time.monotonic())
+            yield status, min(every_s, left_s)
+            if not left_s:
                 return
-            time.sleep(min(every_s, deadline - now))
             status = outages.read(self.status) or status
         if status.state is State.SUCCEEDED:
             write_missing_summary(self.store, self.plan)
-        yield status
+        yield status, 0.0
 
     def wait(self, timeout: float | None = None) -> RunStatus:
         """Wait until the run has ended, in any state, and return its status.
@@ -76,9 +88,7 @@ class BulkRun:
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         *_, last = self.statuses(deadline=deadline)
-        if not last.done:
-            raise ResultTimeout(f"run {self.id} has not ended after {timeout:g} s; it continues")
-        return last
+        return last_or_raise(last, timeout)
 
     def cancel(self) -> State:
         """Stop the run and return its state. Workers release its shards between two batches.
@@ -148,7 +158,7 @@ class BulkRun:
                     runs.withdraw(self.id, [shard.number])
                     self.store.delete(key)
         if restarted:
-            for key in (RUN_STATS, CARD):
+            for key in (RUN_STATS, CARD, CONTACT_SHEET):
                 self.store.delete(key)
         self._enqueue(options, restarted=restarted)
         return len(restarted)
@@ -230,3 +240,10 @@ class BulkRun:
             max_failures=options[0],
             priority=options[1],
         )
+
+
+def last_or_raise(last: RunStatus, timeout: float | None) -> RunStatus:
+    """Return the last status of a run that has ended. Raise ResultTimeout if it has not."""
+    if not last.done:
+        raise ResultTimeout(f"run {last.id} has not ended after {timeout:g} s; it continues")
+    return last

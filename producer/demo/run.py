@@ -19,8 +19,8 @@ from imagefleet.producer.client import Client
 from imagefleet.producer.demo.processes import WorkerProcess
 from imagefleet.producer.demo.receiver import CallbackReceiver
 from imagefleet.producer.demo.report import Progress, print_report
-from imagefleet.producer.demo.sheet import contact_sheet
 from imagefleet.producer.job import Job
+from imagefleet.shared.bulk.contact_sheet import contact_sheet
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.model import CallbackEvent, State
 from imagefleet.shared.jobs.status import JobStatus
@@ -153,14 +153,14 @@ def _await_callbacks(receiver: CallbackReceiver, jobs: int) -> None:
 
 def _write_contact_sheet(statuses: Sequence[JobStatus], out: Path) -> Path | None:
     images = [
-        (out / image.key, status.request.prompt)
+        ((out / image.key).read_bytes(), status.request.prompt)
         for status in statuses
         if status.result is not None
         for image in status.result.images
     ]
     if not images:
         return None
-    contact_sheet(images, out / "contact-sheet.png")
+    (out / "contact-sheet.png").write_bytes(contact_sheet(images))
     return out / "contact-sheet.png"
 
 

@@ -9,6 +9,7 @@
     00000.jsonl            its metadata, one line per sample
     00000.stats.json       its commit marker, written last: counts, failures, SHA-256 of its files
     stats.json, README.md  summary of the whole run, written once it is complete
+    contact-sheet.png      some of its images, which README.md shows
 
 Shard and row numbers go in, object keys come out. This module reads and writes nothing.
 """
@@ -21,6 +22,7 @@ PLAN: Final = "plan/plan.json"
 REJECTED: Final = "plan/rejected.jsonl"
 RUN_STATS: Final = "stats.json"
 CARD: Final = "README.md"
+CONTACT_SHEET: Final = "contact-sheet.png"
 EXTENSION: Final = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
 FOLDER_METADATA: Final = "metadata.jsonl"
 MAX_ROWS: Final = 10**9

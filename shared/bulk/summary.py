@@ -1,19 +1,39 @@
-"""Write the summary of a finished dataset: `stats.json`, and the card that the Hub reads.
+"""Write the summary of a finished dataset: `stats.json`, and the card that the Hub reads, with a
+contact sheet.
 
-A destination where every shard has its commit marker goes in; the two files come out. Equal shards
+A destination where every shard has its commit marker goes in; the files come out. Equal shards
 give equal bytes. The header of the card: https://huggingface.co/docs/hub/datasets-cards
 """
 
-from collections.abc import Iterator
+import logging
+import tarfile
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
 from imagefleet.shared.bulk.commit_markers import finished_shards
-from imagefleet.shared.bulk.file_layout import CARD, EXTENSION, FOLDER_METADATA, RUN_STATS
+from imagefleet.shared.bulk.contact_sheet import contact_sheet
+from imagefleet.shared.bulk.file_layout import (
+    CARD,
+    CONTACT_SHEET,
+    EXTENSION,
+    FOLDER_METADATA,
+    RUN_STATS,
+)
+from imagefleet.shared.bulk.first_samples import first_samples
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
-from imagefleet.shared.bulk.stats import RunStats
+from imagefleet.shared.bulk.stats import RunStats, ShardStats
+from imagefleet.shared.errors import StorageUnavailable
 from imagefleet.shared.storage import ObjectStore
 
+log = logging.getLogger(__name__)
+
+_SHEET_SHARDS: Final = 4
+_SHEET_IMAGES: Final = 16
+_SHEET: Final = f"""
+![the first images of some shards, with their prompts]({CONTACT_SHEET})
+"""
+_OF_IMAGES: Final = ", those with `init_image` in their metadata also from that image"
 _SIZES: Final = (
     (1_000, "n<1K"),
     (10_000, "1K<n<10K"),
@@ -32,12 +52,17 @@ so the text files beside the images are left out."""
 
 
 def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
-    """Write `stats.json` and the card. Raise KeyError if a shard is not finished."""
+    """Write `stats.json`, the card and its contact sheet. Raise KeyError if a shard is not
+    finished."""
     markers = [stats for _, stats in finished_shards(store, plan.shards)]
     if len(markers) < len(plan.shards):
         raise KeyError(f"{len(plan.shards) - len(markers)} shards are not finished")
     stats = RunStats.of(plan, markers)
-    store.put(CARD, render_card(plan, stats).encode(), "text/markdown; charset=utf-8")
+    sheet = _contact_sheet(store, plan, markers)
+    if sheet is not None:
+        store.put(CONTACT_SHEET, sheet, "image/png")
+    card = render_card(plan, stats, has_sheet=sheet is not None)
+    store.put(CARD, card.encode(), "text/markdown; charset=utf-8")
     store.put(RUN_STATS, stats.dump(), "application/json")
     return stats
 
@@ -54,13 +79,31 @@ def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
         write_summary(store, plan)
 
 
-def render_card(plan: Plan, stats: RunStats) -> str:
+def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]) -> bytes | None:
+    """Return a sheet of the first images of shards at equal distances. None if there is no image,
+    or if this process lacks Pillow or pyarrow."""
+    made = [stats for stats in markers if stats.samples]
+    chosen = [made[at * len(made) // _SHEET_SHARDS] for at in range(_SHEET_SHARDS)] if made else []
+    shards = list({stats.shard: stats for stats in chosen}.values())
+    images: list[tuple[bytes, str]] = []
+    try:
+        for stats in shards:
+            images += first_samples(store, plan, stats, _SHEET_IMAGES // len(shards))
+        return contact_sheet(images) if images else None
+    except StorageUnavailable:  # the caller tries again
+        raise
+    except (ImportError, KeyError, OSError, ValueError, tarfile.TarError) as error:
+        log.warning("the dataset gets no contact sheet: %s: %s", type(error).__name__, error)
+        return None
+
+
+def render_card(plan: Plan, stats: RunStats, *, has_sheet: bool = False) -> str:
     """Return the dataset card, `README.md`."""
     rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(plan, stats))
     return f"""---
 pretty_name: Images generated from {stats.rows} prompts
 task_categories:
-- text-to-image
+- {"image-to-image" if plan.input_images else "text-to-image"}
 tags:
 - synthetic
 - {plan.format}
@@ -76,9 +119,9 @@ configs:
 
 # Images generated from {stats.rows} prompts
 
-A text-to-image model generated every image from a prompt. No image is a photograph, and nobody has
-reviewed them.
-
+A text-to-image model generated every image from a prompt{_OF_IMAGES if plan.input_images else ""}.
+No image is a photograph, and nobody has reviewed them.
+{_SHEET if has_sheet else ""}
 | | |
 |---|---|
 {rows}
@@ -98,6 +141,8 @@ def _data_files(plan: Plan) -> str:
 def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
     yield "Images", stats.samples
     yield "Prompts", stats.rows
+    if plan.input_images:
+        yield "Prompts with an image to start from", plan.input_images
     yield "Shards", f"{stats.shards} of at most {plan.shard_size} images, as {plan.format}"
     yield "Image format", plan.image_format.value
     yield "Model", stats.model

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from imagefleet.producer.async_client import AsyncClient, AsyncJob
+    from imagefleet.producer.bulk.async_run import AsyncBulkRun
+    from imagefleet.producer.bulk.dry_run import DryRun
     from imagefleet.producer.bulk.run import BulkRun
     from imagefleet.producer.client import Client
     from imagefleet.producer.job import Job
@@ -65,6 +67,7 @@ _ERRORS: Final = "imagefleet.shared.errors"
 _JOBS: Final = "imagefleet.shared.jobs.model"
 
 _HOMES: Final = {
+    "AsyncBulkRun": "imagefleet.producer.bulk.async_run",
     "AsyncClient": "imagefleet.producer.async_client",
     "AsyncJob": "imagefleet.producer.async_client",
     "BrokerUnavailable": _ERRORS,
@@ -75,6 +78,7 @@ _HOMES: Final = {
     "Client": "imagefleet.producer.client",
     "ConfigurationError": _ERRORS,
     "DeviceError": _ERRORS,
+    "DryRun": "imagefleet.producer.bulk.dry_run",
     "ImageFormat": _JOBS,
     "ImageResult": _JOBS,
     "ImagefleetError": _ERRORS,
@@ -116,6 +120,7 @@ _ALIASES: Final = {"verify_webhook": "verify"}
 """Each public name that differs from the name in its module, and that name."""
 
 __all__ = [
+    "AsyncBulkRun",
     "AsyncClient",
     "AsyncJob",
     "BrokerUnavailable",
@@ -126,6 +131,7 @@ __all__ = [
     "Client",
     "ConfigurationError",
     "DeviceError",
+    "DryRun",
     "ImageFormat",
     "ImageResult",
     "ImagefleetError",

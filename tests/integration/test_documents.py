@@ -1,6 +1,9 @@
 """The Python blocks of the documents run as they are against a real worker with the fake model."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +12,10 @@ import pytest
 from tests.support.fleet import run_python, running_fleet
 from tests.support.processes import ROOT
 
-DOCUMENTS = ("README.md", "docs/client.md", "docs/testing.md")
+DOCUMENTS = ("README.md", "docs/client.md", "docs/datasets.md", "docs/testing.md")
 """Each ```python block of these files is a complete program."""
 
+_SHELL_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -38,6 +42,22 @@ def test_a_python_block_runs_as_it_is(
 ) -> None:
     done = run_python(["-c", program], environment, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_commands_for_datasets_run_as_they_are(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    [commands] = _SHELL_BLOCK.findall((ROOT / "docs/datasets.md").read_text())
+    bin_folder = Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands],
+        cwd=tmp_path,
+        env={**os.environ, **environment, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 of 8 images in 1 shards, 0 failed; 8 generated again" in done.stdout
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

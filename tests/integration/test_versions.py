@@ -177,4 +177,5 @@ def test_a_worker_of_the_release_makes_no_dataset_that_starts_from_images(
 
 
 def _metadata(folder: Path) -> list[bytes]:
-    return [line for path in sorted(folder.glob("0*.jsonl")) for line in path.open("rb")]
+    paths = sorted(folder.glob("0*.jsonl"))
+    return [line for path in paths for line in path.read_bytes().splitlines()]

@@ -1,11 +1,12 @@
-"""Write the contact sheet: all images with their captions in one PNG."""
+"""Draw a contact sheet: images with their captions in one PNG. It needs Pillow."""
 
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
 
-from PIL import Image, ImageDraw, ImageFont
+if TYPE_CHECKING:
+    from PIL import Image
 
 _CELL: Final = 192
 """Pixels per side. Smaller images are enlarged to this size without smoothing."""
@@ -16,25 +17,36 @@ _CAPTION_WIDTH: Final = 30
 """Characters that fit on one line under an image."""
 
 
-def contact_sheet(images: Sequence[tuple[Path, str]], target: Path, columns: int = 4) -> None:
-    """Write `images` (file, caption) as one PNG to `target`."""
+def contact_sheet(images: Sequence[tuple[bytes, str]], columns: int = 4) -> bytes:
+    """Return `images` (file, caption) as one PNG file. Equal images give equal bytes.
+
+    Raises:
+        ImportError: Pillow is not installed.
+        OSError: a file is no image.
+    """
+    from PIL import Image
+
     columns = min(columns, len(images))
     rows = -(-len(images) // columns)
     cell_height = _CELL + _CAPTION_LINES * _LINE_HEIGHT + _GAP
     size = (columns * (_CELL + _GAP) + _GAP, rows * (cell_height + _GAP) + _GAP)
     sheet = Image.new("RGB", size, "white")
-    for place, (path, caption) in enumerate(images):
+    for place, (data, caption) in enumerate(images):
         left = _GAP + (place % columns) * (_CELL + _GAP)
         top = _GAP + (place // columns) * (cell_height + _GAP)
-        _paste_cell(sheet, path, caption, left, top)
-    sheet.save(target)
+        _paste_cell(sheet, data, caption, left, top)
+    file = BytesIO()
+    sheet.save(file, "PNG")
+    return file.getvalue()
 
 
-def _paste_cell(sheet: Image.Image, path: Path, caption: str, left: int, top: int) -> None:
-    with Image.open(path) as image:
+def _paste_cell(sheet: "Image.Image", data: bytes, caption: str, left: int, top: int) -> None:
+    from PIL import Image, ImageDraw, ImageFont
+
+    with Image.open(BytesIO(data)) as image:
         scale = _CELL / max(image.size)
         resampling = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS
-        size = (round(image.width * scale), round(image.height * scale))
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
         sheet.paste(image.convert("RGB").resize(size, resampling), (left, top))
     lines = textwrap.wrap(caption, _CAPTION_WIDTH, max_lines=_CAPTION_LINES, placeholder=" …")
     draw = ImageDraw.Draw(sheet)

@@ -1,0 +1,101 @@
+"""Read the first samples of a finished shard, and little else of it.
+
+A store, the plan and the commit marker of a shard go in; images with their prompts come out. A
+shard may be larger than the memory: only the ranges that hold the samples are read.
+"""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, cast
+
+from imagefleet.shared.bulk.file_layout import EXTENSION, archive_key, file_key, parquet_key
+from imagefleet.shared.bulk.plan import BulkFormat, Plan
+from imagefleet.shared.bulk.stats import ShardStats
+from imagefleet.shared.storage import ObjectStore
+
+_READ_AHEAD: Final = 1 << 20
+"""Bytes of one request: some images of 512x512."""
+
+
+def first_samples(
+    store: ObjectStore, plan: Plan, stats: ShardStats, count: int
+) -> Iterator[tuple[bytes, str]]:
+    """Yield image file and prompt of up to `count` samples, from the first on.
+
+    Raises:
+        KeyError, OSError, ValueError, tarfile.TarError: a file is missing or damaged.
+        ImportError: the reader of Parquet files is not installed.
+    """
+    sizes = {file.key: file.size for file in stats.files}
+    if plan.format is BulkFormat.FILES:
+        return _in_folder(store, plan, stats, count)
+    key = (archive_key if plan.format is BulkFormat.WEBDATASET else parquet_key)(stats.shard)
+    file = _StoredFile(store, key, sizes[key])
+    samples = _in_tar(file, plan) if plan.format is BulkFormat.WEBDATASET else _in_parquet(file)
+    return islice(samples, count)
+
+
+def _in_folder(
+    store: ObjectStore, plan: Plan, stats: ShardStats, count: int
+) -> Iterator[tuple[bytes, str]]:
+    suffix = f".{EXTENSION[plan.image_format]}"
+    images = sorted(file.key for file in stats.files if file.key.endswith(suffix))
+    for key in images[:count]:
+        text = file_key(stats.shard, key.rpartition("/")[2].removesuffix(suffix) + ".txt")
+        yield store.get(key), store.get(text).decode()
+
+
+def _in_tar(file: io.RawIOBase, plan: Plan) -> Iterator[tuple[bytes, str]]:
+    image = b""
+    with tarfile.open(fileobj=io.BufferedReader(file, _READ_AHEAD), mode="r:") as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            if content is not None and member.name.endswith(f".{EXTENSION[plan.image_format]}"):
+                image = content.read()
+            elif content is not None and member.name.endswith(".txt"):
+                yield image, content.read().decode()
+
+
+def _in_parquet(file: io.RawIOBase) -> Iterator[tuple[bytes, str]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(pyarrow.PythonFile(file, mode="r")) as table:
+        for batch in table.iter_batches(1, row_groups=[0], columns=["image", "prompt"]):
+            [row] = batch.to_pylist()
+            yield row["image"]["bytes"], row["prompt"]
+
+
+class _StoredFile(io.RawIOBase):
+    """An object of a store as a file that can be read at any position."""
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        super().__init__()
+        self._store, self._key, self._size = store, key, size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = start + offset
+        return self._at
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(cast(bytearray, buffer))
+        length = min(len(view), self._size - self._at)
+        if length <= 0:
+            return 0
+        data = self._store.get_range(self._key, self._at, length)
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
