@@ -49,6 +49,12 @@ _TOPOLOGIES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 `get_topology_desc`."""
 
 
+def libtpu_variables(options: str) -> dict[str, str]:
+    """Return the environment variables for libtpu, given the `LIBTPU_INIT_ARGS` of this process."""
+    added = "" if _BARRIER in options else f" {_BARRIER}=true"
+    return {**_ENVIRONMENT, _OPTIONS: options + added}
+
+
 def placement_of(host: str, devices: int | None = None, model: int = 1) -> Placement:
     """Make a mesh of the first `devices` devices of a host, by default of all.
 
@@ -64,10 +70,7 @@ def placement_of(host: str, devices: int | None = None, model: int = 1) -> Place
             f"topology={host!r} needs the TPU compiler, libtpu, which is not installed: "
             f"{how_to_install('tpu')}"
         )
-    os.environ.update(_ENVIRONMENT)
-    options = os.environ.get(_OPTIONS, "")
-    if _BARRIER not in options:
-        os.environ[_OPTIONS] = f"{options} {_BARRIER}=true"
+    os.environ.update(libtpu_variables(os.environ.get(_OPTIONS, "")))
     # Where libtpu is installed, JAX would look for a TPU.
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     topology, arguments = _TOPOLOGIES[name]

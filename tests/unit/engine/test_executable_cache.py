@@ -1,6 +1,7 @@
 """The executable cache loads what it stored, and nothing that is damaged, foreign or different."""
 
 import logging
+import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,6 +125,59 @@ def test_an_executable_stored_under_another_name_is_not_opened() -> None:
     cache = _cache(store)
     _require_double(cache, 4)
     assert _compiled_and_reloaded(cache) == (1, 0)
+
+
+def _compile_double_ahead(cache: ExecutableCache) -> bool:
+    array = jax.ShapeDtypeStruct((3,), np.float32, sharding=Placement.of(1).replicated)
+    return cache.compile_ahead("2x2/double", array, lambda: jax.jit(lambda x: 2 * x).lower(array))
+
+
+def test_what_is_compiled_ahead_is_loaded_later_and_not_compiled_twice() -> None:
+    near, far = MemoryStore(), MemoryStore()
+    assert _compile_double_ahead(_cache(near))
+    assert not _compile_double_ahead(_cache(near, far))
+    cache = _cache(far)
+    _require_double(cache)
+    assert _compiled_and_reloaded(cache) == (0, 1)
+
+
+def test_a_damaged_file_is_compiled_ahead_again() -> None:
+    store = MemoryStore()
+    _compile_double_ahead(_cache(store))
+    [key] = store.list()
+    store.put(key, store.get(key)[:-1], "")
+    assert _compile_double_ahead(_cache(store))
+    assert not _compile_double_ahead(_cache(store))
+
+
+def test_compiling_ahead_into_an_unreachable_store_fails() -> None:
+    with pytest.raises(StorageUnavailable):
+        _compile_double_ahead(_cache(MemoryStore(), UnreachableStore()))
+
+
+def test_an_executable_of_another_runtime_is_named_and_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    _compile_double_ahead(_cache(store))
+    [key] = store.list()
+    cache = _cache(store)
+    content = pickle.loads(store.get(key)[32:])
+    of_another = pickle.dumps((content[0][:-100], *content[1:]))
+    store.put(key, cache._sign(key, of_another) + of_another, "")
+    with caplog.at_level(logging.WARNING):
+        _require_double(cache)
+    assert caplog.text.count("cannot be loaded, compiling it again") == 1
+    assert _compiled_and_reloaded(cache) == (1, 0)
+    second = _cache(store)
+    _require_double(second)
+    assert _compiled_and_reloaded(second) == (0, 1)
+
+
+def test_the_first_compilation_says_for_what(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        _require_double(_cache(MemoryStore()))
+    assert "compiling it for device=cpu" in caplog.text
 
 
 def test_an_unreachable_store_only_costs_a_compilation() -> None:
