@@ -470,6 +470,38 @@ def test_all_runs_are_listed_as_json(bulk: Bulk, finished_run: BulkRun) -> None:
     assert finished_run.id in {json.loads(line)["id"] for line in lines}
 
 
+def test_each_run_has_one_line_without_an_id(bulk: Bulk, finished_run: BulkRun) -> None:
+    lines = bulk("status").stdout.splitlines()
+    [line] = [line for line in lines if line.startswith(finished_run.id)]
+    assert "succeeded  60 of 60 images" in line
+    assert line.endswith(finished_run.destination)
+    assert len(bulk("status", finished_run.id).stdout.splitlines()) > 3
+
+
+def test_a_dry_run_estimates_time_and_bytes_by_what_the_workers_report(
+    finished_run: BulkRun, fleet: Client, tmp_path: Path
+) -> None:
+    def known() -> bool:
+        return fleet.dry_run_bulk(PROMPTS, tmp_path / "data").seconds is not None
+
+    until(known, 30)  # the worker reports with its heartbeats
+    one = fleet.dry_run_bulk(PROMPTS, tmp_path / "data", num_inference_steps=10)
+    two = fleet.dry_run_bulk(PROMPTS * 2, tmp_path / "data", num_inference_steps=20)
+    assert one.seconds is not None
+    assert two.seconds == pytest.approx(4 * one.seconds)
+    assert one.size is not None
+    assert 0 < one.size < (one.size_limit or 0)
+    assert one.workers == 1
+    small = fleet.dry_run_bulk(PROMPTS, tmp_path / "data", image_format="webp")
+    assert small.size is None  # no worker made such a file
+    again = fleet.dry_run_bulk(
+        PROMPTS, finished_run.destination, shard_size=10, num_images_per_prompt=2
+    )
+    assert again.is_planned
+    with pytest.raises(PlanConflict):
+        fleet.dry_run_bulk(PROMPTS, finished_run.destination)
+
+
 def test_a_plan_is_written_to_s3_and_missing_rights_are_reported(
     producer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

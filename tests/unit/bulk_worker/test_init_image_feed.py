@@ -1,0 +1,148 @@
+"""The feed fetches the images of some rows ahead, tries again, and ends every row."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from imagefleet.shared.errors import (
+    ImagefleetError,
+    InputUnavailable,
+    InvalidInput,
+    LeaseLost,
+    StorageUnavailable,
+)
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.bulk import init_image_feed
+from imagefleet.worker.bulk.init_image_feed import InitImageFeed
+from imagefleet.worker.bulk.shard_context import ShardContext
+from imagefleet.worker.devices.row_backlog import RowWork
+from imagefleet.worker.engine.interface import ImageSpec, InitImage, Shape
+
+SHAPE = Shape(height=8, width=8)
+IMAGE = InitImage(pixels=np.zeros((8, 8, 3), np.uint8), strength=0.8, digest="sha256:0")
+
+
+def _rows(count: int) -> list[RowWork]:
+    spec = ImageSpec(prompt="p", num_inference_steps=1, guidance_scale=1.0)
+    return [RowWork(shape=SHAPE, specs=(spec,), row=row) for row in range(count)]
+
+
+class _Feed:
+    """A feed whose rows are numbered; those with an even number start from an image."""
+
+    def __init__(self, fetch: Callable[[JobRequest, Shape], InitImage | None]) -> None:
+        self.added: list[RowWork] = []
+        self.threads = ThreadPoolExecutor(4)
+        context = SimpleNamespace(
+            fetch_image=fetch,
+            image_fetchers=self.threads,
+            engine=SimpleNamespace(capacity=8),
+            retry_while_unavailable=lambda act, what: act(),
+        )
+        self.feed = InitImageFeed(cast(ShardContext, context), self._request, self.added.append)
+
+    @staticmethod
+    def _request(work: RowWork) -> JobRequest:
+        image = f"https://example.org/{work.row}.png" if work.row % 2 == 0 else None
+        return JobRequest.parse({"prompt": "p", "seed": 1, "image": image})
+
+    def run(self) -> None:
+        """Start what there is room for, and wait for it."""
+        self.feed.start_fetches()
+        self.threads.shutdown()
+
+
+def _error_of(work: RowWork) -> ImagefleetError:
+    with pytest.raises(ImagefleetError) as raised:
+        work.wait_for_images()
+    return raised.value
+
+
+def test_rows_without_an_image_are_not_kept_and_the_others_get_their_pixels() -> None:
+    rows, feed = _rows(4), _Feed(lambda request, shape: IMAGE)
+    assert feed.feed.take(rows) == [rows[1], rows[3]]
+    assert not feed.feed.all_started
+    feed.run()
+    assert feed.feed.all_started
+    assert set(feed.added) == {rows[0], rows[2]}
+    assert all(spec.init_image is IMAGE for work in feed.added for spec in work.specs)
+
+
+def test_only_some_rows_are_fetched_ahead() -> None:
+    feed = _Feed(lambda request, shape: IMAGE)
+    feed.feed.take(_rows(200))
+    assert feed.feed.start_fetches() == 24  # three batches of 8
+    assert feed.feed.start_fetches() == 0
+    for _ in range(1_000):
+        if feed.added:
+            break
+        threading.Event().wait(0.01)
+    feed.feed.release(feed.added[0])
+    assert feed.feed.start_fetches() == 1
+    feed.feed.stop()
+    assert (feed.feed.all_started, feed.feed.start_fetches()) == (True, 0)
+    feed.threads.shutdown()
+
+
+def test_a_server_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(init_image_feed.time, "sleep", lambda seconds: None)
+    asked: dict[Any, int] = {}
+
+    def fetch(request: JobRequest, shape: Shape) -> InitImage:
+        asked[request.image] = asked.get(request.image, 0) + 1
+        if asked[request.image] < 3 or "/2.png" in str(request.image):
+            raise InputUnavailable("image: its server answers 503")
+        return IMAGE
+
+    rows, feed = _rows(3), _Feed(fetch)
+    feed.feed.take(rows)
+    feed.run()
+    assert feed.added == [rows[0]]
+    assert isinstance(_error_of(rows[2]), InputUnavailable)
+    assert asked == {"https://example.org/0.png": 3, "https://example.org/2.png": 4}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InvalidInput("image: there is none"), InvalidInput),
+        (StorageUnavailable("the store does not answer"), StorageUnavailable),
+        (RuntimeError("a bug"), InvalidInput),
+    ],
+)
+def test_a_row_whose_image_cannot_be_read_ends_with_the_reason(
+    error: Exception, kind: type[ImagefleetError]
+) -> None:
+    def fetch(request: JobRequest, shape: Shape) -> InitImage:
+        raise error
+
+    rows, feed = _rows(1), _Feed(fetch)
+    feed.feed.take(rows)
+    feed.run()
+    assert (feed.added, type(_error_of(rows[0]))) == ([], kind)
+
+
+def test_abandoned_rows_are_not_fetched() -> None:
+    fetched: list[str | None] = []
+    started, released = threading.Event(), threading.Event()
+
+    def fetch(request: JobRequest, shape: Shape) -> InitImage:
+        fetched.append(request.image)
+        started.set()
+        released.wait()
+        return IMAGE
+
+    rows, feed = _rows(20), _Feed(fetch)
+    feed.feed.take(rows)
+    feed.feed.start_fetches()
+    started.wait()
+    feed.feed.abandon()
+    released.set()
+    feed.threads.shutdown()
+    assert len(fetched) <= 4  # those that had begun
+    assert isinstance(_error_of(rows[0]), LeaseLost)
