@@ -17,7 +17,6 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
 )
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.bulk import init_image_feed
 from imagefleet.worker.bulk.init_image_feed import InitImageFeed
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
@@ -66,9 +65,9 @@ def _error_of(work: RowWork) -> ImagefleetError:
 def test_rows_without_an_image_are_not_kept_and_the_others_get_their_pixels() -> None:
     rows, feed = _rows(4), _Feed(lambda request, shape: IMAGE)
     assert feed.feed.take(rows) == [rows[1], rows[3]]
-    assert not feed.feed.all_started
+    before = feed.feed.all_started
     feed.run()
-    assert feed.feed.all_started
+    assert (before, feed.feed.all_started) == (False, True)
     assert set(feed.added) == {rows[0], rows[2]}
     assert all(spec.init_image is IMAGE for work in feed.added for spec in work.specs)
 
@@ -90,7 +89,7 @@ def test_only_some_rows_are_fetched_ahead() -> None:
 
 
 def test_a_server_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(init_image_feed.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(f"{InitImageFeed.__module__}.time.sleep", lambda seconds: None)
     asked: dict[Any, int] = {}
 
     def fetch(request: JobRequest, shape: Shape) -> InitImage:
