@@ -43,8 +43,9 @@ class TableSource:
     """A table that can be opened."""
 
     open: Callable[[], AbstractContextManager[Table]]
-    folder: Path = Path()
-    """Paths in its rows are relative to this folder."""
+    folder: Path | None = None
+    """Paths in its rows are relative to this folder. None: a stranger may have written it, so texts
+    in it never name files of this host."""
     is_local_file: bool = False
     """Whether it can be opened at once, and several times."""
 
@@ -75,12 +76,12 @@ def find_sources(rows: Rows, input_format: str | None = None) -> list[TableSourc
         paths = [row for row in rows if isinstance(row, Path)]
         if paths and len(paths) == len(rows):
             return _files(paths, input_format)
-    return [TableSource(open=lambda: nullcontext(open_iterable(rows)))]
+    return [TableSource(open=lambda: nullcontext(open_iterable(rows)), folder=Path())]
 
 
 def _named(name: str, input_format: str | None) -> list[TableSource]:
     if name == STDIN:
-        return [TableSource(open=partial(_open_stdin, input_format))]
+        return [TableSource(open=partial(_open_stdin, input_format), folder=Path())]
     if name.startswith("hf://"):
         return [TableSource(open=lambda: nullcontext(open_hub_dataset(name)))]
     if name.startswith("s3://"):

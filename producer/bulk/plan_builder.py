@@ -75,11 +75,11 @@ class PlanBuilder:
         self._rows = self._samples = self._duplicates = self._input_images = 0
         self._tables: list[tuple[str, str | None]] = []
         """Name and digest of each table."""
-        self._folder = Path()
+        self._folder: Path | None = None
         self._next_row = self._first_row = 0
 
-    def begin(self, table: Table, folder: Path) -> None:
-        """Begin with the rows of the next table. Paths in them are relative to `folder`."""
+    def begin(self, table: Table, folder: Path | None) -> None:
+        """Begin with the rows of the next table. See `TableSource.folder`."""
         self._tables.append((table.name, table.sha256()))
         self._folder = folder
         self._first_row = self._next_row

@@ -45,10 +45,11 @@ class RowImages:
         self._free_slots = threading.BoundedSemaphore(_UPLOADERS)  # each holds up to 20 MB
         self._failed: BaseException | None = None
 
-    def address(self, field: str, image: object, folder: Path) -> str:
+    def address(self, field: str, image: object, folder: Path | None) -> str:
         """Return the address or key of an image; upload it if it is a file of this host.
 
         Args:
+            folder: see `TableSource.folder`.
             image: an address, a key, or, with `read_files`, a path, relative to `folder`; or what
                 `Client.submit` uploads; or a mapping with `bytes` or `path`, as Hugging Face
                 datasets hold images.
@@ -60,12 +61,12 @@ class RowImages:
         if isinstance(image, Mapping):
             content = image.get("bytes")
             image = image.get("path") if content is None else content
-        if isinstance(image, str) and self._read_files:
+        if isinstance(image, str) and self._read_files and folder is not None:
             image = _path_in(field, image, folder)
         if isinstance(image, str):
             return image
         if isinstance(image, Path):
-            return self._key_of_file(field, folder / image)
+            return self._key_of_file(field, (folder or Path()) / image)
         return self._upload(check_image(field, image))
 
     def finish(self) -> None:

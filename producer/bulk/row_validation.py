@@ -118,8 +118,8 @@ class RowPlanner:
         for column, name in self._unseen_columns.items():
             raise InvalidRequest("column", f"{name}={column}", "no row has such a column")
 
-    def plan_row(self, number: int, row: Row, folder: Path) -> PlannedRow | RejectedRow:
-        """Plan or reject row `number` of the input. Paths in it are relative to `folder`.
+    def plan_row(self, number: int, row: Row, folder: Path | None) -> PlannedRow | RejectedRow:
+        """Plan or reject row `number` of the input. See `TableSource.folder`.
 
         Raises:
             InvalidRequest: a column looks like a mistyped parameter, so all rows may be wrong.
@@ -147,7 +147,7 @@ class RowPlanner:
         except RowRejected as error:
             return error.rejected
 
-    def _plan_row(self, number: int, row: Mapping[str, Any], folder: Path) -> PlannedRow:
+    def _plan_row(self, number: int, row: Mapping[str, Any], folder: Path | None) -> PlannedRow:
         parameters, extra = self._split_columns(row)
         if parameters.get("model", self._defaults.model) != self._defaults.model:
             raise RowRejected("model", parameters["model"], "a run uses one model for all rows")
@@ -173,7 +173,7 @@ class RowPlanner:
             steps=self._steps(request),
         )
 
-    def _request(self, parameters: Mapping[str, Any], folder: Path) -> JobRequest:
+    def _request(self, parameters: Mapping[str, Any], folder: Path | None) -> JobRequest:
         """Return what a row asks for. Upload its images only if everything else is valid."""
         images = {field: parameters[field] for field in IMAGE_FIELDS if field in parameters}
         stand_ins = dict.fromkeys(images, NOT_YET_UPLOADED)

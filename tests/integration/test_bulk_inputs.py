@@ -165,6 +165,8 @@ def test_objects_in_s3_are_read_one_by_one_by_pattern_and_by_prefix(
             store.put("rows/1.csv", b"prompt\none\n", "text/csv")
             store.put("rows/deep/3.txt", b"three\n", "text/plain")
             store.put("rows/readme.md", b"no table", "text/plain")
+            stranger = b"prompt,image\na,/etc/logo.png\nb,./logo.png\nc,\n"
+            store.put("stranger.csv", stranger, "text/csv")
         prompts = {
             "in/rows/1.csv": ["one"],
             "in/rows/*.txt": ["two"],
@@ -180,6 +182,10 @@ def test_objects_in_s3_are_read_one_by_one_by_pattern_and_by_prefix(
             refused = bulk_run(s3.url(place), tmp_path / "x", environment=credentials)
             assert (refused.returncode, b"no such object" in refused.stderr) == (1, True)
         assert not (tmp_path / "x").exists()
+        (tmp_path / "logo.png").write_bytes(_png())
+        done = bulk_run(s3.url("in/stranger.csv"), "stranger", environment=credentials)
+        assert done.stderr.count(b"must be an http(s) address, or the key or URL") == 2
+        assert _planned(producer, tmp_path / "stranger") == [(2, "c")]  # none of its files was read
 
 
 def _png() -> bytes:
