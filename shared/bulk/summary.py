@@ -88,8 +88,8 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
     images: list[tuple[bytes, str]] = []
     try:
         for stats in shards:
-            images += first_samples(store, plan, stats, _SHEET_IMAGES // len(shards))
-        return contact_sheet(images) if images else None
+            images += first_samples(store, plan, stats, -(-_SHEET_IMAGES // len(shards)))
+        return contact_sheet(images[:_SHEET_IMAGES]) if images else None
     except StorageUnavailable:  # the caller tries again
         raise
     except (ImportError, KeyError, OSError, ValueError, tarfile.TarError) as error:
