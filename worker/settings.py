@@ -96,7 +96,8 @@ class WorkerSettings(Settings):
         default=16,
         ge=1,
         description="Largest number of jobs whose input images are fetched at the same time, "
-        "shared between tenants and servers in the same way. Each needs up to 20 MB of memory.",
+        "shared between tenants and servers in the same way. Each needs up to 20 MB of memory. "
+        "Rows of datasets have as many fetches of their own.",
     )
     storage_retry_s: float = Field(
         default=600.0,

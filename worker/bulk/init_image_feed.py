@@ -9,7 +9,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
 from typing import Final
 
 from imagefleet.shared.backoff import backoff_s
@@ -38,15 +37,18 @@ class InitImageFeed:
         self,
         context: ShardContext,
         request_of: Callable[[RowWork], JobRequest],
+        expect_row: Callable[[RowWork], None],
         add_row: Callable[[RowWork], None],
     ) -> None:
         """
         Args:
             request_of: returns what a row asks for.
+            expect_row: notes that the image of a row is about to be fetched.
             add_row: gives a row to the devices once its pixels are there, from any thread.
         """
         self._context = context
         self._request_of = request_of
+        self._expect_row = expect_row
         self._add_row = add_row
         self._waiting: deque[RowWork] = deque()
         self._open: set[RowWork] = set()
@@ -73,6 +75,7 @@ class InitImageFeed:
         while self._waiting and len(self._open) < self._max_open:
             work = self._waiting.popleft()
             self._open.add(work)
+            self._expect_row(work)
             self._context.image_fetchers.submit(self._fetch_into, work)
             started += 1
         return started
@@ -85,12 +88,6 @@ class InitImageFeed:
         """Start no more fetches."""
         self._waiting.clear()
 
-    def abandon(self) -> None:
-        """Abandon all rows that have not ended."""
-        self.stop()
-        for work in self._open:
-            work.abandon(LeaseLost("the attempt at its shard has ended"))
-
     def _fetch_into(self, work: RowWork) -> None:
         try:
             init_image = self._fetch(work)
@@ -100,8 +97,8 @@ class InitImageFeed:
             log.exception("row %d: its image cannot be read", work.row)
             work.abandon(InvalidInput(f"image: {type(error).__name__}: {error}"))
         else:
-            work.specs = tuple(replace(spec, init_image=init_image) for spec in work.specs)
-            self._add_row(work)
+            if work.start_from(init_image):
+                self._add_row(work)
 
     def _fetch(self, work: RowWork) -> InitImage | None:
         """Fetch the images of a row, and try again while a server does not answer."""

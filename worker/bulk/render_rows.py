@@ -99,6 +99,7 @@ class RowRenderer:
         self._feed = InitImageFeed(
             context,
             request_of=lambda work: self._request(self._rows[work.row]),
+            expect_row=self._expect_row,
             add_row=lambda work: self._add_rows([work], last=False),
         )
 
@@ -117,7 +118,6 @@ class RowRenderer:
             self._generate(rest)
         except BaseException:
             self._context.backlog.remove_shard(self._tag)
-            self._feed.abandon()
             raise
         self._checkpoint()
 
@@ -195,10 +195,13 @@ class RowRenderer:
             result = self._next_result()
             due -= 1
             self._feed.release(result.work)
+            result.work.release_images()
             self._context.backlog.release_row(self._tag, result.work)
             if isinstance(result.error, _NOT_OF_THE_ROW):
-                self._feed.stop()
-                lost = result.error
+                if lost is None:
+                    lost = result.error
+                    self._feed.stop()
+                    self._context.backlog.abandon_not_started(self._tag, lost)
             elif result.error is not None:
                 self._fail(self._rows[result.work.row], result.error)
             else:
@@ -213,6 +216,10 @@ class RowRenderer:
         if started and self._feed.all_started:
             self._add_rows([], last=True)
         return started
+
+    def _expect_row(self, work: RowWork) -> None:
+        if not self._context.backlog.expect_row(self._tag, work):
+            work.abandon(LeaseLost("this worker is draining"))
 
     def _add_rows(self, works: Sequence[RowWork], *, last: bool) -> None:
         """Give rows to the devices. Abandon them if this worker takes no more."""

@@ -6,10 +6,10 @@ It uses the terms of the engine and knows no job, no Celery, no Redis and no JAX
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.worker.engine.interface import ImageArray, ImageSpec, Shape
+from imagefleet.worker.engine.interface import ImageArray, ImageSpec, InitImage, Shape
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,20 +30,36 @@ class Work:
         self.flagged: set[int] = set()
         """Indices of the images that the safety checker of the model blacked out."""
         self._images: dict[int, ImageArray] = {}
-        self._done: Future[list[ImageArray]] = Future()
+        self._done: Future[None] = Future()
         self._lock = threading.Lock()
+
+    def start_from(self, init_image: InitImage | None) -> bool:
+        """Let all images start from `init_image`. Return False if the work has ended: it takes no
+        image then."""
+        with self._lock:
+            if self._done.done():
+                return False
+            self.specs = tuple(replace(spec, init_image=init_image) for spec in self.specs)
+            return True
 
     def deliver(self, index: int, image: ImageArray, *, flagged: bool = False) -> None:
         """Add image `index`. The last image completes the work."""
         with self._lock:
+            if self._done.done():
+                return
             if flagged:
                 self.flagged.add(index)
             self._images[index] = image
-            if len(self._images) == len(self.specs) and not self._done.done():
-                self._done.set_result([self._images[i] for i in range(len(self.specs))])
+            if len(self._images) == len(self.specs):
+                self._done.set_result(None)
 
     def abandon(self, error: ImagefleetError) -> None:
-        """End the work without its images. Threads that wait for them get the first `error`."""
+        """End the work without its images. Threads that wait for them get the first `error`.
+
+        It loses its traceback, cause and context. Their frames may hold the bytes of an image of 20
+        MB, for as long as anything refers to the work.
+        """
+        error.__cause__ = error.__context__ = error.__traceback__ = None
         with self._lock:
             if not self._done.done():
                 self._done.set_exception(error)
@@ -54,7 +70,18 @@ class Work:
         Raises:
             ImagefleetError: the error that `abandon` was called with.
         """
-        return self._done.result()
+        self._done.result()
+        return [self._images[index] for index in range(len(self.specs))]
+
+    def release_images(self) -> None:
+        """Drop the images, and those that they started from, of work that has ended.
+
+        Its owner calls this when it needs them no more. Without it they would stay in memory as
+        long as anything refers to the work, as all rows of a shard do.
+        """
+        with self._lock:
+            self._images.clear()
+            self.specs = tuple(replace(spec, init_image=None) for spec in self.specs)
 
     @property
     def ended(self) -> bool:

@@ -43,7 +43,13 @@ class _Feed:
             engine=SimpleNamespace(capacity=8),
             retry_while_unavailable=lambda act, what: act(),
         )
-        self.feed = InitImageFeed(cast(ShardContext, context), self._request, self.added.append)
+        self.expected: list[RowWork] = []
+        self.feed = InitImageFeed(
+            cast(ShardContext, context),
+            self._request,
+            expect_row=self.expected.append,
+            add_row=self.added.append,
+        )
 
     @staticmethod
     def _request(work: RowWork) -> JobRequest:
@@ -140,8 +146,12 @@ def test_abandoned_rows_are_not_fetched() -> None:
     feed.feed.take(rows)
     feed.feed.start_fetches()
     started.wait()
-    feed.feed.abandon()
+    assert feed.expected == rows[::2]
+    for work in feed.expected:
+        work.abandon(LeaseLost("this worker is draining"))
+        work.release_images()
     released.set()
     feed.threads.shutdown()
     assert len(fetched) <= 4  # those that had begun
-    assert isinstance(_error_of(rows[0]), LeaseLost)
+    assert not feed.added
+    assert all(spec.init_image is None for work in rows for spec in work.specs)

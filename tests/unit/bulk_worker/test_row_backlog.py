@@ -1,12 +1,15 @@
 """The backlog chooses which rows get the slots of a device batch that no job needs."""
 
+import weakref
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from imagefleet.shared.errors import LeaseLost
 from imagefleet.worker.devices.row_backlog import RowBacklog, RowWork
 from imagefleet.worker.devices.slots import Slot
-from imagefleet.worker.engine.interface import ImageSpec, Shape
+from imagefleet.worker.engine.interface import ImageSpec, InitImage, Shape
 from imagefleet.worker.queues.claim_types import Claimed
 
 SMALL, LARGE = Shape(height=64, width=64), Shape(height=128, width=128)
@@ -141,3 +144,26 @@ def test_abandoning_ends_every_unfinished_row(backlog: RowBacklog) -> None:
     backlog.pop_slots(CAPACITY)
     backlog.abandon(LeaseLost("the lease ran out"))
     assert all(work.ended for work in rows)
+
+
+def test_images_of_a_row_that_is_done_are_dropped_while_its_shard_refers_to_it() -> None:
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    start = InitImage(pixels=pixels.copy(), strength=0.8, digest="sha256:0")
+    [row] = _rows(0, images=2)
+    row.specs = tuple(replace(spec, init_image=start) for spec in row.specs)
+    alive = weakref.ref(pixels), weakref.ref(start.pixels)
+    row.deliver(0, pixels)
+    row.deliver(1, pixels)
+    assert len(row.wait_for_images()) == 2
+    del pixels, start
+    assert all(reference() is not None for reference in alive)
+    row.release_images()
+    assert [reference() for reference in alive] == [None, None]
+    assert row.ended
+
+
+def test_an_image_that_comes_after_its_row_was_abandoned_is_not_kept() -> None:
+    [row] = _rows(0, images=2)
+    row.abandon(LeaseLost("the lease ran out"))
+    row.deliver(0, np.zeros((64, 64, 3), np.uint8))
+    assert row.delivered == 0
