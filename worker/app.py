@@ -20,6 +20,7 @@ from imagefleet.worker.celery_app.tasks import add_bulk_task, add_render_task
 from imagefleet.worker.lifecycle import Lifecycle
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.log_filter import add_filter
+from imagefleet.worker.process.log_format import use_json
 from imagefleet.worker.setting_flags import unknown_variable_warnings
 from imagefleet.worker.settings import WorkerSettings
 
@@ -54,17 +55,20 @@ def create_app(settings: WorkerSettings) -> Celery:
     return app
 
 
-def _make_log_printable(logger: logging.Logger, **_: Any) -> None:
+def _set_up_logger(logger: logging.Logger, **_: Any) -> None:
     add_filter(logger)
+    if _settings.log_format == "json":
+        use_json(logger)
 
 
-after_setup_logger.connect(_make_log_printable)
-after_setup_task_logger.connect(_make_log_printable)
+after_setup_logger.connect(_set_up_logger)
+after_setup_task_logger.connect(_set_up_logger)
 
 for warning in unknown_variable_warnings(os.environ):
     print(f"imagefleet-worker: warning: {warning}", file=sys.stderr)
 try:
-    app = create_app(WorkerSettings.load())
+    _settings = WorkerSettings.load()
+    app = create_app(_settings)
 except ConfigurationError as error:
     print(f"imagefleet-worker: {error}", file=sys.stderr)
     sys.exit(ExitCode.CONFIG)

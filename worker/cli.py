@@ -90,7 +90,7 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
-        WorkerSettings.load(**given)  # its errors name the flag, not the variable
+        settings = WorkerSettings.load(**given)  # its errors name the flag, not the variable
     except ConfigurationError as error:
         click.echo(f"imagefleet-worker: {error}", err=True)
         sys.exit(ExitCode.CONFIG)
@@ -98,8 +98,9 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     from imagefleet.worker.app import app  # the import reads the settings from the environment
     from imagefleet.worker.celery_app.command import run_celery
 
+    no_banner = ["--quiet"] if settings.log_format == "json" else []
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
-    code = run_celery(app, [*options, *_node_name(celery_arguments), *celery_arguments])
+    code = run_celery(app, [*no_banner, *options, *_node_name(celery_arguments), *celery_arguments])
     # A thread on a hung device cannot be joined. All jobs are finished or requeued by now.
     sys.stdout.flush()
     sys.stderr.flush()

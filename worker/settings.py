@@ -124,6 +124,10 @@ class WorkerSettings(Settings):
         description="Seconds that a batch that is not full waits for more jobs of its image size. "
         "A full batch never waits.",
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text",
+        description="`text`, or `json`: one JSON object per line, with the job's id and tenant.",
+    )
     metrics_port: int | None = Field(
         default=None,
         ge=0,

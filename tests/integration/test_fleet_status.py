@@ -16,6 +16,7 @@ from imagefleet.shared.jobs.redis_keys import leases_key, workers_key
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
 from tests.integration.conftest import MakeClaims
 from tests.support.processes import StartWorker, Worker, until
+from tests.support.s3 import BUCKET, Fault, FaultyS3, SignedS3, error, forward, reply, signed_s3
 
 
 def _port(worker: Worker) -> int:
@@ -167,3 +168,28 @@ def test_sigterm_makes_a_worker_unready(start: StartWorker, producer: Client) ->
     worker.process.send_signal(signal.SIGTERM)
     until(lambda: _get(port, "/readyz") == (503, "draining\n"))
     assert worker.wait() == 0
+
+
+def test_the_log_can_be_json(start: StartWorker, producer: Client) -> None:
+    with signed_s3() as store, FaultyS3(_pass_on(store)) as door:
+        worker = start(
+            **store.credentials.environment(),
+            IMAGEFLEET_STORAGE_URL=f"s3://{BUCKET}?endpoint_url={door.endpoint_url}",
+            IMAGEFLEET_LOG_FORMAT="json",
+        )
+        worker.await_log("ready after")
+        door.fault = error(503, "SlowDown")
+        job = producer.submit("stored later", id="a-job", tenant="gold")
+        worker.await_log("failed, retry in")
+        door.fault = _pass_on(store)
+        job.result(timeout=60)
+    assert worker.terminate() == 0
+    # Celery prints a word at each signal, and a warning if it runs as root.
+    lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
+    assert {"time", "level", "logger", "message", "thread"} <= set.intersection(*map(set, lines))
+    assert {"a-job"} == {line["job"] for line in lines if line.get("tenant") == "gold"}
+    assert "celery@" not in worker.output()
+
+
+def _pass_on(store: SignedS3) -> Fault:
+    return lambda door, body, _: reply(door, *forward(store.endpoint_url, door, body))

@@ -28,6 +28,7 @@ from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
+from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,13 @@ class JobExecutor:
             ImagefleetError: why the job did not succeed. It is recorded already.
         """
         outcome = self._in_flight.get(tag)
+        tenant = outcome.request.tenant if isinstance(outcome, Attempt) else None
+        with log_fields(job=job_id, claim=tag, tenant=tenant):
+            return self._execute(job_id, tag, outcome)
+
+    def _execute(
+        self, job_id: str, tag: str, outcome: Attempt | ImagefleetError | None
+    ) -> JobResult:
         try:
             if outcome is None:
                 return self._recorded_result(job_id)
