@@ -1,15 +1,26 @@
--- Record the progress of a running attempt, and put its callback into the outbox.
--- KEYS 1 job record (hash)   2 outbox (sorted set: id by due time)   3 outbox messages (hash)
--- ARGV 1 attempt   2 step   3 steps   4 callback id ('' for none)   5 callback message JSON
---      6 preview ('' for none)
--- Returns 1, 0 if the producer asked to cancel, -1 if the attempt does not hold the job any more.
-local record = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested')
-if record[1] ~= 'running' or record[2] ~= ARGV[1] then return -1 end
-redis.call('HSET', KEYS[1], 'step', ARGV[2], 'steps', ARGV[3])
-if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'preview', ARGV[6]) end
-if ARGV[4] ~= '' then
-  redis.call('ZADD', KEYS[2], redis.call('TIME')[1], ARGV[4])
-  redis.call('HSET', KEYS[3], ARGV[4], ARGV[5])
+-- Record the progress of running attempts, and put their callbacks into the outbox.
+-- KEYS 1 outbox (sorted set: id by due time)   2 outbox messages (hash)   3.. job records (hash)
+-- ARGV six for each job: attempt   step   steps   callback id ('' for none)   callback message JSON
+--      preview ('' for none)
+-- Returns for each job 1, 0 if the producer asked to cancel, -1 if the attempt does not hold the job any more.
+local FIELDS = 6
+local now = redis.call('TIME')[1]
+
+local function record_progress(key, attempt, step, steps, callback, message, preview)
+  local record = redis.pcall('HMGET', key, 'state', 'attempt', 'cancel_requested')
+  if record.err or record[1] ~= 'running' or record[2] ~= attempt then return -1 end
+  redis.call('HSET', key, 'step', step, 'steps', steps)
+  if preview ~= '' then redis.call('HSET', key, 'preview', preview) end
+  if callback ~= '' then
+    redis.call('ZADD', KEYS[1], now, callback)
+    redis.call('HSET', KEYS[2], callback, message)
+  end
+  return record[3] and 0 or 1
 end
-if record[3] then return 0 end
-return 1
+
+local answers = {}
+for i = 3, #KEYS do
+  local at = (i - 3) * FIELDS
+  answers[#answers + 1] = record_progress(KEYS[i], unpack(ARGV, at + 1, at + FIELDS))
+end
+return answers

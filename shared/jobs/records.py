@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import (
     JobCancelled,
-    LeaseLost,
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
+from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
 from imagefleet.shared.jobs.redis_keys import (
     delayed_key,
@@ -36,7 +36,6 @@ from imagefleet.shared.jobs.transitions import (
     JobTransitions,
     StartRequest,
     TransitionResult,
-    callback_args,
 )
 from imagefleet.shared.redis_client.scripts import load_script
 
@@ -166,23 +165,14 @@ class JobRecords:
         """Move jobs that have not ended to `running` under new attempts. One round trip."""
         return self._transitions.start(requests)
 
-    def progress(
-        self,
-        job_id: str,
-        attempt: str,
-        step: int,
-        steps: int,
-        callback: Callback | None,
-        preview: str = "",
-    ) -> bool:
-        """Record progress. Return False if the producer asked to cancel. Raises LeaseLost."""
-        answer = self._progress(
-            keys=[self.key(job_id), *self._outbox],
-            args=[attempt, step, steps, *callback_args(callback), preview],
-        )
-        if answer == -1:
-            raise LeaseLost(f"job {job_id}: another attempt holds it, or it has ended")
-        return bool(answer)
+    def progress(self, *reports: ProgressReport) -> list[ProgressAnswer]:
+        """Record the progress of several jobs in one call, and say what became of each."""
+        if not reports:
+            return []
+        keys = [*self._outbox, *(self.key(report.job_id) for report in reports)]
+        args = [argument for report in reports for argument in report.arguments()]
+        answers = cast(list[int], self._progress(keys=keys, args=args))
+        return [ProgressAnswer(answer) for answer in answers]
 
     def running_attempt(self, job_id: str) -> str | None:
         """Return the attempt that a running job belongs to; None if it does not run."""

@@ -10,12 +10,12 @@ from celery import Celery
 from imagefleet.shared.errors import (
     InvalidRequest,
     JobCancelled,
-    LeaseLost,
     UnknownJob,
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
+from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
@@ -160,9 +160,11 @@ def test_only_the_current_attempt_can_end_the_job(records: JobRecords) -> None:
     assert start_attempt(records, "j", "second", 2).happened
     result = records.succeed("j", "first", RESULT, None)
     assert (result.happened, result.attempt) == (False, "second")
-    with pytest.raises(LeaseLost):
-        records.progress("j", "first", 3, 10, None)
-    assert records.progress("j", "second", 3, 10, None)
+    answers = records.progress(
+        ProgressReport(job_id="j", attempt="first", step=4, steps=10),
+        ProgressReport(job_id="j", attempt="second", step=3, steps=10),
+    )
+    assert answers == [ProgressAnswer.LOST, ProgressAnswer.GO_ON]
     assert records.succeed("j", "second", RESULT, None).happened
     status = records.get("j")
     assert (status.state, status.deliveries, status.step) == (State.SUCCEEDED, 2, 3)
@@ -188,7 +190,8 @@ def test_cancelling_ends_a_queued_job_and_is_requested_for_a_running_one(
     assert records.cancel("queued", "", None).happened
     assert not records.cancel("running", "", None).happened
     assert records.request_cancel("running") is State.RUNNING
-    assert not records.progress("running", "a", 1, 10, None)
+    report = ProgressReport(job_id="running", attempt="a", step=1, steps=10)
+    assert records.progress(report) == [ProgressAnswer.CANCEL]
     assert records.get("queued").state is State.CANCELLED
 
 

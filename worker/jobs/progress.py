@@ -13,6 +13,7 @@ from typing import Final
 from imagefleet.shared.errors import JobCancelled, LeaseLost
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent
+from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.images.encode_preview import preview_url
@@ -20,7 +21,9 @@ from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 
 log = logging.getLogger(__name__)
 
-_MIN_INTERVAL_S: Final = 0.2
+MIN_INTERVAL_S: Final = 0.5
+"""Seconds between two reports. A report costs Redis as much as a claim, so a fleet of a hundred
+hosts must not report every step."""
 _QUARTERS: Final = 4
 """A job gets a `progress` callback after each quarter of its steps but the last."""
 
@@ -62,31 +65,37 @@ class ProgressReporter:
                     self.record(*latest)
                 except Exception:  # jobs succeed without their progress
                     log.exception("progress was not recorded")
-                time.sleep(_MIN_INTERVAL_S)
+                time.sleep(MIN_INTERVAL_S)
 
     def record(self, batch: Sequence[Slot], step: int) -> None:
         """Write that `batch` has done `step` steps, without the thread. Abandon cancelled jobs."""
-        for attempt in attempts_in(batch):
-            if not attempt.ended:
-                denoising = sum(slot.work is attempt for slot in batch)
-                self._record(attempt, attempt.advance_step(step, denoising))
-
-    def _record(self, attempt: Attempt, step: int) -> None:
-        steps = attempt.specs[0].steps
-        quarter = step * _QUARTERS // steps
-        event = None
-        if attempt.reported_quarter < quarter < _QUARTERS:
-            attempt.reported_quarter = quarter
-            kind = CallbackEvent.PROGRESS
-            event = build_callback(kind, attempt.job_id, attempt.request, step=step, steps=steps)
-        fetch_preview, attempt.fetch_preview = attempt.fetch_preview, None
-        preview = "" if fetch_preview is None else preview_url(fetch_preview())
-        try:
-            wanted = self._records.progress(
-                attempt.job_id, attempt.token, step, steps, event, preview
-            )
-        except LeaseLost as error:
-            attempt.abandon(error)
-        else:
-            if not wanted:
+        attempts = [attempt for attempt in attempts_in(batch) if not attempt.ended]
+        reports = [_report(attempt, batch, step) for attempt in attempts]
+        answers = self._records.progress(*reports)
+        for attempt, answer in zip(attempts, answers, strict=True):
+            if answer is ProgressAnswer.LOST:
+                lost = f"job {attempt.job_id}: another attempt holds it, or it has ended"
+                attempt.abandon(LeaseLost(lost))
+            elif answer is ProgressAnswer.CANCEL:
                 attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
+
+
+def _report(attempt: Attempt, batch: Sequence[Slot], step: int) -> ProgressReport:
+    """Update the step of an attempt and return its report."""
+    denoising = sum(slot.work is attempt for slot in batch)
+    step, steps = attempt.advance_step(step, denoising), attempt.specs[0].steps
+    quarter = step * _QUARTERS // steps
+    event = None
+    if attempt.reported_quarter < quarter < _QUARTERS:
+        attempt.reported_quarter = quarter
+        kind = CallbackEvent.PROGRESS
+        event = build_callback(kind, attempt.job_id, attempt.request, step=step, steps=steps)
+    fetch_preview, attempt.fetch_preview = attempt.fetch_preview, None
+    return ProgressReport(
+        job_id=attempt.job_id,
+        attempt=attempt.token,
+        step=step,
+        steps=steps,
+        callback=event,
+        preview="" if fetch_preview is None else preview_url(fetch_preview()),
+    )

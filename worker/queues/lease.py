@@ -23,6 +23,7 @@ class Lease:
 
     def __init__(self, client: redis.Redis, namespace: str, worker: str, lease_s: float) -> None:
         self.worker: Final = worker
+        self._redis = client
         self._lease_s = lease_s
         self._prefix = claims_key(namespace, "")
         self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
@@ -38,6 +39,10 @@ class Lease:
     def renew_lease(self) -> bool:
         """Renew the lease. Return False if it expired and others reclaimed the messages."""
         return bool(self._renew_lease(keys=self._leases, args=[self.worker, self._lease_s, 0]))
+
+    def count_workers(self) -> int:
+        """Return how many workers hold a lease."""
+        return self._redis.zcard(self._leases[0])
 
     def release_all(self) -> int:
         """Requeue every message, give up the lease and return the number of messages."""

@@ -5,6 +5,7 @@ One thread does only this, so that no batch, upload or drain can make a living w
 """
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -111,6 +112,10 @@ class LeaseKeeper:
                 metrics.RECLAIMED.inc(messages)
 
     def _sweep_queues(self) -> None:
+        """Sweep, on average in one worker of the fleet per heartbeat: more would only cost Redis
+        time."""
+        if random.random() * self._claims.count_workers() >= 1:
+            return
         _, dropped = self._records.sweep_queues()
         if dropped:
             log.info("dropped messages of jobs that have ended: %d", dropped)
