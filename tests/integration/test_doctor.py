@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,36 +11,42 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from click.testing import CliRunner, Result
 
-from imagefleet.worker.cli import main
 from imagefleet.worker.process.exit_codes import ExitCode
+from tests.support.processes import ROOT
+
+Result = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
-def environment(settings: dict[str, str]) -> dict[str, str | None]:
-    without: dict[str, str | None] = dict.fromkeys(
-        name for name in os.environ if name.startswith("IMAGEFLEET_")
-    )
+def environment(settings: dict[str, str]) -> dict[str, str]:
     return {
-        **without,
         **settings,
         "IMAGEFLEET_WEBHOOK_SECRETS": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     }
 
 
-def _doctor(environment: Mapping[str, str | None], *flags: str) -> Result:
-    return CliRunner(env=environment).invoke(main, ["doctor", *flags])
+def _doctor(environment: Mapping[str, str], *flags: str) -> Result:
+    """Run the command in its own process, because it may start JAX."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEFLEET_")}
+    return subprocess.run(
+        [sys.executable, "-m", "imagefleet.worker", "doctor", *flags],
+        cwd=ROOT,
+        env={**inherited, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def _verdicts(result: Result) -> dict[str, str]:
     """Return the last verdict of each check."""
-    return {name: verdict for verdict, name in re.findall(r"^(\w+) +(\w+)", result.output, re.M)}
+    return {name: verdict for verdict, name in re.findall(r"^(\w+) +(\w+)", result.stdout, re.M)}
 
 
-def test_a_healthy_host_passes(environment: dict[str, str | None], tmp_path: Path) -> None:
+def test_a_healthy_host_passes(environment: dict[str, str], tmp_path: Path) -> None:
     result = _doctor(environment, "--metrics-port", "0")
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.stdout
     assert _verdicts(result) == {
         "settings": "ok",
         "redis": "ok",
@@ -48,7 +56,7 @@ def test_a_healthy_host_passes(environment: dict[str, str | None], tmp_path: Pat
         "notice": "ok",
         "callbacks": "ok",
     }
-    assert "append-only file, appendfsync" in result.output
+    assert "append-only file, appendfsync" in result.stdout
     assert list((tmp_path / "store").glob("check-*")) == []
 
 
@@ -63,21 +71,21 @@ def test_a_healthy_host_passes(environment: dict[str, str | None], tmp_path: Pat
     ],
 )
 def test_each_fault_is_named(
-    environment: dict[str, str | None], name: str, value: str, check: str, sentence: str
+    environment: dict[str, str], name: str, value: str, check: str, sentence: str
 ) -> None:
     faulty = {**environment, "IMAGEFLEET_METRICS_PORT": "0", f"IMAGEFLEET_{name}": value}
     result = _doctor(faulty)
-    assert result.exit_code == ExitCode.CONFIG
+    assert result.returncode == ExitCode.CONFIG
     assert _verdicts(result)[check] == "FAIL"
-    assert sentence in result.output
-    assert "secret@" not in result.output
-    assert "Traceback" not in result.output
+    assert sentence in result.stdout
+    assert "secret@" not in result.stdout
+    assert "Traceback" not in result.stdout
 
 
-def test_a_misspelt_variable_is_a_warning(environment: dict[str, str | None]) -> None:
+def test_a_misspelt_variable_is_a_warning(environment: dict[str, str]) -> None:
     result = _doctor({**environment, "IMAGEFLEET_STORAGE_ULR": "x"})
-    assert result.exit_code == 0
-    assert "did you mean IMAGEFLEET_STORAGE_URL?" in result.output
+    assert result.returncode == 0
+    assert "did you mean IMAGEFLEET_STORAGE_URL?" in result.stdout
 
 
 class _Metadata(BaseHTTPRequestHandler):
@@ -88,13 +96,13 @@ class _Metadata(BaseHTTPRequestHandler):
         self.wfile.write(b"FALSE")
 
 
-def test_the_metadata_server_is_asked(environment: dict[str, str | None]) -> None:
+def test_the_metadata_server_is_asked(environment: dict[str, str]) -> None:
     with HTTPServer(("127.0.0.1", 0), _Metadata) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/preempted"
         result = _doctor({**environment, "IMAGEFLEET_PREEMPTION_URL": url})
         server.shutdown()
-    assert f"{url} answers FALSE" in result.output
+    assert f"{url} answers FALSE" in result.stdout
     result = _doctor({**environment, "IMAGEFLEET_PREEMPTION_URL": url})
     assert _verdicts(result)["notice"] == "warn"
-    assert "does not answer" in result.output
+    assert "does not answer" in result.stdout
