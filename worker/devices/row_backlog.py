@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from imagefleet.shared.backoff import Jitter, backoff_s
-from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.errors import ImagefleetError, LeaseLost
 from imagefleet.worker.devices.slots import Slot, Work
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.queues.claim_types import Claimed
@@ -56,9 +56,13 @@ class _ShardRows:
 
     claimed: Claimed
     complete: bool = False
-    """Whether its rows were added, or come without being waited for."""
+    """All rows are added, or their images are being fetched. Until then this worker claims no other
+    shard."""
     waiting: deque[RowSlot] = field(default_factory=deque)
+    expected: set[RowWork] = field(default_factory=set)
+    """Rows whose init images are being fetched. They have no slots yet."""
     unfinished: set[RowWork] = field(default_factory=set)
+    """Expected and added rows that have not ended."""
     unstored: dict[RowWork, int] = field(default_factory=dict)
     """Number of images per row that are on the devices, or not in the spool yet."""
 
@@ -67,6 +71,10 @@ class _ShardRows:
         while self.waiting and self.waiting[0].work.ended:
             self.waiting.popleft()
         return self.waiting[0] if self.waiting else None
+
+    def not_started(self) -> set[RowWork]:
+        """Return the rows that are expected, or have images waiting for a device."""
+        return self.expected | {slot.work for slot in self.waiting}
 
     def pop(self) -> RowSlot:
         """Remove and return the first slot, and count its image as unstored."""
@@ -131,12 +139,29 @@ class RowBacklog:
         """
         return self._shards[tag].claimed
 
+    def expect_row(self, tag: str, work: RowWork) -> bool:
+        """Note that a row of shard `tag` is added once its init image is fetched.
+
+        Until then it is abandoned like the rows that wait for the devices.
+
+        Returns:
+            False if the backlog is closed or the shard was removed; it expects no rows then.
+        """
+        with self._lock:
+            shard = self._shards.get(tag)
+            if self._closed or shard is None:
+                return False
+            shard.expected.add(work)
+            shard.unfinished.add(work)
+        work.add_done_callback(lambda ended: self._remove_ended(shard, ended))
+        return True
+
     def add_rows(self, tag: str, works: Sequence[RowWork], *, last: bool = True) -> bool:
         """Let the devices generate these rows of shard `tag`.
 
         Args:
-            last: the other rows, if any, come without being waited for. Until one call says so, no
-                other shard is wanted.
+            last: all rows of the shard are added now, or expected. Until one call says so, no other
+                shard is wanted.
 
         Returns:
             False if the backlog is closed or the shard was removed; it takes no rows then.
@@ -146,8 +171,9 @@ class RowBacklog:
             if self._closed or shard is None:
                 return False
             shard.complete |= last
+            shard.unfinished.update(works)
+            shard.expected.difference_update(works)
             for work in works:
-                shard.unfinished.add(work)
                 shard.waiting.extend(
                     RowSlot(work=work, index=index) for index in range(len(work.specs))
                 )
@@ -156,9 +182,12 @@ class RowBacklog:
         return True
 
     def remove_shard(self, tag: str) -> None:
-        """Remove shard `tag`, whether it was made or not."""
+        """Remove shard `tag`, whether it was made or not. Abandon its unfinished rows."""
         with self._lock:
-            self._shards.pop(tag, None)
+            shard = self._shards.pop(tag, None)
+            rows = list(shard.unfinished) if shard else []
+        for work in rows:
+            work.abandon(LeaseLost("the attempt at its shard has ended"))
 
     def pop_slots(self, room: int, shape: Shape | None = None) -> list[Slot]:
         """Remove and return up to `room` slots for one batch; of `shape`, if jobs are in it.
@@ -208,11 +237,19 @@ class RowBacklog:
             return [tag for tag, shard in self._shards.items() if shard.unfinished & works]
 
     def close(self, error: ImagefleetError) -> None:
-        """Take no more shards and rows. Abandon the rows that have images waiting for a device."""
+        """Take no more shards and rows. Abandon the rows that have images waiting for a device, or
+        whose init images are being fetched."""
         with self._lock:
             self._closed = True
-            waiting = {slot.work for shard in self._shards.values() for slot in shard.waiting}
-        for work in waiting:
+            rows = [work for shard in self._shards.values() for work in shard.not_started()]
+        for work in rows:
+            work.abandon(error)
+
+    def abandon_not_started(self, tag: str, error: ImagefleetError) -> None:
+        """Abandon those rows of shard `tag` that `close` would abandon."""
+        with self._lock:
+            rows = self._shards[tag].not_started() if tag in self._shards else set()
+        for work in rows:
             work.abandon(error)
 
     def abandon(self, error: ImagefleetError) -> None:
@@ -234,3 +271,4 @@ class RowBacklog:
     def _remove_ended(self, shard: _ShardRows, work: RowWork) -> None:
         with self._lock:
             shard.unfinished.discard(work)
+            shard.expected.discard(work)
