@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib.metadata import version
 from io import BytesIO
 from typing import Final
@@ -183,12 +182,12 @@ class InputImages:
             init_image = self.fetch(attempt.request, attempt.shape)
         except ImagefleetError as error:
             log.warning("job %s: %s", attempt.job_id, error)
-            attempt.abandon(_without_frames(error))
+            attempt.abandon(error)
         except Exception as error:  # nothing reads the future of this thread
             log.exception("job %s", attempt.job_id)
             attempt.abandon(InvalidInput(f"image: {type(error).__name__}: {error}"))
         else:
-            attempt.specs = tuple(replace(spec, init_image=init_image) for spec in attempt.specs)
+            attempt.start_from(init_image)
         with self._lock:
             if self._pending.pop(attempt, None) is not None and not attempt.ended:
                 self._ready.append(attempt)
@@ -257,14 +256,6 @@ class InputImages:
         if not response.complete and len(response.body) <= MAX_INPUT_BYTES:
             raise InputUnavailable(f"{field}: its server stopped in the middle")
         return response.body
-
-
-def _without_frames(error: ImagefleetError) -> ImagefleetError:
-    """Return `error` without traceback, cause and context. Their frames hold the image's bytes, and
-    the thread that raises `error` again makes a reference cycle of them: up to 20 MB for each
-    failed fetch, until Python next looks for cycles."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
