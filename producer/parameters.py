@@ -44,4 +44,5 @@ class JobParameters(TypedDict, total=False):
     callback_url: str | None
     callback_events: Sequence[CallbackEvent | str] | None
     ttl: float | None
+    keep: str | float | None
     metadata: Mapping[str, Any] | None

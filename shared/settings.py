@@ -4,7 +4,7 @@ Nothing is read at import. The entry point of a process creates one `Settings` a
 """
 
 import re
-from typing import Self
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -14,7 +14,16 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.redis_client import address, sentinel
 from imagefleet.shared.text import mask_url
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 ENV_PREFIX = "IMAGEFLEET_"
+
+_SENTENCES: Final = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+}
 
 
 class Settings(BaseSettings):
@@ -92,8 +101,14 @@ class Settings(BaseSettings):
             if name in cls.model_fields and "Secret" not in str(cls.model_fields[name].annotation):
                 value = first["input"]
                 where += f"={(mask_url(value) if isinstance(value, str) else value)!r}"
-            sentence = first["msg"].removeprefix("Value error, ")
-            raise ConfigurationError(f"{where}: {sentence}") from None
+            raise ConfigurationError(f"{where}: {_sentence(first)}") from None
+
+
+def _sentence(error: "ErrorDetails") -> str:
+    """Return what is wrong with a value in plain words, and without the value."""
+    plain = _SENTENCES.get(error["type"].removesuffix("_parsing").removesuffix("_type"))
+    text = error["msg"].removeprefix("Value error, ")
+    return plain or text.replace("Input should", "must")
 
 
 def _check_quoting(url: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import redis
 
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_status import WorkerRegistry
@@ -31,6 +32,7 @@ from imagefleet.worker.engine.interface import Engine, ModelOptions
 from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
+from imagefleet.worker.jobs.image_sweeper import ImageSweeper
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.progress import ProgressReporter
@@ -79,6 +81,7 @@ class WorkerParts:
     lease_keeper: LeaseKeeper
     progress: ProgressReporter
     run_recovery: RunRecovery
+    image_sweeper: ImageSweeper
     offers: OfferRegistry
     delivery: DeliveryLoop
     status: StatusReporter
@@ -117,6 +120,7 @@ class _Builder:
             max_bytes=self._settings.max_dead_letter_bytes,
         )
         self._claims = self._build_claims()
+        self._expiry = self._build_expiry()
         self._in_flight = InFlight()
         self._backlog = RowBacklog(self._engine.capacity)
         self._health = HealthCheck(self._engine, self._stores.images, self._settings.quarantine_s)
@@ -143,6 +147,7 @@ class _Builder:
             run_recovery=RunRecovery(
                 shards.runs, self._settings.bulk_stalled_s, shards.destinations
             ),
+            image_sweeper=ImageSweeper(self._expiry, self._stores.images),
             offers=OfferRegistry(self._retrying_client, self._settings.namespace),
             delivery=delivery,
             status=status,
@@ -150,6 +155,14 @@ class _Builder:
 
     def _job_records(self, client: redis.Redis) -> JobRecords:
         return JobRecords(client, self._settings.namespace, self._settings.retention_s)
+
+    def _build_expiry(self) -> ImageExpiry:
+        return ImageExpiry(
+            self._retrying_client,
+            self._settings.namespace,
+            self._stores.images.url,
+            default_keep_s=self._settings.keep,
+        )
 
     def _build_claims(self) -> Claims:
         return Claims(
@@ -187,7 +200,14 @@ class _Builder:
         refuser = Refuser(self._claims, self._records, self._dead_letters)
         return Dispatcher(
             self._claims,
-            JobStarter(self._claims, self._records, refuser, info, settings.max_deliveries),
+            JobStarter(
+                self._claims,
+                self._records,
+                refuser,
+                info,
+                settings.max_deliveries,
+                self._expiry,
+            ),
             self._engine.capacity,
             self._in_flight,
             self._backlog,

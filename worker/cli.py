@@ -41,7 +41,7 @@ if missing := list(filter(_is_missing, _PACKAGES)):
 from imagefleet.worker.compile import compile_command  # noqa: E402
 from imagefleet.worker.doctor import doctor  # noqa: E402
 from imagefleet.worker.plan import plan  # noqa: E402
-from imagefleet.worker.setting_flags import setting_flags  # noqa: E402
+from imagefleet.worker.setting_flags import name_flag, setting_flags  # noqa: E402
 from imagefleet.worker.settings import WorkerSettings  # noqa: E402
 
 
@@ -90,9 +90,9 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
-        settings = WorkerSettings.load(**given)  # its errors name the flag, not the variable
+        settings = WorkerSettings.load(**given)
     except ConfigurationError as error:
-        click.echo(f"imagefleet-worker: {error}", err=True)
+        click.echo(f"imagefleet-worker: {name_flag(str(error), given)}", err=True)
         sys.exit(ExitCode.CONFIG)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in given.items()})
     from imagefleet.worker.app import app  # the import reads the settings from the environment

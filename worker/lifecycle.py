@@ -98,6 +98,7 @@ class Lifecycle:
             parts.device_loop.start()
             parts.watchdog.start()
             parts.run_recovery.start()
+            parts.image_sweeper.start()
             self._running = True
             if self.settings.preemption_url is not None:
                 watch_for_notice(self.settings.preemption_url, self._on_preemption_notice)
@@ -148,6 +149,7 @@ class Lifecycle:
         requeued += parts.executor.requeue(parts.in_flight.attempts())
         parts.watchdog.stop()
         parts.run_recovery.stop()
+        parts.image_sweeper.stop()
         parts.lease_keeper.stop()
         requeued += parts.claims.release_all()
         log.info("drained; requeued: %d", requeued)

@@ -16,7 +16,7 @@ from imagefleet.worker.engine.interface import ModelOptions
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS, TpuHost
 from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.setting_flags import setting_flags
+from imagefleet.worker.setting_flags import name_flag, setting_flags
 from imagefleet.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def plan(topology: str, as_json: bool, **flags: Any) -> None:
         settings = WorkerSettings.load(**flags)
         planned = _plan(settings, TpuHost.named(topology))
     except (ConfigurationError, CheckpointError) as error:
-        click.echo(f"imagefleet-worker: {printable(str(error), _MAX_LINE)}", err=True)
+        sentence = printable(name_flag(str(error), flags), _MAX_LINE)
+        click.echo(f"imagefleet-worker: {sentence}", err=True)
         sys.exit(ExitCode.CONFIG)
     if as_json:
         click.echo(json.dumps(_document(settings.model, planned)))

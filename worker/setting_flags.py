@@ -1,6 +1,7 @@
 """Make command-line flags of the worker's settings, and find misspelt environment variables."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -27,6 +28,19 @@ def setting_flags(names: Sequence[str] = tuple(WorkerSettings.model_fields)) -> 
         return command
 
     return add
+
+
+def name_flag(sentence: str, given: Mapping[str, object]) -> str:
+    """Return the error of a setting with the name of the flag by which it was given, if it was.
+
+    Args:
+        given: the values of flags by setting; None for a flag that was not given.
+    """
+    start = re.match(rf"({ENV_PREFIX})?(\w+)", sentence)
+    name = "" if start is None else start[2].lower()
+    if start is None or given.get(name) is None:
+        return sentence
+    return f"--{name.replace('_', '-')}{sentence[start.end() :]}"
 
 
 def unknown_variable_warnings(variables: Iterable[str]) -> Iterator[str]:

@@ -1,24 +1,20 @@
 """A worker reads these settings in addition to the shared ones. See docs/settings.md."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import NoDecode
 
+from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.shared.settings import Settings
-from imagefleet.shared.webhooks.signature import check_secrets
+from imagefleet.shared.jobs.request import MAX_KEEP_S
+from imagefleet.worker.callback_settings import CallbackSettings, CommaSeparated, split_words
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
-from imagefleet.worker.outbound.address_policy import AllowList
-
-CommaSeparated = Annotated[tuple[str, ...], NoDecode]
-"""Several values in one variable, separated by commas."""
 
 
-class WorkerSettings(Settings):
+class WorkerSettings(CallbackSettings):
     """The settings of one worker process."""
 
     model: str = Field(
@@ -83,6 +79,14 @@ class WorkerSettings(Settings):
         default="file://./out",
         description="Address where images are stored: `file:///folder` or "
         "`s3://bucket/prefix[?endpoint_url=…]`.",
+    )
+    keep: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_KEEP_S,
+        description="How long the images of jobs are kept after their success, as in `12h` or "
+        "`30d`; a number is seconds. A job's own `keep` comes first. Needs the right to delete. "
+        "Datasets and images that clients upload are not deleted. Default: for ever.",
     )
     input_image_jobs: int = Field(
         default=64,
@@ -223,30 +227,16 @@ class WorkerSettings(Settings):
         description="Seconds that the devices or the storage may fail their health check before "
         "the worker ends. Until then it claims no jobs.",
     )
-    webhook_secrets: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
-        default=(),
-        description="Secrets, `whsec_…`, that sign the callbacks after Standard Webhooks. Every "
-        "callback carries one signature per secret, so that secrets can be rotated.",
-    )
-    callback_allow: CommaSeparated = Field(
-        default=(),
-        description="Hosts or private networks that callbacks and downloads of input images may "
-        "reach, as in `127.0.0.1,10.0.0.0/8`. Default: public addresses only.",
-    )
 
-    @field_validator("shapes", "callback_allow", "bulk_allow", mode="before")
+    @field_validator("shapes", "bulk_allow", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(word.strip() for word in value.split(",") if word.strip())
-        return value
+        return split_words(value)
 
-    @field_validator("webhook_secrets", mode="before")
+    @field_validator("keep", mode="before")
     @classmethod
-    def _split_secrets(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(SecretStr(word.strip()) for word in value.split(",") if word.strip())
-        return value
+    def _parse_keep(cls, value: object) -> object:
+        return None if value in (None, "") else parse_duration(value)
 
     @field_validator("storage_url", "programs_url")
     @classmethod
@@ -278,8 +268,6 @@ class WorkerSettings(Settings):
         settings = super().load(**overrides)
         settings.declared_shapes()
         MeshSpec.parse(settings.mesh, settings.devices)
-        check_secrets([secret.get_secret_value() for secret in settings.webhook_secrets])
-        AllowList.parse(settings.callback_allow)
         return settings
 
     def declared_shapes(self) -> list[Shape] | None:
@@ -289,15 +277,9 @@ class WorkerSettings(Settings):
             ConfigurationError: one of them is not an image size.
         """
         try:
-            shapes = [Shape.parse(text) for text in self.shapes]
-            for text, shape in zip(self.shapes, shapes, strict=True):
-                if not shape.height or not shape.width:
-                    raise ValueError(f"{text!r} is not an image size")
-            return shapes or None
+            return [Shape.parse(text) for text in self.shapes] or None
         except ValueError as error:
-            raise ConfigurationError(
-                f"IMAGEFLEET_SHAPES: {error}; write 512x512,768x512 (height x width, in pixels)"
-            ) from None
+            raise ConfigurationError(f"IMAGEFLEET_SHAPES: {error}") from None
 
     @field_validator("cache_dir")
     @classmethod

@@ -1,10 +1,12 @@
-"""Open and check the object stores of a worker."""
+"""Open the object stores of a worker from its settings, and check the one for images."""
 
+import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.errors import ImagefleetError, StorageDenied
 from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage.job_keys import job_folder
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.settings import WorkerSettings
@@ -39,7 +41,7 @@ def open_stores(settings: WorkerSettings) -> Stores:
 
 
 def check_image_store(store: ObjectStore, settings: WorkerSettings) -> None:
-    """Write, read and delete a small object. Wait a while for a store that is unavailable.
+    """Write and read in the store for images; delete too if the worker is to delete images.
 
     Raises:
         ConfigurationError, StorageDenied, StorageUnavailable: the store cannot be used.
@@ -49,3 +51,14 @@ def check_image_store(store: ObjectStore, settings: WorkerSettings) -> None:
         retry_while_unavailable(store.check, retry_s, "the check of the storage")
     except ImagefleetError as error:
         raise type(error)(f"IMAGEFLEET_STORAGE_URL: {error}") from error
+    if settings.keep is not None:
+        _check_deleting(store)
+
+
+def _check_deleting(store: ObjectStore) -> None:
+    folder = job_folder(f"check-{uuid.uuid4().hex}")
+    try:
+        store.delete_below(folder)
+        store.delete(f"{folder}/0.png")  # S3 checks the right also where there is no such object
+    except StorageDenied as error:
+        raise StorageDenied(f"IMAGEFLEET_KEEP: {error}") from error

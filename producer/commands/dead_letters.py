@@ -1,11 +1,13 @@
 """`imagefleet dead-letters`: list, show, redrive and drop the messages that the fleet gave up."""
 
 import json
+from collections.abc import Sequence
 
 import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command, iso_time
+from imagefleet.producer.commands.each import exit_with
 from imagefleet.producer.commands.output import (
     echo,
     echo_fields,
@@ -14,6 +16,7 @@ from imagefleet.producer.commands.output import (
     limit_option,
     note_none,
 )
+from imagefleet.shared.errors import ImagefleetError, UnknownJob
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 
@@ -53,8 +56,10 @@ def show(client: Client, ids: tuple[str, ...]) -> None:
 
     `message` is the message as it was in the queue, `arguments` its decoded task arguments.
     """
-    for letter in client.dead_letters.find(ids):
+    letters, missing = _lookup(client, ids)
+    for letter in letters:
         echo_json(_to_json(letter))
+    exit_with(missing)
 
 
 @client_command
@@ -65,17 +70,18 @@ def redrive(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
 
     A failed job becomes queued again; its deliveries and retries count from zero.
     """
-    for letter in client.dead_letters.find(ids):
-        if letter.is_cut:
-            redriven, note = False, "not redriven: its message was cut"
-        else:
-            state = client.dead_letters.redrive(letter)
-            redriven = state is State.QUEUED
-            note = "queued again" if redriven else f"not redriven: its job is {state}"
+    letters, errors = _lookup(client, ids)
+    for letter in letters:
+        try:
+            redriven, note = _redrive(client, letter)
+        except UnknownJob as error:  # somebody else has redriven or dropped it
+            errors.append(error)
+            continue
         fields: dict[str, object] = {"id": letter.id, "job_id": letter.job_id or "-"}
         if as_json:
             fields = {"id": letter.id, "job_id": letter.job_id, "redriven": redriven}
         echo_fields({**fields, "note": note}, as_json=as_json)
+    exit_with(errors)
 
 
 @client_command
@@ -83,9 +89,11 @@ def redrive(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
 @json_option()
 def drop(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     """Delete dead letters. The records of their jobs stay."""
-    for letter in client.dead_letters.find(ids):
+    letters, missing = _lookup(client, ids)
+    for letter in letters:
         client.dead_letters.drop(letter)
         echo_fields({"id": letter.id, "note": "dropped"}, as_json=as_json)
+    exit_with(missing)
 
 
 for name, command in (
@@ -95,6 +103,23 @@ for name, command in (
     ("drop", drop),
 ):
     dead_letters.add_command(command, name)
+
+
+def _lookup(client: Client, names: Sequence[str]) -> tuple[list[DeadLetter], list[ImagefleetError]]:
+    """Return the letters of these ids, and the errors for those that have none."""
+    answers = client.dead_letters.lookup(names)
+    letters = [each for each in answers if isinstance(each, DeadLetter)]
+    return letters, [each for each in answers if not isinstance(each, DeadLetter)]
+
+
+def _redrive(client: Client, letter: DeadLetter) -> tuple[bool, str]:
+    """Redrive a letter. Return whether its job is queued again, and a note."""
+    if letter.is_cut:
+        return False, "not redriven: its message was cut"
+    state = client.dead_letters.redrive(letter)
+    if state is State.QUEUED:
+        return True, "queued again"
+    return False, f"not redriven: its job is {state}"
 
 
 def _to_json(letter: DeadLetter) -> str:

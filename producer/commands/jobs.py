@@ -5,13 +5,14 @@ Each command parses its arguments, calls the client and prints the answer.
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
 
 from imagefleet.producer.client import Client
-from imagefleet.producer.commands.client_command import client_command
+from imagefleet.producer.commands.client_command import client_command, iso_time
+from imagefleet.producer.commands.each import exit_with, for_each
 from imagefleet.producer.commands.output import echo, echo_fields, echo_json, json_option
 from imagefleet.producer.commands.waiting import (
     FOLDER,
@@ -23,7 +24,6 @@ from imagefleet.producer.commands.waiting import (
 from imagefleet.producer.job import Job
 from imagefleet.shared.errors import (
     ImagefleetError,
-    InvalidRequest,
     UnknownJob,
     UnreadableRecord,
 )
@@ -43,7 +43,7 @@ def status(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
                 echo_json(each.model_dump_json())
             else:
                 echo(_format_status(each))
-    _exit_with(_errors_in(answers))
+    exit_with(_errors_in(answers))
 
 
 @client_command
@@ -66,7 +66,7 @@ def wait(
     answers = client.lookup(job_ids)
     jobs = [Job(id=each.id, client=client) for each in answers if isinstance(each, JobStatus)]
     exit_code = wait_for_jobs(client, jobs, timeout, out, as_json=as_json)
-    _exit_with(_errors_in(answers))
+    exit_with(_errors_in(answers))
     sys.exit(exit_code)
 
 
@@ -94,7 +94,7 @@ def get(client: Client, job_ids: tuple[str, ...], out: Path, as_json: bool) -> N
                 echo_fields({"id": each.id, "path": path}, as_json=as_json)
         except ImagefleetError as error:
             errors.append(error)
-    _exit_with(errors)
+    exit_with(errors)
 
 
 @client_command
@@ -111,7 +111,7 @@ def cancel(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
         is_running = state is State.RUNNING and not as_json
         return {"state": "running, stops after the current step" if is_running else state}
 
-    _for_each(job_ids, cancel_one, as_json=as_json)
+    for_each(job_ids, cancel_one, as_json=as_json)
 
 
 @client_command
@@ -127,7 +127,7 @@ def delete(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
         client.delete(job_id)
         return {"deleted": True} if as_json else {"note": "deleted"}
 
-    _for_each(job_ids, delete_one, as_json=as_json)
+    for_each(job_ids, delete_one, as_json=as_json)
 
 
 @client_command
@@ -145,22 +145,7 @@ def resend(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
             return {"resent": resent}
         return {"note": "queued again" if resent else "has a message, or is not queued"}
 
-    _for_each(job_ids, resend_one, as_json=as_json)
-
-
-def _for_each(
-    job_ids: Sequence[str], act: Callable[[str], Mapping[str, object]], *, as_json: bool
-) -> None:
-    """Print what `act` returns for each job. The error of one job does not stop the others."""
-    errors: list[ImagefleetError] = []
-    for job_id in job_ids:
-        try:
-            fields = act(job_id)
-        except (InvalidRequest, UnknownJob, UnreadableRecord) as error:
-            errors.append(error)
-            continue
-        echo_fields({"id": job_id, **fields}, as_json=as_json)
-    _exit_with(errors)
+    for_each(job_ids, resend_one, as_json=as_json)
 
 
 def _errors_in(
@@ -171,19 +156,13 @@ def _errors_in(
     return list(errors.values())
 
 
-def _exit_with(errors: Sequence[ImagefleetError]) -> None:
-    """Print `errors` and end the command with exit code 1, if there are any."""
-    for error in errors:
-        echo(f"imagefleet: {error}", err=True)
-    if errors:
-        sys.exit(1)
-
-
 def _format_status(status: JobStatus) -> str:
     parts = [status.id, str(status.state)]
     if status.state is State.RUNNING and status.steps:
         parts.append(f"step {status.step}/{status.steps}")
-    if status.result is not None:
+    if status.images_deleted_at is not None:
+        parts.append(f"images deleted at {iso_time(status.images_deleted_at)}")
+    elif status.result is not None:
         parts += [image.url for image in status.result.images]
     if status.error is not None:
         parts.append(json.dumps(status.error.message))

@@ -1,8 +1,8 @@
 """Define `imagefleet jobs`: list the jobs of a fleet."""
 
-import re
 import shutil
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from heapq import nlargest
 from typing import Final
@@ -18,20 +18,19 @@ from imagefleet.producer.commands.output import (
     limit_option,
     note_none,
 )
+from imagefleet.shared.durations import seconds_in
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.text import printable
 
-_AGE: Final = re.compile(r"(\d{1,9})([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _MIN_PROMPT: Final = 20
 """Characters of the prompt that are shown on a narrow terminal too."""
 
 
 def _parse_since(text: str) -> float:
     """Return Unix seconds."""
-    if age := _AGE.fullmatch(text):
-        return time.time() - int(age[1]) * _SECONDS[age[2]]
+    with suppress(ValueError):
+        return time.time() - seconds_in(text)
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

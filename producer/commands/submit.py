@@ -14,9 +14,18 @@ from imagefleet.producer.commands.image_options import image_options
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
 from imagefleet.producer.job import Job
+from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat
 from imagefleet.shared.jobs.request import DEFAULT_CALLBACK_EVENTS, JobRequest
+
+
+def _parse_keep(text: str) -> float:
+    """Return seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from None
 
 
 def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
@@ -68,6 +77,13 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 )
 @click.option(
     "--ttl", type=float, help="Seconds within which a worker must start the job, else it fails."
+)
+@click.option(
+    "--keep",
+    type=_parse_keep,
+    metavar="TIME",
+    help="How long the images are kept after the job's success, as in 12h or 30d. Default: as the "
+    "workers are set; for ever unless the operator chose otherwise.",
 )
 @click.option(
     "--metadata",

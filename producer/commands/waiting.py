@@ -1,6 +1,7 @@
 """Wait for jobs in a command, and print or save their images as the jobs end."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -38,18 +39,32 @@ def wait_for_jobs(
     exit_code = 0
     outages = OutageTolerance()
     for job in _as_completed(client, jobs, timeout, outages, as_json=as_json):
+        status, places = None, []
         try:
             status = outages.await_answer(job.status)
-            if as_json:
-                echo_json(status.model_dump_json())
             # Redis tells in which store the images lie.
-            for place in outages.await_answer(partial(save_images, status, out)):
-                if not as_json:
-                    echo(f"{job.id}  {place}")
+            places = outages.await_answer(partial(save_images, status, out))
         except ImagefleetError as error:
             echo(f"{job.id}  {error}", err=True)
             exit_code = 1
+        _print_ended(status, places, out, as_json=as_json)
     return exit_code
+
+
+def _print_ended(
+    status: JobStatus | None, places: Sequence[str], out: Path | None, *, as_json: bool
+) -> None:
+    """Print where the images of a job lie, or as JSON its record, with the `paths` of saved images.
+
+    Args:
+        status: None if there is no record.
+    """
+    if status is not None and as_json:
+        paths = {} if out is None else {"paths": places}
+        echo_json(json.dumps(status.model_dump(mode="json") | paths, ensure_ascii=False))
+    elif status is not None:
+        for place in places:
+            echo(f"{status.id}  {place}")
 
 
 def save_images(status: JobStatus, out: Path | None) -> list[str]:

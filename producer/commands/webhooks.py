@@ -1,9 +1,13 @@
 """`imagefleet webhooks`: list callbacks and send them again."""
 
+from collections.abc import Mapping
+
 import click
 
 from imagefleet.producer.client import Client
+from imagefleet.producer.commands import webhook_test
 from imagefleet.producer.commands.client_command import client_command, iso_time
+from imagefleet.producer.commands.each import for_each
 from imagefleet.producer.commands.output import (
     echo,
     echo_fields,
@@ -26,7 +30,7 @@ _FINAL_EVENTS: dict[State, CallbackEvent] = {
 
 @click.group()
 def webhooks() -> None:
-    """List callbacks with their latest try, and send them again."""
+    """List callbacks with their latest try, send them again, and test a receiver."""
 
 
 @client_command
@@ -44,7 +48,7 @@ def list_callbacks(
     if job_id is None:
         entries = client.outbox.entries(failed=failed, limit=limit)
     else:
-        entries = client.outbox.entries_of(job_id)[:limit]
+        entries = client.outbox.entries_of(job_id)[:limit] or _no_entries(client, job_id)
     listed = [each for each in entries if not failed or each.standing is CallbackState.GIVEN_UP]
     if not listed:
         note_none("callbacks that were given up" if failed else "callbacks")
@@ -63,15 +67,25 @@ def replay(client: Client, ids: tuple[str, ...], job_id: str | None, as_json: bo
     """Send callbacks again that were given up. Their tries count from zero."""
     if bool(ids) == (job_id is not None):
         raise click.UsageError("give the ids of callbacks, or --job with the id of a job")
-    for each in ids:
-        client.outbox.replay(each)
-        echo_fields({"id": each, "note": "due now"}, as_json=as_json)
+
+    def replay_one(callback_id: str) -> Mapping[str, object]:
+        client.outbox.replay(callback_id)
+        return {"note": "due now"}
+
     if job_id is not None:
         echo_fields({"id": _replay_final(client, job_id), "note": "due now"}, as_json=as_json)
+    for_each(ids, replay_one, as_json=as_json)
 
 
 webhooks.add_command(list_callbacks, "list")
 webhooks.add_command(replay, "replay")
+webhooks.add_command(webhook_test.test)
+
+
+def _no_entries(client: Client, job_id: str) -> list[CallbackEntry]:
+    """Return no entries. Raise UnknownJob if there is no such job either."""
+    client.get(job_id)
+    return []
 
 
 def _replay_final(client: Client, job_id: str) -> str:

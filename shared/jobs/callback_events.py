@@ -64,4 +64,6 @@ def build_callback(
         "body": body,
         "attempts": 0,
     }
+    if request.tenant is not None:
+        message["tenant"] = request.tenant
     return Callback(id=callback_id, message=json.dumps(message))

@@ -130,19 +130,19 @@ class DeadLetters:
         texts = cast(list[str | None], self._redis.hmget(self._keys[1], ids))
         return [letter for id, text in zip(ids, texts, strict=True) if (letter := _parse(id, text))]
 
-    def find(self, names: Iterable[str]) -> list[DeadLetter]:
-        """Return the letters with these ids or job ids. Raises UnknownJob if one is missing."""
+    def lookup(self, names: Iterable[str]) -> list[DeadLetter | UnknownJob]:
+        """Return the letters with these ids or job ids, each once, and an error for each name that
+        no letter has."""
         by_name: dict[str, list[DeadLetter]] = {}
         for letter in self.read():
             for name in {letter.id, letter.job_id} - {None}:
                 by_name.setdefault(cast(str, name), []).append(letter)
-        found: dict[str, DeadLetter] = {}
+        found: dict[str, DeadLetter | UnknownJob] = {}
         for name in names:
-            if name not in by_name:
-                raise UnknownJob(
-                    f"no dead letter has the id or the job id {name!r}; nothing was done"
-                )
-            found |= {letter.id: letter for letter in by_name[name]}
+            if name in by_name:
+                found |= {letter.id: letter for letter in by_name[name]}
+            else:
+                found[name] = UnknownJob(f"no dead letter has the id or the job id {name!r}")
         return list(found.values())
 
     def redrive(self, letter: DeadLetter) -> State:

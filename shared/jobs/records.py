@@ -13,6 +13,7 @@ from imagefleet.shared.errors import (
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
+from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
 from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
@@ -192,13 +193,14 @@ class JobRecords:
         callback: Callback | None,
         *,
         steps: int = 0,
+        keep: KeepTime | None = None,
     ) -> TransitionResult:
         """End a job as succeeded. `steps` is recorded as its progress, because the last report of
-        progress may have been skipped."""
+        progress may have been skipped. Its images are kept for `keep` from now."""
         fields: dict[str, str | int] = dict(result.record_fields())
         if steps:
             fields |= {"step": steps, "steps": steps}
-        return self._transitions.end(State.SUCCEEDED, job_id, attempt, fields, callback)
+        return self._transitions.end(State.SUCCEEDED, job_id, attempt, fields, callback, keep=keep)
 
     def fail(
         self,

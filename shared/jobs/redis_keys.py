@@ -60,6 +60,11 @@ def postponed_key(namespace: str, digest: str) -> str:
     return f"{namespace}:postponed:{digest}"
 
 
+def expiring_key(namespace: str, store_url: str) -> str:
+    """Return the key of the images that expire in a store (sorted set: job id by due time)."""
+    return f"{namespace}:expiring:{store_url}"
+
+
 def dead_letters_key(namespace: str) -> str:
     """Return the key of the dead letters' order (sorted set: id by time)."""
     return f"{namespace}:dead"

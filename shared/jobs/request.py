@@ -12,6 +12,8 @@ import secrets
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
+    AfterValidator,
+    BeforeValidator,
     Field,
     StrictBool,
     StrictInt,
@@ -21,8 +23,10 @@ from pydantic import (
     model_validator,
 )
 
+from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import InvalidRequest, MessageRejected, NewerMessage
 from imagefleet.shared.jobs.addresses import check_http_url, check_image_address
+from imagefleet.shared.jobs.caller_metadata import check_metadata
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.prompt_text import check_text
 
@@ -34,16 +38,14 @@ MAX_SIDE_PIXELS: Final = 2_048
 MAX_STEPS: Final = 1_000
 MAX_GUIDANCE: Final = 50.0
 MAX_IMAGES: Final = 64
-MAX_METADATA_BYTES: Final = 4_096
 MAX_INPUT_BYTES: Final = 20_000_000
 """Bytes of the file of an `image` or `mask_image`."""
-MAX_METADATA_DEPTH: Final = 32
-"""Lists and mappings inside each other. Parsers of JSON stop at 200 levels, some earlier."""
 DEFAULT_STRENGTH: Final = 0.8
 """The default of diffusers."""
 MAX_SEED: Final = 2**32 - 1
 MAX_TTL_S: Final = 31_536_000
 """A year."""
+MAX_KEEP_S: Final = 10 * MAX_TTL_S
 SIZE_MULTIPLE: Final = 8
 """The VAE scale factor of every Stable Diffusion. Sizes must be multiples of it."""
 
@@ -101,7 +103,19 @@ class JobRequest(Model):
         default=None, exclude_if=operator.not_
     )
     """Seconds after its submission within which a worker must start the job, else it fails."""
-    metadata: dict[str, Any] = Field(default_factory=dict, exclude_if=operator.not_)
+    keep: (
+        Annotated[
+            float,
+            BeforeValidator(parse_duration),
+            Field(gt=0.0, le=MAX_KEEP_S, allow_inf_nan=False),
+        ]
+        | None
+    ) = Field(default=None, exclude_if=operator.not_)
+    """Seconds after the job's success at which its images are deleted. None: as the worker is set;
+    unless the operator has chosen otherwise, never."""
+    metadata: Annotated[dict[str, Any], AfterValidator(check_metadata)] = Field(
+        default_factory=dict, exclude_if=operator.not_
+    )
     """The caller's own, as JSON. It is in the status, in callbacks and beside the image."""
 
     @field_validator("negative_prompt", mode="before")
@@ -149,21 +163,6 @@ class JobRequest(Model):
         if address is None:
             return None
         return check_image_address(address, stored=info.context is not None)
-
-    @field_validator("metadata")
-    @classmethod
-    def _check_metadata(cls, metadata: dict[str, Any]) -> dict[str, Any]:
-        try:
-            text = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
-            size = len(text.encode())
-            loaded: dict[str, Any] = json.loads(text)  # tuples become lists, as in the record
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"must hold only what JSON can hold: {error}") from None
-        if size > MAX_METADATA_BYTES:
-            raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes as JSON; has {size}")
-        if _is_deeper(loaded, MAX_METADATA_DEPTH):
-            raise ValueError(f"must not be nested more than {MAX_METADATA_DEPTH} levels deep")
-        return loaded
 
     @model_validator(mode="after")
     def _check_image_is_given(self) -> Self:
@@ -281,16 +280,3 @@ def _invalid_request(error: ValidationError, parameters: dict[str, Any]) -> Inva
     limit = first["msg"].removeprefix("Value error, ")
     limit = limit[0].lower() + limit[1:]
     return InvalidRequest(field, parameters.get(field), limit.replace("input should", "must"))
-
-
-def _is_deeper(value: object, levels: int) -> bool:
-    """Return whether more than `levels` lists and mappings lie inside each other."""
-    level: list[object] = [value]
-    for _ in range(levels + 1):
-        containers = [each for each in level if isinstance(each, dict | list)]
-        level = [
-            child
-            for each in containers
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-    return bool(containers)

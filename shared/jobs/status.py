@@ -16,6 +16,8 @@ _NUMBERS: Final = (
     "started_at",
     "finished_at",
     "retry_at",
+    "images_kept_until",
+    "images_deleted_at",
     "step",
     "steps",
     "deliveries",
@@ -43,6 +45,10 @@ class JobStatus(Model):
     """Attempts that failed and were followed by a retry."""
     retry_at: float | None = None
     """When the job goes back to its queue, if it waits for a retry."""
+    images_kept_until: float | None = None
+    """When the images of a job that succeeded are deleted; None: never."""
+    images_deleted_at: float | None = None
+    """When they were."""
     result: JobResult | None = None
     error: JobError | None = None
     preview: str | None = None

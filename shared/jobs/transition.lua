@@ -1,14 +1,16 @@
 -- Move a job record to another state and put the callback for it into the outbox, or change nothing.
 -- If the producer asked to cancel, the job may only end: it can neither start nor be requeued.
 -- KEYS 1 job record (hash)   2 outbox (sorted set: id by due time)   3 outbox messages (hash)
---      4 claims of the worker (hash); needed only with ARGV 8
+--      4 claims of the worker (hash), only with ARGV 8
+--      last: expiring images of a store (sorted set: job id by due time), only with ARGV 10
 -- ARGV 1 attempt that must hold the job ('': any)
 --      2 states it may leave, as ',queued,running,'        3 state it enters
 --      4 field that takes the server's time ('': none)     5 seconds until it expires (0: never)
 --      6 callback id ('': none)                            7 callback message JSON
 --      8 tag that must be among the claims ('': none)
 --      9 seconds after its submission within which the job must start for the first time ('': for ever)
---      10.. field, value, field, value ...; an empty value deletes the field
+--      10 seconds from now until its images expire (0: never; '': leave the entry as it is)   11 job id
+--      12.. field, value, field, value ...; an empty value deletes the field
 -- Returns {1 if it was applied else 0, state before ('' if there is no record), attempt before,
 -- 1 if it was refused because the producer asked to cancel else 0, submitted_at, retries,
 -- 1 if it was refused because the job did not start in time else 0}.
@@ -32,14 +34,21 @@ if ARGV[9] ~= '' and submitted_at and not has_started
 end
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 redis.call('HSET', KEYS[1], 'state', ARGV[3])
-redis.call('HDEL', KEYS[1], 'preview', 'retry_at')
+redis.call('HDEL', KEYS[1], 'preview', 'retry_at', 'images_kept_until', 'images_deleted_at')
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], ARGV[4], now) end
-for i = 10, #ARGV, 2 do
+for i = 12, #ARGV, 2 do
   if ARGV[i + 1] == '' then
     redis.call('HDEL', KEYS[1], ARGV[i])
   else
     redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
   end
+end
+if ARGV[10] == '0' then
+  redis.pcall('ZREM', KEYS[#KEYS], ARGV[11])
+elseif ARGV[10] ~= '' then
+  local due = string.format('%.6f', clock[1] + clock[2] / 1e6 + ARGV[10])
+  redis.pcall('ZADD', KEYS[#KEYS], due, ARGV[11])  -- a key of another type costs no job
+  if ARGV[3] == 'succeeded' then redis.call('HSET', KEYS[1], 'images_kept_until', due) end
 end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
 if ARGV[6] ~= '' then

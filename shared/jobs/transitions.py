@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from imagefleet.shared.jobs.callback_events import Callback
+from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State
 from imagefleet.shared.jobs.redis_keys import job_key, outbox_key, outbox_messages_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script
@@ -47,6 +48,8 @@ class StartRequest:
     claim: tuple[str, str] = ("", "")
     ttl_s: float | None = None
     """Seconds after its submission within which the job must start for the first time."""
+    keep: KeepTime | None = None
+    """How long what the attempt stores is kept, from now. The job's success counts it anew."""
 
 
 class JobTransitions:
@@ -78,10 +81,18 @@ class JobTransitions:
         fields: Mapping[str, str | int],
         callback: Callback | None,
         from_states: Sequence[State] | None = None,
+        keep: KeepTime | None = None,
     ) -> TransitionResult:
         """Move a job to a terminal state; `attempt` '' stands for any. The record then expires."""
         keys, args = self._call(
-            state, job_id, attempt, fields, "finished_at", callback, from_states=from_states
+            state,
+            job_id,
+            attempt,
+            fields,
+            "finished_at",
+            callback,
+            from_states=from_states,
+            keep=keep,
         )
         return _parse_result(self._transition(keys=keys, args=args))
 
@@ -105,6 +116,7 @@ class JobTransitions:
             request.callback,
             request.claim,
             ttl_s=request.ttl_s,
+            keep=request.keep,
         )
 
     def _call(
@@ -118,11 +130,14 @@ class JobTransitions:
         claim: tuple[str, str] = ("", ""),
         from_states: Sequence[State] | None = None,
         ttl_s: float | None = None,
+        keep: KeepTime | None = None,
     ) -> tuple[list[str], list[str | int]]:
         """Return the keys and arguments of transition.lua."""
         allowed = from_states or [old for old, targets in TRANSITIONS.items() if state in targets]
         expire_s = self._retention_s if state in TERMINAL else 0
         keys = [job_key(self._namespace, job_id), *self._outbox, *filter(None, claim[:1])]
+        if keep is not None:
+            keys.append(keep.key)
         return keys, [
             attempt,
             f",{','.join(allowed)},",
@@ -132,6 +147,8 @@ class JobTransitions:
             *callback_args(callback),
             claim[1],
             "" if ttl_s is None else str(ttl_s),
+            "" if keep is None else str(keep.seconds or 0),
+            job_id,
             *(part for pair in fields.items() for part in pair),
         ]
 

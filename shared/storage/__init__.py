@@ -18,7 +18,7 @@ from imagefleet.shared.text import mask_url
 
 __all__ = ["ObjectStore", "StoredObject", "announced_url", "endpoint_of", "folder_of", "open_store"]
 
-_FORMS: Final = "file:///folder, file://./folder, s3://bucket/prefix or memory://"
+_FORMS: Final = "file:///folder, file://./folder or s3://bucket/prefix"
 _S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
 
 

@@ -49,12 +49,21 @@ _DENIED_REASONS: Final = {
     "NoSuchBucket": "there is no such bucket; create it, or correct IMAGEFLEET_STORAGE_URL",
     "InvalidAccessKeyId": "the server does not know the access key; check AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
-    "AccessDenied": "these credentials may not do that; they need PutObject and GetObject",
     "ExpiredToken": "the session token has expired; renew the credentials",
     "RequestTimeTooSkewed": "this host's clock is wrong by more than 15 minutes",
     "PermanentRedirect": "the bucket is in another region; set AWS_REGION",
     "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION",
 }
+_ACCESS_DENIED_CODES: Final = frozenset({"AccessDenied", "403"})
+"""The answer to a HEAD request has no body, so its code is the status."""
+_RIGHTS: Final = {
+    "put": "PutObject",
+    "get": "GetObject",
+    "check": "GetObject",
+    "list": "ListBucket",
+    "delete": "DeleteObject",
+}
+"""The right that each action needs."""
 _INSUFFICIENT_STORAGE: Final = 507
 _MAX_EXPIRES_S: Final = 604_800
 """S3 refuses presigned addresses by signature version 4 that are valid for over 7 days."""
@@ -90,7 +99,7 @@ class S3Store:
         return description
 
     def _put(self, target: StoredObject, body: bytes | BufferedIOBase, content_type: str) -> None:
-        with self._translate_errors(f"put {target.key}"):
+        with self._translate_errors("put", target.key):
             self._client.put_object(
                 **self._location(target.key),
                 Body=body,
@@ -115,7 +124,7 @@ class S3Store:
     @contextmanager
     def _open(self, key: str, **options: str) -> Iterator[dict[str, Any]]:
         """Open an object for reading. Raise KeyError if it does not exist."""
-        with self._translate_errors(f"get {key}"):
+        with self._translate_errors("get", key):
             try:
                 answer = self._client.get_object(**self._location(key), **options)
             except ClientError as error:
@@ -126,7 +135,7 @@ class S3Store:
                 yield answer
 
     def exists(self, key: str) -> bool:
-        with self._translate_errors(f"check {key}"):
+        with self._translate_errors("check", key):
             try:
                 self._client.head_object(**self._location(key))
             except ClientError as error:
@@ -137,13 +146,13 @@ class S3Store:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2")
-        with self._translate_errors(f"list {prefix}"):
+        with self._translate_errors("list", prefix):
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
                 for entry in page.get("Contents", ()):
                     yield entry["Key"].removeprefix(self._prefix)
 
     def delete(self, key: str) -> None:
-        with self._translate_errors(f"delete {key}"):
+        with self._translate_errors("delete", key):
             self._client.delete_object(**self._location(key))
 
     def delete_below(self, folder: str) -> None:
@@ -153,7 +162,7 @@ class S3Store:
         if type(expires_s) is not int or not 1 <= expires_s <= _MAX_EXPIRES_S:
             limit = f"must be a whole number of seconds from 1 to {_MAX_EXPIRES_S:,}"
             raise InvalidRequest("expires_s", expires_s, limit)
-        with self._translate_errors(f"sign {key}"):
+        with self._translate_errors("sign", key):
             url: str = self._client.generate_presigned_url(
                 "get_object", Params=self._location(key), ExpiresIn=expires_s
             )
@@ -166,13 +175,13 @@ class S3Store:
         return {"Bucket": self._bucket, "Key": self._prefix + check_key(key)}
 
     @contextmanager
-    def _translate_errors(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, action: str, key: str) -> Iterator[None]:
         """Map botocore's errors inside the block to ours."""
-        where = f"{self.url}: cannot {what}"
+        where = f"{self.url}: cannot {action} {key}"
         try:
             yield
         except ClientError as error:
-            raise _error_from_response(error, where) from error
+            raise _error_from_response(error, where, _RIGHTS.get(action, "")) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise ConfigurationError(
                 f"{where}: credentials are missing; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -218,12 +227,16 @@ def _error_code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _error_from_response(error: ClientError, where: str) -> StorageDenied | StorageUnavailable:
-    """Decide whether the same request may succeed later."""
+def _error_from_response(
+    error: ClientError, where: str, right: str
+) -> StorageDenied | StorageUnavailable:
+    """Decide whether the same request, which needs `right`, may succeed later."""
     code = _error_code(error)
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code in _DENIED_REASONS:
         return StorageDenied(f"{where}: {_DENIED_REASONS[code]}")
+    if code in _ACCESS_DENIED_CODES:
+        return StorageDenied(f"{where}: these credentials lack the right {right}")
     if status == _INSUFFICIENT_STORAGE:
         return StorageDenied(f"{where}: the store is full")
     if status >= 500 or status in _TEMPORARY_STATUSES or code in _TEMPORARY_CODES:

@@ -179,6 +179,15 @@ class Outbox(OutboxListing):
             )
         self.enable(message.url)
 
+    def discard_test(self, message: OutboxMessage) -> None:
+        """Delete a test and the log of its delivery. A worker may still be sending it."""
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.zrem(self._due, message.id)
+            pipe.zrem(self._given_up, message.id)
+            pipe.hdel(self._messages, message.id)
+            pipe.delete(outbox_log_key(self._namespace, message.job_id))
+            pipe.execute()
+
     def disable(self, url: str) -> None:
         """Send nothing to the receiver at `url` for a week."""
         self._redis.set(outbox_disabled_key(self._namespace, url), "410", ex=_DISABLED_S)
@@ -220,6 +229,7 @@ class Outbox(OutboxListing):
             reason=outcome.reason,
             ms=outcome.ms,
             at=round(time.time(), 3),
+            answer=outcome.answer,
         )
         key = outbox_log_key(self._namespace, message.job_id)
         pipe.lpush(key, line.model_dump_json())

@@ -1,22 +1,30 @@
 """Describe the callbacks in the outbox and the outcomes of their delivery attempts."""
 
 import json
+import operator
 import socket
+import uuid
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Self
 from urllib.parse import urlsplit
 
+from pydantic import Field
+
 from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.model import Model
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_TEST_SUFFIX: Final = ".test"
+"""The ids of other messages end in the name of a job's event, or in a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxMessage:
-    """A message is one callback in the outbox. It is stored as JSON with exactly these fields."""
+    """A message is one callback in the outbox. It is stored as JSON with exactly these fields,
+    `tenant` only if it is not empty."""
 
     id: str
     """Derived from the event, so it is the same for every attempt."""
@@ -26,6 +34,27 @@ class OutboxMessage:
     """The text that is signed and posted."""
     attempts: int = 0
     """Delivery attempts so far."""
+    tenant: str = ""
+    """The tenant of the job, whose secrets sign the callback; empty: none, or one of a producer of
+    release 0.1.0."""
+
+    @classmethod
+    def for_test(cls, url: str, tenant: str = "") -> Self:
+        """Return a new message that tests the receiver at `url`. It belongs to no job."""
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        event = {
+            "type": "webhook.test",
+            "timestamp": datetime.now(UTC).isoformat(),
+            "data": {"id": name},
+        }
+        return cls(
+            id=f"{name}{_TEST_SUFFIX}", job_id=name, url=url, body=json.dumps(event), tenant=tenant
+        )
+
+    @property
+    def is_test(self) -> bool:
+        """Whether the message is a test: it is sent once, whatever comes of it."""
+        return self.id.endswith(_TEST_SUFFIX)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -35,6 +64,7 @@ class OutboxMessage:
             message = cls(
                 **{name: str(fields[name]) for name in ("id", "job_id", "url", "body")},
                 attempts=int(fields.get("attempts", 0)),
+                tenant=str(fields.get("tenant", "")),
             )
             receiver_of(message.url)
         except (ValueError, TypeError, KeyError) as error:
@@ -50,7 +80,10 @@ class OutboxMessage:
 
     def dump(self) -> str:
         """Return the message as JSON."""
-        return json.dumps(asdict(self))
+        fields = asdict(self)
+        if not self.tenant:
+            del fields["tenant"]
+        return json.dumps(fields)
 
 
 def receiver_of(url: str) -> str:
@@ -98,6 +131,8 @@ class DeliveryOutcome:
     """How long the receiver asked to wait (`Retry-After`)."""
     ms: int = 0
     """Duration of the attempt in milliseconds."""
+    answer: str = ""
+    """The beginning of what the receiver of a test answered."""
 
     @property
     def description(self) -> str:
@@ -118,6 +153,8 @@ class DeliveryAttempt(Model):
     ms: int
     at: float
     """Unix seconds."""
+    answer: str = Field(default="", exclude_if=operator.not_)
+    """Only of a test: release 0.1.0 cannot read a line with this field."""
 
 
 class CallbackState(StrEnum):

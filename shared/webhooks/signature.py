@@ -36,15 +36,19 @@ def new_secret() -> str:
 def check_secrets(secrets: Sequence[str]) -> None:
     """Raise ConfigurationError, without showing the secret, if one of `secrets` cannot sign."""
     for number, secret in enumerate(secrets, start=1):
-        try:
-            key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-        except ValueError:
-            key = b""
-        if not secret.startswith(_PREFIX) or len(key) not in _SECRET_BYTES:
-            raise ConfigurationError(
-                f"IMAGEFLEET_WEBHOOK_SECRETS: number {number} is not {_PREFIX} followed by the "
-                "base64 of 24 to 64 bytes"
-            )
+        check_secret(secret, f"IMAGEFLEET_WEBHOOK_SECRETS: number {number}")
+
+
+def check_secret(secret: str, name: str) -> None:
+    """Raise ConfigurationError, which shows only its `name`, if a secret cannot sign."""
+    try:
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    except ValueError:
+        key = b""
+    if not secret.startswith(_PREFIX) or len(key) not in _SECRET_BYTES:
+        raise ConfigurationError(
+            f"{name} is not {_PREFIX} followed by the base64 of 24 to 64 bytes"
+        )
 
 
 def webhook_id(callback_id: str) -> str:

@@ -5,10 +5,12 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from imagefleet import JobRequest
+from imagefleet.shared.jobs.request import MAX_KEEP_S, MAX_TTL_S
 from tests.fuzz.values import (
     ANY_TEXT,
     JSON_VALUES,
     NASTY_TEXT,
+    NESTED,
     NUMBERS,
     PLAIN_TEXT,
     QUEUE_SAFE_NAMES,
@@ -46,6 +48,15 @@ _KEYS: Final = (
     "x" * 2_048,
 )
 
+_PLAIN_VALUES: Final[st.SearchStrategy[Any]] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    PLAIN_TEXT,
+)
+"""What JSON can hold."""
+
 _VALID: Final[dict[str, st.SearchStrategy[Any]]] = {
     "negative_prompt": PLAIN_TEXT,
     "num_inference_steps": st.integers(1, 8),
@@ -61,6 +72,10 @@ _VALID: Final[dict[str, st.SearchStrategy[Any]]] = {
     "callback_events": st.lists(
         st.sampled_from(["started", "progress", "succeeded", "failed", "cancelled"]), max_size=5
     ),
+    "ttl": st.sampled_from([1e-6, 60]) | st.floats(1e-6, MAX_TTL_S),
+    "keep": st.sampled_from(["1s", "45m", "12h", "30d", "3650d", 1, "1e3", " 7 "])
+    | st.floats(1e-6, MAX_KEEP_S),
+    "metadata": st.dictionaries(PLAIN_TEXT, _PLAIN_VALUES | st.lists(_PLAIN_VALUES), max_size=3),
 }
 
 _OTHER: Final[dict[str, st.SearchStrategy[Any]]] = {
@@ -77,6 +92,11 @@ _OTHER: Final[dict[str, st.SearchStrategy[Any]]] = {
     "id": ANY_TEXT | NASTY_TEXT | JSON_VALUES,
     "tenant": ANY_TEXT | NASTY_TEXT,
     "model": QUEUE_SAFE_NAMES | NASTY_TEXT,
+    "ttl": NUMBERS | NASTY_TEXT,
+    "keep": NUMBERS
+    | NASTY_TEXT
+    | st.sampled_from(["0d", "-1d", "1.5d", "30 d", "30D", "٣d", "999999999d", "9999999999s"]),
+    "metadata": JSON_VALUES | NESTED | st.dictionaries(ANY_TEXT | NASTY_TEXT, JSON_VALUES),
 }
 
 _FIELDS: Final = st.sampled_from([*JobRequest.model_fields, "id"]) | ANY_TEXT

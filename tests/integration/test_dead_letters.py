@@ -51,9 +51,11 @@ def test_adding_the_same_message_twice_makes_one_letter(letters: DeadLetters) ->
 
 def test_letters_are_found_by_their_id_and_by_their_job_id(letters: DeadLetters) -> None:
     letter = _add(letters, '{"headers": {"id": "j1"}}')
-    assert letters.find([letter.id, "j1"]) == [letter]
-    with pytest.raises(UnknownJob, match="'j2'"):
-        letters.find(["j1", "j2"])
+    assert letters.lookup([letter.id, "j1"]) == [letter]
+    missing, found = letters.lookup(["j2", "j1"])
+    assert isinstance(missing, UnknownJob)
+    assert "'j2'" in str(missing)
+    assert found == letter
 
 
 def test_the_oldest_letters_are_removed_beyond_the_limit(

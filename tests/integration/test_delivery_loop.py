@@ -18,6 +18,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.signature import new_secret, webhook_id
+from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
@@ -41,7 +42,9 @@ def outbox(client: Redis, namespace: str) -> Outbox:
 def _delivering(
     outbox: Outbox, delays_s: Sequence[float] = (0.01,) * 5, allow: AllowList = ALLOW_LOCALHOST
 ) -> Iterator[DeliveryLoop]:
-    loop = DeliveryLoop(outbox, Sender([SECRET], allow, timeout_s=40), delays_s)
+    loop = DeliveryLoop(
+        outbox, Sender(WebhookSecrets(fleet=[SECRET]), allow, timeout_s=40), delays_s
+    )
     loop.start()
     try:
         yield loop

@@ -234,7 +234,8 @@ def test_a_dead_letter_can_be_redriven_and_succeeds(
     worker.await_log("quarantined")
     failing_flag.unlink()
     assert finish(producer, [failing]) == {State.FAILED}
-    [letter] = letters.find([failing.id])
+    [letter] = letters.read()
+    assert letter.job_id == failing.id
     assert letters.redrive(letter) is State.QUEUED
     assert finish(producer, [failing]) == {State.SUCCEEDED}
     assert failing.status().error is None

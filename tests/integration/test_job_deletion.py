@@ -15,14 +15,19 @@ from imagefleet import (
     InvalidRequest,
     JobFailed,
     State,
+    StorageDenied,
     UnknownJob,
 )
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import job_key
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.settings import Settings
+from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.testing import FakeFleet
 from tests.support.processes import ROOT
-from tests.support.records import start_attempt
+from tests.support.records import result_of_one_image, start_attempt
+from tests.support.s3 import SignedS3, signed_s3
 
 TIMEOUT_S = 60
 
@@ -150,3 +155,59 @@ def test_the_command_deletes_what_has_ended_and_reports_the_others(
     assert waiting.startswith("imagefleet: id='a': is queued; only a job that has ended")
     assert unknown.startswith("imagefleet: no job 'nobody' here")
     assert run("c", "--json").stdout == '{"id": "c", "deleted": true}\n'
+
+
+def _client_in_s3(s3: SignedS3, server: LocalRedisServer, namespace: str) -> Client:
+    settings = Settings.load(
+        redis_url=server.url, namespace=namespace, storage_url=s3.url("run-1"), retention_s=3600
+    )
+    return Client(settings=settings)
+
+
+def _succeed(records: JobRecords, store: ObjectStore, job_id: str) -> None:
+    """Store an image of a job, with its metadata, and record the job as succeeded."""
+    records.submit([(job_id, JobRequest.parse({"prompt": "a", "seed": 1}))])
+    start_attempt(records, job_id, "x")
+    for name in ("0.png", "0.json"):
+        store.put(f"jobs/{job_id}/{name}", b"content", "image/png")
+    assert records.succeed(job_id, "x", result_of_one_image(), None).happened
+
+
+def test_the_objects_of_a_job_in_s3_are_deleted(
+    redis_server: LocalRedisServer,
+    client: redis.Redis,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with signed_s3() as s3:
+        for name, value in s3.credentials.environment().items():
+            monkeypatch.setenv(name, value)
+        records, store = JobRecords(client, namespace, 3600), open_store(s3.url("run-1"))
+        for job_id in ("j", "j.2"):
+            _succeed(records, store, job_id)
+        store.put("inputs/00.png", b"content", "image/png")
+        with _client_in_s3(s3, redis_server, namespace) as producer:
+            producer.delete("j")
+            assert [each.id for each in producer.jobs()] == ["j.2"]
+        assert sorted(store.list()) == ["inputs/00.png", "jobs/j.2/0.json", "jobs/j.2/0.png"]
+
+
+@pytest.mark.parametrize("missing", ["DeleteObject", "ListBucket"])
+def test_who_may_not_delete_in_s3_is_told_which_right_is_missing(
+    redis_server: LocalRedisServer,
+    client: redis.Redis,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: str,
+) -> None:
+    rights = {"PutObject", "GetObject", "ListBucket", "DeleteObject"} - {missing}
+    with signed_s3(rights=sorted(rights)) as s3:
+        for name, value in s3.credentials.environment().items():
+            monkeypatch.setenv(name, value)
+        records, store = JobRecords(client, namespace, 3600), open_store(s3.url("run-1"))
+        _succeed(records, store, "j")
+        with _client_in_s3(s3, redis_server, namespace) as producer:
+            with pytest.raises(StorageDenied, match=f"these credentials lack the right {missing}$"):
+                producer.delete("j")
+            assert producer.get("j").status().state is State.SUCCEEDED
+        assert store.get("jobs/j/0.json") == b"content"

@@ -107,6 +107,18 @@ def test_an_unknown_letter_is_an_error_with_exit_code_1(run: Run) -> None:
     assert "no dead letter has the id or the job id 'nobody'" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["redrive", "drop", "show"])
+def test_a_wrong_id_does_not_keep_the_others_from_being_done(
+    run: Run, producer: Client, client: redis.Redis, namespace: str, command: str
+) -> None:
+    letters = [_add_dead_letter(client, producer, namespace, job_id) for job_id in ("a", "b")]
+    done = run("dead-letters", command, "a", "nobody", "b")
+    assert done.returncode == 1
+    assert [letter in done.stdout for letter in letters] == [True, True]
+    assert done.stderr == "imagefleet: no dead letter has the id or the job id 'nobody'\n"
+    assert bool(producer.dead_letters.read()) is (command == "show")
+
+
 def _give_up_callback(client: redis.Redis, producer: Client, namespace: str) -> Outbox:
     """Cancel job cat-1 and give up its callback, whose address is refused."""
     producer.submit("a", id="cat-1", callback_url="https://hooks.example/x").cancel()
@@ -143,6 +155,25 @@ def test_the_final_callback_of_a_job_can_be_replayed_after_its_delivery(
     assert "cat-1.cancelled  delivered" in run("webhooks", "list", "--job", "cat-1").stdout
     assert run("webhooks", "replay", "--job", "cat-1").returncode == 0
     assert [each.id for each in outbox.claim(1, 60)] == ["cat-1.cancelled"]
+
+
+def test_callbacks_are_replayed_although_one_id_is_wrong(
+    run: Run, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    outbox = _give_up_callback(client, producer, namespace)
+    done = run("webhooks", "replay", "ghost.failed", "cat-1.cancelled")
+    assert (done.returncode, done.stdout) == (1, "cat-1.cancelled  due now\n")
+    assert "no given-up callback 'ghost.failed'" in done.stderr
+    assert len(outbox.claim(2, 60)) == 1
+
+
+def test_the_callbacks_of_an_unknown_job_are_an_error(run: Run, producer: Client) -> None:
+    done = run("webhooks", "list", "--job", "ghost")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("imagefleet: no job 'ghost' here")
+    producer.submit("a", id="quiet")
+    done = run("webhooks", "list", "--job", "quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no callbacks\n")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from imagefleet.shared.webhooks.outbox_message import (
     DeliveryVerdict,
     OutboxMessage,
 )
+from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.webhooks.sender import Sender
 from tests.support.datasets import planned_dataset
@@ -94,7 +95,7 @@ def test_the_reason_phrase_of_a_receiver_is_escaped(
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         message = OutboxMessage(id="cat-1.failed", job_id="cat-1", url=url, body="{}")
-        outcome = Sender([], AllowList.parse(["127.0.0.1"])).send(message)
+        outcome = Sender(WebhookSecrets(), AllowList.parse(["127.0.0.1"])).send(message)
         thread.join()
     assert outcome.status == 500
     assert outcome.reason.startswith(r"\x1b[31mred")

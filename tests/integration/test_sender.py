@@ -10,6 +10,7 @@ import pytest
 
 from imagefleet.shared.webhooks.outbox_message import DeliveryVerdict, OutboxMessage
 from imagefleet.shared.webhooks.signature import new_secret
+from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.webhooks.sender import Sender
 from tests.support.certificates import make_certificate
@@ -25,7 +26,7 @@ def _message(url: str) -> OutboxMessage:
 
 
 def _sender(timeout_s: float = 60.0) -> Sender:
-    return Sender([SECRET], ALLOW_LOCALHOST, timeout_s=timeout_s)
+    return Sender(WebhookSecrets(fleet=[SECRET]), ALLOW_LOCALHOST, timeout_s=timeout_s)
 
 
 def test_a_callback_arrives_complete_and_signed() -> None:
@@ -84,7 +85,7 @@ def test_a_redirect_is_not_followed(status: int) -> None:
 
 def test_an_internal_address_is_refused_before_anything_is_sent() -> None:
     with Receiver([SECRET]) as receiver:
-        outcome = Sender([SECRET], AllowList()).send(_message(receiver.url))
+        outcome = Sender(WebhookSecrets(fleet=[SECRET]), AllowList()).send(_message(receiver.url))
     assert outcome.verdict is DeliveryVerdict.REFUSED
     assert "loopback" in outcome.reason
     assert receiver.deliveries == []

@@ -1,7 +1,8 @@
 """S3 over HTTP: a server that checks signatures, and one that answers with faults."""
 
+import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -16,15 +17,12 @@ from moto.server import ThreadedMotoServer
 from imagefleet.producer.demo.local_http import LocalServer
 
 BUCKET: Final = "images"
-_ALLOW_ALL: Final = (
-    '{"Version": "2012-10-17",'
-    ' "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}'
-)
+ALL_RIGHTS: Final = ("*",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """The credentials of a user with all rights to S3."""
+    """The credentials of a user of S3."""
 
     key_id: str
     secret: str
@@ -54,15 +52,19 @@ class SignedS3:
 
 
 @contextmanager
-def signed_s3() -> Iterator[SignedS3]:
-    """Run moto with IAM enabled. Without IAM it accepts any credentials."""
+def signed_s3(rights: Sequence[str] = ALL_RIGHTS) -> Iterator[SignedS3]:
+    """Run moto with IAM enabled. Without IAM it accepts any credentials.
+
+    Args:
+        rights: what the user may do, as in `PutObject`.
+    """
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     endpoint_url = f"http://{host}:{port}"
     original = settings.INITIAL_NO_AUTH_ACTION_COUNT
     try:
-        credentials = _make_user(endpoint_url)
+        credentials = _make_user(endpoint_url, rights)
         settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
         yield SignedS3(endpoint_url=endpoint_url, credentials=credentials)
     finally:
@@ -71,7 +73,7 @@ def signed_s3() -> Iterator[SignedS3]:
         moto_api_backend.reset()
 
 
-def _make_user(endpoint_url: str) -> Credentials:
+def _make_user(endpoint_url: str, rights: Sequence[str]) -> Credentials:
     def client(service: str) -> Any:
         return boto3.session.Session().client(
             service,
@@ -83,7 +85,9 @@ def _make_user(endpoint_url: str) -> Credentials:
 
     iam = client("iam")
     iam.create_user(UserName="worker")
-    iam.put_user_policy(UserName="worker", PolicyName="s3", PolicyDocument=_ALLOW_ALL)
+    allowed = {"Effect": "Allow", "Action": [f"s3:{each}" for each in rights], "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    iam.put_user_policy(UserName="worker", PolicyName="s3", PolicyDocument=policy)
     key = iam.create_access_key(UserName="worker")["AccessKey"]
     client("s3").create_bucket(Bucket=BUCKET)
     return Credentials(key_id=key["AccessKeyId"], secret=key["SecretAccessKey"])

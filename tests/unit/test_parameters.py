@@ -12,6 +12,8 @@ from imagefleet.producer.parameters import JobParameters
 from imagefleet.shared.jobs.request import JobRequest
 
 PARAMETERS = get_type_hints(JobParameters)
+_ALSO_AS_TEXT = {"keep": {str}}
+"""Parameters that a request keeps as numbers, and that a caller may also write as a text."""
 _SAME = {Sequence: list, tuple: list, Mapping: dict}
 """What a caller may give, and the types in which a request keeps it, as one type each."""
 
@@ -37,7 +39,8 @@ def test_every_field_of_a_request_is_a_parameter() -> None:
 @pytest.mark.parametrize("name", sorted(PARAMETERS.keys() - {*IMAGE_FIELDS}))
 def test_a_parameter_has_the_type_of_its_field(name: str) -> None:
     field = get_type_hints(JobRequest, include_extras=True)[name]
-    assert {*_plain_types(PARAMETERS[name])} == {*_plain_types(field)}
+    types = {*_plain_types(field)} | _ALSO_AS_TEXT.get(name, set())
+    assert {*_plain_types(PARAMETERS[name])} == types
 
 
 @pytest.mark.parametrize("name", sorted(PARAMETERS))

@@ -31,9 +31,12 @@ class Shape:
     def parse(cls, text: str) -> "Shape":
         """Parse `"512x768"` (height x width). Raises ValueError on anything else."""
         height, _, width = text.strip().lower().partition("x")
-        if not (height.isdecimal() and width.isdecimal()):
-            raise ValueError(f"{text!r} is not an image size; write height x width, like 512x768")
-        return cls(height=int(height), width=int(width))
+        if height.isdecimal() and width.isdecimal() and int(height) and int(width):
+            return cls(height=int(height), width=int(width))
+        raise ValueError(
+            f"{text!r} is not an image size; write height x width in pixels, as in 512x768, and a "
+            "comma between several"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

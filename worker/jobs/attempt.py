@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.devices.slots import Slot, Work, work_in
@@ -28,6 +29,8 @@ class Attempt(Work):
     """Unix seconds by the clock of the Redis server, as in the record."""
     retries: int = 0
     """Number of retries before this attempt, as in the record."""
+    keep: KeepTime | None = None
+    """How long its images are kept. None: whoever calls does not know about expired images."""
     began_at: float = field(default_factory=time.time)
     step: int = 0
     """The latest step that was reported."""

@@ -147,7 +147,7 @@ class JobFinisher:
         )
         steps = attempt.specs[0].steps
         transition = self._records.succeed(
-            attempt.job_id, attempt.token, result, event, steps=steps
+            attempt.job_id, attempt.token, result, event, steps=steps, keep=attempt.keep
         )
         if not transition.happened and transition.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")

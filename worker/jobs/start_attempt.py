@@ -19,6 +19,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
@@ -85,7 +86,12 @@ class JobStarter:
         refuser: Refuser,
         info: ModelInfo,
         max_deliveries: int,
+        expiry: ImageExpiry | None = None,
     ) -> None:
+        """
+        Args:
+            expiry: None if images are never deleted, as in a fake fleet.
+        """
         self._claims = claims
         self._records = records
         self.refuser: Final = refuser
@@ -93,6 +99,7 @@ class JobStarter:
         offer = offer_of(info)
         self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
         self._max_deliveries = max_deliveries
+        self._expiry = expiry
 
     def start(self, requests: Sequence[ReceivedRequest]) -> list[Attempt | ImagefleetError | None]:
         """Start the job of each request. Return its attempt, the reason why it was refused, or None
@@ -155,7 +162,7 @@ class JobStarter:
 
     def _plan_attempt(self, job_id: str, request: JobRequest, claimed: Claimed) -> Attempt:
         admit(request, self._offers)
-        return plan_attempt(
+        attempt = plan_attempt(
             job_id,
             request,
             self._info,
@@ -163,10 +170,14 @@ class JobStarter:
             tag=claimed.tag,
             token=claimed.attempt,
         )
+        if self._expiry is not None:
+            attempt.keep = self._expiry.keep_time(request)
+        return attempt
 
     def _start_request(self, plan: _PlannedStart) -> StartRequest:
-        started = ttl_s = None
+        started = ttl_s = keep = None
         if isinstance(plan.outcome, Attempt):
+            keep = plan.outcome.keep
             started = build_callback(CallbackEvent.STARTED, plan.job_id, plan.outcome.request)
             ttl_s = plan.outcome.request.ttl
         return StartRequest(
@@ -176,6 +187,7 @@ class JobStarter:
             callback=started,
             claim=(self._claims.key, plan.claimed.tag),
             ttl_s=ttl_s,
+            keep=keep,
         )
 
     def _apply_transition(

@@ -73,7 +73,7 @@ class DeliveryLoop:
 
     def _deliver(self, message: OutboxMessage, place: Place) -> None:
         """Send one claimed message. Remove it from the outbox, or schedule its retry."""
-        if self._outbox.is_disabled(message.url):
+        if not message.is_test and self._outbox.is_disabled(message.url):
             self._outbox.give_up(message, _RECEIVER_GONE)
             return
         try:
@@ -86,7 +86,7 @@ class DeliveryLoop:
 
     def _record(self, tried: OutboxMessage, outcome: DeliveryOutcome) -> None:
         metrics.CALLBACKS.labels(outcome.verdict).inc()
-        if outcome.verdict is DeliveryVerdict.DELIVERED:
+        if outcome.verdict is DeliveryVerdict.DELIVERED or tried.is_test:
             self._outbox.mark_delivered(tried, outcome)
             return
         if outcome.verdict is DeliveryVerdict.GONE:

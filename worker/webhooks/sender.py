@@ -7,7 +7,6 @@ the receiver does.
 import http.client
 import ssl
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from imagefleet.shared.webhooks.outbox_message import (
     OutboxMessage,
 )
 from imagefleet.shared.webhooks.signature import sign
+from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.outbound.address_policy import AllowList, Endpoint, resolve_allowed
 from imagefleet.worker.outbound.http_request import (
     REQUEST_ERRORS,
@@ -39,9 +39,9 @@ class Sender:
     """Sends signed callbacks. Safe to share between threads."""
 
     def __init__(
-        self, secrets: Sequence[str], allow: AllowList, *, timeout_s: float = 10.0
+        self, secrets: WebhookSecrets, allow: AllowList, *, timeout_s: float = 10.0
     ) -> None:
-        self._secrets = tuple(secrets)
+        self._secrets = secrets
         self._allow = allow
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
@@ -60,7 +60,9 @@ class Sender:
     def _try(self, message: OutboxMessage, deadline: float, admit: Admit) -> DeliveryOutcome:
         try:
             endpoint = resolve_allowed(message.url, self._allow)
-            return _outcome_of(self._post(endpoint, message, deadline, admit))
+            response = self._post(endpoint, message, deadline, admit)
+            outcome = _outcome_of(response)
+            return _with_answer(outcome, response) if message.is_test else outcome
         except CallbackRefused as error:
             return DeliveryOutcome(verdict=DeliveryVerdict.REFUSED, reason=str(error))
         except REQUEST_ERRORS as error:
@@ -71,7 +73,8 @@ class Sender:
     def _post(
         self, endpoint: Endpoint, message: OutboxMessage, deadline: float, admit: Admit
     ) -> HttpResponse:
-        headers = sign(message.id, message.body, self._secrets, datetime.now(UTC)) | {
+        secrets = self._secrets.of_tenant(message.tenant)
+        headers = sign(message.id, message.body, secrets, datetime.now(UTC)) | {
             "content-type": "application/json",
             "user-agent": self._agent,
         }
@@ -108,6 +111,11 @@ def _outcome_of(response: HttpResponse) -> DeliveryOutcome:
     return DeliveryOutcome(
         verdict=DeliveryVerdict.RETRY, status=status, reason=reason, retry_after_s=retry_after_s
     )
+
+
+def _with_answer(outcome: DeliveryOutcome, response: HttpResponse) -> DeliveryOutcome:
+    text = response.body[: 4 * _MAX_REASON_LENGTH].decode(errors="replace").strip()
+    return replace(outcome, answer=printable(text, _MAX_REASON_LENGTH))
 
 
 def _describe(error: Exception) -> str:

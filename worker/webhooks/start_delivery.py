@@ -4,7 +4,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from imagefleet.shared.webhooks.outbox import Outbox
-from imagefleet.shared.webhooks.signature import check_secrets
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
@@ -22,10 +21,12 @@ def start_delivery(client: "Redis", settings: WorkerSettings) -> DeliveryLoop:
     Raises:
         ConfigurationError: a webhook secret or an entry of the allow list is invalid.
     """
-    secrets = [secret.get_secret_value() for secret in settings.webhook_secrets]
-    check_secrets(secrets)
-    if not secrets:
-        log.warning("IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks are sent without a signature")
+    secrets = settings.signing_secrets()
+    if not secrets.fleet:
+        whose = " of other tenants" if secrets.by_tenant else ""
+        log.warning(
+            "IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks%s are sent without a signature", whose
+        )
     sender = Sender(secrets, AllowList.parse(settings.callback_allow))
     loop = DeliveryLoop(Outbox(client, settings.namespace, settings.retention_s), sender)
     loop.start()

@@ -1,0 +1,80 @@
+"""Delete the images of jobs whose `keep` is over, in a thread of its own.
+
+The entries of `ImageExpiry` come in. What lies below `jobs/<id>/` in the store is deleted, so
+neither datasets nor the images that jobs start from are. Deleting is idempotent: if a worker dies
+after it has claimed an entry, the entry comes due again.
+"""
+
+import logging
+import threading
+from random import uniform
+from typing import Final
+
+import redis
+
+from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.jobs.image_expiry import ImageExpiry
+from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage.job_keys import job_folder
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 5.0
+"""Mean seconds between two looks at the entries. A look costs Redis one short script."""
+_PAUSE_AFTER_FAILURE_S: Final = 60.0
+_MAX_FAILURES: Final = 3
+"""Failures in a row after which the store, and not one job, is taken for the reason."""
+
+
+class ImageSweeper:
+    """The sweeper deletes expired images from `start` to `stop`."""
+
+    def __init__(self, expiry: ImageExpiry, store: ObjectStore) -> None:
+        self._expiry = expiry
+        self._store = store
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="image-sweeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Delete the images of no further job."""
+        self._stopped.set()
+
+    def sweep(self) -> tuple[int, int]:
+        """Delete the images of all jobs that are due. Return how many jobs, and how many failed.
+
+        It ends after three failures in a row. The images that cannot be deleted are due again ten
+        minutes later.
+        """
+        deleted = failed = in_a_row = 0
+        while in_a_row < _MAX_FAILURES and not self._stopped.is_set():
+            claimed = self._expiry.claim()
+            if claimed is None:
+                break
+            try:
+                self._store.delete_below(job_folder(claimed.job_id))
+            except ImagefleetError as error:
+                failed, in_a_row = failed + 1, in_a_row + 1
+                log.warning("cannot delete the images of job %s: %s", claimed.job_id, error)
+            else:
+                in_a_row = 0
+                deleted += self._expiry.finish(claimed)
+        return deleted, failed
+
+    def _loop(self) -> None:
+        pause_s = _PAUSE_S
+        while not self._stopped.wait(pause_s * uniform(0.5, 1.5)):
+            pause_s = _PAUSE_S
+            try:
+                deleted, failed = self.sweep()
+                if deleted:
+                    log.info("deleted the images of jobs whose time is over: %d", deleted)
+                if failed:
+                    pause_s = _PAUSE_AFTER_FAILURE_S
+            except redis.RedisError as error:
+                log.warning("Redis does not answer the deletion of images: %s", error)
+            except Exception:  # the worker can still generate, and other workers delete too
+                log.exception("the deletion of images failed")
+                pause_s = _PAUSE_AFTER_FAILURE_S
