@@ -15,8 +15,13 @@ _BIDI: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066
 _CREDENTIALS: Final = re.compile(r"(?<=//)[^\s'\"]*@")
 """Everything up to the last @: a password that is not percent-encoded may hold any character."""
 _SECRET_OPTION: Final = re.compile(
-    r"([?&;][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&\s'\"]+", re.IGNORECASE
+    r"([?&;](?:[^=&\s]*(?:password|secret|token|key|credential|signature)[^=&\s]*|sig|auth)=)"
+    r"[^&\s'\"]+",
+    re.IGNORECASE,
 )
+"""Also what signs an address for a while: `X-Amz-Signature` and `X-Amz-Credential` of S3, the same
+of Google (`X-Goog-…`) and CloudFront (`Signature`), and `sig` of Azure."""
+_USER: Final = re.compile(r"(?<=://)[^/?#]*@")
 _MASK: Final = "***"
 
 
@@ -46,6 +51,15 @@ def printable_json(text: str) -> str:
 def mask_credentials(text: str) -> str:
     """Return `text` with user, password and secret options of the addresses in it replaced."""
     return _SECRET_OPTION.sub(rf"\1{_MASK}", _CREDENTIALS.sub(f"{_MASK}@", text))
+
+
+def mask_fetched_url(url: str) -> str:
+    """Return the address of a file that was fetched without user, password and secret options.
+
+    Other than in `mask_url` an @ in its path stays: with an unescaped password that holds a / it
+    could not have been fetched.
+    """
+    return _SECRET_OPTION.sub(rf"\1{_MASK}", _USER.sub(f"{_MASK}@", url, count=1))
 
 
 def mask_url(url: str) -> str:

@@ -25,6 +25,7 @@ from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
 from imagefleet.shared.errors import StorageUnavailable
 from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.text import mask_fetched_url
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ _SHEET: Final = f"""
 ![the first images of some shards, with their prompts]({CONTACT_SHEET})
 """
 _OF_IMAGES: Final = ", those with `init_image` in their metadata also from that image"
+_ADDRESSES: Final = ("image", "mask_image")
+"""Parameters that may hold credentials, which a card must not publish."""
 _SIZES: Final = (
     (1_000, "n<1K"),
     (10_000, "1K<n<10K"),
@@ -148,7 +151,7 @@ def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
     yield "Model", stats.model
     yield "Model digest", f"`{stats.model_digest}`"
     for name, value in plan.parameters.model_dump(exclude_none=True).items():
-        yield f"`{name}`", value
+        yield f"`{name}`", mask_fetched_url(value) if name in _ADDRESSES else value
     yield "Seed of the run", plan.seed
     listed = " (`plan/rejected.jsonl`)" if stats.rejected_rows else ""
     yield "Rejected rows", f"{stats.rejected_rows}{listed}"

@@ -6,7 +6,13 @@ import logging
 import pytest
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.text import mask_credentials, printable, printable_json, printable_lines
+from imagefleet.shared.text import (
+    mask_credentials,
+    mask_fetched_url,
+    printable,
+    printable_json,
+    printable_lines,
+)
 from imagefleet.worker.process.log_filter import PrintableFilter
 
 
@@ -71,6 +77,33 @@ def test_credentials_in_addresses_are_masked(text: str) -> None:
 )
 def test_addresses_without_credentials_stay_as_they_are(text: str) -> None:
     assert mask_credentials(text) in (text, "file://***@b")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:hunter2@host/a.png", "https://***@host/a.png"),
+        (
+            "https://b.s3.amazonaws.com/a.png?X-Amz-Credential=AKIA%2Fx&X-Amz-Date=2"
+            "&X-Amz-Signature=ab12",
+            "https://b.s3.amazonaws.com/a.png?X-Amz-Credential=***&X-Amz-Date=2"
+            "&X-Amz-Signature=***",
+        ),
+        (
+            "https://h/a.png?v=1&AWSAccessKeyId=A&Signature=s",
+            "https://h/a.png?v=1&AWSAccessKeyId=***&Signature=***",
+        ),
+        ("https://h/a.png?X-Goog-Signature=ab12", "https://h/a.png?X-Goog-Signature=***"),
+        (
+            "https://h.blob.core.windows.net/a?sv=2&sig=x%3D",
+            "https://h.blob.core.windows.net/a?sv=2&sig=***",
+        ),
+        ("https://h/@me/a@2x.png?size=2", "https://h/@me/a@2x.png?size=2"),
+        ("inputs/0123.png", "inputs/0123.png"),
+    ],
+)
+def test_addresses_of_images_are_published_without_what_opens_them(url: str, shown: str) -> None:
+    assert mask_fetched_url(url) == shown
 
 
 def test_an_invalid_request_shows_field_and_value_escaped() -> None:

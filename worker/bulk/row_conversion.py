@@ -10,6 +10,7 @@ from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.text import mask_fetched_url
 from imagefleet.worker.bulk.samples import Sample
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.engine.interface import Engine, ImageArray, ModelInfo
@@ -97,11 +98,19 @@ def _sample(
 
 
 def _init_image_fields(request: JobRequest) -> dict[str, Any]:
-    """Return the fields of a sample's document that say what the image started from."""
+    """Return the fields of a sample's document that say what the image started from.
+
+    Datasets are published, so its addresses are without credentials and signatures.
+    """
     if request.image is None:
         return {}
-    fields = {"init_image": request.image, "strength": request.denoised_share}
-    return fields if request.mask_image is None else {**fields, "mask_image": request.mask_image}
+    fields = {
+        "init_image": mask_fetched_url(request.image),
+        "strength": request.denoised_share,
+    }
+    if request.mask_image is not None:
+        fields["mask_image"] = mask_fetched_url(request.mask_image)
+    return fields
 
 
 def row_failure(plan: Plan, row: ShardRow, error: ImagefleetError) -> RowFailure:

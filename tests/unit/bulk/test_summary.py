@@ -3,7 +3,7 @@
 import pytest
 
 from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, stats_key
-from imagefleet.shared.bulk.plan import Plan, ShardPlan, Source
+from imagefleet.shared.bulk.plan import Plan, RowParameters, ShardPlan, Source
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
 from imagefleet.shared.storage.memory import MemoryStore
@@ -48,6 +48,15 @@ def test_equal_work_gives_an_equal_summary(store: MemoryStore) -> None:
         store.get(CARD)
     write_summary(store, _plan(DIGEST, "b.txt"))
     assert (store.get(RUN_STATS), store.get(CARD)) == first
+
+
+def test_the_card_shows_the_image_of_all_rows_without_its_credentials(store: MemoryStore) -> None:
+    image = "https://me:hunter2@example.org/@you/a.png?v=1&X-Amz-Signature=hunter2"
+    parameters = RowParameters(image=image, negative_prompt="a://me@b?key=c", strength=0.5)
+    write_summary(store, _plan(None).model_copy(update={"parameters": parameters}))
+    card = store.get(CARD).decode()
+    assert "| `image` | https://***@example.org/@you/a.png?v=1&X-Amz-Signature=*** |" in card
+    assert "| `negative_prompt` | a://me@b?key=c |" in card
 
 
 def test_the_summary_of_other_work_is_replaced(store: MemoryStore) -> None:

@@ -50,8 +50,14 @@ class _Pixels:
 class _Host:
     """A shard of `rows` on a host whose devices are a thread that takes its batches."""
 
-    def __init__(self, rows: list[ShardRow], fetch: Fetch, report: Callable[[], None]) -> None:
-        self.store, self.generated = MemoryStore(), _Pixels()
+    def __init__(
+        self,
+        rows: list[ShardRow],
+        fetch: Fetch,
+        report: Callable[[], None],
+        store: MemoryStore | None = None,
+    ) -> None:
+        self.store, self.generated = store or MemoryStore(), _Pixels()
         self.backlog = RowBacklog(CAPACITY)
         self.backlog.add_shard(
             Claimed(tag=TAG, list_key="q", message="m", deliveries=1, attempt=TAG)
@@ -81,7 +87,7 @@ class _Host:
             retry_while_unavailable=lambda act, what: act(),
             claims=SimpleNamespace(reset_deliveries=lambda message: None),
         )
-        self._spool = Spool()
+        self.spool = Spool()
 
         def count(done: int, failed: int) -> None:
             self.samples = done
@@ -94,7 +100,7 @@ class _Host:
             shard,
             rows,
             ShardCheckpoints(self.store, shard),
-            self._spool,
+            self.spool,
             count,
         )
 
@@ -107,7 +113,7 @@ class _Host:
         self._devices.join()
         self._fetchers.shutdown()
         self._encoders.shutdown()
-        self._spool.__exit__()
+        self.spool.__exit__()
 
     def stored(self) -> int:
         """Return the number of samples in the checkpoints."""
@@ -166,6 +172,21 @@ def test_the_images_of_a_shard_leave_the_memory_before_its_end(
         assert len(host.generated.references) == 200
         assert len(fetched.references) == (200 if starts_from_images else 0)
     assert alive[-1] <= CAPACITY  # those of the latest batch
+
+
+def test_metadata_name_images_without_credentials_and_an_attempt_resumes_with_them(
+    fetch: Fetch, fetched: _Pixels
+) -> None:
+    address = "https://me:hunter2@example.org/a.png?v=1&X-Amz-Signature=hunter2"
+    rows = [row.model_copy(update={"mask_image": address}) for row in _rows(3, address)]
+    with _Host(rows, fetch, lambda: None) as host:
+        host.renderer.render()
+        documents = [sample.document for sample in host.spool]
+    shown = "https://***@example.org/a.png?v=1&X-Amz-Signature=***"
+    assert [(each["init_image"], each["mask_image"]) for each in documents] == [(shown, shown)] * 3
+    with _Host(rows, fetch, lambda: None, host.store) as second:
+        second.renderer.render()
+        assert (second.samples, len(second.generated.references)) == (3, 0)
 
 
 @pytest.fixture
