@@ -18,10 +18,14 @@ from imagefleet.producer.outages import RETRY_S, OutageTolerance
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.shared.errors import ImagefleetError, UnknownJob, UnreadableRecord
 from imagefleet.shared.jobs.model import JobResult, State
+from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.settings import Settings
 
 if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this import
     from pathlib import Path
+
+    from redis import Redis
 
     from imagefleet.producer.bulk.async_run import AsyncBulkRun
     from imagefleet.producer.bulk.dry_run import DryRun
@@ -31,9 +35,25 @@ if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this
 class AsyncClient:
     """`AsyncClient` is `Client` with `await`: the same methods and errors."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take the arguments of `Client`."""
-        self._client = Client(*args, **kwargs)
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        *,
+        namespace: str | None = None,
+        tenant: str | None = None,
+        storage_url: str | None = None,
+        settings: Settings | None = None,
+        redis: "Redis | None" = None,
+    ) -> None:
+        """Take the arguments of `Client`. `redis` is not an asynchronous one."""
+        self._client = Client(
+            redis_url,
+            namespace=namespace,
+            tenant=tenant,
+            storage_url=storage_url,
+            settings=settings,
+            redis=redis,
+        )
 
     async def submit(
         self, prompt: str, *, id: str | None = None, **parameters: Unpack[JobParameters]
@@ -149,6 +169,10 @@ class AsyncClient:
     async def resend(self, job_id: str) -> bool:
         """See `Client.resend`."""
         return await asyncio.to_thread(self._client.resend, job_id)
+
+    async def offers(self) -> dict[str, Offer]:
+        """See `Client.offers`."""
+        return await asyncio.to_thread(self._client.offers)
 
     async def workers(self) -> list[str]:
         """See `Client.workers`."""

@@ -1,5 +1,19 @@
-"""Run `imagefleet-worker` as `python -m imagefleet.worker`."""
+"""Start the command `imagefleet-worker`, also as `python -m imagefleet.worker`.
 
-from imagefleet.worker.cli import main
+Ctrl-C ends the process without a traceback until Celery handles it: before that no job is claimed.
+"""
 
-main()
+import signal
+
+
+def main() -> None:
+    """Load the commands and run the one that the command line names."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from imagefleet.worker.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

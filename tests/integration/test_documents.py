@@ -12,7 +12,13 @@ import pytest
 from tests.support.fleet import run_python, running_fleet
 from tests.support.processes import ROOT
 
-DOCUMENTS = ("README.md", "docs/client.md", "docs/datasets.md", "docs/testing.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/callbacks.md",
+    "docs/client.md",
+    "docs/datasets.md",
+    "docs/testing.md",
+)
 """Each ```python block of these files is a complete program."""
 
 _SHELL_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -44,20 +50,35 @@ def test_a_python_block_runs_as_it_is(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_commands_for_datasets_run_as_they_are(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    [commands] = _SHELL_BLOCK.findall((ROOT / "docs/datasets.md").read_text())
+def _run_commands(document: str, environment: dict[str, str], folder: Path) -> str:
+    """Run the only ```bash block of a document, and return what it prints."""
+    [commands] = _SHELL_BLOCK.findall((ROOT / document).read_text())
     bin_folder = Path(sys.executable).parent
     done = subprocess.run(
         ["bash", "-e", "-c", commands],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, **environment, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 of 8 images in 1 shards, 0 failed; 8 generated again" in done.stdout
+    return done.stdout
+
+
+def test_the_commands_for_datasets_run_as_they_are(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    printed = _run_commands("docs/datasets.md", environment, tmp_path)
+    assert "8 of 8 images in 1 shards, 0 failed; 8 generated again" in printed
+
+
+def test_the_commands_of_the_readme_run_as_they_are(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    printed = _run_commands("README.md", environment, tmp_path)
+    assert "circle-1  pictures/circle-1-0.png\n" in printed
+    assert "circle-1  deleted\n" in printed
+    assert (tmp_path / "pictures/circle-1-0.png").exists()
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -7,7 +7,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.webhooks.signature import new_secret
 from imagefleet.worker.lifecycle import Lifecycle
-from imagefleet.worker.setting_flags import unknown_variable_warnings
+from imagefleet.worker.setting_flags import name_flag, unknown_variable_warnings
 from imagefleet.worker.settings import WorkerSettings
 from tools.settings_page import PAGE, page
 
@@ -161,3 +161,26 @@ def test_a_producer_warns_of_a_mistyped_variable(given: str, meant: str) -> None
 
 
 _WORKERS_OWN = [name.upper() for name in WorkerSettings.model_fields]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("shapes", "512", "--shapes: '512' is not an image size; write height x width in pixels"),
+        ("shapes", "0x8", "--shapes: '0x8' is not an image size"),
+        ("devices", "two", "--devices='two': must be a whole number"),
+        ("devices", "0", "--devices='0': must be greater than or equal to 1"),
+        ("lease_s", "long", "--lease-s='long': must be a number"),
+        ("safety_checker", "maybe", "--safety-checker='maybe': must be true or false"),
+        ("dtype", "int8", "--dtype='int8': must be 'float32' or 'bfloat16'"),
+        ("keep", "soon", "--keep='soon': must be a whole number with s, m, h or d"),
+    ],
+)
+def test_the_error_of_a_flag_names_the_flag_in_plain_words(
+    name: str, value: str, sentence: str
+) -> None:
+    given = {name: value, "mesh": None}
+    with pytest.raises(ConfigurationError) as refused:
+        WorkerSettings.load(**given)
+    assert name_flag(str(refused.value), given).startswith(sentence)
+    assert name_flag(str(refused.value), {name: None}) == str(refused.value)
