@@ -12,15 +12,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from imagefleet.shared.errors import BrokerUnavailable
-from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
+from imagefleet.shared.jobs.fleet_status import FleetStatus
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL, NATIVE_SHAPE
 from imagefleet.shared.jobs.worker_status import WorkerState
 
 log = logging.getLogger(__name__)
 
-MAX_QUEUES: Final = 100
-"""Queues with labels of their own, those with the most messages. The others are summed up, since
-producers choose the names."""
 _OTHER: Final = "other"
+"""Label of the queues of models and shapes that no worker serves. Producers choose such names."""
 
 
 class FleetCollector(Collector):
@@ -49,7 +48,7 @@ class FleetCollector(Collector):
             return
         up.add_metric([], 1)
         yield up
-        yield from _queue_metrics(status.queues)
+        yield from _queue_metrics(status)
         workers = GaugeMetricFamily("imagefleet_workers", "Workers by state.", labels=["state"])
         states = Counter(worker.state for worker in status.workers)
         for state in WorkerState:
@@ -62,14 +61,16 @@ class FleetCollector(Collector):
         callbacks.add_metric(["given_up"], status.callbacks_given_up)
         yield callbacks
         for name, text, value in (
-            ("in_hand", "Messages that workers hold.", status.in_hand),
+            ("in_flight", "Messages that workers hold.", status.in_flight),
             ("delayed", "Messages that return to their queue later.", status.delayed),
             ("dead_letters", "Messages that the fleet gave up.", status.dead_letters),
         ):
             yield GaugeMetricFamily(f"imagefleet_{name}", text, value=value)
 
 
-def _queue_metrics(queues: Iterable[QueueStatus]) -> Iterator[GaugeMetricFamily]:
+def _queue_metrics(status: FleetStatus) -> Iterator[GaugeMetricFamily]:
+    models = {DEFAULT_MODEL, *(worker.model for worker in status.workers)}
+    shapes = {NATIVE_SHAPE, *(shape for worker in status.workers for shape in worker.shapes)}
     labels = ["model", "shape", "work"]
     waiting = GaugeMetricFamily(
         "imagefleet_queue_messages", "Messages that no worker has claimed.", labels=labels
@@ -79,13 +80,15 @@ def _queue_metrics(queues: Iterable[QueueStatus]) -> Iterator[GaugeMetricFamily]
         "Time since the submission of the oldest job at the head of a queue.",
         labels=labels,
     )
-    ranked = sorted(queues, key=lambda queue: queue.waiting, reverse=True)
-    for queue in ranked[:MAX_QUEUES]:
+    rest = 0
+    for queue in status.queues:
+        if not (queue.model in models and queue.shape in shapes):
+            rest += queue.waiting
+            continue
         values = [queue.model, queue.shape, "rows" if queue.datasets else "jobs"]
         waiting.add_metric(values, queue.waiting)
         if queue.oldest_s is not None:
             oldest.add_metric(values, queue.oldest_s)
-    if rest := ranked[MAX_QUEUES:]:
-        waiting.add_metric([_OTHER, _OTHER, _OTHER], sum(queue.waiting for queue in rest))
+    waiting.add_metric([_OTHER, _OTHER, _OTHER], rest)
     yield waiting
     yield oldest

@@ -250,6 +250,7 @@ class _Builder:
             self._health,
             lambda: len(self._claims.held_tags()),
             self._hooks.on_drain_requested,
+            self._settings.lease_s,
         )
 
     def _build_lease_keeper(self, status: StatusReporter) -> LeaseKeeper:

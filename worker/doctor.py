@@ -1,6 +1,6 @@
 """The command `imagefleet-worker doctor` checks a host before its worker starts.
 
-It tries everything that a worker needs, and says of each what it found or what to do.
+Each check says what it found or what to do.
 """
 
 import os
@@ -18,7 +18,7 @@ import redis
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.redis_client.connection import check_connection, connect, server_of
 from imagefleet.shared.redis_client.server_check import check_server
-from imagefleet.shared.storage import open_store
+from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text import mask_credentials, printable
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.preemption import is_preempted
@@ -145,20 +145,33 @@ def _check_storage(settings: WorkerSettings) -> Iterator[Finding]:
     store = open_store(settings.storage_url)
     store.check()
     key, data = f"check-{os.urandom(8).hex()}", os.urandom(_TEST_BYTES)
-    started = time.perf_counter()
-    store.put(key, data, "application/octet-stream")
-    put_s = time.perf_counter() - started
-    started = time.perf_counter()
-    store.get(key)
-    get_s = time.perf_counter() - started
+    try:
+        started = time.perf_counter()
+        store.put(key, data, "application/octet-stream")
+        put_s = time.perf_counter() - started
+        started = time.perf_counter()
+        store.get(key)
+        get_s = time.perf_counter() - started
+    finally:
+        undeleted = _delete(store, key)
     yield Finding(
         Verdict.OK, f"{store.url}: 1 MB is written in {put_s:.3f} s and read in {get_s:.3f} s"
     )
+    if undeleted is not None:
+        text = f"cannot delete, which `delete` and `keep` need; {key} stays: {undeleted}"
+        yield Finding(Verdict.WARNING, text)
+    if settings.programs_url is not None:
+        programs = open_store(settings.programs_url, "IMAGEFLEET_PROGRAMS_URL")
+        programs.check()
+        yield Finding(Verdict.OK, f"{programs.url}: compiled programs can be stored")
+
+
+def _delete(store: ObjectStore, key: str) -> ImagefleetError | None:
     try:
         store.delete(key)
     except ImagefleetError as error:
-        text = f"cannot delete, which `delete` and `keep` need; {key} stays: {error}"
-        yield Finding(Verdict.WARNING, text)
+        return error
+    return None
 
 
 def _check_model(settings: WorkerSettings) -> Iterator[Finding]:
@@ -192,8 +205,9 @@ def _check_metrics_port(settings: WorkerSettings) -> Iterator[Finding]:
     if settings.metrics_port is None:
         yield Finding(Verdict.OK, "IMAGEFLEET_METRICS_PORT is not set: no metrics are served")
         return
-    port = StatusServer(settings.metrics_host, settings.metrics_port, lambda: "doctor").start()
-    yield Finding(Verdict.OK, f"{settings.metrics_host} port {port} is free")
+    StatusServer(settings.metrics_host, settings.metrics_port, lambda: "doctor").start()
+    port = settings.metrics_port or "0, any free one,"
+    yield Finding(Verdict.OK, f"{settings.metrics_host} port {port} can be opened")
 
 
 def _check_preemption(settings: WorkerSettings) -> Iterator[Finding]:

@@ -85,9 +85,8 @@ class Lifecycle:
             log.info("metrics and health on %s port %d", settings.metrics_host, port)
 
     def _not_ready(self) -> str | None:
-        if not self._running:
-            return "the worker is starting or has ended"
-        return self.parts.status.not_ready()
+        reason = None if self._parts is None else self._parts.status.not_ready()
+        return reason if reason or self._running else "starting"
 
     def take_work(self) -> None:
         """Start the threads that claim and run work. After a reconnect they run already."""

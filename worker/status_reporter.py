@@ -1,10 +1,11 @@
-"""Say with each heartbeat how this worker is: in Redis, as metrics and to systemd."""
+"""Report the status of this worker: in Redis with each heartbeat, as metrics, and to systemd."""
 
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Final, Self
 
@@ -30,12 +31,14 @@ class StatusReporter:
         health: HealthCheck,
         count_claims: Callable[[], int],
         on_drain_requested: Callable[[], None],
+        lease_s: float,
     ) -> None:
         """
         Args:
             worker: the name that leases and claims have, too.
             count_claims: returns the number of messages that the worker holds.
             on_drain_requested: called once, if somebody asks this worker to drain.
+            lease_s: seconds without a report after which the worker is not ready.
         """
         self._registry = registry
         self._worker = worker
@@ -43,6 +46,8 @@ class StatusReporter:
         self._health = health
         self._count_claims = count_claims
         self._on_drain_requested = on_drain_requested
+        self._lease_s = lease_s
+        self._reported_at = time.monotonic()
         self._started_at = time.time()
         self._draining = False
         self._drain_requested = False
@@ -52,8 +57,13 @@ class StatusReporter:
         info = {"worker": worker, "version": version("imagefleet"), "devices": engine.devices}
         metrics.WORKER.info({**info, "model": engine.info.name, "digest": engine.info.digest})
         metrics.CAPACITY.set(engine.capacity)
+        for device, _ in enumerate(engine.memory()):
+            # Read when Prometheus asks: a device that hangs must not delay a heartbeat.
+            for of in ("used", "limit"):
+                read = partial(_read_memory, engine, device, of)
+                metrics.DEVICE_MEMORY.labels(str(device), of).set_function(read)
         metrics.RECOMPILES.set_function(lambda: engine.recompiles)
-        metrics.IN_HAND.set_function(count_claims)
+        metrics.IN_FLIGHT.set_function(count_claims)
         metrics.READY.set_function(lambda: self.not_ready() is None)
 
     def not_ready(self) -> str | None:
@@ -62,6 +72,8 @@ class StatusReporter:
             return "draining"
         if self._health.quarantined:
             return f"quarantined: {self._errors.line}"
+        if time.monotonic() - self._reported_at > self._lease_s:
+            return "Redis does not answer"
         return None
 
     def drain(self) -> None:
@@ -70,13 +82,11 @@ class StatusReporter:
         notify_systemd("STOPPING=1")
 
     def report(self) -> None:
-        """Store the status in Redis and restart systemd's watchdog timer. Drain if somebody asked
-        for it."""
-        notify_systemd("READY=1", "WATCHDOG=1")
-        for device, memory in enumerate(self._engine.memory()):
-            metrics.DEVICE_MEMORY.labels(str(device), "used").set(memory.used)
-            metrics.DEVICE_MEMORY.labels(str(device), "limit").set(memory.limit)
-        if self._registry.announce(self._status()) and not self._drain_requested:
+        """Store the status in Redis. Drain if somebody asked for it."""
+        notify_systemd("READY=1")
+        drain = self._registry.announce(self._status())
+        self._reported_at = time.monotonic()
+        if drain and not self._drain_requested:
             self._drain_requested = True
             self._on_drain_requested()
 
@@ -129,6 +139,10 @@ def _bytes_per_pixel() -> dict[str, float]:
         if pixels := metrics.total(metrics.FILE_PIXELS, format=kind):
             found[kind] = round(metrics.total(metrics.FILE_BYTES, format=kind) / pixels, 4)
     return found
+
+
+def _read_memory(engine: Engine, device: int, of: str) -> float:
+    return float(getattr(engine.memory()[device], of))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,9 @@ work=$(mktemp --directory)
 gcloud storage cp "$(metadata imagefleet-archive)" "$work/imagefleet.tar.gz"
 tar --extract --gzip --file "$work/imagefleet.tar.gz" --directory "$work"
 
+# At a boot nothing runs yet. Run by hand, the script drains the worker before it replaces it.
+systemctl stop imagefleet-worker 2> /dev/null || true
+
 # The images of TPU VMs have an older Python than imagefleet needs; uv brings one along.
 python3 -m pip install --quiet uv
 export UV_PYTHON_INSTALL_DIR=/opt/python
@@ -31,5 +34,4 @@ install --mode 644 "$work/imagefleet-worker.service" /etc/systemd/system/
 rm --recursive "$work"
 
 systemctl daemon-reload
-systemctl enable imagefleet-worker
-systemctl restart --no-block imagefleet-worker
+systemctl start --no-block imagefleet-worker # not enabled: this script runs at every boot

@@ -15,6 +15,7 @@ from rich.text import Text
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import cell, echo_json, json_option
+from imagefleet.producer.outages import OutageTolerance
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 
@@ -53,15 +54,22 @@ def fleet(client: Client, watch: bool, as_json: bool) -> None:
 
 
 def _statuses(client: Client) -> Iterator[FleetStatus]:
+    """Yield the status again and again, and wait while Redis is away."""
+    outages = OutageTolerance()
+
+    def read() -> FleetStatus:
+        with client.connection.translate_errors():
+            return client.fleet.read()
+
     while True:
-        yield client.fleet.read()
+        yield outages.await_answer(read)
         time.sleep(_REFRESH_S)
 
 
 def render(status: FleetStatus) -> RenderableType:
     """Return the view of one status."""
     summary = (
-        f"{status.waiting:,} messages wait, {status.in_hand:,} in hand, {status.delayed:,} "
+        f"{status.waiting:,} messages wait, {status.in_flight:,} in flight, {status.delayed:,} "
         f"delayed, {status.dead_letters:,} dead letters; {status.callbacks:,} callbacks wait, "
         f"{status.callbacks_given_up:,} given up"
     )
@@ -76,7 +84,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
         (each.model, " ".join(each.shapes), each.devices, each.version) for each in workers
     )
     table = Table("worker", "state", box=None, pad_edge=False)
-    for name in ("in hand", "images", "images/s", "filled", "step s", "busy", "lease s"):
+    for name in ("in flight", "images", "images/s", "filled", "step s", "busy", "lease s"):
         table.add_column(name, justify="right")
     for each in workers:
         table.add_row(

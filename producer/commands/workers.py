@@ -1,14 +1,17 @@
 """`imagefleet workers`: list workers and drain them."""
 
+import sys
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.output import echo, echo_fields, json_option, note_none
+from imagefleet.producer.commands.output import echo_fields, json_option, note_none
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.worker_status import WorkerState
 
 _POLL_S: Final = 0.5
 
@@ -34,24 +37,36 @@ def list_workers(client: Client, as_json: bool) -> None:
 @client_command
 @click.argument("names", nargs=-1, required=True)
 @click.option("--wait", is_flag=True, help="Wait until they have ended.")
-def drain(client: Client, names: tuple[str, ...], wait: bool) -> None:
+@json_option()
+def drain(client: Client, names: tuple[str, ...], wait: bool, as_json: bool) -> None:
     """Let workers finish what is on their devices, requeue the rest and end.
 
     NAMES are those of `imagefleet workers list`. A worker reads the request at its next heartbeat,
-    within a quarter of its lease, and then does what it does at SIGTERM.
+    within a quarter of its lease, and then does what it does at SIGTERM. The exit code is 1 if a
+    worker dies meanwhile.
     """
-    alive = {each.worker for each in client.fleet.workers.statuses()}
+    states = _states(client)
     for name in names:
-        if name not in alive:
-            raise InvalidRequest("NAMES", name, "is no worker; see `imagefleet workers list`")
+        if states.get(name, WorkerState.LOST) in (WorkerState.LOST, WorkerState.UNKNOWN):
+            limit = "is no living worker that can be drained; see `imagefleet workers list`"
+            raise InvalidRequest("NAMES", name, limit)
     client.fleet.workers.request_drain(names)
-    while wait and alive.intersection(names):
+    while wait and any(_is_alive(states, name) for name in names):
         time.sleep(_POLL_S)
-        alive = {each.worker for each in client.fleet.workers.statuses()}
+        states = _states(client)
     for name in names:
-        echo(f"{name}  {'ended' if wait else 'draining'}")
+        outcome = "lost" if name in states else "ended"
+        echo_fields({"worker": name, "state": outcome if wait else "draining"}, as_json=as_json)
+    sys.exit(wait and any(name in states for name in names))
 
 
-list_workers.name = "list"
+def _states(client: Client) -> dict[str, WorkerState]:
+    return {each.worker: each.state for each in client.fleet.workers.statuses()}
+
+
+def _is_alive(states: Mapping[str, WorkerState], name: str) -> bool:
+    return states.get(name, WorkerState.LOST) is not WorkerState.LOST
+
+
 workers.add_command(list_workers)
 workers.add_command(drain)

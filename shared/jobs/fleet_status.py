@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 500
 """Queues per round trip."""
-_MAX_HEADS: Final = 256
+_MAX_HEADS: Final = 8_192
 """Lists whose oldest message is looked at."""
+_HEADS_AT_ONCE: Final = 256
+"""Those of them in one call of the script, which holds up the other clients."""
 _BULK: Final = "bulk."
 
 
@@ -53,7 +55,7 @@ class FleetStatus(Model):
     """Queues in which something waits, by model and shape."""
     waiting: int
     """Messages in all queues."""
-    in_hand: int
+    in_flight: int
     """Messages that workers hold. Together with `waiting` this is the work of the fleet."""
     delayed: int
     """Messages that return to their queue later: retries, and messages of a newer release."""
@@ -94,7 +96,7 @@ class FleetReader:
             workers=tuple(workers),
             queues=tuple(self._queues(lists)),
             waiting=sum(each.length for each in lists),
-            in_hand=sum(claims),
+            in_flight=sum(claims),
             delayed=delayed,
             dead_letters=dead_letters,
             callbacks=callbacks,
@@ -117,7 +119,9 @@ class FleetReader:
                     yield _List(queue, key, length)
 
     def _queues(self, lists: Sequence[_List]) -> Iterator[QueueStatus]:
-        ages = self._ages([each.key for each in lists[:_MAX_HEADS]])
+        ages: dict[str, float | None] = {}
+        for at in range(0, min(len(lists), _MAX_HEADS), _HEADS_AT_ONCE):
+            ages |= self._ages([each.key for each in lists[at : at + _HEADS_AT_ONCE]])
         by_name: defaultdict[str, list[_List]] = defaultdict(list)
         for each in lists:
             by_name[without_tenant(each.queue)].append(each)

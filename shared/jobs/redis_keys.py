@@ -36,7 +36,7 @@ def lease_lengths_key(namespace: str) -> str:
 
 
 def workers_key(namespace: str) -> str:
-    """Return the key of what the workers say of themselves (hash: worker to JSON)."""
+    """Return the key of the status that each worker reports (hash: worker to JSON)."""
     return f"{namespace}:workers"
 
 

@@ -1,4 +1,4 @@
-"""Each worker says with every heartbeat how it is, in Redis, for `imagefleet fleet`."""
+"""The status that each worker reports with every heartbeat. `imagefleet fleet` shows it."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -24,7 +24,7 @@ class WorkerState(StrEnum):
 
 
 class WorkerStatus(Model):
-    """What a worker said of itself at its latest heartbeat. Rates are of the last minute."""
+    """What a worker reported of itself at its latest heartbeat. Rates are of the last minute."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)  # newer workers may say more
 
@@ -63,7 +63,7 @@ class WorkerStatus(Model):
 
 
 class WorkerRegistry:
-    """Reads and writes what the workers of one namespace say. Threads may share it."""
+    """Reads and writes the status of the workers of one namespace. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
@@ -72,20 +72,12 @@ class WorkerRegistry:
         self._drain_requests = drain_requests_key(namespace)
 
     def announce(self, status: WorkerStatus) -> bool:
-        """Store what a worker says. Return whether somebody asked it to drain."""
+        """Store the status of a worker. Return whether somebody asked it to drain."""
         text = status.model_dump_json(exclude={"lease_left_s"})
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hset(self._workers, status.worker, text)
             pipe.sismember(self._drain_requests, status.worker)
             return bool(pipe.execute()[1])
-
-    def remove(self, workers: Iterable[str]) -> None:
-        """Remove workers that have ended."""
-        if names := list(workers):
-            with self._redis.pipeline(transaction=False) as pipe:
-                pipe.hdel(self._workers, *names)
-                pipe.srem(self._drain_requests, *names)
-                pipe.execute()
 
     def request_drain(self, workers: Iterable[str]) -> None:
         """Ask workers to drain. They do so at their next heartbeat."""
@@ -93,25 +85,25 @@ class WorkerRegistry:
             self._redis.sadd(self._drain_requests, *names)
 
     def statuses(self) -> list[WorkerStatus]:
-        """Return every worker that has a lease, or had one and was not removed, by name."""
+        """Return every worker that has a lease, also one that has expired, by name."""
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hgetall(self._workers)
             pipe.zrange(self._leases, 0, -1, withscores=True)
             pipe.time()
             texts, leases, (seconds, microseconds) = pipe.execute()
         now = seconds + microseconds / 1e6  # leases expire by the server's clock
-        ends = dict(cast(list[tuple[str, float]], leases))
         return [
-            _read(name, texts.get(name), None if name not in ends else ends[name] - now)
-            for name in sorted({*texts, *ends})
+            _read(name, texts.get(name), ends_at - now)
+            for name, ends_at in sorted(cast(list[tuple[str, float]], leases))
         ]
 
 
-def _read(worker: str, text: str | None, lease_left_s: float | None) -> WorkerStatus:
+def _read(worker: str, text: str | None, lease_left_s: float) -> WorkerStatus:
     try:
-        said = WorkerStatus.model_validate_json(text or "{}")
+        reported = WorkerStatus.model_validate_json(text or "{}")
     except ValidationError:
-        said = WorkerStatus(worker=worker, state=WorkerState.UNKNOWN)
-    lost = lease_left_s is None or lease_left_s < 0
-    state = WorkerState.LOST if lost else said.state
-    return said.model_copy(update={"worker": worker, "state": state, "lease_left_s": lease_left_s})
+        reported = WorkerStatus(worker=worker, state=WorkerState.UNKNOWN)
+    state = WorkerState.LOST if lease_left_s < 0 else reported.state
+    return reported.model_copy(
+        update={"worker": worker, "state": state, "lease_left_s": lease_left_s}
+    )

@@ -12,6 +12,7 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.process.systemd import notify_systemd
+from tests.support.processes import until
 
 
 def _get(port: int, path: str) -> tuple[int, str]:
@@ -60,6 +61,28 @@ def test_a_silent_client_does_not_block_the_others() -> None:
     port = StatusServer("127.0.0.1", 0, lambda: None).start()
     with socket.create_connection(("127.0.0.1", port)):
         assert _get(port, "/healthz") == (200, "ok\n")
+
+
+def test_ipv6_is_served() -> None:
+    port = StatusServer("::1", 0, lambda: None).start()
+    with urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=60) as answer:
+        assert answer.read() == b"ok\n"
+
+
+def test_too_many_connections_are_closed_and_their_places_come_free() -> None:
+    port = StatusServer("127.0.0.1", 0, lambda: None).start()
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+    assert silent[-1].recv(1) == b""  # it was closed
+    for each in silent:
+        each.close()
+    until(lambda: _answers(port))
+
+
+def _answers(port: int) -> bool:
+    try:
+        return _get(port, "/healthz") == (200, "ok\n")
+    except OSError:
+        return False
 
 
 def test_total_sums_a_metric_over_its_labels() -> None:

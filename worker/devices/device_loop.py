@@ -154,7 +154,7 @@ class DeviceLoop:
         images, flags = running.images(), running.flagged()
         self._consecutive_failures = 0
         device_s = time.monotonic() - started
-        metrics.IMAGES.inc(len(batch))
+        metrics.IMAGES.inc(sum(not slot.work.ended for slot in batch))
         for work in work_in(batch):
             work.device_s += device_s
         for slot, image, flagged in zip(batch, images, flags, strict=True):

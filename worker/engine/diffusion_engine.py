@@ -148,7 +148,7 @@ class DiffusionEngine:
         return [
             DeviceMemory(used=report["bytes_in_use"], limit=report["bytes_limit"])
             for report in reports
-            if report
+            if report and "bytes_limit" in report
         ]
 
     def _run_each_program(self, shape: Shape) -> None:

@@ -12,8 +12,8 @@ from prometheus_client import Counter, Gauge, Histogram, Info
 WORKER: Final = Info("imagefleet_worker", "The name, release, model and devices of this worker.")
 READY: Final = Gauge("imagefleet_ready", "1 while the worker takes work, else 0.")
 CAPACITY: Final = Gauge("imagefleet_batch_capacity_slots", "Images in a full device batch.")
-IN_HAND: Final = Gauge(
-    "imagefleet_claims", "Messages that the worker has claimed and not acknowledged."
+IN_FLIGHT: Final = Gauge(
+    "imagefleet_worker_in_flight", "Messages that the worker has claimed and not acknowledged."
 )
 
 BATCHES: Final = Counter("imagefleet_batches", "Device batches that began.")
@@ -57,10 +57,11 @@ STAGE_SECONDS: Final = Histogram(
 )
 RETRIES: Final = Counter("imagefleet_job_retries", "Failed attempts that will be repeated.")
 REDELIVERIES: Final = Counter(
-    "imagefleet_redeliveries", "Claimed messages that another worker had when it died."
+    "imagefleet_redeliveries", "Claimed messages whose earlier delivery counted against them."
 )
 UPLOAD_FAILURES: Final = Counter(
-    "imagefleet_upload_failures", "Tries to store an object that failed and may be repeated."
+    "imagefleet_upload_failures",
+    "Failed tries to store an object of a job.",
 )
 LEASE_RENEWALS: Final = Counter("imagefleet_lease_renewals", "Heartbeats that renewed the lease.")
 LEASES_LOST: Final = Counter("imagefleet_leases_lost", "Leases that ended while the worker lived.")

@@ -1,9 +1,10 @@
 """Serve `/metrics`, `/healthz` and `/readyz` over HTTP, for Prometheus and Kubernetes."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -14,6 +15,7 @@ from imagefleet.shared.errors import ConfigurationError
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
+_MAX_CONNECTIONS: Final = 32
 _REQUEST_TIMEOUT_S: Final = 10.0
 _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 
@@ -75,8 +77,34 @@ def _text(start: "StartResponse", status: HTTPStatus, line: str) -> list[bytes]:
 
 
 class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    """Serves a bounded number of connections at a time, and closes the others at once."""
+
     daemon_threads = True
     request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Bind without asking DNS for the name of this host, as HTTPServer does."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
 
 class _QuietHandler(WSGIRequestHandler):

@@ -1,19 +1,28 @@
 """Tell systemd how the worker is: sd_notify(3), for units of `Type=notify`."""
 
+import logging
 import os
 import socket
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 _SOCKET: Final = "NOTIFY_SOCKET"
 
 
 def notify_systemd(*lines: str) -> None:
-    """Send assignments such as `READY=1` or `WATCHDOG=1`. Do nothing outside of such a unit."""
+    """Send assignments such as `READY=1` or `WATCHDOG=1`. Do nothing outside of such a unit.
+
+    A failure is logged: a worker goes on without systemd.
+    """
     address = os.environ.get(_SOCKET)
     if not address:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]  # a socket in the abstract namespace
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        sock.connect(address)
-        sock.sendall("\n".join(lines).encode())
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.connect(address)
+            sock.sendall("\n".join(lines).encode())
+    except OSError as error:
+        log.warning("systemd cannot be notified: %s", error)

@@ -28,7 +28,7 @@ class Lease:
         self._prefix = claims_key(namespace, "")
         self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
         self._deliveries = deliveries_key(namespace)
-        self._told = [workers_key(namespace), drain_requests_key(namespace)]
+        self._status_keys = [workers_key(namespace), drain_requests_key(namespace)]
         self._renew_lease = load_script(client, __package__, "renew_lease")
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
 
@@ -54,7 +54,7 @@ class Lease:
 
     def _reclaim(self, worker: str, count: int) -> list[tuple[str, int]]:
         answer = self._reclaim_expired(
-            keys=[*self._leases, self._deliveries, *self._told],
+            keys=[*self._leases, self._deliveries, *self._status_keys],
             args=[self._prefix, worker, count, self._lease_s],
         )
         return [(name, messages) for name, messages in cast(list[Any], answer)]

@@ -17,6 +17,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
+from imagefleet.worker.process.systemd import notify_systemd
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class LeaseKeeper:
 
     def start(self) -> None:
         self._claims.acquire_lease()
-        self._on_heartbeat()
+        self._attempt(self._on_heartbeat)
         self._thread.start()
 
     def stop(self) -> None:
@@ -67,6 +68,7 @@ class LeaseKeeper:
 
     def _loop(self) -> None:
         while not self._stopped.wait(self._heartbeat_s):
+            notify_systemd("WATCHDOG=1")  # also while Redis is away: the worker waits for it
             try:
                 self._renew_and_recover()
             except redis.RedisError as error:
@@ -94,12 +96,16 @@ class LeaseKeeper:
             self._records.requeue_due,
             self._sweep_queues,
         ):
-            try:
-                recover()
-            except redis.ResponseError as error:  # damaged data must not stop the other steps
-                if is_outage(error):
-                    raise
-                log.exception("a recovery step failed")
+            self._attempt(recover)
+
+    def _attempt(self, step: Callable[[], object]) -> None:
+        """Call one step. Damaged data in Redis must not stop the other steps."""
+        try:
+            step()
+        except redis.ResponseError as error:
+            if is_outage(error):
+                raise
+            log.exception("a step of the heartbeat failed")
 
     def _requeue_orphans(self) -> None:
         if orphans := self._claims.requeue_orphans():

@@ -3,7 +3,7 @@
 -- workers renewed them, and those that are dead would keep their messages for as long as that.
 -- KEYS 1 leases (sorted set: worker -> expiry, Unix seconds)   2 lengths of leases (hash: worker -> seconds)
 --      3 deliveries (hash: sha1 of message -> count)
---      4 what the workers say of themselves (hash: worker -> JSON)   5 workers that were asked to drain (set)
+--      4 the status that each worker reports (hash: worker -> JSON)   5 workers that were asked to drain (set)
 -- ARGV 1 prefix of the claims hashes   2 worker that gives up its lease ('': all whose lease expired)
 --      3 deliveries to count for each message   4 seconds of this worker's lease
 -- Returns {{worker, number of messages}, …}.
@@ -28,6 +28,14 @@ if ARGV[2] == '' then
   shorten_leases(now)
   workers = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 end
+-- Workers of release 0.1.0 remove leases of others and leave their status.
+local function forget_without_lease()
+  for _, worker in ipairs(redis.call('HKEYS', KEYS[4])) do
+    if not redis.call('ZSCORE', KEYS[1], worker) then redis.call('HDEL', KEYS[4], worker) end
+  end
+end
+
+if ARGV[2] == '' then forget_without_lease() end
 local reclaimed = {}
 for _, worker in ipairs(workers) do
   local claims = redis.call('HGETALL', ARGV[1] .. worker)
