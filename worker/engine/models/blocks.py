@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from imagefleet.worker.engine.convolution import convolve
+
 _UNSET: Final = nnx.initializers.zeros
 """Initializer of every weight. Weights come from a checkpoint, so none is drawn at random."""
 
@@ -56,6 +58,7 @@ def conv(
         padding=(padding, padding),
         use_bias=use_bias,
         kernel_init=_UNSET,
+        conv_general_dilated=convolve,
         rngs=_no_keys(),
     )
 

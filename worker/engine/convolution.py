@@ -1,0 +1,122 @@
+"""Compute convolutions with the fastest implementation of the device.
+
+Goes in: a feature map and a kernel, as `flax.nnx.Conv` passes them. Comes out: the convolved map.
+It knows no network, and the networks do not know which method ran.
+
+On CPU and GPU the convolutions are XLA's. On TPU some are sums of matrix products; the choice
+follows the estimates of the TPU compiler, which a test asks again. docs/tpu.md has them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+
+from imagefleet.worker.engine.mesh import target_device
+from imagefleet.worker.engine.mesh_spec import DATA
+
+_MAX_SUM_BYTES: Final = {"TPU v5 lite": 48 * 2**20, "TPU v5e": 48 * 2**20}
+"""By kind of device (v5e has two names): bytes of a map in float32 up to which its sums stay on the
+chip, so that adding to them nine times moves nothing to and from the main memory. v5e has 128 MiB
+there, which also hold the map and the weights. Other devices run XLA's convolutions."""
+_MIN_CHANNELS: Final = 64
+"""Half of the columns of a TPU's matrix unit. The products of narrower maps would leave more of it
+empty: these are the first and the last convolution of a network, with 3 to 8 channels."""
+
+
+class Method(StrEnum):
+    """The method says how a convolution is computed."""
+
+    XLA = "xla"
+    """XLA's convolution."""
+    SHIFTED = "shifted"
+    """The sum of nine matrix products, one for each cell of the kernel, over the shifted map. On
+    TPU, XLA's convolution first rearranges a map of a small batch and afterwards restores it. On
+    v5e this takes two thirds of its time; the products need none of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionSpec:
+    """The sizes of a convolution on one device. They determine its method."""
+
+    pixels: int
+    """Those of the result, over the batch."""
+    channels_in: int
+    channels_out: int
+    is_same_3x3: bool
+    """Whether the kernel is 3 by 3, and the result has the map's height and width."""
+
+    @property
+    def sum_bytes(self) -> int:
+        """Return the bytes of the result in float32."""
+        return 4 * self.pixels * self.channels_out
+
+
+def choose_method(device_kind: str, spec: ConvolutionSpec) -> Method:
+    """Choose the method for a kind of device, as JAX names it."""
+    wide = min(spec.channels_in, spec.channels_out) >= _MIN_CHANNELS
+    fits = spec.sum_bytes <= _MAX_SUM_BYTES.get(device_kind, 0)
+    return Method.SHIFTED if spec.is_same_3x3 and wide and fits else Method.XLA
+
+
+def convolve(
+    x: jax.Array,
+    kernel: jax.Array,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    *,
+    method: Method | None = None,
+    **options: Any,
+) -> jax.Array:
+    """Convolve `x [b, h, w, c]` with `kernel [i, j, c, o]`.
+
+    Args:
+        x: The feature map.
+        kernel: The weights.
+        strides: Of the rows and columns.
+        padding: Zeros before and after the rows and columns.
+        method: None: `choose_method` for the device that the program is for, `target_device`.
+        options: Further arguments of `jax.lax.conv_general_dilated`, which `flax.nnx.Conv` passes.
+            No network here uses dilation or feature groups.
+
+    Returns:
+        `[b, h', w', o]` in the dtype of `x`.
+    """
+    if method is None:
+        method = choose_method(target_device().device_kind, _spec(x, kernel, strides, padding))
+    if method is Method.SHIFTED:
+        return _sum_of_products(x, kernel)
+    return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
+
+
+def _spec(
+    x: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Sequence[tuple[int, int]]
+) -> ConvolutionSpec:
+    batch, height, width, channels = x.shape
+    mesh = jax.sharding.get_abstract_mesh()
+    is_same = tuple(strides) == (1, 1) and [*map(tuple, padding)] == [(1, 1), (1, 1)]
+    return ConvolutionSpec(
+        pixels=height * width * batch // (1 if mesh.empty else mesh.shape[DATA]),
+        channels_in=channels,
+        channels_out=kernel.shape[3],
+        is_same_3x3=is_same and kernel.shape[:2] == (3, 3),
+    )
+
+
+def _sum_of_products(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolve with a 3x3 kernel and padding 1. The sums are in float32."""
+    zero = jnp.zeros((), x.dtype)
+    sums = jnp.zeros((), jnp.float32)
+    for row, column in product(range(3), range(3)):
+        # Padding by -1 drops the last row or column. Written as a slice of a padded map, the
+        # compiler would store each shifted map before its product.
+        shifts = ((0, 0, 0), (1 - row, row - 1, 0), (1 - column, column - 1, 0), (0, 0, 0))
+        shifted = jax.lax.pad(x, zero, shifts)
+        sums += jnp.einsum(
+            "bhwc,co->bhwo", shifted, kernel[row, column], preferred_element_type=jnp.float32
+        )
+    return sums.astype(x.dtype)
