@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from imagefleet.shared.errors import BrokerUnavailable
@@ -32,11 +32,11 @@ class FleetCollector(Collector):
         """
         self._read = read
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Metric]:
         """Describe nothing: otherwise the registry would collect, and so read Redis, at once."""
         return ()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Read Redis and yield the metrics; only `imagefleet_redis_up` if it does not answer."""
         up = GaugeMetricFamily("imagefleet_redis_up", "1 if Redis answered this scrape, else 0.")
         try:
@@ -60,6 +60,13 @@ class FleetCollector(Collector):
         callbacks.add_metric(["waiting"], status.callbacks)
         callbacks.add_metric(["given_up"], status.callbacks_given_up)
         yield callbacks
+        ends = CounterMetricFamily(
+            "imagefleet_job_ends", "Jobs that ended, by state and code.", labels=["state", "code"]
+        )
+        for name, count in status.job_ends.items():
+            ended, _, code = name.partition(":")
+            ends.add_metric([ended, code], count)
+        yield ends
         for name, text, value in (
             ("in_flight", "Messages that workers hold.", status.in_flight),
             ("delayed", "Messages that return to their queue later.", status.delayed),

@@ -10,6 +10,7 @@ from imagefleet.shared.jobs.redis_keys import (
     claims_key,
     dead_letters_key,
     delayed_key,
+    job_ends_key,
     job_key,
     known_queues_key,
     outbox_given_up_key,
@@ -63,6 +64,9 @@ class FleetStatus(Model):
     callbacks: int
     """Callbacks that wait to be delivered."""
     callbacks_given_up: int
+    job_ends: dict[str, int]
+    """Jobs that ended since the namespace was made: by state, and failed ones as `failed:code`. A
+    job that was redriven ends again. Ends in workers of release 0.1.0 are not counted."""
 
 
 class _List(NamedTuple):
@@ -86,6 +90,7 @@ class FleetReader:
         """Return the status now. The parts are read one after the other, not as a snapshot."""
         workers = self.workers.statuses()
         lists = list(self._waiting_lists())
+        ends = cast(dict[str, str], self._redis.hgetall(job_ends_key(self._namespace)))
         with self._redis.pipeline(transaction=False) as pipe:
             for key in (delayed_key, dead_letters_key, outbox_key, outbox_given_up_key):
                 pipe.zcard(key(self._namespace))
@@ -101,6 +106,7 @@ class FleetReader:
             dead_letters=dead_letters,
             callbacks=callbacks,
             callbacks_given_up=given_up,
+            job_ends={name: int(count) for name, count in ends.items() if count.isdecimal()},
         )
 
     def _waiting_lists(self) -> Iterator[_List]:

@@ -10,6 +10,11 @@ def job_key(namespace: str, job_id: str) -> str:
     return f"{namespace}:job:{job_id}"
 
 
+def job_ends_key(namespace: str) -> str:
+    """Return the key of the ends of jobs (hash: state, or `failed:code`, to number)."""
+    return f"{namespace}:ends"
+
+
 def known_queues_key(namespace: str) -> str:
     """Return the key of the queues that hold, or may hold, messages (set); see `queue.lua`."""
     return f"{namespace}:queues"

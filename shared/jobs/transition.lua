@@ -1,7 +1,8 @@
 -- Move a job record to another state and put the callback for it into the outbox, or change nothing.
 -- If the producer asked to cancel, the job may only end: it can neither start nor be requeued.
 -- KEYS 1 job record (hash)   2 outbox (sorted set: id by due time)   3 outbox messages (hash)
---      4 claims of the worker (hash), only with ARGV 8
+--      4 ends of jobs (hash: state, or failed:code, to number)
+--      5 claims of the worker (hash), only with ARGV 8
 --      last: expiring images of a store (sorted set: job id by due time), only with ARGV 10
 -- ARGV 1 attempt that must hold the job ('': any)
 --      2 states it may leave, as ',queued,running,'        3 state it enters
@@ -14,6 +15,8 @@
 -- Returns {1 if it was applied else 0, state before ('' if there is no record), attempt before,
 -- 1 if it was refused because the producer asked to cancel else 0, submitted_at, retries,
 -- 1 if it was refused because the job did not start in time else 0}.
+local TERMINAL = {succeeded = true, failed = true, cancelled = true}
+
 local record = redis.call(
   'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries')
 local state, attempt = record[1] or '', record[2] or ''
@@ -22,7 +25,7 @@ local function answer(happened, cancel_requested, expired)
 end
 if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true)
   or (ARGV[1] ~= '' and ARGV[1] ~= attempt)
-  or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[4], ARGV[8]) == 0) then
+  or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then
   return answer(0, 0, 0)
 end
 if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then return answer(0, 1, 0) end
@@ -36,7 +39,11 @@ local now = clock[1] .. '.' .. string.format('%06d', clock[2])
 redis.call('HSET', KEYS[1], 'state', ARGV[3])
 redis.call('HDEL', KEYS[1], 'preview', 'retry_at', 'images_kept_until', 'images_deleted_at')
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], ARGV[4], now) end
+local ended_as = ARGV[3]
 for i = 12, #ARGV, 2 do
+  if ARGV[i] == 'error' then
+    ended_as = ended_as .. ':' .. (string.match(ARGV[i + 1], '^{"code":"([%w_]+)"') or 'unknown')
+  end
   if ARGV[i + 1] == '' then
     redis.call('HDEL', KEYS[1], ARGV[i])
   else
@@ -50,6 +57,7 @@ elseif ARGV[10] ~= '' then
   redis.pcall('ZADD', KEYS[#KEYS], due, ARGV[11])  -- a key of another type costs no job
   if ARGV[3] == 'succeeded' then redis.call('HSET', KEYS[1], 'images_kept_until', due) end
 end
+if TERMINAL[ARGV[3]] then redis.pcall('HINCRBY', KEYS[4], ended_as, 1) end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
 if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], now, ARGV[6])

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from imagefleet.shared.jobs.callback_events import Callback
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.model import TERMINAL, TRANSITIONS, State
-from imagefleet.shared.jobs.redis_keys import job_key, outbox_key, outbox_messages_key
+from imagefleet.shared.jobs.redis_keys import (
+    job_ends_key,
+    job_key,
+    outbox_key,
+    outbox_messages_key,
+)
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 
 if TYPE_CHECKING:
@@ -60,6 +65,7 @@ class JobTransitions:
         self._namespace = namespace
         self._retention_s = retention_s
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
+        self._ends = job_ends_key(namespace)
         self._transition = load_script(client, __package__, "transition")
 
     def start(self, requests: Iterable[StartRequest]) -> list[TransitionResult]:
@@ -83,7 +89,10 @@ class JobTransitions:
         from_states: Sequence[State] | None = None,
         keep: KeepTime | None = None,
     ) -> TransitionResult:
-        """Move a job to a terminal state; `attempt` '' stands for any. The record then expires."""
+        """Move a job to a terminal state; `attempt` '' stands for any. The record then expires.
+
+        The end is counted by its state, and by the code of the error if the job failed.
+        """
         keys, args = self._call(
             state,
             job_id,
@@ -135,7 +144,8 @@ class JobTransitions:
         """Return the keys and arguments of transition.lua."""
         allowed = from_states or [old for old, targets in TRANSITIONS.items() if state in targets]
         expire_s = self._retention_s if state in TERMINAL else 0
-        keys = [job_key(self._namespace, job_id), *self._outbox, *filter(None, claim[:1])]
+        keys = [job_key(self._namespace, job_id), *self._outbox, self._ends]
+        keys += filter(None, claim[:1])
         if keep is not None:
             keys.append(keep.key)
         return keys, [

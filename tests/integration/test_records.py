@@ -14,6 +14,7 @@ from imagefleet.shared.errors import (
     UnreadableRecord,
 )
 from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.fleet_status import FleetReader
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
 from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.queues import list_key
@@ -502,3 +503,18 @@ def test_only_queued_jobs_are_sent_again(
     with pytest.raises(UnknownJob):
         records.resend(["unknown"])
     assert _waiting(client, namespace) == 1
+
+
+def test_ends_are_counted_once_by_state_and_code(
+    records: JobRecords, client: redis.Redis, namespace: str
+) -> None:
+    for job_id in ("good", "bad", "unwanted"):
+        _submit(records, job_id)
+    for job_id in ("good", "bad"):
+        start_attempt(records, job_id, "a")
+    for _ in range(2):
+        records.succeed("good", "a", RESULT, None)
+        records.fail("bad", "a", JobError(code="device_error", message='"code":"x"'), None)
+        records.cancel("unwanted", "", None)
+    ends = FleetReader(client, namespace).read().job_ends
+    assert ends == {"succeeded": 1, "failed:device_error": 1, "cancelled": 1}

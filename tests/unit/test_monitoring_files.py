@@ -48,6 +48,7 @@ def _status(queues: int = 1) -> FleetStatus:
         dead_letters=5,
         callbacks=6,
         callbacks_given_up=7,
+        job_ends={"succeeded": 8, "failed:device_error": 9},
     )
 
 
@@ -56,7 +57,7 @@ def _export(collector: FleetCollector) -> dict[tuple[str, str], float]:
     registry = CollectorRegistry()
     registry.register(collector)
     return {
-        (sample.name, " ".join(sample.labels.values())): sample.value
+        (sample.name, " ".join(filter(None, sample.labels.values()))): sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())
         for sample in family.samples
     }
@@ -98,6 +99,8 @@ def test_the_exporter_says_what_redis_knows() -> None:
     assert exported["imagefleet_workers", "ready"] == 1
     assert exported["imagefleet_workers", "lost"] == 0
     assert exported["imagefleet_callbacks", "given_up"] == 7
+    assert exported["imagefleet_job_ends_total", "succeeded"] == 8
+    assert exported["imagefleet_job_ends_total", "device_error failed"] == 9
 
 
 def test_producers_cannot_make_series() -> None:
