@@ -2,7 +2,8 @@
 contact sheet.
 
 A destination where every shard has its commit marker goes in; the files come out. Equal shards
-give equal bytes. The header of the card: https://huggingface.co/docs/hub/datasets-cards
+give equal statistics. The card depends on the writer too: only one with Pillow, and pyarrow for
+Parquet, draws the sheet. The header of the card: https://huggingface.co/docs/hub/datasets-cards
 """
 
 import logging
@@ -23,12 +24,16 @@ from imagefleet.shared.bulk.file_layout import (
 from imagefleet.shared.bulk.first_samples import first_samples
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
-from imagefleet.shared.errors import StorageUnavailable
+from imagefleet.shared.errors import StorageDenied
+from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text import mask_fetched_url
 
 log = logging.getLogger(__name__)
 
+_UNREADABLE: Final = (OSError, SyntaxError, ValueError, tarfile.TarError, StorageDenied)
+"""Errors of a damaged file. Pillow raises SyntaxError for a broken PNG. S3 refuses a range beyond
+the end of an object."""
 _SHEET_SHARDS: Final = 4
 _SHEET_IMAGES: Final = 16
 _SHEET: Final = f"""
@@ -83,8 +88,14 @@ def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
 
 
 def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]) -> bytes | None:
-    """Return a sheet of the first images of shards at equal distances. None if there is no image,
-    or if this process lacks Pillow or pyarrow."""
+    """Return a sheet of the first images of shards at equal distances.
+
+    None if there is no image, if this process lacks Pillow or pyarrow, or if a file cannot be read:
+    the dataset is complete without a picture.
+
+    Raises:
+        StorageUnavailable: the store cannot be reached now.
+    """
     made = [stats for stats in markers if stats.samples]
     chosen = [made[at * len(made) // _SHEET_SHARDS] for at in range(_SHEET_SHARDS)] if made else []
     shards = list({stats.shard: stats for stats in chosen}.values())
@@ -93,11 +104,15 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
         for stats in shards:
             images += first_samples(store, plan, stats, -(-_SHEET_IMAGES // len(shards)))
         return contact_sheet(images[:_SHEET_IMAGES]) if images else None
-    except StorageUnavailable:  # the caller tries again
-        raise
-    except (ImportError, KeyError, OSError, ValueError, tarfile.TarError) as error:
+    except ImportError as error:
+        log.warning(
+            "the dataset gets no contact sheet: it needs %s; %s",
+            error.name,
+            how_to_install("dataset"),
+        )
+    except (KeyError, *_UNREADABLE) as error:
         log.warning("the dataset gets no contact sheet: %s: %s", type(error).__name__, error)
-        return None
+    return None
 
 
 def render_card(plan: Plan, stats: RunStats, *, has_sheet: bool = False) -> str:

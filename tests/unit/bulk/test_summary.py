@@ -1,12 +1,25 @@
 """The summary of a whole dataset."""
 
-import pytest
+import io
+import sys
 
-from imagefleet.shared.bulk.file_layout import CARD, RUN_STATS, stats_key
+import pytest
+from PIL import Image
+
+from imagefleet.shared.bulk.file_layout import (
+    CARD,
+    CONTACT_SHEET,
+    RUN_STATS,
+    archive_key,
+    stats_key,
+)
 from imagefleet.shared.bulk.plan import Plan, RowParameters, ShardPlan, Source
-from imagefleet.shared.bulk.stats import ShardStats
+from imagefleet.shared.bulk.stats import ShardFile, ShardStats
 from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
+from imagefleet.shared.errors import StorageDenied
 from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.bulk.samples import Sample
+from imagefleet.worker.bulk.tar import write_tar
 
 DIGEST = "sha256:" + "1" * 64
 
@@ -21,6 +34,59 @@ def _plan(model_digest: str | None, source: str = "a.txt") -> Plan:
         shards=(ShardPlan(name="00000", rows=4, samples=4, sha256="a" * 64),),
         created_at="now",
     )
+
+
+class _DeniesReading(MemoryStore):
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        raise StorageDenied(f"cannot get {key}: the server answers 416 InvalidRange")
+
+
+def _finish_with_archive(store: MemoryStore) -> None:
+    document = {"prompt": "a", "sha256": ""}
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(image, "PNG")
+    archive = io.BytesIO()
+    sample = Sample(key="000000000-00", image=image.getvalue(), extension="png", document=document)
+    write_tar([sample], archive)
+    stored = store.put_file(archive_key("00000"), archive, "application/x-tar")
+    file = ShardFile(key=stored.key, sha256=stored.sha256, size=stored.size)
+    stats = ShardStats(
+        shard="00000",
+        plan_sha256="a" * 64,
+        model="fake",
+        model_digest=DIGEST,
+        samples=1,
+        files=(file,),
+    )
+    store.put(stats_key("00000"), stats.dump(), "application/json")
+
+
+def test_an_archive_that_cannot_be_read_costs_the_sheet_and_not_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = _DeniesReading()
+    _finish_with_archive(store)
+    write_summary(store, _plan(None))
+    assert store.exists(RUN_STATS)
+    assert CONTACT_SHEET not in store.get(CARD).decode()
+    [record] = caplog.records
+    assert "gets no contact sheet: StorageDenied: cannot get 00000.tar" in record.getMessage()
+
+
+def test_a_process_without_pillow_says_why_there_is_no_sheet(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    _finish_with_archive(store)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "PIL", None)
+        write_summary(store, _plan(None))
+    assert not store.exists(CONTACT_SHEET)
+    assert CONTACT_SHEET not in store.get(CARD).decode()
+    [record] = caplog.records
+    assert "no contact sheet: it needs PIL; install imagefleet" in record.getMessage()
+    write_summary(store, _plan(None))
+    assert store.exists(CONTACT_SHEET)
 
 
 @pytest.fixture
