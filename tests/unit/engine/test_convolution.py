@@ -67,8 +67,9 @@ def test_v5e_sums_products_where_the_sums_stay_on_the_chip() -> None:
         replace(FINEST, channels_in=4),
         replace(FINEST, channels_out=4),
         replace(FINEST, is_same_3x3=False),
+        replace(FINEST, pixels=2 * 8 * 8, channels_in=1280, channels_out=1280),
     ],
-    ids=["first convolution", "last convolution", "stride 2"],
+    ids=["first convolution", "last convolution", "stride 2", "coarsest map"],
 )
 def test_v5e_leaves_the_other_convolutions_to_xla(spec: ConvolutionSpec) -> None:
     assert choose_method("TPU v5 lite", spec) is Method.XLA
