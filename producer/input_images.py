@@ -6,6 +6,7 @@ that passes on the text of a stranger would upload its own files.
 """
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -21,6 +22,7 @@ from imagefleet.shared.storage.job_keys import input_key
 IMAGE_FIELDS: Final = ("image", "mask_image")
 NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
 """It stands for the key of an image while the other parameters are checked."""
+_PATH_BEGINNINGS: Final = ("/", "./", "../", "~")
 _EXTENSIONS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpg"}
 """The first bytes of a file, and its extension. WebP begins with RIFF, a length and WEBP."""
 _CONTENT_TYPES: Final = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
@@ -45,6 +47,28 @@ class InputImageUploader:
         checked = check_image(field, image)
         put_image(self._open_store(model), checked)
         return checked.key
+
+
+def path_or_address(field: str, text: str, folder: Path) -> Path | str:
+    """Return the path that a text names, where texts may name files; or the text if it is an
+    address or a key. Use it only for texts that the user of this host wrote.
+
+    Args:
+        folder: where a file with the name of a key is looked for.
+
+    Raises:
+        InvalidRequest: it does not begin like a path, but there is a file of that name.
+    """
+    if text.startswith(_PATH_BEGINNINGS):
+        try:
+            return Path(text).expanduser()
+        except RuntimeError:  # there is no such user
+            return Path(text)
+    if "://" not in text and os.path.isfile(folder / text):
+        raise InvalidRequest(
+            field, text, f"is a file in {folder.absolute()}; write ./{text} to upload it"
+        )
+    return text
 
 
 @dataclass(frozen=True)

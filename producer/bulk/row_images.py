@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from imagefleet.producer.input_images import CheckedImage, check_image, put_image
+from imagefleet.producer.input_images import CheckedImage, check_image, path_or_address, put_image
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore
 
@@ -21,8 +21,6 @@ V = TypeVar("V")
 _UPLOADERS: Final = 8
 _MAX_REMEMBERED: Final = 100_000
 """Files and contents that are remembered as uploaded, a few hundred bytes each."""
-PATH_BEGINNINGS: Final = ("/", "./", "../", "~")
-"""Beginnings of a text that names a file, where texts may name files."""
 
 
 class RowImages:
@@ -62,7 +60,7 @@ class RowImages:
             content = image.get("bytes")
             image = image.get("path") if content is None else content
         if isinstance(image, str) and self._read_files and folder is not None:
-            image = _path_in(field, image, folder)
+            image = path_or_address(field, image, folder)
         if isinstance(image, str):
             return image
         if isinstance(image, Path):
@@ -133,20 +131,3 @@ class _Recent(OrderedDict[K, V]):
         self[key] = value
         if len(self) > _MAX_REMEMBERED:
             self.popitem(last=False)
-
-
-def _path_in(field: str, text: str, folder: Path) -> str | Path:
-    """Return the Path that a text names, or the text if it is an address or a key.
-
-    Raises:
-        InvalidRequest: it is a key, but there is a file of that name.
-    """
-    if text.startswith(PATH_BEGINNINGS):
-        try:
-            return Path(text).expanduser()
-        except RuntimeError:  # there is no such user
-            return Path(text)
-    if "://" not in text and (folder / text).is_file():
-        limit = f"is a file in {folder}; write ./{text} to upload it"
-        raise InvalidRequest(field, text, limit)
-    return text

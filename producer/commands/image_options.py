@@ -1,11 +1,13 @@
 """Options that name images to start from, for `submit` and `bulk run`."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from imagefleet.producer.input_images import path_or_address
+from imagefleet.shared.errors import InvalidRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,13 +36,9 @@ def image_options(command: F) -> F:
     return command
 
 
-def _parse_image(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+def _parse_image(_context: click.Context, option: click.Parameter, text: str | None) -> Any:
     """Return a Path for a text that begins like one, else the text: an address or a key."""
-    if text is None or not text.startswith(("/", "./", "../", "~")):
-        if text and "/" not in text and os.path.isfile(text):
-            raise click.BadParameter(f"is a file here; write ./{text} to upload it")
-        return text
     try:
-        return Path(text).expanduser()
-    except RuntimeError:  # there is no such user
-        return text
+        return None if text is None else path_or_address(str(option.name), text, Path())
+    except InvalidRequest as error:
+        raise click.BadParameter(f"{text} {error.limit}") from None

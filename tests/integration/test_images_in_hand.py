@@ -157,9 +157,13 @@ def run(settings: dict[str, str], tmp_path: Path) -> Run:
 def test_commands_upload_and_save_images(folder_client: Client, run: Run, tmp_path: Path) -> None:
     (tmp_path / "first.png").write_bytes(_png())
     wish = ["submit", "a", "--id", "cat-1", "--image", "./first.png", "--metadata", '{"shot": 3}']
-    bare = run("submit", "a", "--image", "first.png")
-    assert bare.returncode == 2
-    assert "'--image': is a file here; write ./first.png to upload it" in bare.stderr
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.png").write_bytes(_png())
+    for name in ("first.png", "sub/a.png"):
+        bare = run("submit", "a", "--image", name)
+        assert bare.returncode == 2
+        hint = f"'--image': {name} is a file in {tmp_path}; write ./{name} to upload it"
+        assert hint in bare.stderr
     done = run(*wish, "--wait", "--out", "pictures")
     assert (done.returncode, done.stdout) == (0, "cat-1  pictures/cat-1-0.png\n"), done.stderr
     got = run("get", "cat-1", "--out", "again", "--json")
