@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 _DURATION: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_NUMBER: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -22,10 +23,10 @@ def parse_duration(value: object) -> float:
         ValueError: it is neither.
     """
     if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return seconds_in(value)
+        return float(value) if _NUMBER.fullmatch(value) else seconds_in(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be seconds, or a text as in 12h or 30d")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("is too long") from None

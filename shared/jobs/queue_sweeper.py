@@ -5,7 +5,12 @@ Anybody can invent queues of models that nobody serves, and cancel what waits in
 
 from typing import TYPE_CHECKING, Final, cast
 
-from imagefleet.shared.jobs.redis_keys import deliveries_key, job_key, known_queues_key
+from imagefleet.shared.jobs.redis_keys import (
+    deliveries_key,
+    job_key,
+    known_queues_key,
+    sweep_cursor_key,
+)
 from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
@@ -22,25 +27,24 @@ class QueueSweeper:
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._namespace = namespace
         self._script = load_script(client, __package__, "sweep_queues")
-        self._cursor = "0"
 
     def sweep(self) -> tuple[int, int]:
         """Forget some of the known queues that are empty, and drop waiting messages whose job has
         ended. Return how many of both.
 
-        A claim does the same for the queues that it reads. The next call looks at other queues.
+        A claim does the same for the queues that it reads. The next call, of any worker, looks at
+        other queues.
         """
-        answer = cast(
-            tuple[str, int, int],
+        namespace = self._namespace
+        forgotten, dropped = cast(
+            tuple[int, int],
             self._script(
-                keys=[known_queues_key(self._namespace), deliveries_key(self._namespace)],
-                args=[
-                    self._cursor,
-                    job_key(self._namespace, ""),
-                    _MAX_QUEUES_SWEPT,
-                    _MAX_MESSAGES_SWEPT,
+                keys=[
+                    known_queues_key(namespace),
+                    deliveries_key(namespace),
+                    sweep_cursor_key(namespace),
                 ],
+                args=[job_key(namespace, ""), _MAX_QUEUES_SWEPT, _MAX_MESSAGES_SWEPT],
             ),
         )
-        self._cursor, forgotten, dropped = answer
         return forgotten, dropped

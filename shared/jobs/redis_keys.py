@@ -20,6 +20,11 @@ def known_queues_key(namespace: str) -> str:
     return f"{namespace}:queues"
 
 
+def sweep_cursor_key(namespace: str) -> str:
+    """Return the key of where the next sweep of the known queues goes on (string)."""
+    return f"{namespace}:queues:cursor"
+
+
 def urgent_queues_key(namespace: str) -> str:
     """Return the key of the queues that may hold messages of the highest level (set)."""
     return f"{namespace}:queues:0"

@@ -1,10 +1,13 @@
 -- Look at some known queues: forget those that are empty, and drop messages whose job has ended. A claim does
 -- both in the queues that it reads; this script does it where no worker claims.
 -- KEYS 1 known queues (set)   2 delivery counts (hash: sha1 of message to count)
--- ARGV 1 cursor of SSCAN   2 prefix of job records   3 names to read   4 messages to read
--- Returns {next cursor, queues forgotten, messages dropped}.
+--      3 cursor of SSCAN at which the next sweep of the fleet goes on (string; missing: at the beginning)
+-- ARGV 1 prefix of job records   2 names to read   3 messages to read
+-- Returns {queues forgotten, messages dropped}.
+local CURSOR_TTL_S = 3600
+
 local clock = redis.call('TIME')
-local budget, forgotten, dropped = tonumber(ARGV[4]), 0, 0
+local budget, forgotten, dropped = tonumber(ARGV[3]), 0, 0
 
 local MAX_DEPTH = 10000  -- from the head of a list: Redis finds positions near an end at once
 local DROPPED = '\0dropped'  -- takes the place of a dropped message until its list is cleaned
@@ -14,7 +17,7 @@ local DROPPED = '\0dropped'  -- takes the place of a dropped message until its l
 -- decoding is slow, so it is done only if the first id in the text is that of an ended job.
 local function has_ended(message)
   local id = string.match(message, '"id": ?"([%w_.-]+)"')
-  local state = id and redis.pcall('HGET', ARGV[2] .. id, 'state')  -- an error is a table
+  local state = id and redis.pcall('HGET', ARGV[1] .. id, 'state')  -- an error is a table
   if state ~= 'succeeded' and state ~= 'failed' and state ~= 'cancelled' then return false end
   local readable, envelope = pcall(cjson.decode, message)
   return readable and type(envelope) == 'table' and type(envelope.headers) == 'table'
@@ -38,7 +41,14 @@ local function sweep(list, length)
   dropped = dropped + ended
 end
 
-local answer = redis.call('SSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[3])
+local cursor = redis.pcall('GET', KEYS[3])
+cursor = type(cursor) == 'string' and string.match(cursor, '^%d+$') or '0'
+local answer = redis.call('SSCAN', KEYS[1], cursor, 'COUNT', ARGV[2])
+if answer[1] == '0' then
+  redis.call('DEL', KEYS[3])
+else
+  redis.call('SET', KEYS[3], answer[1], 'EX', CURSOR_TTL_S)
+end
 for _, queue in ipairs(answer[2]) do
   local left = 0
   for _, level in ipairs(LEVELS) do
@@ -53,4 +63,4 @@ for _, queue in ipairs(answer[2]) do
   end
   if left == 0 then forgotten = forgotten + forget_queue(KEYS[1], queue) end
 end
-return {answer[1], forgotten, dropped}
+return {forgotten, dropped}

@@ -72,7 +72,8 @@ class ProgressReporter:
         attempts = [attempt for attempt in attempts_in(batch) if not attempt.ended]
         reports = [_report(attempt, batch, step) for attempt in attempts]
         answers = self._records.progress(*reports)
-        for attempt, answer in zip(attempts, answers, strict=True):
+        for attempt, report, answer in zip(attempts, reports, answers, strict=True):
+            attempt.reported_quarter = _quarter(report.step, report.steps)
             if answer is ProgressAnswer.LOST:
                 lost = f"job {attempt.job_id}: another attempt holds it, or it has ended"
                 attempt.abandon(LeaseLost(lost))
@@ -84,18 +85,29 @@ def _report(attempt: Attempt, batch: Sequence[Slot], step: int) -> ProgressRepor
     """Update the step of an attempt and return its report."""
     denoising = sum(slot.work is attempt for slot in batch)
     step, steps = attempt.advance_step(step, denoising), attempt.specs[0].steps
-    quarter = step * _QUARTERS // steps
     event = None
-    if attempt.reported_quarter < quarter < _QUARTERS:
-        attempt.reported_quarter = quarter
+    if attempt.reported_quarter < _quarter(step, steps) < _QUARTERS:
         kind = CallbackEvent.PROGRESS
         event = build_callback(kind, attempt.job_id, attempt.request, step=step, steps=steps)
-    fetch_preview, attempt.fetch_preview = attempt.fetch_preview, None
     return ProgressReport(
         job_id=attempt.job_id,
         attempt=attempt.token,
         step=step,
         steps=steps,
         callback=event,
-        preview="" if fetch_preview is None else preview_url(fetch_preview()),
+        preview=_preview(attempt),
     )
+
+
+def _quarter(step: int, steps: int) -> int:
+    return step * _QUARTERS // steps
+
+
+def _preview(attempt: Attempt) -> str:
+    """Return the latest preview as a data URL; empty if there is no new one."""
+    fetch, attempt.fetch_preview = attempt.fetch_preview, None
+    try:
+        return "" if fetch is None else preview_url(fetch())
+    except Exception:  # the other jobs of the batch have their progress recorded
+        log.exception("job %s has no preview", attempt.job_id)
+        return ""

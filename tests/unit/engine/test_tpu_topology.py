@@ -26,6 +26,9 @@ def test_the_options_of_libtpu_are_those_of_a_tpu_host(options: str) -> None:
     assert repr(libtpu_variables(options)["LIBTPU_INIT_ARGS"]) == done.stdout.strip()
 
 
-def test_without_the_compiler_one_sentence_says_what_to_install() -> None:
+def test_without_the_compiler_one_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "libtpu", None)
     with pytest.raises(ConfigurationError, match=r"needs the TPU compiler, libtpu, .*\[tpu\]"):
         placement_of("v5e-8")
