@@ -137,6 +137,9 @@ def due(client: redis.Redis, namespace: str, memory: Store) -> Any:
     def make_due(*job_ids: str) -> None:
         key = expiring_key(namespace, memory.objects.url)
         client.zadd(key, {job_id: index for index, job_id in enumerate(job_ids)}, xx=True)
+        for job_id in job_ids:
+            if client.hexists(job_key(namespace, job_id), "images_kept_until"):
+                client.hset(job_key(namespace, job_id), "images_kept_until", 1)
 
     return make_due
 
@@ -197,6 +200,23 @@ def test_the_time_of_an_earlier_job_with_the_same_id_does_not_count(
     assert memory.sweeper.sweep() == (0, 0)
     assert memory.stored() == ["a"]
     assert bool(client.keys(f"{namespace}:expiring:*")) is (keep is not None)
+
+
+@pytest.mark.parametrize("keep", [None, 3 * KEPT_S])
+def test_the_time_of_an_attempt_that_died_does_not_count(
+    memory: Store, due: Any, client: redis.Redis, namespace: str, keep: float | None
+) -> None:
+    memory.start("a")
+    due("a")
+    other_address = ImageExpiry(client, namespace, "memory://other-address", keep)
+    time = other_address.keep_time(JobRequest.parse({"prompt": "a", "seed": 1}))
+    image = result_of_one_image()
+    assert memory.records.succeed("a", "x", image, None, keep=time).happened
+    assert memory.sweeper.sweep() == (0, 0)
+    assert memory.stored() == ["a"]
+    kept_until = memory.records.get("a").images_kept_until
+    entry = client.zscore(expiring_key(namespace, memory.objects.url), "a")
+    assert entry == (None if keep is None else pytest.approx(kept_until, abs=1e-6))
 
 
 def test_a_job_that_is_started_while_its_images_are_deleted_is_due_again_later(
