@@ -41,7 +41,8 @@ class Offer(Model):
 
 
 class OfferRegistry:
-    """The registry holds the offers of one namespace, and caches them for 10 seconds."""
+    """The registry holds the offers of one namespace, and caches them for 10 seconds once there are
+    any."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
@@ -60,7 +61,7 @@ class OfferRegistry:
 
         Empty until the first worker of the fleet is ready.
         """
-        if time.monotonic() - self._read_at > _CACHE_TTL_S:
+        if not self._offers or time.monotonic() - self._read_at > _CACHE_TTL_S:
             texts = cast(dict[str, str], self._redis.hgetall(self._key))
             self._offers = {name: Offer.model_validate_json(text) for name, text in texts.items()}
             self._read_at = time.monotonic()
