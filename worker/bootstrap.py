@@ -19,7 +19,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_status import WorkerRegistry
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.redis_client.server_check import check_server
-from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage import ObjectStore, announced_url
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.device_loop import DeviceLoop
@@ -157,10 +157,11 @@ class _Builder:
         return JobRecords(client, self._settings.namespace, self._settings.retention_s)
 
     def _build_expiry(self) -> ImageExpiry:
+        store = self._stores.images
         return ImageExpiry(
             self._retrying_client,
             self._settings.namespace,
-            self._stores.images.url,
+            announced_url(self._settings.storage_url, store) or store.url,
             default_keep_s=self._settings.keep,
         )
 

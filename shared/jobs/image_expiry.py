@@ -48,15 +48,16 @@ class ImageExpiry:
         self,
         client: "Redis",
         namespace: str,
-        store_url: str,
+        store_address: str,
         default_keep_s: float | None = None,
     ) -> None:
         """
         Args:
-            store_url: the URL of the root of the store; see `ObjectStore.url`.
+            store_address: the address by which all workers open the store, with its endpoint; see
+                `announced_url`. Two stores with one address would lose each other's images.
             default_keep_s: how long the images of jobs without a `keep` are kept; None: for ever.
         """
-        self._key = expiring_key(namespace, store_url)
+        self._key = expiring_key(namespace, store_address)
         self._namespace = namespace
         self._default_keep_s = default_keep_s
         self._claim = load_script(client, __package__, "expiry_claim")

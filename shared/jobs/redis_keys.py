@@ -70,9 +70,9 @@ def postponed_key(namespace: str, digest: str) -> str:
     return f"{namespace}:postponed:{digest}"
 
 
-def expiring_key(namespace: str, store_url: str) -> str:
+def expiring_key(namespace: str, store_address: str) -> str:
     """Return the key of the images that expire in a store (sorted set: job id by due time)."""
-    return f"{namespace}:expiring:{store_url}"
+    return f"{namespace}:expiring:{store_address}"
 
 
 def dead_letters_key(namespace: str) -> str:

@@ -17,7 +17,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import ObjectStore, announced_url, open_store
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.jobs import finish
@@ -49,7 +49,12 @@ def _deleted(client: Client, job_id: str) -> JobStatus | None:
 
 
 def test_workers_delete_the_images_of_a_job_when_its_time_is_over(
-    start: StartWorker, store: ObjectStore, producer: Client
+    start: StartWorker,
+    store: ObjectStore,
+    producer: Client,
+    client: redis.Redis,
+    namespace: str,
+    settings: dict[str, str],
 ) -> None:
     start(IMAGEFLEET_KEEP="1s")
     first = producer.submit("a", id="a", keep="1d", num_images_per_prompt=2)
@@ -68,6 +73,8 @@ def test_workers_delete_the_images_of_a_job_when_its_time_is_over(
     assert (status.request.keep, status.images_deleted_at) == (86_400, None)
     assert status.finished_at is not None
     assert status.images_kept_until == pytest.approx(status.finished_at + 86_400, abs=0.001)
+    address = announced_url(settings["IMAGEFLEET_STORAGE_URL"], store)  # with the endpoint of S3
+    assert client.keys(f"{namespace}:expiring:*") == [expiring_key(namespace, str(address))]
 
 
 def test_images_are_kept_for_ever_unless_somebody_says_how_long(
