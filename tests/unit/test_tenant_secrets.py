@@ -42,6 +42,7 @@ def test_each_tenant_signs_with_its_own_secrets_and_others_with_those_of_the_fle
         ("gold=", r"entry 1 is not TENANT=whsec_…"),
         ("@/nowhere/secrets", r"cannot read /nowhere/secrets: No such file or directory"),
     ],
+    ids=["second", "no-equals", "no-tenant", "bad-secret", "no-secret", "no-file"],
 )
 def test_a_wrong_entry_is_named_without_the_secret(text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence) as refused:
