@@ -57,6 +57,7 @@ class ImageExpiry:
                 `announced_url`. Two stores with one address would lose each other's images.
             default_keep_s: how long the images of jobs without a `keep` are kept; None: for ever.
         """
+        self._client = client
         self._key = expiring_key(namespace, store_address)
         self._namespace = namespace
         self._default_keep_s = default_keep_s
@@ -79,6 +80,11 @@ class ImageExpiry:
             ),
         )
         return ClaimedExpiry(job_id=answer[0], due=answer[1]) if answer else None
+
+    def is_claimed(self, claimed: ClaimedExpiry) -> bool:
+        """Return whether the images may still be deleted: no attempt of the job has started since
+        the claim, and no worker has claimed the entry again."""
+        return self._client.zscore(self._key, claimed.job_id) == float(claimed.due)
 
     def finish(self, claimed: ClaimedExpiry) -> bool:
         """Remove the entry of a job whose images are deleted, and note the time in its record.

@@ -7,7 +7,7 @@ so that no key can point outside the root of its store.
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedIOBase
@@ -35,6 +35,11 @@ class StoredObject:
     """Hexadecimal."""
     size: int
     """Bytes."""
+
+
+def always() -> bool:
+    """Return True: nothing ends the deletion of a folder before it is empty."""
+    return True
 
 
 class ObjectStore(Protocol):
@@ -84,8 +89,11 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Delete the object, if it exists."""
 
-    def delete_below(self, folder: str) -> None:
-        """Delete all objects whose keys begin with `folder` and '/', and what killed puts left."""
+    def delete_below(self, folder: str, may_delete: Callable[[], bool] = always) -> None:
+        """Delete all objects whose keys begin with `folder` and '/', and what killed puts left.
+
+        `may_delete` is called before each of them. The rest stays once it returns False.
+        """
 
     def presigned_url(self, key: str, expires_s: int) -> str:
         """Return an address from which anybody can read the object for `expires_s` seconds.
@@ -134,9 +142,11 @@ def describe_file(root: str, key: str, source: BufferedIOBase) -> StoredObject:
     return StoredObject(key=key, url=root + key, sha256=sha256, size=size)
 
 
-def delete_each(store: ObjectStore, folder: str) -> None:
+def delete_each(store: ObjectStore, folder: str, may_delete: Callable[[], bool]) -> None:
     """Implement `delete_below` for stores in which a killed put leaves nothing."""
     for key in list(store.list(f"{check_key(folder)}/")):
+        if not may_delete():
+            return
         store.delete(key)
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedIOBase
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import BinaryIO, Final
 from imagefleet.shared.errors import StorageDenied, StorageUnavailable
 from imagefleet.shared.storage.base import (
     StoredObject,
+    always,
     check_key,
     check_round_trip,
     check_size,
@@ -131,11 +132,13 @@ class FolderStore:
             path.unlink(missing_ok=True)
         self._remove_empty(path.parent)
 
-    def delete_below(self, folder: str) -> None:
+    def delete_below(self, folder: str, may_delete: Callable[[], bool] = always) -> None:
         path = self._path(folder)
         with _translate_errors(f"cannot delete {path}"):
             for at, _, names in os.walk(path, topdown=False, onerror=_ignore_missing_folder):
                 for name in names:
+                    if not may_delete():
+                        return
                     Path(at, name).unlink(missing_ok=True)
                 self._remove_empty(Path(at))
 

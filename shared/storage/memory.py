@@ -1,12 +1,13 @@
 """Store objects in memory, for tests and experiments."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedIOBase
 from typing import BinaryIO
 
 from imagefleet.shared.storage.base import (
     StoredObject,
+    always,
     check_key,
     check_round_trip,
     check_size,
@@ -57,8 +58,8 @@ class MemoryStore:
         with self._lock:
             self._objects.pop(check_key(key), None)
 
-    def delete_below(self, folder: str) -> None:
-        delete_each(self, folder)
+    def delete_below(self, folder: str, may_delete: Callable[[], bool] = always) -> None:
+        delete_each(self, folder, may_delete)
 
     def presigned_url(self, key: str, expires_s: int) -> str:
         raise no_presigned_url(self.url)

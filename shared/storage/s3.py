@@ -6,7 +6,7 @@ compares with the data that arrived.
 """
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from io import BufferedIOBase
 from typing import Any, BinaryIO, Final
@@ -31,6 +31,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.storage.base import (
     StoredObject,
+    always,
     check_key,
     check_round_trip,
     check_size,
@@ -155,8 +156,8 @@ class S3Store:
         with self._translate_errors("delete", key):
             self._client.delete_object(**self._location(key))
 
-    def delete_below(self, folder: str) -> None:
-        delete_each(self, folder)
+    def delete_below(self, folder: str, may_delete: Callable[[], bool] = always) -> None:
+        delete_each(self, folder, may_delete)
 
     def presigned_url(self, key: str, expires_s: int) -> str:
         if type(expires_s) is not int or not 1 <= expires_s <= _MAX_EXPIRES_S:

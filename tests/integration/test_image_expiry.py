@@ -1,6 +1,6 @@
 """Images are deleted when the `keep` of their job is over, and nothing else, whatever happens."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import redis
 
 from imagefleet import Client, InvalidInput, InvalidRequest, JobStatus, State
 from imagefleet.shared.errors import StorageDenied
-from imagefleet.shared.jobs.image_expiry import ImageExpiry
+from imagefleet.shared.jobs.image_expiry import ClaimedExpiry, ImageExpiry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import expiring_key, job_key
 from imagefleet.shared.jobs.request import JobRequest
@@ -240,6 +240,34 @@ def test_a_job_that_is_started_while_its_images_are_deleted_is_due_again_later(
     assert client.zcard(expiring_key(namespace, memory.objects.url)) == 1
 
 
+@pytest.mark.parametrize("keep", [None, KEPT_S])
+def test_an_attempt_that_starts_during_the_deletion_keeps_what_it_stores(
+    client: redis.Redis,
+    namespace: str,
+    store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    keep: float | None,
+) -> None:
+    fleet = Store.at(client, namespace, store)
+    fleet.succeed("a", 1e-6)
+    store.put("jobs/a/1.png", b"image", "image/png")
+    is_claimed = fleet.expiry.is_claimed
+    left: list[list[str]] = []
+
+    def start_again_after_one_object(claimed: ClaimedExpiry) -> bool:
+        left.append(list(store.list("jobs/")))
+        if len(left) == 2:
+            client.delete(job_key(namespace, "a"))
+            fleet.succeed("a", keep)
+            store.put("jobs/a/1.png", b"image", "image/png")
+        return is_claimed(claimed)
+
+    monkeypatch.setattr(fleet.expiry, "is_claimed", start_again_after_one_object)
+    assert fleet.sweeper.sweep() == (0, 0)
+    assert [len(keys) for keys in left] == [2, 1]
+    assert sorted(store.list("jobs/")) == ["jobs/a/0.png", "jobs/a/1.png"]
+
+
 def test_what_a_worker_claimed_and_did_not_delete_is_due_again(memory: Store, due: Any) -> None:
     memory.succeed("a")
     due("a")
@@ -256,7 +284,7 @@ def test_a_store_that_denies_is_asked_three_times_and_nothing_is_forgotten(
         memory.succeed(job_id)
     due(*"abcde")
 
-    def deny(folder: str) -> None:
+    def deny(folder: str, may_delete: Callable[[], bool]) -> None:
         raise StorageDenied("no")
 
     with monkeypatch.context() as patch:

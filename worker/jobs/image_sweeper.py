@@ -7,6 +7,7 @@ after it has claimed an entry, the entry comes due again.
 
 import logging
 import threading
+from functools import partial
 from random import uniform
 from typing import Final
 
@@ -54,7 +55,9 @@ class ImageSweeper:
             if claimed is None:
                 break
             try:
-                self._store.delete_below(job_folder(claimed.job_id))
+                self._store.delete_below(
+                    job_folder(claimed.job_id), partial(self._expiry.is_claimed, claimed)
+                )
             except ImagefleetError as error:
                 failed, in_a_row = failed + 1, in_a_row + 1
                 log.warning("cannot delete the images of job %s: %s", claimed.job_id, error)
