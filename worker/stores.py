@@ -1,7 +1,9 @@
 """Open the object stores of a worker from its settings, and check the one for images."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from imagefleet.shared.errors import ImagefleetError, StorageDenied
@@ -46,19 +48,24 @@ def check_image_store(store: ObjectStore, settings: WorkerSettings) -> None:
     Raises:
         ConfigurationError, StorageDenied, StorageUnavailable: the store cannot be used.
     """
+    _check(store.check, settings, "the check of the storage")
+    if settings.keep is not None:
+        try:
+            _check(partial(_delete_nothing, store), settings, "the check of the right to delete")
+        except StorageDenied as error:
+            raise StorageDenied(f"IMAGEFLEET_KEEP needs the right to delete: {error}") from error
+
+
+def _check(act: Callable[[], None], settings: WorkerSettings, what: str) -> None:
+    """Wait for a store that is unavailable, and name the setting in errors."""
     retry_s = min(settings.storage_retry_s, _STORAGE_START_S)
     try:
-        retry_while_unavailable(store.check, retry_s, "the check of the storage")
+        retry_while_unavailable(act, retry_s, what)
     except ImagefleetError as error:
         raise type(error)(f"IMAGEFLEET_STORAGE_URL: {error}") from error
-    if settings.keep is not None:
-        _check_deleting(store)
 
 
-def _check_deleting(store: ObjectStore) -> None:
+def _delete_nothing(store: ObjectStore) -> None:
     folder = job_folder(f"check-{uuid.uuid4().hex}")
-    try:
-        store.delete_below(folder)
-        store.delete(f"{folder}/0.png")  # S3 checks the right also where there is no such object
-    except StorageDenied as error:
-        raise StorageDenied(f"IMAGEFLEET_KEEP: {error}") from error
+    store.delete_below(folder)
+    store.delete(f"{folder}/0.png")  # S3 checks the right also where there is no such object

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from imagefleet import Client, InvalidInput, InvalidRequest, JobStatus, State
-from imagefleet.shared.errors import StorageDenied
+from imagefleet.shared.errors import StorageDenied, StorageUnavailable
 from imagefleet.shared.jobs.image_expiry import ClaimedExpiry, ImageExpiry
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import expiring_key, job_key
@@ -18,8 +18,12 @@ from imagefleet.shared.jobs.transitions import StartRequest
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store
+from imagefleet.shared.storage.base import always
+from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
 from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.stores import check_image_store
 from tests.support.jobs import finish
 from tests.support.processes import StartWorker, until
 from tests.support.records import result_of_one_image
@@ -94,8 +98,32 @@ def test_a_worker_that_may_not_delete_does_not_start_with_a_time_for_all_images(
         settings = {**s3.credentials.environment(), "IMAGEFLEET_STORAGE_URL": s3.url()}
         worker = start(**settings, IMAGEFLEET_KEEP="30d")
         assert worker.wait() == ExitCode.CONFIG
-        assert "IMAGEFLEET_KEEP: s3://images/: cannot delete" in worker.output()
+        assert (
+            "IMAGEFLEET_KEEP needs the right to delete: IMAGEFLEET_STORAGE_URL: s3://images/: "
+            in worker.output()
+        )
         assert "these credentials lack the right DeleteObject" in worker.output()
+
+
+class UnavailableAtFirst(MemoryStore):
+    """The first `failures` deletions of a folder fail, as those of a server that restarts."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self._failures = failures
+
+    def delete_below(self, folder: str, may_delete: Callable[[], bool] = always) -> None:
+        if self._failures:
+            self._failures -= 1
+            raise StorageUnavailable("no answer")
+        super().delete_below(folder, may_delete)
+
+
+def test_a_worker_that_starts_waits_for_the_check_of_its_right_to_delete() -> None:
+    check_image_store(UnavailableAtFirst(2), WorkerSettings.load(keep="30d"))
+    impatient = WorkerSettings.load(keep="30d", storage_retry_s=0)
+    with pytest.raises(StorageUnavailable, match="IMAGEFLEET_STORAGE_URL: no answer"):
+        check_image_store(UnavailableAtFirst(1), impatient)
 
 
 @dataclass
