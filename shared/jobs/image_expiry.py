@@ -86,6 +86,10 @@ class ImageExpiry:
         the claim, and no worker has claimed the entry again."""
         return self._client.zscore(self._key, claimed.job_id) == float(claimed.due)
 
+    def forget(self, claimed: ClaimedExpiry) -> None:
+        """Remove an entry that names no job."""
+        self._client.zrem(self._key, claimed.job_id)
+
     def finish(self, claimed: ClaimedExpiry) -> bool:
         """Remove the entry of a job whose images are deleted, and note the time in its record.
 

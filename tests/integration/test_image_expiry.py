@@ -323,6 +323,18 @@ def test_a_store_that_denies_is_asked_three_times_and_nothing_is_forgotten(
     assert client.zcard(expiring_key(namespace, memory.objects.url)) == 3
 
 
+def test_an_entry_that_names_no_job_is_logged_once_and_removed(
+    memory: Store, due: Any, client: redis.Redis, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.succeed("a")
+    key = expiring_key(namespace, memory.objects.url)
+    client.zadd(key, {"a b": 0, "a/0.png": 0, "../a": 0, "": 0})
+    due("a")
+    assert memory.sweeper.sweep() == (1, 0)
+    assert caplog.text.count("names no job") == 4
+    assert not client.exists(key)
+
+
 def test_a_worker_deletes_nothing_of_the_store_of_others(
     memory: Store, due: Any, client: redis.Redis, namespace: str, tmp_path: Path
 ) -> None:

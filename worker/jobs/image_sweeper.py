@@ -13,8 +13,9 @@ from typing import Final
 
 import redis
 
-from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
+from imagefleet.shared.jobs.model import check_job_id
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import job_folder
 
@@ -55,9 +56,13 @@ class ImageSweeper:
             if claimed is None:
                 break
             try:
-                self._store.delete_below(
-                    job_folder(claimed.job_id), partial(self._expiry.is_claimed, claimed)
-                )
+                folder = job_folder(check_job_id(claimed.job_id))
+            except InvalidRequest as error:  # only another program can have written the entry
+                log.warning("removed an entry of expiring images that names no job: %s", error)
+                self._expiry.forget(claimed)
+                continue
+            try:
+                self._store.delete_below(folder, partial(self._expiry.is_claimed, claimed))
             except ImagefleetError as error:
                 failed, in_a_row = failed + 1, in_a_row + 1
                 log.warning("cannot delete the images of job %s: %s", claimed.job_id, error)
