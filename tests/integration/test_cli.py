@@ -82,7 +82,7 @@ def test_every_answer_can_be_json(run: Run) -> None:
         ("--image", "/no/such.png", "image='/no/such.png': No such file"),
         ("--image", "./no.png", "image='no.png': No such file"),
         ("--image", "./" + 300 * "x", "File name too long"),
-        ("--image", "~no-such-user/a.png", "image='~no-such-user/a.png': must be an http"),
+        ("--image", "~no-such-user/a.png", "image='~no-such-user/a.png': No such file"),
         ("--metadata", "{", "is not JSON"),
         ("--metadata", "[]", "must be a JSON object"),
         ("--out", "x", "--out needs --wait"),

@@ -278,8 +278,12 @@ def test_offers_are_read_again_when_the_cache_expires(
     now = [time.monotonic()]
     monkeypatch.setattr("imagefleet.shared.jobs.offers.time.monotonic", lambda: now[0])
     assert catalogue.offers() == {}
-    offer = Offer(**{**offer_of(INFO).model_dump(), "model": "new"})
-    catalogue.announce(offer)
-    assert catalogue.offers() == {}
+    old = Offer(**{**offer_of(INFO).model_dump(), "model": "old"})
+    new = Offer(**{**offer_of(INFO).model_dump(), "model": "new"})
+    workers = OfferRegistry(connect(redis_server.url), namespace)
+    workers.announce(old)
+    assert catalogue.offers()["old"] == old  # that there were none was not cached
+    workers.announce(new)
+    assert "new" not in catalogue.offers()
     now[0] += 60
-    assert catalogue.offers()["new"] == offer
+    assert catalogue.offers()["new"] == new
