@@ -230,6 +230,71 @@ def test_a_dataset_of_the_hub_is_read_as_a_stream_with_its_images(
             assert refused.stderr.splitlines()[-1].startswith(b"imagefleet: input=")
 
 
+def test_image_files_of_the_hub_are_read_and_its_failure_in_the_middle_is_one_sentence(
+    bulk_run: Bulk, producer: Client, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    hub = tmp_path / "hub"
+    (hub / "train").mkdir(parents=True)
+    for n in range(2):
+        (hub / "train" / f"{n}.png").write_bytes(_png())
+    lines = [json.dumps({"file_name": f"{n}.png", "prompt": f"prompt {n}"}) for n in range(2)]
+    (hub / "train" / "metadata.jsonl").write_text("\n".join(lines))
+    store = Path(settings["IMAGEFLEET_STORAGE_URL"].removeprefix("file://"))
+    store.mkdir()
+    address = "hf://datasets/somebody/pictures"
+    with serve_dataset("somebody/pictures", hub, tmp_path / "home") as environment:
+        done = bulk_run(address, "data", environment=environment)
+        assert done.returncode == 0, done.stderr
+        assert _planned(producer, tmp_path / "data") == [(0, "prompt 0"), (1, "prompt 1")]
+        [image] = files_below(store / "inputs")
+        assert image.read_bytes() == _png()
+        code = (
+            "import datasets; each = datasets.IterableDataset.__iter__\n"
+            "def fail(rows):\n"
+            "    yield next(each(rows))\n"
+            "    raise ConnectionError('the Hub is away')\n"
+            "datasets.IterableDataset.__iter__ = fail\n"
+        )
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "sitecustomize.py").write_text(code)
+        failed = bulk_run(
+            address, "x", environment={**environment, "PYTHONPATH": str(tmp_path / "lib")}
+        )
+    assert failed.returncode == 1
+    assert b"Traceback" not in failed.stderr
+    [line] = failed.stderr.decode().splitlines()[-1:]
+    reason = "cannot be read from row 1 on: the Hub is away; run the same command again"
+    assert line == f"imagefleet: {address} {reason}"
+
+
+def test_paths_of_other_files_in_a_dataset_of_the_hub_are_never_opened(
+    bulk_run: Bulk, producer: Client, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    (tmp_path / "secret.png").write_bytes(_png())
+    hub = tmp_path / "hub"
+    (hub / "data").mkdir(parents=True)
+    paths = [
+        f"{tmp_path}/secret.png",
+        f"file://{tmp_path}/secret.png",
+        f"file://{tmp_path}/secret.png::hf://datasets/somebody/pictures@main/a",
+        "hf://datasets/somebody/private@main/a.png",
+    ]
+    rows = [{"prompt": "a", "image": {"bytes": None, "path": path}} for path in paths]
+    features = {"prompt": {"dtype": "string", "_type": "Value"}, "image": {"_type": "Image"}}
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    schema = pyarrow.schema([("prompt", pyarrow.string()), ("image", image)], metadata=about)
+    table = pyarrow.Table.from_pylist(rows, schema=schema)
+    parquet.write_table(table, hub / "data" / "train-00000-of-00001.parquet")
+    with serve_dataset("somebody/pictures", hub, tmp_path / "home") as environment:
+        done = bulk_run("hf://datasets/somebody/pictures", "data", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(b"must be an http(s) address, or the key or URL") == 2
+    planned = [row["image"] for row in _rows(producer.find_bulk(str(tmp_path / "data")))]
+    assert planned == paths[1:3]  # as texts: a worker reads only those of the fleet's store
+    assert not Path(settings["IMAGEFLEET_STORAGE_URL"].removeprefix("file://")).exists()
+
+
 def test_without_the_library_a_dataset_of_the_hub_is_refused_in_one_sentence(
     bulk_run: Bulk, tmp_path: Path
 ) -> None:
