@@ -48,13 +48,14 @@ class StatusReporter:
         self._on_drain_requested = on_drain_requested
         self._lease_s = lease_s
         self._reported_at = time.monotonic()
+        self._version = version("imagefleet")  # reads a file
         self._started_at = time.time()
         self._draining = False
         self._drain_requested = False
         self._history = deque([_Counts.now()])
         self._errors = _LatestError()
         logging.getLogger("imagefleet").addHandler(self._errors)
-        info = {"worker": worker, "version": version("imagefleet"), "devices": engine.devices}
+        info = {"worker": worker, "version": self._version, "devices": engine.devices}
         metrics.WORKER.info({**info, "model": engine.info.name, "digest": engine.info.digest})
         metrics.CAPACITY.set(engine.capacity)
         for device, _ in enumerate(engine.memory()):
@@ -100,7 +101,7 @@ class StatusReporter:
         return WorkerStatus(
             worker=self._worker,
             state=WorkerState.DRAINING if self._draining else state,
-            version=version("imagefleet"),
+            version=self._version,
             model=self._engine.info.name,
             shapes=tuple(str(shape) for shape in self._engine.info.shapes),
             devices=self._engine.devices,
