@@ -12,7 +12,7 @@ from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnreadableRecord
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.fleet_status import FleetReader
+from imagefleet.shared.jobs.fleet_status import FleetReader, FleetStatus
 from imagefleet.shared.jobs.listing import JobListing
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent, State, check_job_id
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
@@ -171,10 +171,15 @@ class Connection:
             self._stores[url] = open_store(url)
         return self._stores[url]
 
+    def read_fleet(self) -> FleetStatus:
+        """Return the status of the fleet."""
+        with self.translate_errors():
+            return self.fleet.read()
+
     def workers(self) -> list[str]:
         """Return the names of the living workers. A killed one counts until its lease expires."""
         with self.translate_errors():
-            return self._offers.workers()
+            return self.fleet.workers.alive()
 
     def warn_if_no_worker(self) -> None:
         """Log a warning if no worker is alive; call it before blocking.

@@ -12,7 +12,7 @@ from imagefleet.producer.bulk.dry_run import DryRun
 from imagefleet.producer.bulk.progress_view import watch
 from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.producer.commands.output import echo, echo_json
+from imagefleet.producer.commands.output import echo, echo_json, format_duration
 from imagefleet.shared.jobs.model import State
 
 MAX_LISTED_ROWS: Final = 20
@@ -68,15 +68,7 @@ def _time(found: DryRun) -> str:
     if found.seconds is None:
         return f"unknown: {found.seconds_unknown}"
     workers = f"{found.workers} worker{'s' if found.workers > 1 else ''}"
-    return f"about {_duration(found.seconds)} on {workers}, if nothing else waits"
-
-
-def _duration(seconds: float) -> str:
-    """Return a time that can be read at a glance."""
-    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
+    return f"about {format_duration(found.seconds)} on {workers}, if nothing else waits"
 
 
 def _size(found: DryRun) -> str:

@@ -11,7 +11,6 @@ from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import echo
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.extras import how_to_install
-from imagefleet.shared.jobs.fleet_status import FleetStatus
 
 
 @client_command
@@ -38,12 +37,8 @@ def exporter(client: Client, port: int, host: str) -> None:
             f"exporting needs prometheus-client; {how_to_install('metrics')}"
         ) from None
 
-    def read() -> FleetStatus:
-        with client.connection.translate_errors():
-            return client.fleet.read()
-
     registry = CollectorRegistry()
-    registry.register(FleetCollector(read))
+    registry.register(FleetCollector(client.connection.read_fleet))
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:

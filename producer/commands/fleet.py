@@ -14,7 +14,7 @@ from rich.text import Text
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.output import cell, echo_json, json_option
+from imagefleet.producer.commands.output import cell, echo_json, format_duration, json_option
 from imagefleet.producer.outages import OutageTolerance
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
@@ -56,13 +56,8 @@ def fleet(client: Client, watch: bool, as_json: bool) -> None:
 def _statuses(client: Client) -> Iterator[FleetStatus]:
     """Yield the status again and again, and wait while Redis is away."""
     outages = OutageTolerance()
-
-    def read() -> FleetStatus:
-        with client.connection.translate_errors():
-            return client.fleet.read()
-
     while True:
-        yield outages.await_answer(read)
+        yield outages.await_answer(client.connection.read_fleet)
         time.sleep(_REFRESH_S)
 
 
@@ -118,17 +113,10 @@ def _queues(queues: Sequence[QueueStatus]) -> RenderableType:
         table.add_column(name, justify="right")
     for each in queues:
         what = f"{each.model} {each.shape}" + (" (datasets)" if each.datasets else "")
-        oldest = "" if each.oldest_s is None else _duration(each.oldest_s)
+        oldest = "" if each.oldest_s is None else format_duration(each.oldest_s)
         table.add_row(cell(what), f"{each.waiting:,}", f"{each.tenants:,}", oldest)
     return table if table.rows else Text("nothing waits")
 
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
-
-
-def _duration(seconds: float) -> str:
-    """Return as in `42 s`, `7 min` or `3.2 h`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.1f} h"

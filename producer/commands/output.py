@@ -60,3 +60,11 @@ def note_none(what: str) -> None:
 def cell(text: str) -> Text:
     """Return `text` for a table of rich, which would read brackets in a str as markup."""
     return Text(printable(text, _MAX_CELL))
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time that can be read at a glance."""
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -2,7 +2,6 @@
 
 Workers announce offers, and producers check requests against them. Offers stay when the workers
 leave: a preempted fleet comes back, and its producers can submit meanwhile.
-The registry also lists the workers that are alive.
 """
 
 import time
@@ -12,7 +11,7 @@ from pydantic import ConfigDict
 
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
-from imagefleet.shared.jobs.redis_keys import leases_key, offers_key
+from imagefleet.shared.jobs.redis_keys import offers_key
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -47,7 +46,6 @@ class OfferRegistry:
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
         self._key = offers_key(namespace)
-        self._leases = leases_key(namespace)
         self._offers: dict[str, Offer] = {}
         self._read_at = float("-inf")
 
@@ -66,8 +64,3 @@ class OfferRegistry:
             self._offers = {name: Offer.model_validate_json(text) for name, text in texts.items()}
             self._read_at = time.monotonic()
         return self._offers
-
-    def workers(self) -> list[str]:
-        """Return the names of the workers that are alive: those whose lease has not expired."""
-        now, _ = self._redis.time()  # leases expire by the server's clock
-        return cast(list[str], self._redis.zrangebyscore(self._leases, now, "+inf"))

@@ -84,6 +84,11 @@ class WorkerRegistry:
         if names := list(workers):
             self._redis.sadd(self._drain_requests, *names)
 
+    def alive(self) -> list[str]:
+        """Return the names of the workers that are alive: those whose lease has not expired."""
+        now, _ = self._redis.time()  # leases expire by the server's clock
+        return cast(list[str], self._redis.zrangebyscore(self._leases, now, "+inf"))
+
     def statuses(self) -> list[WorkerStatus]:
         """Return every worker that has a lease, also one that has expired, by name."""
         with self._redis.pipeline(transaction=False) as pipe:
