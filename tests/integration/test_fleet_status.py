@@ -3,8 +3,6 @@
 import json
 import re
 import signal
-import urllib.request
-from urllib.error import HTTPError
 
 import pytest
 import redis
@@ -15,22 +13,15 @@ from imagefleet.producer.cli import main
 from imagefleet.shared.jobs.redis_keys import leases_key, workers_key
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
 from tests.integration.conftest import MakeClaims
+from tests.support.http_client import http_get
 from tests.support.processes import StartWorker, Worker, until
-from tests.support.s3 import BUCKET, Fault, FaultyS3, SignedS3, error, forward, reply, signed_s3
+from tests.support.s3 import BUCKET, FaultyS3, error, pass_on, signed_s3
 
 
 def _port(worker: Worker) -> int:
     worker.await_log("ready after")
     [port] = re.findall(r"metrics and health on \S+ port (\d+)", worker.output())
     return int(port)
-
-
-def _get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
 
 
 def _sample(page: str, name: str) -> float:
@@ -42,8 +33,8 @@ def test_a_worker_reports_what_it_did(start: StartWorker, producer: Client) -> N
     worker = start(IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_METRICS_HOST="127.0.0.1")
     port = _port(worker)
     for job in producer.submit_many([f"prompt {i}" for i in range(20)]):
-        job.result(timeout=60)
-    page = _get(port, "/metrics")[1]
+        job.result(timeout=300)
+    page = http_get(port, "/metrics")[1]
     assert _sample(page, "imagefleet_images_total") == 20
     assert _sample(page, 'imagefleet_batch_slots_total{use="job"}') == 20
     assert _sample(page, 'imagefleet_job_stage_seconds_count{stage="upload"}') == 20
@@ -64,7 +55,7 @@ def test_a_drained_worker_ends_with_success_and_is_not_listed(
     for worker in workers:
         worker.await_log("ready after")
     until(lambda: len(producer.fleet.read().workers) == 2)
-    [name] = re.findall(r'worker="([^"]*)"', _get(_port(workers[0]), "/metrics")[1])
+    [name] = re.findall(r'worker="([^"]*)"', http_get(_port(workers[0]), "/metrics")[1])
     command = ["workers", "drain", name, "--wait"]
     done = CliRunner(env=settings).invoke(main, command)
     assert (done.exit_code, done.output) == (0, f"{name}  ended\n")
@@ -84,11 +75,11 @@ def test_a_worker_that_fails_says_so(
         IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_MODEL=f"fake:seconds=0.02,sick={failing}"
     )
     port = _port(worker)
-    until(lambda: _get(port, "/readyz")[0] == 200)
+    until(lambda: http_get(port, "/readyz")[0] == 200)
     with open(failing, "w"):
         producer.submit("it fails")
-    until(lambda: _get(port, "/readyz")[0] == 503)
-    assert "quarantined" in _get(port, "/readyz")[1]
+    until(lambda: http_get(port, "/readyz")[0] == 503)
+    assert "quarantined" in http_get(port, "/readyz")[1]
     until(lambda: producer.fleet.read().workers[0].state is WorkerState.QUARANTINED)
     until(lambda: "told to fail" in producer.fleet.read().workers[0].last_error)
 
@@ -185,12 +176,12 @@ def test_sigterm_makes_a_worker_unready(start: StartWorker, producer: Client) ->
     job = producer.submit("it takes four seconds")
     until(lambda: job.status().started_at is not None)
     worker.process.send_signal(signal.SIGTERM)
-    until(lambda: _get(port, "/readyz") == (503, "draining\n"))
+    until(lambda: http_get(port, "/readyz") == (503, "draining\n"))
     assert worker.wait() == 0
 
 
 def test_the_log_can_be_json(start: StartWorker, producer: Client) -> None:
-    with signed_s3() as store, FaultyS3(_pass_on(store)) as door:
+    with signed_s3() as store, FaultyS3(pass_on(store)) as door:
         worker = start(
             **store.credentials.environment(),
             IMAGEFLEET_STORAGE_URL=f"s3://{BUCKET}?endpoint_url={door.endpoint_url}",
@@ -200,15 +191,11 @@ def test_the_log_can_be_json(start: StartWorker, producer: Client) -> None:
         door.fault = error(503, "SlowDown")
         job = producer.submit("stored later", id="a-job", tenant="gold")
         worker.await_log("failed, retry in")
-        door.fault = _pass_on(store)
-        job.result(timeout=60)
+        door.fault = pass_on(store)
+        job.result(timeout=300)
     assert worker.terminate() == 0
     # Celery prints a word at each signal, and a warning if it runs as root.
     lines = [json.loads(line) for line in worker.output().splitlines() if line.startswith("{")]
     assert {"time", "level", "logger", "message", "thread"} <= set.intersection(*map(set, lines))
     assert {"a-job"} == {line["job"] for line in lines if line.get("tenant") == "gold"}
     assert "celery@" not in worker.output()
-
-
-def _pass_on(store: SignedS3) -> Fault:
-    return lambda door, body, _: reply(door, *forward(store.endpoint_url, door, body))

@@ -61,7 +61,7 @@ def _check_worker_goes_on(
     worker: Worker, producer: Client, client: redis.Redis, namespace: str
 ) -> None:
     """Check that the worker lives, does an ordinary job at once, and holds nothing."""
-    assert finish(producer, [producer.submit("an ordinary job")], timeout=30) == {State.SUCCEEDED}
+    assert finish(producer, [producer.submit("an ordinary job")], timeout=300) == {State.SUCCEEDED}
     assert worker.process.poll() is None
     until(lambda: not _claims(client, namespace), 30)
     assert "the devices thread failed" not in worker.output()
@@ -173,7 +173,7 @@ def test_a_plain_celery_sender_that_gives_positional_arguments_gets_a_failed_rec
             TASK_NAME, args=["a red star"], queue=f"{namespace}.default.native", priority=3
         )
         with pytest.raises(MessageRejected, match="keyword arguments"):
-            sent.get(timeout=30)
+            sent.get(timeout=300)
     until(lambda: _state(producer, sent.id) is State.FAILED, 30)
     error = producer.get(sent.id).status().error
     assert error is not None
@@ -238,4 +238,4 @@ def test_a_recorded_job_with_an_unknown_field_is_done(
     client.hset(f"{namespace}:job:{job.id}", "request", json.dumps({**stored, **request}))
     _push(client, namespace, newer, job.id)
     start()
-    assert finish(producer, [job], timeout=30) == {State.SUCCEEDED}
+    assert finish(producer, [job], timeout=300) == {State.SUCCEEDED}

@@ -31,7 +31,7 @@ def test_the_status_of_a_running_job_shows_a_preview(tmp_path: Path) -> None:
         until(lambda: with_preview.status().preview is not None)
         url = with_preview.status().preview or ""
         assert without_preview.status().preview is None
-        with_preview.result(timeout=60)
+        with_preview.result(timeout=300)
         assert with_preview.status().preview is None
         assert worker.terminate() == 0
     assert len(url) <= MAX_URL_LENGTH

@@ -44,7 +44,7 @@ def _succeed(server: LocalRedisServer, job_id: str) -> None:
 def _async_result(server: LocalRedisServer, job_id: str) -> JobResult:
     async def wait() -> JobResult:
         async with AsyncClient(server.url) as client:
-            return await (await client.get(job_id)).result(timeout=60)
+            return await (await client.get(job_id)).result(timeout=300)
 
     return asyncio.run(wait())
 
@@ -52,7 +52,7 @@ def _async_result(server: LocalRedisServer, job_id: str) -> JobResult:
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda server, job_id: Client(server.url).get(job_id).result(timeout=60),
+        lambda server, job_id: Client(server.url).get(job_id).result(timeout=300),
         lambda server, job_id: Client(server.url).get(job_id).result(),
         _async_result,
     ],
@@ -131,7 +131,7 @@ def cut_off(
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda server, job: job.result(timeout=60),
+        lambda server, job: job.result(timeout=300),
         lambda server, job: asyncio.run(AsyncJob(job=job, client=AsyncClient(server.url)).result()),
     ],
 )
@@ -159,7 +159,7 @@ def test_map_survives_an_outage_between_two_results(
     for job in jobs:
         _succeed(own_redis, job.id)
     monkeypatch.setattr(producer, "submit_many", lambda _: jobs)
-    results = producer.map(["a"] * 3, timeout=60)
+    results = producer.map(["a"] * 3, timeout=300)
     assert next(results) == RESULT
     own_redis.kill()
     with ThreadPoolExecutor() as pool:
@@ -232,7 +232,7 @@ def ended(redis_server: LocalRedisServer, namespace: str) -> Iterator[Client]:
 
 
 def test_map_returns_errors_in_the_place_of_results_if_asked(ended: Client) -> None:
-    outcomes = list(ended.map(["a", "bad", "c"], return_exceptions=True, timeout=60))
+    outcomes = list(ended.map(["a", "bad", "c"], return_exceptions=True, timeout=300))
     assert [type(each) for each in outcomes] == [JobResult, JobFailed, JobResult]
     with pytest.raises(JobFailed):
-        list(ended.map(["a", "bad", "c"], timeout=60))
+        list(ended.map(["a", "bad", "c"], timeout=300))
