@@ -19,7 +19,6 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.worker_status import WorkerRegistry
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.redis_client.server_check import check_server
-from imagefleet.shared.storage import ObjectStore, announced_url
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.device_loop import DeviceLoop
@@ -29,7 +28,7 @@ from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.interface import Engine, ModelOptions
-from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
@@ -111,7 +110,7 @@ class _Builder:
         self._no_retry_client, self._retrying_client = _connect(self._settings)
         check_image_store(self._stores.images, self._settings)
         delivery = start_delivery(self._retrying_client, self._settings)
-        self._engine = _load_engine(self._settings, self._stores.executables)
+        self._engine = _load_engine(self._settings, self._stores)
         self._engine.warm()
         self._records = self._job_records(self._retrying_client)
         self._dead_letters = DeadLetters(
@@ -157,11 +156,10 @@ class _Builder:
         return JobRecords(client, self._settings.namespace, self._settings.retention_s)
 
     def _build_expiry(self) -> ImageExpiry:
-        store = self._stores.images
         return ImageExpiry(
             self._retrying_client,
             self._settings.namespace,
-            announced_url(self._settings.storage_url, store) or store.url,
+            self._stores.images_url or self._stores.images.url,
             default_keep_s=self._settings.keep,
         )
 
@@ -277,11 +275,7 @@ def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
     return connect(url, retries=0), connect(url, retries=RETRY_FOREVER)
 
 
-def _load_engine(settings: WorkerSettings, executables: ObjectStore | None) -> Engine:
-    secret = settings.programs_secret
-    shared = SharedExecutables(
-        store=executables, secret=secret.get_secret_value() if secret else ""
-    )
+def _load_engine(settings: WorkerSettings, stores: Stores) -> Engine:
     return load_engine(
         settings.model,
         shapes=settings.declared_shapes(),
@@ -290,7 +284,7 @@ def _load_engine(settings: WorkerSettings, executables: ObjectStore | None) -> E
         devices=settings.devices,
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
-        shared_executables=shared,
+        shared_executables=stores.executables,
         max_num_inference_steps=settings.max_num_inference_steps,
         options=ModelOptions(scheduler=settings.scheduler, safety_checker=settings.safety_checker),
     )

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import click
 
-from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.settings import ENV_PREFIX
 from imagefleet.worker.process.exit_codes import ExitCode
@@ -41,7 +40,7 @@ if missing := list(filter(_is_missing, _PACKAGES)):
 from imagefleet.worker.compile import compile_command  # noqa: E402
 from imagefleet.worker.doctor import doctor  # noqa: E402
 from imagefleet.worker.plan import plan  # noqa: E402
-from imagefleet.worker.setting_flags import name_flag, setting_flags  # noqa: E402
+from imagefleet.worker.setting_flags import exit_on_error, setting_flags  # noqa: E402
 from imagefleet.worker.settings import WorkerSettings  # noqa: E402
 
 
@@ -89,11 +88,8 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     78  configuration error: a setting, Redis, the storage or the checkpoint is wrong
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    try:
+    with exit_on_error(given):
         settings = WorkerSettings.load(**given)
-    except ConfigurationError as error:
-        click.echo(f"imagefleet-worker: {name_flag(str(error), given)}", err=True)
-        sys.exit(ExitCode.CONFIG)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in given.items()})
     from imagefleet.worker.app import app  # the import reads the settings from the environment
     from imagefleet.worker.celery_app.command import run_celery

@@ -3,22 +3,18 @@
 For a TPU host it needs neither the host nor the weights, only its compiler, libtpu.
 """
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagefleet.shared.errors import ImagefleetError
-from imagefleet.shared.storage import open_store
 from imagefleet.shared.text import printable
 from imagefleet.worker.engine.interface import ModelOptions
-from imagefleet.worker.engine.load_engine import SharedExecutables
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
-from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.setting_flags import setting_flags
+from imagefleet.worker.setting_flags import exit_on_error, setting_flags
 from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.stores import open_shared_executables
 
 if TYPE_CHECKING:
     from imagefleet.worker.engine.compile_ahead import AheadCompilation
@@ -59,20 +55,15 @@ def compile_command(topology: str | None, **flags: Any) -> None:
     0   success
     78  configuration error: a setting, the topology, the checkpoint or the storage is wrong
     """
-    try:
+    with exit_on_error(flags):
         settings = WorkerSettings.load(**flags)
         _compile(_prepare(settings, topology))
-    except ImagefleetError as error:
-        click.echo(f"imagefleet-worker: {printable(str(error), _MAX_LINE)}", err=True)
-        sys.exit(ExitCode.CONFIG)
 
 
 def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilation":
     from imagefleet.worker.engine.compile_ahead import compile_ahead
 
-    shared = settings.programs_url
-    store = None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL")
-    secret = settings.programs_secret
+    shared_executables = open_shared_executables(settings)
     compilation = compile_ahead(
         settings.model,
         topology,
@@ -81,14 +72,12 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
         mesh=MeshSpec.parse(settings.mesh, settings.devices),
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
-        shared_executables=SharedExecutables(
-            store=store, secret=secret.get_secret_value() if secret else ""
-        ),
+        shared_executables=shared_executables,
         max_num_inference_steps=settings.max_num_inference_steps,
         options=ModelOptions(safety_checker=settings.safety_checker),
     )
-    if store is not None:
-        store.check()  # compiling takes minutes
+    if shared_executables.store is not None:
+        shared_executables.store.check()  # compiling takes minutes
     return compilation
 
 

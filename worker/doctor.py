@@ -23,8 +23,9 @@ from imagefleet.shared.text import mask_credentials, printable
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.preemption import is_preempted
 from imagefleet.worker.process.status_server import StatusServer
-from imagefleet.worker.setting_flags import setting_flags, unknown_variable_warnings
+from imagefleet.worker.setting_flags import name_flag, setting_flags, unknown_variable_warnings
 from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.stores import open_shared_executables
 
 _PINGS: Final = 20
 _MAX_CLOCK_DIFFERENCE_S: Final = 2.0
@@ -70,7 +71,7 @@ def doctor(**flags: Any) -> None:
     try:
         settings = WorkerSettings.load(**flags)
     except ImagefleetError as error:
-        _print("settings", Finding(Verdict.FAILURE, str(error)))
+        _print("settings", Finding(Verdict.FAILURE, name_flag(str(error), flags)))
         sys.exit(ExitCode.CONFIG)
     for name, check in _CHECKS.items():
         for finding in _run(check, settings):
@@ -160,8 +161,8 @@ def _check_storage(settings: WorkerSettings) -> Iterator[Finding]:
     if undeleted is not None:
         text = f"cannot delete, which `delete` and `keep` need; {key} stays: {undeleted}"
         yield Finding(Verdict.WARNING, text)
-    if settings.programs_url is not None:
-        programs = open_store(settings.programs_url, "IMAGEFLEET_PROGRAMS_URL")
+    programs = open_shared_executables(settings).store
+    if programs is not None:
         programs.check()
         yield Finding(Verdict.OK, f"{programs.url}: compiled programs can be stored")
 

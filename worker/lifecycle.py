@@ -14,7 +14,6 @@ from typing import Final
 
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
-from imagefleet.shared.storage import announced_url
 from imagefleet.worker.bootstrap import ProcessHooks, WorkerParts, build
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.slots import Slot
@@ -73,8 +72,8 @@ class Lifecycle:
         )
         self._parts = build(self.settings, self._stores, hooks)
         engine = self._parts.engine
-        store = announced_url(self.settings.storage_url, self._stores.images)
-        self._parts.offers.announce(offer_of(engine.info, storage_url=store))
+        url = self._stores.images_url
+        self._parts.offers.announce(offer_of(engine.info, storage_url=url))
         log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(engine))
 
     def _serve_status(self) -> None:

@@ -4,19 +4,16 @@ It needs neither the host nor the weights.
 """
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.shared.text import printable
 from imagefleet.worker.engine.interface import ModelOptions
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS, TpuHost
-from imagefleet.worker.process.exit_codes import ExitCode
-from imagefleet.worker.setting_flags import name_flag, setting_flags
+from imagefleet.worker.setting_flags import exit_on_error, setting_flags
 from imagefleet.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -47,13 +44,9 @@ def plan(topology: str, as_json: bool, **flags: Any) -> None:
     0   success
     78  configuration error: a setting, the topology or the checkpoint is wrong
     """
-    try:
+    with exit_on_error(flags):
         settings = WorkerSettings.load(**flags)
         planned = _plan(settings, TpuHost.named(topology))
-    except (ConfigurationError, CheckpointError) as error:
-        sentence = printable(name_flag(str(error), flags), _MAX_LINE)
-        click.echo(f"imagefleet-worker: {sentence}", err=True)
-        sys.exit(ExitCode.CONFIG)
     if as_json:
         click.echo(json.dumps(_document(settings.model, planned)))
         return

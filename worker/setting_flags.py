@@ -1,16 +1,23 @@
 """Make command-line flags of the worker's settings, and find misspelt environment variables."""
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
+from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.settings import ENV_PREFIX
+from imagefleet.shared.text import printable
+from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_MAX_LINE: Final = 2_000
 
 
 def setting_flags(names: Sequence[str] = tuple(WorkerSettings.model_fields)) -> Callable[[F], F]:
@@ -36,11 +43,26 @@ def name_flag(sentence: str, given: Mapping[str, object]) -> str:
     Args:
         given: the values of flags by setting; None for a flag that was not given.
     """
-    start = re.match(rf"({ENV_PREFIX})?(\w+)", sentence)
+    start = re.match(rf"({ENV_PREFIX})?(\w+)(?=[=:])", sentence)
     name = "" if start is None else start[2].lower()
     if start is None or given.get(name) is None:
         return sentence
     return f"--{name.replace('_', '-')}{sentence[start.end() :]}"
+
+
+@contextmanager
+def exit_on_error(flags: Mapping[str, object]) -> Iterator[None]:
+    """Turn an error of imagefleet into one line and the exit code of a wrong configuration.
+
+    Args:
+        flags: see `name_flag`.
+    """
+    try:
+        yield
+    except ImagefleetError as error:
+        line = printable(name_flag(str(error), flags), _MAX_LINE)
+        click.echo(f"imagefleet-worker: {line}", err=True)
+        sys.exit(ExitCode.CONFIG)
 
 
 def unknown_variable_warnings(variables: Iterable[str]) -> Iterator[str]:

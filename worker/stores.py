@@ -7,10 +7,11 @@ from functools import partial
 from typing import Final
 
 from imagefleet.shared.errors import ImagefleetError, StorageDenied
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import ObjectStore, announced_url, open_store
 from imagefleet.shared.storage.job_keys import job_folder
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
+from imagefleet.worker.engine.load_engine import SharedExecutables
 from imagefleet.worker.settings import WorkerSettings
 
 _STORAGE_START_S: Final = 60.0
@@ -22,8 +23,9 @@ class Stores:
     """The object stores that a worker uses."""
 
     images: ObjectStore
-    executables: ObjectStore | None
-    """Executables that the workers share; None: each worker keeps its own."""
+    images_url: str | None
+    """The address by which other processes open `images`; None if they cannot."""
+    executables: SharedExecutables
     destinations: DestinationPolicy
     """Where datasets may be written."""
 
@@ -34,11 +36,25 @@ def open_stores(settings: WorkerSettings) -> Stores:
     Raises:
         ConfigurationError: the address of a store, or an allowed destination, is not valid.
     """
-    shared = settings.programs_url
+    images = open_store(settings.storage_url)
     return Stores(
-        images=open_store(settings.storage_url),
-        executables=None if shared is None else open_store(shared, "IMAGEFLEET_PROGRAMS_URL"),
+        images=images,
+        images_url=announced_url(settings.storage_url, images),
+        executables=open_shared_executables(settings),
         destinations=DestinationPolicy.parse(settings.storage_url, settings.bulk_allow),
+    )
+
+
+def open_shared_executables(settings: WorkerSettings) -> SharedExecutables:
+    """Open the store in which hosts share executables, if there is one, without connecting to it.
+
+    Raises:
+        ConfigurationError: its address is not valid.
+    """
+    url, secret = settings.programs_url, settings.programs_secret
+    return SharedExecutables(
+        store=None if url is None else open_store(url, "IMAGEFLEET_PROGRAMS_URL"),
+        secret=secret.get_secret_value() if secret else "",
     )
 
 

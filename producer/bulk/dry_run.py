@@ -16,7 +16,7 @@ from imagefleet.producer.bulk.plan_builder import PlanBuilder
 from imagefleet.producer.bulk.plan_writer import OpenShard
 from imagefleet.producer.bulk.planner import add_rows, check_columns, check_same_work, read_plan
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
-from imagefleet.producer.bulk.row_images import CheckedRowImages
+from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowPlanner, Size
 from imagefleet.producer.bulk.start_run import open_destination
 from imagefleet.producer.connection import Connection
@@ -72,17 +72,17 @@ def dry_run(
         StorageDenied, StorageUnavailable: the input or the destination cannot be read.
     """
     offers = connection.offers()
-    with CheckedRowImages(read_files=upload_files) as images:
-        spec = parse_spec(images, **options)
-        sources = find_sources(rows, input_format)
-        planner = RowPlanner(spec.defaults, offers, images)
-        _, store = open_destination(destination)
-        existing = read_plan(store)
-        check_columns(sources, spec.defaults)
-        with PlanBuilder(spec, planner, _UnwrittenShards()) as builder:
-            add_rows(sources, spec, builder)
-            plan = builder.finish(None)
-            rejected_rows = tuple(builder.rejected.first(_MAX_LISTED_ROWS))
+    images = RowImages(read_files=upload_files)
+    spec = parse_spec(images, **options)
+    sources = find_sources(rows, input_format)
+    planner = RowPlanner(spec.defaults, offers, images)
+    _, store = open_destination(destination)
+    existing = read_plan(store)
+    check_columns(sources, spec.defaults)
+    with PlanBuilder(spec, planner, _UnwrittenShards()) as builder:
+        add_rows(sources, spec, builder)
+        plan = builder.finish(None)
+        rejected_rows = tuple(builder.rejected.first(_MAX_LISTED_ROWS))
     if existing is not None:
         check_same_work(existing, plan, store)
     offer = offers.get(spec.defaults.model or DEFAULT_MODEL)

@@ -24,27 +24,20 @@ _MAX_REMEMBERED: Final = 100_000
 
 
 class RowImages:
-    """The images of the rows of one plan. Use it as a context manager."""
+    """The images of the rows of one plan. They are checked; files are not uploaded."""
 
-    def __init__(self, open_store: Callable[[], ObjectStore], *, read_files: bool) -> None:
+    def __init__(self, *, read_files: bool) -> None:
         """
         Args:
-            open_store: opens the store to which files are uploaded, at the first of them.
             read_files: whether a text that begins like a path names a file of this host. Otherwise
                 it is an address or a key, as everywhere in Python.
         """
-        self._open_store = open_store
         self._read_files = read_files
-        self._store: ObjectStore | None = None
         self._keys: _Recent[tuple[str, int, int], str] = _Recent()
         """Keys of files, by path, time of change in ns and size in bytes."""
-        self._uploaded: _Recent[str, None] = _Recent()
-        self._threads = ThreadPoolExecutor(_UPLOADERS, thread_name_prefix="upload")
-        self._free_slots = threading.BoundedSemaphore(_UPLOADERS)  # each holds up to 20 MB
-        self._failed: BaseException | None = None
 
     def address(self, field: str, image: object, folder: Path | None) -> str:
-        """Return the address or key of an image; upload it if it is a file of this host.
+        """Return the address of an image, or the key under which it is uploaded.
 
         Args:
             folder: see `TableSource.folder`.
@@ -65,10 +58,44 @@ class RowImages:
             return image
         if isinstance(image, Path):
             return self._key_of_file(field, (folder or Path()) / image)
-        return self._upload(check_image(field, image))
+        return self._key_of(check_image(field, image))
 
     def finish(self) -> None:
         """Wait for all uploads. Raise the error of the first that failed."""
+
+    def _key_of_file(self, field: str, path: Path) -> str:
+        try:
+            stat = path.stat()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "cannot be read"
+            raise InvalidRequest(field, str(path), reason) from None
+        seen = (str(path), stat.st_mtime_ns, stat.st_size)
+        if seen not in self._keys:
+            self._keys.add(seen, self._key_of(check_image(field, path)))
+        return self._keys[seen]
+
+    def _key_of(self, image: CheckedImage) -> str:
+        return image.key
+
+
+class UploadedRowImages(RowImages):
+    """The images of the rows of one plan; files are uploaded. Use it as a context manager."""
+
+    def __init__(self, open_store: Callable[[], ObjectStore], *, read_files: bool) -> None:
+        """
+        Args:
+            open_store: opens the store to which files are uploaded, at the first of them.
+            read_files: see `RowImages`.
+        """
+        super().__init__(read_files=read_files)
+        self._open_store = open_store
+        self._store: ObjectStore | None = None
+        self._uploaded: _Recent[str, None] = _Recent()
+        self._threads = ThreadPoolExecutor(_UPLOADERS, thread_name_prefix="upload")
+        self._free_slots = threading.BoundedSemaphore(_UPLOADERS)  # each holds up to 20 MB
+        self._failed: BaseException | None = None
+
+    def finish(self) -> None:
         self._threads.shutdown()
         if self._failed is not None:
             raise self._failed
@@ -79,18 +106,7 @@ class RowImages:
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
 
-    def _key_of_file(self, field: str, path: Path) -> str:
-        try:
-            stat = path.stat()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "cannot be read"
-            raise InvalidRequest(field, str(path), reason) from None
-        seen = (str(path), stat.st_mtime_ns, stat.st_size)
-        if seen not in self._keys:
-            self._keys.add(seen, self._upload(check_image(field, path)))
-        return self._keys[seen]
-
-    def _upload(self, image: CheckedImage) -> str:
+    def _key_of(self, image: CheckedImage) -> str:
         if self._failed is not None:
             raise self._failed
         if self._store is None:
@@ -108,20 +124,6 @@ class RowImages:
             self._failed = self._failed or error
         finally:
             self._free_slots.release()
-
-
-class CheckedRowImages(RowImages):
-    """Checks images as `RowImages` does, and uploads none."""
-
-    def __init__(self, *, read_files: bool) -> None:
-        super().__init__(_no_store, read_files=read_files)
-
-    def _upload(self, image: CheckedImage) -> str:
-        return image.key
-
-
-def _no_store() -> ObjectStore:
-    raise AssertionError("nothing is uploaded")
 
 
 class _Recent(OrderedDict[K, V]):

@@ -14,7 +14,7 @@ from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
-from imagefleet.producer.bulk.row_images import RowImages
+from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.connection import Connection
 from imagefleet.shared.bulk.plan import Plan, run_id
@@ -52,7 +52,7 @@ def start(
     if not 0 <= priority <= 9:
         raise InvalidRequest("priority", priority, "must be between 0 and 9")
     model = options.get("model")
-    with RowImages(lambda: connection.store(model), read_files=upload_files) as images:
+    with UploadedRowImages(lambda: connection.store(model), read_files=upload_files) as images:
         spec = parse_spec(images, **options)
         sources = find_sources(rows, input_format)
         url, store = open_destination(destination)

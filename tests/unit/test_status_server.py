@@ -3,7 +3,6 @@
 import socket
 import urllib.request
 from pathlib import Path
-from urllib.error import HTTPError
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,32 +11,25 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.process.systemd import notify_systemd
+from tests.support.http_client import http_get
 from tests.support.processes import until
-
-
-def _get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
 
 
 def test_readyz_says_why_a_worker_takes_no_work() -> None:
     reason: str | None = "draining"
     port = StatusServer("127.0.0.1", 0, lambda: reason).start()
-    assert _get(port, "/healthz") == (200, "ok\n")
-    assert _get(port, "/readyz") == (503, "draining\n")
+    assert http_get(port, "/healthz") == (200, "ok\n")
+    assert http_get(port, "/readyz") == (503, "draining\n")
     reason = None
-    assert _get(port, "/readyz") == (200, "ready\n")
-    assert _get(port, "/") == (404, "there are /metrics, /healthz and /readyz\n")
+    assert http_get(port, "/readyz") == (200, "ready\n")
+    assert http_get(port, "/") == (404, "there are /metrics, /healthz and /readyz\n")
 
 
 def test_metrics_can_be_parsed_and_count() -> None:
     port = StatusServer("127.0.0.1", 0, lambda: None).start()
 
     def renewals() -> float:
-        families = text_string_to_metric_families(_get(port, "/metrics")[1])
+        families = text_string_to_metric_families(http_get(port, "/metrics")[1])
         samples = {each.name: each.value for family in families for each in family.samples}
         return samples["imagefleet_lease_renewals_total"]
 
@@ -60,7 +52,7 @@ def test_a_host_that_is_not_ours_is_a_wrong_setting() -> None:
 def test_a_silent_client_does_not_block_the_others() -> None:
     port = StatusServer("127.0.0.1", 0, lambda: None).start()
     with socket.create_connection(("127.0.0.1", port)):
-        assert _get(port, "/healthz") == (200, "ok\n")
+        assert http_get(port, "/healthz") == (200, "ok\n")
 
 
 def test_ipv6_is_served() -> None:
@@ -80,7 +72,7 @@ def test_too_many_connections_are_closed_and_their_places_come_free() -> None:
 
 def _answers(port: int) -> bool:
     try:
-        return _get(port, "/healthz") == (200, "ok\n")
+        return http_get(port, "/healthz") == (200, "ok\n")
     except OSError:
         return False
 

@@ -17,7 +17,7 @@ from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.rejected import describe_rejected, read_rejected
-from imagefleet.producer.bulk.row_images import RowImages
+from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import (
@@ -73,7 +73,7 @@ def _plan(
 def _plan_or_find(
     rows: Rows, store: ObjectStore, offers: dict[str, Offer], **changes: Any
 ) -> tuple[Plan, bool]:
-    with RowImages(lambda: store, read_files=True) as images:
+    with UploadedRowImages(lambda: store, read_files=True) as images:
         return plan_dataset(find_sources(rows), _spec(**changes), store, offers, images)
 
 

@@ -13,7 +13,7 @@ from imagefleet.producer.bulk.inputs import find_sources
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.rejected import read_rejected
-from imagefleet.producer.bulk.row_images import RowImages
+from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.shared.bulk.file_layout import plan_key
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardRow
@@ -77,7 +77,7 @@ def _plan(
         defaults=defaults, format=BulkFormat.FILES, image_format=ImageFormat.PNG, **changes
     )
     store = fleet or MemoryStore()
-    with RowImages(lambda: store, read_files=read_files) as images:
+    with UploadedRowImages(lambda: store, read_files=read_files) as images:
         return plan_dataset(find_sources(rows), spec, destination, {}, images)[0]
 
 
