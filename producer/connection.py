@@ -113,7 +113,7 @@ class Connection:
         if (store := self._store_with(status)) is not None:
             store.delete_below(job_folder(job_id))
         with self.translate_errors():
-            _check_ended(job_id, self.records.delete_ended(job_id))
+            _check_ended(job_id, self.records.delete_ended(job_id, self._announced_urls()))
 
     def _store_with(self, status: JobStatus) -> ObjectStore | None:
         """Return the store with the images of a job; None if it has none because it never ran."""
@@ -156,6 +156,11 @@ class Connection:
             return self._open_store(self._storage_url)
         same = [url for url in self._announced_urls() if url.partition("?")[0] == root]
         return self._open_store(same[0] if same else root)
+
+    def store_addresses(self) -> list[str]:
+        """Return the addresses of the fleet's image stores, as workers and this host name them."""
+        own = [self._storage_url] if self._storage_url else []
+        return own + self._announced_urls()
 
     def _announced_urls(self) -> list[str]:
         return [offer.storage_url for offer in self.offers().values() if offer.storage_url]

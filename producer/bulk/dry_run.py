@@ -18,7 +18,7 @@ from imagefleet.producer.bulk.planner import add_rows, check_columns, check_same
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowPlanner, Size
-from imagefleet.producer.bulk.start_run import open_destination
+from imagefleet.producer.bulk.start_run import open_new_destination
 from imagefleet.producer.connection import Connection
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.jobs.offers import Offer
@@ -76,7 +76,7 @@ def dry_run(
     spec = parse_spec(images, **options)
     sources = find_sources(rows, input_format)
     planner = RowPlanner(spec.defaults, offers, images)
-    _, store = open_destination(destination)
+    _, store = open_new_destination(destination, connection)
     existing = read_plan(store)
     check_columns(sources, spec.defaults)
     with PlanBuilder(spec, planner, _UnwrittenShards()) as builder:

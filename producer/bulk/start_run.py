@@ -17,6 +17,7 @@ from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.connection import Connection
+from imagefleet.shared.bulk.image_folders import image_folder_around
 from imagefleet.shared.bulk.plan import Plan, run_id
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store
@@ -55,7 +56,7 @@ def start(
     with UploadedRowImages(lambda: connection.store(model), read_files=upload_files) as images:
         spec = parse_spec(images, **options)
         sources = find_sources(rows, input_format)
-        url, store = open_destination(destination)
+        url, store = open_new_destination(destination, connection)
         plan, _ = plan_dataset(sources, spec, store, connection.offers(), images)
     run = _bulk_run(connection, submit, url, store, plan)
     run.resume(max_failures=max_failures, priority=priority)
@@ -91,6 +92,22 @@ def _bulk_run(
         connection=connection,
         regenerate=partial(regenerate, submit),
     )
+
+
+def open_new_destination(
+    destination: str | Path, connection: Connection
+) -> tuple[str, ObjectStore]:
+    """Return what `open_destination` does.
+
+    Raises:
+        InvalidRequest: the dataset would lie among the images of jobs.
+    """
+    url, store = open_destination(destination)
+    for images in connection.store_addresses():
+        if folder := image_folder_around(url, images):
+            limit = f"lies in {folder}/ of the image store, whose folders belong to jobs"
+            raise InvalidRequest("destination", mask_url(url), limit)
+    return url, store
 
 
 def open_destination(destination: str | Path) -> tuple[str, ObjectStore]:

@@ -5,7 +5,7 @@ out, or whether the transition was applied. This module does not know devices or
 Time is the Redis server's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import (
@@ -19,6 +19,7 @@ from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
 from imagefleet.shared.jobs.redis_keys import (
     delayed_key,
+    expiring_key,
     job_key,
     outbox_key,
     outbox_messages_key,
@@ -148,16 +149,20 @@ class JobRecords:
             raise unknown_job_error(job_id)
         return status
 
-    def delete_ended(self, job_id: str) -> State:
+    def delete_ended(self, job_id: str, store_addresses: Iterable[str] = ()) -> State:
         """Delete the record of a job if it has ended. Return the state of the job before.
+
+        Args:
+            store_addresses: the stores whose entry of the job is removed too; see `ImageExpiry`.
 
         Raises UnknownJob.
         """
-        return self._state_from(self._delete_ended, job_id)
+        expiring = (expiring_key(self._namespace, each) for each in dict.fromkeys(store_addresses))
+        return self._state_from(self._delete_ended, job_id, *expiring)
 
-    def _state_from(self, script: "Script", job_id: str) -> State:
+    def _state_from(self, script: "Script", job_id: str, *more_keys: str) -> State:
         """Return the state that a script returns for a job. Raises UnknownJob."""
-        state = cast(str, script(keys=[self.key(job_id)]))
+        state = cast(str, script(keys=[self.key(job_id), *more_keys], args=[job_id]))
         if not state:
             raise unknown_job_error(job_id)
         return State(state)

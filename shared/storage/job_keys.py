@@ -6,10 +6,17 @@ jobs/<job id>/<image index>.json    its metadata
 inputs/<SHA-256>.png                an image that a client uploaded to start from (or .webp, .jpg)
 """
 
+from typing import Final
+
+_JOBS: Final = "jobs"
+_INPUTS: Final = "inputs"
+FOLDERS: Final = (_JOBS, _INPUTS)
+"""The folders of a store that belong to jobs."""
+
 
 def job_folder(job_id: str) -> str:
     """Return the folder of all objects of a job."""
-    return f"jobs/{job_id}"
+    return f"{_JOBS}/{job_id}"
 
 
 def image_key(job_id: str, index: int, extension: str) -> str:
@@ -24,4 +31,4 @@ def metadata_key(job_id: str, index: int) -> str:
 
 def input_key(sha256: str, extension: str) -> str:
     """Return the key of an uploaded image. Equal files have one key, so each is stored once."""
-    return f"inputs/{sha256}.{extension}"
+    return f"{_INPUTS}/{sha256}.{extension}"

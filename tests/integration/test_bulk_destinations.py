@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from imagefleet import Client, InvalidRequest
 from imagefleet.shared.jobs.model import State
 from tests.support.datasets import Dataset, planned_dataset
 from tests.support.files import files_below
@@ -65,3 +66,15 @@ def test_a_folder_that_the_operator_names_may_be_written(
     start(IMAGEFLEET_BULK_ALLOW=f"https://minio:9000,{tmp_path}")
     until(dataset.is_finished)
     assert dataset.runs.get(dataset.run.id).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("folder", ["jobs", "inputs"])
+def test_a_dataset_among_the_images_of_jobs_is_refused_before_anything_is_written(
+    start: StartWorker, producer: Client, tmp_path: Path, folder: str
+) -> None:
+    start().await_log("ready after")
+    destination = tmp_path / "store" / folder / "data"
+    for begin in (producer.bulk, producer.dry_run_bulk):
+        with pytest.raises(InvalidRequest, match=f"lies in {folder}/ of the image store"):
+            begin(["a cat"], destination)
+    assert not destination.exists()

@@ -79,6 +79,8 @@ def test_workers_delete_the_images_of_a_job_when_its_time_is_over(
     assert status.images_kept_until == pytest.approx(status.finished_at + 86_400, abs=0.001)
     address = announced_url(settings["IMAGEFLEET_STORAGE_URL"], store)  # with the endpoint of S3
     assert client.keys(f"{namespace}:expiring:*") == [expiring_key(namespace, str(address))]
+    first.delete()
+    assert not client.keys(f"{namespace}:expiring:*")
 
 
 def test_images_are_kept_for_ever_unless_somebody_says_how_long(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
+from imagefleet.shared.bulk.image_folders import image_folder_around
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.storage import endpoint_of, folder_of
 from imagefleet.shared.text import mask_url
@@ -26,6 +27,8 @@ class DestinationPolicy:
     """`scheme://host:port` of S3 servers. AWS is always allowed."""
     folders: tuple[Path, ...]
     """Absolute, without symbolic links. Destinations may lie in them or below."""
+    storage_url: str
+    """The store of the images of jobs, in whose folders no dataset may lie."""
 
     @classmethod
     def parse(cls, storage_url: str, allowed: Iterable[str]) -> Self:
@@ -56,7 +59,7 @@ class DestinationPolicy:
             known = frozenset(_normalised(each) for each in endpoints if each is not None)
         except ValueError as error:
             raise ConfigurationError(f"IMAGEFLEET_BULK_ALLOW: {error}") from None
-        return cls(endpoints=known, folders=tuple(folders))
+        return cls(endpoints=known, folders=tuple(folders), storage_url=storage_url)
 
     def check(self, url: str) -> None:
         """Raise InvalidRequest if a dataset at `url` is not allowed."""
@@ -68,6 +71,8 @@ class DestinationPolicy:
             raise InvalidRequest("destination", mask_url(url), reason)
 
     def _refusal(self, url: str) -> str | None:
+        if name := image_folder_around(url, self.storage_url):
+            return f"lies in {name}/ of the image store, whose folders belong to jobs"
         if url.startswith("s3://"):
             endpoint = endpoint_of(url)
             if endpoint is None or _normalised(endpoint) in self.endpoints:

@@ -23,6 +23,11 @@ MINIO = "s3://images?endpoint_url=http://minio:9000"
         ("file://./out", (), "file:///anywhere"),
         ("file://./out", (), "s3://data/x"),
         ("file://./out", ("./data",), f"{Path.cwd().as_uri()}/data/x"),
+        ("file:///out", (), "file:///out"),
+        ("file:///out", (), "file:///out/jobs-1"),
+        ("s3://images/run-1", (), "s3://images/jobs/x"),
+        ("s3://images", (), "s3://data/jobs/x"),
+        (MINIO, (), "s3://images/jobs/x"),  # a bucket of AWS
     ],
 )
 def test_allowed_destinations(storage: str, allowed: tuple[str, ...], destination: str) -> None:
@@ -48,6 +53,10 @@ def test_allowed_destinations(storage: str, allowed: tuple[str, ...], destinatio
         (MINIO, ("/",), "file://server/x", "is not the address of a store"),
         (MINIO, ("/",), "file:///x\0", "is not the address of a store"),
         (MINIO, (), "s3://data?endpoint_url=http://[", "is not the address of a store"),
+        ("file:///out", (), "file:///out/jobs", "jobs/ of the image store"),
+        ("file:///out", (), "file:///out/x/../inputs/x", "inputs/ of the image store"),
+        ("s3://images/run-1/", (), "s3://images/run-1/jobs/x?region=a", "jobs/ of the image store"),
+        (MINIO, (), "s3://images/jobs?endpoint_url=http://minio:9000/", "jobs/ of the image store"),
     ],
 )
 def test_refused_destinations(
