@@ -137,9 +137,11 @@ class Client(JobAccess):
         while chunk := list(islice(numbered, CHUNK)):
             offers = self.connection.offers()
             requests = parser.parse(chunk, offers)
-            with self.connection.translate_errors():
+            job_ids = [job_id for job_id, _ in requests]
+            name_entry = parser.name_entry_of_id((number for number, _ in chunk), job_ids)
+            with self.connection.translate_errors(), name_entry:
                 self.connection.records.submit(requests, by_compile_key=bool(offers))
-            yield [Job(id=job_id, client=self) for job_id, _ in requests]
+            yield [Job(id=job_id, client=self) for job_id in job_ids]
 
     @overload
     def map(

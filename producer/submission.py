@@ -65,6 +65,21 @@ class EntryParser:
         return requests
 
     @contextmanager
+    def name_entry_of_id(self, numbers: Iterable[int], job_ids: Iterable[str]) -> Iterator[None]:
+        """Add the number of the entry to an error about an id. Of two with one id it is the last.
+
+        Args:
+            numbers: those of the entries, in the order of `job_ids`.
+        """
+        try:
+            yield
+        except InvalidRequest as error:
+            entry = dict(zip(job_ids, numbers, strict=True)).get(str(error.value))
+            if not self._several or error.field != "id" or entry is None:
+                raise
+            raise InvalidRequest(error.field, error.value, error.limit, entry) from None
+
+    @contextmanager
     def _name_entry(self, number: int) -> Iterator[None]:
         try:
             yield

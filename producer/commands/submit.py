@@ -141,7 +141,7 @@ def _read_stdin(given: Mapping[str, Any]) -> Iterator[str]:
         (number, line.rstrip("\r\n")) for number, line in enumerate(sys.stdin, 1) if line.strip()
     ]
     if not lines:
-        raise InvalidRequest("-", "", "standard input holds no prompt")
+        raise InvalidRequest("prompt", "-", "standard input holds no prompt")
     for number, line in lines:
         try:
             JobRequest.parse({**_checkable(given), "prompt": line})

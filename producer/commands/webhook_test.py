@@ -25,6 +25,8 @@ from imagefleet.shared.webhooks.outbox_message import (
 )
 
 _POLL_S: Final = 0.1
+_FAILED: Final = "failed"
+"""What the command calls the verdict `retry`, because a test is not sent again."""
 
 
 @client_command
@@ -41,9 +43,9 @@ _POLL_S: Final = 0.1
 def test(client: Client, url: str, tenant: str, timeout: float, as_json: bool) -> None:
     """Send one signed event of the type webhook.test to URL, and print what the receiver answered.
 
-    A living worker sends it, with its secrets and from its network. One line: verdict, status and
-    reason, milliseconds, the beginning of the answer. The exit code is 1 unless the receiver
-    answered 2xx.
+    A living worker sends it, once, with its secrets and from its network. One line: verdict
+    (delivered, failed, gone or refused), status and reason, milliseconds, the beginning of the
+    answer. The exit code is 1 unless the receiver answered 2xx.
     """
     message = OutboxMessage.for_test(_checked("url", url, check_http_url), tenant)
     if tenant:
@@ -56,6 +58,8 @@ def test(client: Client, url: str, tenant: str, timeout: float, as_json: bool) -
     finally:
         client.outbox.discard_test(message)
     _print_attempt(attempt, as_json=as_json)
+    if attempt.verdict is DeliveryVerdict.RETRY:
+        echo("a job's callback would be sent again, on the schedule of retries", err=True)
     if client.outbox.is_disabled(url):
         echo(
             "the address answered 410 before, so no other callback is sent to it for a week; "
@@ -91,7 +95,7 @@ def _await_attempt(client: Client, message: OutboxMessage, timeout_s: float) -> 
 def _print_attempt(attempt: DeliveryAttempt, *, as_json: bool) -> None:
     status = "no answer" if attempt.status is None else str(attempt.status)
     fields: dict[str, object] = {
-        "verdict": str(attempt.verdict),
+        "verdict": _FAILED if attempt.verdict is DeliveryVerdict.RETRY else str(attempt.verdict),
         "status": attempt.status if as_json else f"{status} {attempt.reason}".rstrip(),
         "ms": attempt.ms if as_json else f"{attempt.ms} ms",
     }

@@ -197,7 +197,7 @@ class JobRequest(Model):
                 ignored.
 
         Raises:
-            InvalidRequest: names the first field that is wrong.
+            InvalidRequest: names the first field that is unknown, else the first that is wrong.
         """
         try:
             if stored:
@@ -271,7 +271,9 @@ def _seed_from_job_id(job_id: str) -> int:
 
 
 def _invalid_request(error: ValidationError, parameters: dict[str, Any]) -> InvalidRequest:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A misspelled name comes before the parameter that is missing because of it.
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     field = str(first["loc"][0]) if first["loc"] else "height"
     if first["type"] == "extra_forbidden":
         known = ", ".join(JobRequest.model_fields)

@@ -92,8 +92,9 @@ def test_a_chunk_with_an_id_in_use_is_not_accepted_in_part(
     producer: Client, fourth: object
 ) -> None:
     entries = [{"prompt": each, "id": each} for each in "abc"]
+    sentence = "entry 3: id='b': is in use already, for a job with other"
     for other in ("in the same call", "in an earlier call"):
-        with pytest.raises(InvalidRequest, match="id='b': is in use already, for a job with other"):
+        with pytest.raises(InvalidRequest, match=sentence):
             producer.submit_many([*entries, {"prompt": other, "id": "b"}, fourth])  # type: ignore[list-item]
         waiting = producer.tenants.statuses()[0].waiting
         assert waiting == (0 if other == "in the same call" else 1)

@@ -20,6 +20,7 @@ from imagefleet.shared.webhooks.outbox_message import DeliveryVerdict, OutboxMes
 from imagefleet.shared.webhooks.signature import new_secret, webhook_id
 from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets
 from imagefleet.worker.outbound.address_policy import AllowList
+from imagefleet.worker.process import metrics
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.webhooks.delivery_loop import DeliveryLoop
@@ -65,6 +66,17 @@ def test_each_pending_callback_arrives_once_and_the_outbox_is_empty(outbox: Outb
     assert len(receiver.deliveries) == 50
     assert all(delivery.verified for delivery in receiver.deliveries)
     assert len({delivery.headers["webhook-id"] for delivery in receiver.deliveries}) == 50
+
+
+def test_the_event_that_tests_a_receiver_is_not_counted_as_a_callback(outbox: Outbox) -> None:
+    tries = metrics.CALLBACKS.labels(DeliveryVerdict.DELIVERED)
+    before = tries._value.get()
+    with Receiver([SECRET]) as receiver, _delivering(outbox):
+        outbox.add(OutboxMessage.for_test(receiver.url))
+        outbox.add(_message(receiver.url))
+        receiver.wait_for(2)
+        until(lambda: outbox.count_waiting() == 0)
+    assert tries._value.get() == before + 1
 
 
 def test_a_callback_is_retried_until_its_receiver_accepts_it(

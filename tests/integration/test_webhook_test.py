@@ -86,9 +86,10 @@ def test_a_failed_test_says_why_and_is_not_repeated(
         done = run(receiver.url, "--json")
     row = json.loads(done.stdout)
     assert done.returncode == 1
+    assert "a job's callback would be sent again" in done.stderr
     assert row.pop("ms") >= 0
     assert row == {
-        "verdict": "retry",
+        "verdict": "failed",
         "status": 500,
         "reason": "Internal Server Error",
         "answer": "out of order",
