@@ -68,5 +68,5 @@ def _is_alive(states: Mapping[str, WorkerState], name: str) -> bool:
     return states.get(name, WorkerState.LOST) is not WorkerState.LOST
 
 
-workers.add_command(list_workers)
-workers.add_command(drain)
+workers.add_command(list_workers, "list")
+workers.add_command(drain, "drain")

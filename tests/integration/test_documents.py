@@ -1,39 +1,112 @@
-"""The Python blocks of the documents run as they are against a real worker with the fake model."""
+"""The examples of README and docs run as they are, against a real worker with the fake model."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+import click
 import pytest
 
+from imagefleet.producer.cli import main
+from imagefleet.shared.redis_client.connection import celery_url
 from tests.support.fleet import run_python, running_fleet
 from tests.support.processes import ROOT
 
-DOCUMENTS = (
-    "README.md",
-    "docs/callbacks.md",
-    "docs/client.md",
-    "docs/datasets.md",
-    "docs/testing.md",
+_BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PROGRAMS: Final = frozenset({"bash", "python"})
+_NO_PROGRAMS: Final = frozenset({"csv", "ini", "json", "text"})
+"""What programs print or read."""
+
+_LONG = "it runs until it is stopped, or for many minutes"
+_CLOUD = (
+    "it needs a Google Cloud project with TPUs; tests/unit/test_deploy_files.py checks the files"
 )
-"""Each ```python block of these files is a complete program."""
+_MODELS = "it needs a Stable Diffusion checkpoint of gigabytes"
+_INSTALL = "it builds and installs packages; tests/integration/test_package.py does so"
+NOT_RUN: Final = {
+    "README.md": {
+        "make demo": "tests/integration/test_demo.py runs the demo; make test runs this test",
+        ".venv/bin/imagefleet demo": "tests/integration/test_demo.py runs it",
+        "make wheel": _INSTALL,
+        'pip install "$(echo': _INSTALL,
+        "imagefleet bulk run prompts.parquet s3": "it needs a bucket; test_bulk_storage.py has one",
+        "export IMAGEFLEET_REDIS_URL": _MODELS,
+    },
+    "docs/callbacks.md": {
+        "imagefleet webhooks test https": "it needs the Internet; test_webhook_test.py runs it",
+        "imagefleet webhooks replay cat-1.failed": "it needs a failed job; test_operator.py",
+    },
+    "docs/deploy-tpu-vm.md": {
+        "export PROJECT": _CLOUD,
+        "gcloud": _CLOUD,
+        "make wheel": _CLOUD,
+        "for host in": _CLOUD,
+        "imagefleet fleet --watch": _LONG,
+    },
+    "docs/engine.md": {"imagefleet-worker --model": _MODELS},
+    "docs/operations.md": {
+        "imagefleet workers drain": "there is no such worker; test_fleet_status.py drains one",
+        "imagefleet-worker doctor": "it needs the host of a worker; test_doctor.py has one",
+        "imagefleet exporter": _LONG,
+        "kubectl": "it needs a cluster; tests/unit/test_deploy_files.py checks the files",
+    },
+    "docs/redis.md": {"mkdir -p redis": _LONG},
+    "docs/reliability.md": {
+        "imagefleet dead-letters show": "it needs dead letters; test_operator.py makes some",
+        "make chaos": _LONG,
+    },
+    "docs/tpu.md": {
+        "make tpu": _LONG,
+        "imagefleet-worker plan": _MODELS,
+        'pip install "imagefleet': _INSTALL,
+    },
+}
+"""For each document the beginnings of the blocks that are not run, and the reasons."""
 
-_SHELL_BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A fenced block of a document."""
+
+    document: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def reason_not_to_run(self) -> str | None:
+        reasons = NOT_RUN.get(self.document, {})
+        return next((why for start, why in reasons.items() if self.text.startswith(start)), None)
 
 
-def _blocks() -> list[tuple[str, str]]:
-    """Return each block, named by its file and line."""
-    found = []
-    for name in DOCUMENTS:
-        text = (ROOT / name).read_text()
-        for block in _BLOCK.finditer(text):
-            line = text.count("\n", 0, block.start()) + 1
-            found.append((f"{name}:{line}", block.group(1)))
-    return found
+def _blocks() -> list[Block]:
+    documents = ["README.md", *(f"docs/{path.name}" for path in sorted(ROOT.glob("docs/*.md")))]
+    return [
+        Block(
+            document=name,
+            line=text.count("\n", 0, found.start()) + 1,
+            language=found[1],
+            text=found[2],
+        )
+        for name in documents
+        for text in [(ROOT / name).read_text()]
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def _programs() -> dict[str, list[Block]]:
+    """Return the blocks that are run, by document."""
+    programs: dict[str, list[Block]] = {}
+    for block in _blocks():
+        if block.language in _PROGRAMS and block.reason_not_to_run is None:
+            programs.setdefault(block.document, []).append(block)
+    return programs
 
 
 @pytest.fixture(scope="module")
@@ -42,45 +115,81 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield environment
 
 
-@pytest.mark.parametrize("program", [pytest.param(code, id=place) for place, code in _blocks()])
-def test_a_python_block_runs_as_it_is(
-    environment: dict[str, str], tmp_path: Path, program: str
-) -> None:
-    done = run_python(["-c", program], environment, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _run_commands(document: str, environment: dict[str, str], folder: Path) -> str:
-    """Run the only ```bash block of a document, and return what it prints."""
-    [commands] = _SHELL_BLOCK.findall((ROOT / document).read_text())
-    bin_folder = Path(sys.executable).parent
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands],
-        cwd=folder,
-        env={**os.environ, **environment, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def _run(block: Block, environment: dict[str, str], folder: Path) -> str:
+    """Run a block in a folder of its own. Return what it prints."""
+    here = folder / f"line-{block.line}"
+    here.mkdir()
+    if block.language == "python":
+        if "from celery import" in block.text:  # Celery does not know unix://
+            url = celery_url(environment["IMAGEFLEET_REDIS_URL"])
+            environment = {**environment, "IMAGEFLEET_REDIS_URL": url}
+        done = run_python(["-c", block.text], environment, here)
+    else:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-e", "-c", block.text],
+            cwd=here,
+            env={**os.environ, **environment, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+    place = f"{block.document}:{block.line}\n"
+    assert done.returncode == 0, place + done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_commands_for_datasets_run_as_they_are(
-    environment: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("document", _programs())
+def test_the_examples_of_a_document_run_in_order(
+    environment: dict[str, str], tmp_path: Path, document: str
 ) -> None:
-    printed = _run_commands("docs/datasets.md", environment, tmp_path)
-    assert "8 of 8 images in 1 shards, 0 failed; 8 generated again" in printed
+    printed = "".join(_run(block, environment, tmp_path) for block in _programs()[document])
+    if document == "docs/datasets.md":
+        assert "8 of 8 images in 1 shards, 0 failed; 8 generated again" in printed
+    if document == "README.md":
+        assert "circle-1  pictures/circle-1-0.png\n" in printed
+        assert "circle-1  deleted\n" in printed
+        assert list(tmp_path.glob("*/pictures/circle-1-0.png"))
 
 
-def test_the_commands_of_the_readme_run_as_they_are(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    printed = _run_commands("README.md", environment, tmp_path)
-    assert "circle-1  pictures/circle-1-0.png\n" in printed
-    assert "circle-1  deleted\n" in printed
-    assert (tmp_path / "pictures/circle-1-0.png").exists()
+def _imagefleet_commands() -> list[tuple[str, list[str]]]:
+    """Return the words of each line that calls imagefleet, run or not, by document."""
+    return [
+        (block.document, shlex.split(line, comments=True)[1:])
+        for block in _blocks()
+        if block.language == "bash"
+        for line in block.text.splitlines()
+        if line.startswith("imagefleet ")
+    ]
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_document_has_python_blocks(name: str) -> None:
-    assert any(place.startswith(f"{name}:") for place, _ in _blocks())
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        pytest.param(document, words, id=f"{number}-{document}")
+        for number, (document, words) in enumerate(_imagefleet_commands())
+    ],
+)
+def test_every_command_and_option_of_the_documents_exists(document: str, words: list[str]) -> None:
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, (document, words)
+        command, words = command.commands[words[0]], words[1:]
+    options = {each for parameter in command.params for each in parameter.opts}
+    assert not {each for each in words if each.startswith("--")} - options, document
+
+
+def test_every_block_says_what_it_is() -> None:
+    known = _PROGRAMS | _NO_PROGRAMS
+    unknown = [f"{each.document}:{each.line}" for each in _blocks() if each.language not in known]
+    assert not unknown
+
+
+def test_every_reason_not_to_run_a_block_is_that_of_a_block() -> None:
+    used = {
+        (block.document, start)
+        for block in _blocks()
+        if block.language in _PROGRAMS
+        for start in NOT_RUN.get(block.document, {})
+        if block.text.startswith(start)
+    }
+    assert used == {(name, start) for name, reasons in NOT_RUN.items() for start in reasons}
