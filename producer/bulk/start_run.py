@@ -25,6 +25,8 @@ from imagefleet.shared.text import mask_url
 
 _BROKEN_URL: Final = re.compile("(s3|file)(:(?!//)|//)")
 """An address whose `://` was typed wrong, as s3:/bucket or s3//bucket."""
+_SETTING: Final = re.compile("^IMAGEFLEET_STORAGE_URL(='[^']*')?:? ")
+"""The beginning of an error about the address of a store, which names a setting."""
 
 
 def start(
@@ -124,7 +126,7 @@ def open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
     try:
         store = open_store(url)
     except ConfigurationError as error:
-        sentence = str(error).partition(": ")[2] or str(error)
+        sentence = _SETTING.sub("", str(error))
         raise InvalidRequest("destination", mask_url(url), sentence) from None
     address = announced_url(url, store)
     if address is None:

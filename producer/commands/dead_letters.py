@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -51,14 +52,15 @@ def list_letters(client: Client, limit: int, as_json: bool) -> None:
 
 @client_command
 @click.argument("ids", nargs=-1, required=True)
-def show(client: Client, ids: tuple[str, ...]) -> None:
-    """Print whole letters as JSON.
+@json_option()
+def show(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
+    """Print whole letters as JSON, indented without --json.
 
     `message` is the message as it was in the queue, `arguments` its decoded task arguments.
     """
     letters, missing = _lookup(client, ids)
     for letter in letters:
-        echo_json(_to_json(letter))
+        echo_json(_to_json(letter, indent=None if as_json else 2))
     exit_with(missing)
 
 
@@ -122,12 +124,13 @@ def _redrive(client: Client, letter: DeadLetter) -> tuple[bool, str]:
     return False, f"not redriven: its job is {state}"
 
 
-def _to_json(letter: DeadLetter) -> str:
+def _to_json(letter: DeadLetter, *, indent: int | None) -> str:
+    dump = partial(json.dumps, indent=indent, ensure_ascii=False)
     fields = letter.model_dump()
     try:
-        text = json.dumps({**fields, "arguments": letter.arguments}, indent=2, ensure_ascii=False)
+        text = dump({**fields, "arguments": letter.arguments})
     except RecursionError:  # the sender may nest the arguments without limit
-        text = json.dumps({**fields, "arguments": None}, indent=2, ensure_ascii=False)
+        text = dump({**fields, "arguments": None})
     return text.encode(errors="backslashreplace").decode()  # JSON may hold half a character, \ud800
 
 

@@ -71,7 +71,9 @@ def test_dead_letters_are_listed_shown_redriven_and_dropped(
     assert all("device_error  no luck" in line for line in listed)
     rows = [json.loads(line) for line in run("dead-letters", "list", "--json").stdout.splitlines()]
     assert {row["job_id"] for row in rows} == {"cat-1", "cat-2"}
+    lines = run("dead-letters", "show", first, "--json").stdout.splitlines()
     shown = json.loads(run("dead-letters", "show", first).stdout)
+    assert [json.loads(line) for line in lines] == [shown]
     assert shown["message"].startswith("{")
     assert shown["arguments"]["request"]["prompt"] == "a"
     assert run("dead-letters", "redrive", "cat-1").stdout == f"{first}  cat-1  queued again\n"
