@@ -12,14 +12,20 @@ from unittest.mock import patch
 import torch
 from diffusers import (
     DDIMScheduler,
+    DEISMultistepScheduler,
     DPMSolverMultistepScheduler,
+    EDMDPMSolverMultistepScheduler,
+    EDMEulerScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
     LCMScheduler,
+    LMSDiscreteScheduler,
     PNDMScheduler,
+    UniPCMultistepScheduler,
 )
 from diffusers.schedulers import (
     scheduling_dpmsolver_multistep,
+    scheduling_edm_dpmsolver_multistep,
     scheduling_euler_ancestral_discrete,
     scheduling_lcm,
 )
@@ -37,9 +43,18 @@ ALL_SAMPLERS = SAMPLERS | {
     "euler_ancestral": EulerAncestralDiscreteScheduler,
     "dpmsolver++_karras": DPMSolverMultistepScheduler,
     "lcm": LCMScheduler,
+    "deis": DEISMultistepScheduler,
+    "unipc": UniPCMultistepScheduler,
+    "lms": LMSDiscreteScheduler,
 }
+EDM_SAMPLERS = {
+    "edm_euler": EDMEulerScheduler,
+    "edm_dpmsolver++": EDMDPMSolverMultistepScheduler,
+}
+"""Schedulers of models without betas."""
 MODULES_WITH_NOISE = (
     scheduling_dpmsolver_multistep,
+    scheduling_edm_dpmsolver_multistep,
     scheduling_euler_ancestral_discrete,
     scheduling_lcm,
 )
@@ -70,6 +85,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "heun": {**SD, "solver_type": "heun"},
     "sde": SDE,
     "sde_heun": {**SDE, "solver_type": "heun"},
+    "third_order": {**SD, "solver_order": 3},
+    "third_order_sde": {**SDE, "solver_order": 3},
+    "third_order_to_the_end": {**SIGMA_MIN, "solver_order": 3, "lower_order_final": False},
+    "bh1": {**SIGMA_MIN, "solver_type": "bh1"},
+    "bh1_third_order": {**SIGMA_MIN, "solver_type": "bh1", "solver_order": 3},
+    "corrected_later": {**SD, "disable_corrector": [0, 1]},
+    "exponential": {**SD, "use_exponential_sigmas": True},
+    "beta": {**SD, "use_beta_sigmas": True},
+    "edm": {},
+    "edm_sigma_min": {"final_sigmas_type": "sigma_min", "sigma_max": 20.0, "sigma_data": 1.0},
+    "edm_exponential": {"sigma_schedule": "exponential"},
+    "edm_third_order": {"solver_order": 3},
+    "edm_sde": {"algorithm_type": "sde-dpmsolver++"},
 }
 """Scheduler configs, by their name in the cases. The test has the same."""
 
@@ -88,7 +116,7 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
     yield from itertools.product(predicting_samples, ("sample",), spacings, (5,), (0,), ("sd",))
     for prediction, steps in itertools.product(("sample", "v_prediction"), (5, 50)):
         yield "ddim", prediction, "trailing", steps, 0, "linear"
-    for name in [name for name in ALL_SAMPLERS if name != "pndm"]:
+    for name in [name for name in ALL_SAMPLERS if name not in ("pndm", "deis", "lms")]:
         yield name, "v_prediction", "trailing", 7, 0, "zero"
     for name in ALL_SAMPLERS:
         yield name, "v_prediction", "leading", 10, 0, "cosine"
@@ -104,6 +132,31 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
         ("euler", "dpmsolver++"), predictions, spacings, (6,), (0, 2), both
     )
     yield "lcm", "epsilon", "leading", 4, 0, "linear"
+    yield from cases_of_solvers()
+
+
+def cases_of_solvers() -> Iterator[tuple[str, str, str, int, int, str]]:
+    """Yield the cases of the solvers with options, and of models without betas."""
+    linear = ("euler", "dpmsolver++", "deis", "unipc", "lms")
+    spaced: tuple[str, ...] = ("exponential", "beta")
+    yield from itertools.product(linear, ("epsilon",), ("leading",), (6,), (0, 2), spaced)
+    others, karras = ("deis", "unipc", "lms"), ("karras",)
+    yield from itertools.product(others, ("v_prediction",), ("trailing",), (6,), (0, 2), karras)
+    multistep = ("dpmsolver++", "deis", "unipc")
+    third = ("third_order", "third_order_to_the_end")
+    yield from itertools.product(multistep, ("epsilon",), ("leading",), (3, 7, 20), (0, 2), third)
+    for steps in (5, 20):
+        yield "dpmsolver++", "epsilon", "leading", steps, 0, "third_order_sde"
+        for config in ("bh1", "bh1_third_order", "corrected_later", "first_order", "sigma_min"):
+            yield "unipc", "v_prediction", "trailing", steps, 0, config
+        yield "deis", "epsilon", "linspace", steps, 0, "first_order"
+    predictions = ("epsilon", "v_prediction")
+    configs: tuple[str, ...] = ("edm", "edm_sigma_min", "edm_exponential")
+    yield from itertools.product(
+        EDM_SAMPLERS, predictions, ("leading",), (4, 8, 20), (0, 1), configs
+    )
+    for config in ("edm_third_order", "edm_sde"):
+        yield "edm_dpmsolver++", "epsilon", "leading", 17, 0, config
 
 
 def sampler_runs() -> Tensors:
@@ -139,7 +192,7 @@ def run(
     }
     settings |= {"skip_prk_steps": True, **CONFIGS[config]}
     settings |= {"use_karras_sigmas": True} if name.endswith("karras") else {}
-    scheduler = ALL_SAMPLERS[name].from_config(settings)
+    scheduler = (ALL_SAMPLERS | EDM_SAMPLERS)[name].from_config(settings)
     scheduler.set_timesteps(steps)
     timesteps, x = scheduler.timesteps[skipped:], start * scheduler.init_noise_sigma
     if hasattr(scheduler, "set_begin_index"):  # it cannot find the index of repeated timesteps

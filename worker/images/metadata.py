@@ -25,6 +25,9 @@ SAMPLER_NAMES: Final = MappingProxyType(
         "dpmsolver++": "DPM++ 2M",
         "dpmsolver++_karras": "DPM++ 2M Karras",
         "lcm": "LCM",
+        "unipc": "UniPC",
+        "lms": "LMS",
+        "deis": "DEIS",
     }
 )
 """The names of the schedulers that viewers of generated images know."""

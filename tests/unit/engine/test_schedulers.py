@@ -41,6 +41,19 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "heun": {**SD, "solver_type": "heun"},
     "sde": SDE,
     "sde_heun": {**SDE, "solver_type": "heun"},
+    "third_order": {**SD, "solver_order": 3},
+    "third_order_sde": {**SDE, "solver_order": 3},
+    "third_order_to_the_end": {**SIGMA_MIN, "solver_order": 3, "lower_order_final": False},
+    "bh1": {**SIGMA_MIN, "solver_type": "bh1"},
+    "bh1_third_order": {**SIGMA_MIN, "solver_type": "bh1", "solver_order": 3},
+    "corrected_later": {**SD, "disable_corrector": [0, 1]},
+    "exponential": {**SD, "use_exponential_sigmas": True},
+    "beta": {**SD, "use_beta_sigmas": True},
+    "edm": {},
+    "edm_sigma_min": {"final_sigmas_type": "sigma_min", "sigma_max": 20.0, "sigma_data": 1.0},
+    "edm_exponential": {"sigma_schedule": "exponential"},
+    "edm_third_order": {"solver_order": 3},
+    "edm_sde": {"algorithm_type": "sde-dpmsolver++"},
 }
 """The same configs as in tools/parity/samplers.py."""
 CLASSES: Final = {
@@ -51,7 +64,13 @@ CLASSES: Final = {
     "dpmsolver++": "DPMSolverMultistepScheduler",
     "dpmsolver++_karras": "DPMSolverMultistepScheduler",
     "lcm": "LCMScheduler",
+    "deis": "DEISMultistepScheduler",
+    "unipc": "UniPCMultistepScheduler",
+    "lms": "LMSDiscreteScheduler",
+    "edm_euler": "EDMEulerScheduler",
+    "edm_dpmsolver++": "EDMDPMSolverMultistepScheduler",
 }
+WITH_BETAS: Final = tuple(name for name in SCHEDULERS if not name.startswith("edm"))
 TOLERANCE: Final = 2e-5
 """Relative tolerance, measured without a network over at most 50 steps. We promise 1e-4."""
 
@@ -105,7 +124,7 @@ def test_a_run_makes_the_samples_of_diffusers(case: str) -> None:
 def test_every_scheduler_prediction_type_and_spacing_is_compared() -> None:
     compared = {tuple(case.split("|")[:3]) for case in RUNS}
     spacings = ("leading", "trailing", "linspace")
-    for name in SCHEDULERS:
+    for name in WITH_BETAS:
         for prediction in ("epsilon", "v_prediction", "sample"):
             if name in registry.available(_schedule(name, prediction, "leading", "sd")):
                 assert compared >= {(name, prediction, spacing) for spacing in spacings}
@@ -141,7 +160,17 @@ def test_padding_a_table_does_not_change_its_rows() -> None:
         ({"_class_name": "PNDMScheduler", "skip_prk_steps": False}, "skip_prk_steps=False"),
         ({"final_sigmas_type": "one"}, "final_sigmas_type"),
         ({"_class_name": "EulerDiscreteScheduler", "timestep_type": "continuous"}, "timestep_type"),
-        ({"_class_name": "DPMSolverMultistepScheduler", "solver_order": 3}, "solver_order"),
+        ({"_class_name": "DPMSolverMultistepScheduler", "solver_order": 4}, "solver_order"),
+        ({"_class_name": "UniPCMultistepScheduler", "predict_x0": False}, "predict_x0=False"),
+        ({"_class_name": "UniPCMultistepScheduler", "disable_corrector": 1}, "disable_corrector=1"),
+        ({"_class_name": "DEISMultistepScheduler", "solver_type": "x"}, "solver_type='x'"),
+        ({"_class_name": "EDMEulerScheduler", "sigma_min": 90}, "sigma_min=90 is not below"),
+        ({"_class_name": "EDMEulerScheduler", "prediction_type": "sample"}, "prediction_type="),
+        ({"sigma_max": 10.0}, "sigma_max=10.0"),
+        (
+            {"use_karras_sigmas": True, "use_beta_sigmas": True},
+            "use_karras_sigmas and use_beta_sigmas are true",
+        ),
         (
             {"_class_name": "DPMSolverMultistepScheduler", "algorithm_type": "dpmsolver"},
             "dpmsolver",
@@ -161,7 +190,7 @@ def test_clip_sample_is_on_by_default_for_ddim_only() -> None:
 
 def test_a_checkpoint_for_pndm_runs_with_every_scheduler_and_defaults_to_pndm() -> None:
     noise = _read({"_class_name": "PNDMScheduler", "skip_prk_steps": True, **SD})
-    assert registry.available(noise) == tuple(SCHEDULERS)
+    assert registry.available(noise) == WITH_BETAS
     assert registry.default(noise) == "pndm"
 
 
@@ -207,7 +236,8 @@ def test_every_scheduler_runs_with_any_possible_step_count(
     for config in ({}, SD, CONFIGS["clipped_cosine"]):
         fields = {"num_train_timesteps": train, "timestep_spacing": spacing, **config}
         noise = _read(fields | {"clip_sample": False})
-        for name, scheduler in SCHEDULERS.items():
+        for name in registry.available(noise):
+            scheduler = SCHEDULERS[name]
             for steps in counts:
                 rows = scheduler(noise, steps, 0).rows
                 case = (name, steps, config)
@@ -236,7 +266,7 @@ def test_a_config_of_ddpm_with_a_fixed_variance_is_read(variance: str) -> None:
 
 @pytest.mark.parametrize(
     "class_name",
-    ["DDPMScheduler", "HeunDiscreteScheduler", "LMSDiscreteScheduler", "UniPCMultistepScheduler"],
+    ["DDPMScheduler", "HeunDiscreteScheduler", "KDPM2DiscreteScheduler"],
 )
 def test_a_scheduler_that_this_engine_lacks_needs_a_choice(class_name: str) -> None:
     noise = _read({"_class_name": class_name, **SD})

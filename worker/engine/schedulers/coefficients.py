@@ -21,7 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, NoiseLevel, x0_from_output
+from imagefleet.worker.engine.schedulers.noise_levels import (
+    CLEAN,
+    LinearCombination,
+    NoiseLevel,
+    x0_from_output,
+)
 
 LAGS: Final = 5
 """The h of this row and of four earlier rows: PNDM's fifth row reads back past one it skips."""
@@ -88,7 +93,7 @@ def make_row(
 def make_table(
     rows: list[list[float]],
     levels: Sequence[NoiseLevel],
-    prediction: str,
+    prediction: str | Sequence[LinearCombination],
     init_noise_sigma: float = 1.0,
 ) -> Table:
     """Complete the rows to a table.
@@ -96,11 +101,13 @@ def make_table(
     Args:
         rows: From `make_row`.
         levels: The noise level before each row.
-        prediction: The model's `prediction_type`.
+        prediction: The model's `prediction_type`, or the predicted x0 of each row.
         init_noise_sigma: See `Table`.
     """
     completed = np.array(rows, np.float32).reshape(-1, COLUMNS)
-    to_x0 = [x0_from_output(prediction, level) for level in levels]
+    to_x0 = prediction
+    if isinstance(prediction, str):
+        to_x0 = [x0_from_output(prediction, level) for level in levels]
     completed[:, _SAMPLE_TO_X0 : _OUTPUT_TO_X0 + 1] = to_x0
     completed[:, _NEXT_ALPHA : _NEXT_SIGMA + 1] = [*levels[1:], CLEAN]
     return Table(completed, levels[0], init_noise_sigma)

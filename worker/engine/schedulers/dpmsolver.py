@@ -1,31 +1,41 @@
-"""DPM-Solver++ of first and second order (Lu et al. 2022, algorithm 2) and its SDE variant:
+"""DPM-Solver++ of first to third order (Lu et al. 2022, algorithm 2) and its SDE variant:
 diffusers' DPMSolverMultistepScheduler."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.combinations import SAMPLE, Combination, as_lags, lag
+from imagefleet.worker.engine.schedulers.multistep_levels import multistep_levels
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
-    karras_ratios,
-    ratios_at,
-    timesteps_at,
+    log_ratio,
     training_ratios,
     x0_from_output,
 )
-from imagefleet.worker.engine.schedulers.noise_schedule import DpmOptions, Floats, NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.solver_options import DpmOptions
 
 _FEW_STEPS: Final = 15
-"""With fewer steps, the last one is of first order, unless `lower_order_final` is false."""
+"""With fewer steps, the last ones are of a lower order, unless `lower_order_final` is false."""
 
 
 def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
-    timesteps, ratios = _timesteps_and_ratios(schedule, steps)
+    options = _options(schedule)
+    # -log(ratio) is lambda of the paper. Timesteps with lambda below the bound are left out.
+    clipped = int((-np.log(training_ratios(schedule)) < options.lambda_min_clipped).sum())
+    timesteps, ratios = multistep_levels(
+        schedule,
+        steps,
+        clipped=clipped,
+        rounds_down=schedule.beta_schedule == "squaredcos_cap_v2",  # as diffusers, for this only
+    )
     # `lambda_min_clipped` may already have removed the first timesteps.
     skipped = min(skipped, len(timesteps) - 1)
     last = (
@@ -35,33 +45,56 @@ def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     )
     levels = [*(NoiseLevel.from_ratio(ratio) for ratio in ratios), last]
     rows = []
-    for index in range(skipped, len(timesteps)):
-        start, end = levels[index], levels[index + 1]
-        first_order = index == skipped or _options(schedule).solver_order == 1
-        if index == len(timesteps) - 1:
-            first_order |= _ends_in_first_order(schedule, len(timesteps))
-        previous = None if first_order else levels[index - 1]
-        keep, lags, fresh = _coefficients(_options(schedule), previous, start, end)
-        to_h = x0_from_output(schedule.prediction_type, start)
-        rows.append(make_row(timesteps[index], keep=keep, lags=lags, to_h=to_h, fresh=fresh))
+    for index, (combination, fresh) in enumerate(
+        dpm_steps(options, levels[skipped:], len(timesteps), schedule.final_sigmas_type)
+    ):
+        keep, lags = as_lags(combination)
+        to_h = x0_from_output(schedule.prediction_type, levels[skipped + index])
+        timestep = timesteps[skipped + index]
+        rows.append(make_row(timestep, keep=keep, lags=lags, to_h=to_h, fresh=fresh))
     return make_table(rows, levels[skipped:-1], schedule.prediction_type)
 
 
 def dpmsolver_karras(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     """Return the table of `dpmsolver` with the noise levels of Karras et al. 2022."""
-    return dpmsolver(replace(schedule, use_karras_sigmas=True), steps, skipped)
+    return dpmsolver(replace(schedule, sigma_spacing="karras"), steps, skipped)
 
 
-def _coefficients(
-    options: DpmOptions, previous: NoiseLevel | None, start: NoiseLevel, end: NoiseLevel
-) -> tuple[float, tuple[float, ...], float]:
-    """Return A, the B's and S of a step from `start` to `end` (see `coefficients`).
+def dpm_steps(
+    options: DpmOptions, levels: Sequence[NoiseLevel], steps: int, final_sigmas_type: str
+) -> list[tuple[Combination, float]]:
+    """Return each step's combination of the sample and predicted x0, and the factor of its noise.
 
-    `previous` is the noise level before the previous row; without it, the step is of first order.
-    In the notation of Lu et al. 2022, width is h and gain is -alpha (e^-h - 1). slope is the weight
-    of the difference between this and the previous predicted x0.
+    Args:
+        options: Of the solver.
+        levels: The noise levels of the steps that run, and the one after them.
+        steps: The number of steps, with those that are skipped before these.
+        final_sigmas_type: Of the scheduler.
     """
-    width = _log_ratio(end) - _log_ratio(start)
+    few = options.lower_order_final and steps < _FEW_STEPS
+    made = []
+    for index in range(len(levels) - 1):
+        left = len(levels) - 2 - index
+        order = min(options.solver_order, index + 1)
+        if left == 0 and (few or options.euler_at_final or final_sigmas_type == "zero"):
+            order = 1
+        if left == 1 and few:
+            order = min(order, 2)
+        past = [levels[index - back] for back in range(1, order)]
+        made.append(_step(options, past, levels[index], levels[index + 1]))
+    return made
+
+
+def _step(
+    options: DpmOptions, past: Sequence[NoiseLevel], start: NoiseLevel, end: NoiseLevel
+) -> tuple[Combination, float]:
+    """Return the combination and the factor of the noise of a step from `start` to `end`.
+
+    `past` are the noise levels before the previous rows, the latest first; there is one for each
+    order above the first. In the notation of Lu et al. 2022, width is h, and the differences are
+    D0, D1 and D2.
+    """
+    width = log_ratio(end) - log_ratio(start)
     keep, fresh = end.sigma / start.sigma, 0.0
     if options.stochastic:
         keep *= math.exp(-width)
@@ -69,13 +102,27 @@ def _coefficients(
     # The SDE doubles the width, but only inside the exponentials.
     span = 2 * width if options.stochastic else width
     gain = -end.alpha * math.expm1(-span)
-    if previous is None:
-        return keep, (gain,), fresh
-    slope = 0.5 * gain
-    if options.solver_type == "heun":
-        slope = end.alpha * (math.expm1(-span) / span + 1)
-    slope *= width / (_log_ratio(start) - _log_ratio(previous))
-    return keep, (gain + slope, -slope), fresh
+    combination = keep * SAMPLE + gain * lag(0)
+    if not past or width == 0:  # a last step that ends where it starts
+        return combination, fresh
+    ratios = [_log_width(past, start, back) / width for back in range(len(past))]
+    first = (lag(0) - lag(1)) / ratios[0]
+    slope = end.alpha * (math.expm1(-span) / span + 1)
+    if len(past) == 1:
+        is_heun = options.solver_type == "heun"
+        return combination + (slope if is_heun else 0.5 * gain) * first, fresh
+    second = (lag(1) - lag(2)) / ratios[1]
+    change = (first - second) / (ratios[0] + ratios[1])
+    curve = -end.alpha * (math.expm1(-span) + span) / span**2
+    # The signs differ between the two in diffusers, too.
+    curve += -0.5 * end.alpha if options.stochastic else 0.5 * end.alpha
+    return combination + slope * (first + ratios[0] * change) + curve * change, fresh
+
+
+def _log_width(past: Sequence[NoiseLevel], start: NoiseLevel, back: int) -> float:
+    """Return the width of an earlier step: 0 is the one that led to `start`."""
+    later = start if back == 0 else past[back - 1]
+    return log_ratio(later) - log_ratio(past[back])
 
 
 def _options(schedule: NoiseSchedule) -> DpmOptions:
@@ -87,48 +134,3 @@ def _options(schedule: NoiseSchedule) -> DpmOptions:
     if schedule.dpm is None:
         raise ValueError("DPM-Solver++ is not supported with the options of this schedule")
     return schedule.dpm
-
-
-def _ends_in_first_order(schedule: NoiseSchedule, steps: int) -> bool:
-    few = _options(schedule).lower_order_final and steps < _FEW_STEPS
-    return _options(schedule).euler_at_final or few or schedule.final_sigmas_type == "zero"
-
-
-def _timesteps_and_ratios(schedule: NoiseSchedule, steps: int) -> tuple[Floats, Floats]:
-    """Return the timesteps for the model, and sigma / alpha at each."""
-    if not schedule.use_karras_sigmas:
-        timesteps = _timesteps(schedule, steps)
-        return timesteps, ratios_at(schedule, timesteps)
-    trained = training_ratios(schedule)
-    ratios = karras_ratios(trained[-1], trained[0], steps)
-    exact = timesteps_at(schedule, ratios)
-    # Like diffusers, which rounds down for this beta schedule only.
-    rounds_down = schedule.beta_schedule == "squaredcos_cap_v2"
-    return np.asarray(np.floor(exact) if rounds_down else exact.round(), np.float64), ratios
-
-
-def _timesteps(schedule: NoiseSchedule, steps: int) -> Floats:
-    """Return all but the last of `steps + 1` timesteps, spaced as in `NoiseSchedule.timesteps`.
-
-    If there are nearly as many steps as training timesteps, some are fractions.
-    """
-    train = schedule.num_train_timesteps
-    # -log(ratio) is lambda of the paper. Timesteps with lambda below the bound are left out.
-    clipped = int(
-        (-np.log(training_ratios(schedule)) < _options(schedule).lambda_min_clipped).sum()
-    )
-    last = train - clipped
-    spacing = schedule.timestep_spacing or "linspace"
-    if spacing == "linspace":
-        exact = np.linspace(0, last - 1, steps + 1)[:0:-1]
-        return np.asarray(exact.round() if steps < last else exact, np.float64)
-    if spacing == "leading":
-        stride = last // (steps + 1) or last / (steps + 1)
-        offset = min(schedule.steps_offset, train - 1 - steps * stride)
-        return np.arange(steps, 0.0, -1) * stride + offset
-    return np.arange(last, 0.5, -train / steps).round() - 1
-
-
-def _log_ratio(level: NoiseLevel) -> float:
-    """Return lambda of the paper: log(alpha / sigma), infinite without noise."""
-    return math.log(level.alpha / level.sigma) if level.sigma else math.inf

@@ -6,6 +6,7 @@ A noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1. diffu
 DPM-Solver use the ratio sigma / alpha, and Euler keeps samples as x0 + (sigma / alpha) * eps.
 """
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,6 +36,11 @@ class NoiseLevel(NamedTuple):
     def ratio(self) -> float:
         """sigma / alpha."""
         return self.sigma / self.alpha
+
+
+def log_ratio(level: NoiseLevel) -> float:
+    """Return log(alpha / sigma), which solvers call lambda. It is infinite without noise."""
+    return math.log(level.alpha / level.sigma) if level.sigma else math.inf
 
 
 CLEAN: Final = NoiseLevel(1.0, 0.0)
@@ -91,11 +97,22 @@ def ratios_at(schedule: NoiseSchedule, timesteps: NDArray[np.floating | np.integ
     return np.asarray(np.interp(timesteps, known_timesteps, training_ratios(schedule)), np.float64)
 
 
-def karras_ratios(largest: float, smallest: float, steps: int) -> Floats:
-    """Return the noise levels of Karras et al. 2022, equation 5 with rho=7."""
+def spaced_ratios(spacing: str, largest: float, smallest: float, steps: int) -> Floats:
+    """Return noise levels between two, spaced as one of `SIGMA_SPACINGS` says."""
     ramp = np.linspace(0, 1, steps)
-    first, last = largest ** (1 / 7), smallest ** (1 / 7)
-    return np.asarray((first + ramp * (last - first)) ** 7)
+    if spacing == "karras":
+        return karras_ratios(largest, smallest, ramp)
+    if spacing == "exponential":
+        return np.asarray(np.exp(np.linspace(np.log(largest), np.log(smallest), steps)))
+    from scipy.special import betaincinv
+
+    return np.asarray(smallest + betaincinv(0.6, 0.6, 1 - ramp) * (largest - smallest))
+
+
+def karras_ratios(largest: float, smallest: float, ramp: Floats, rho: float = 7.0) -> Floats:
+    """Return the noise levels of Karras et al. 2022, equation 5, at places 0 to 1 of `ramp`."""
+    first, last = largest ** (1 / rho), smallest ** (1 / rho)
+    return np.asarray((first + ramp * (last - first)) ** rho)
 
 
 def timesteps_at(schedule: NoiseSchedule, ratios: Floats) -> Floats:

@@ -15,10 +15,20 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.models.config_reader import ConfigReader
+from imagefleet.worker.engine.schedulers.solver_options import (
+    DeisOptions,
+    DpmOptions,
+    EdmOptions,
+    LcmOptions,
+    UniPcOptions,
+)
 
 Floats = NDArray[np.float64]
 PREDICTIONS: Final = ("epsilon", "v_prediction", "sample")
 SPACINGS: Final = ("leading", "trailing", "linspace")
+SIGMA_SPACINGS: Final = ("karras", "exponential", "beta")
+"""Noise levels by Karras et al. 2022, equation 5; equal steps of log sigma; and quantiles of a beta
+distribution (Lee et al. 2024)."""
 
 _KNOWN_CLASSES: Final = (
     "DDIMScheduler",
@@ -38,7 +48,9 @@ _KNOWN_CLASSES: Final = (
 )
 """diffusers' schedulers that share these betas: a model made for one runs with all others. The
 registry says which of them this engine has."""
-_DPM: Final = "DPMSolverMultistepScheduler"
+EDM_CLASSES: Final = ("EDMDPMSolverMultistepScheduler", "EDMEulerScheduler")
+"""diffusers' schedulers of models trained with the noise levels of Karras et al. 2022. They have no
+betas, so such a model runs with these two only."""
 _LCM_BETAS: Final = ("scaled_linear", 0.00085, 0.012)
 """Defaults of LCMScheduler; the other classes default to linear betas."""
 _CLIPS_BY_DEFAULT: Final = ("DDIMScheduler", "DDPMScheduler")
@@ -47,68 +59,6 @@ _CLIPS_BY_DEFAULT: Final = ("DDIMScheduler", "DDPMScheduler")
 _FIXED_VARIANCES: Final = ("fixed_small", "fixed_small_log", "fixed_large", "fixed_large_log")
 """DDPM's variances of the noise that it adds. No scheduler of ours adds it, so any fixed variance
 may stand in the file. A learned variance would be half of the model's output."""
-
-
-_DPM_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
-    "solver_order": (2, 1),
-    "solver_type": ("midpoint", "heun", "logrho", "bh1", "bh2"),
-    "algorithm_type": ("dpmsolver++", "sde-dpmsolver++", "deis"),
-}
-"""Supported values of DPM-Solver++'s options, the default first. As in diffusers, the types of DEIS
-and UniPC stand for the defaults."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DpmOptions:
-    """Options of DPM-Solver++. diffusers takes them from the file of any scheduler."""
-
-    solver_order: int = 2
-    solver_type: str = "midpoint"
-    stochastic: bool = False
-    lower_order_final: bool = True
-    euler_at_final: bool = False
-    lambda_min_clipped: float = -math.inf
-
-    @classmethod
-    def read(cls, fields: ConfigReader, *, is_own: bool) -> Self | None:
-        """Return the options.
-
-        None: the file is of another scheduler (`is_own` is false), and with its options
-        DPM-Solver++ is not supported.
-        """
-        values = {name: fields.get(name, allowed[0]) for name, allowed in _DPM_VALUES.items()}
-        if not is_own and any(values[name] not in _DPM_VALUES[name] for name in values):
-            return None
-        for name, value in values.items():
-            fields.require_one_of(name, value, _DPM_VALUES[name])
-        return cls(
-            solver_order=values["solver_order"],
-            solver_type="heun" if values["solver_type"] == "heun" else "midpoint",
-            stochastic=values["algorithm_type"] == "sde-dpmsolver++",
-            lower_order_final=fields.flag("lower_order_final", True),
-            euler_at_final=fields.flag("euler_at_final", False),
-            lambda_min_clipped=fields.number("lambda_min_clipped", -math.inf),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LcmOptions:
-    """How a latent consistency model was distilled."""
-
-    original_inference_steps: int = 50
-    timestep_scaling: float = 10.0
-
-    @classmethod
-    def read(cls, fields: ConfigReader, train: int) -> Self:
-        original = fields.count("original_inference_steps", min(50, train))
-        if original > train:
-            fields.add_error(
-                f"original_inference_steps={original} is more than num_train_timesteps={train}"
-            )
-        return cls(
-            original_inference_steps=original,
-            timestep_scaling=fields.number("timestep_scaling", 10.0, above=0),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +79,21 @@ class NoiseSchedule:
     rescale_betas_zero_snr: bool
     clip_bound: float
     """Bound of the predicted x0 (DDIM, LCM). Infinite if samples are not clipped."""
-    use_karras_sigmas: bool
-    """Whether Euler and DPM-Solver++ use the noise levels of Karras et al. 2022."""
+    sigma_spacing: str | None
+    """How the noise levels of the solvers are spaced: one of `SIGMA_SPACINGS`. None: as the
+    timesteps."""
     final_sigmas_type: str
     """Noise level after the last step of Euler and DPM-Solver++: `zero` or `sigma_min`, the lowest
     level of training."""
     dpm: DpmOptions | None
     """None: DPM-Solver++ is not supported."""
+    deis: DeisOptions | None
+    """None: DEIS is not supported."""
+    unipc: UniPcOptions | None
+    """None: UniPC is not supported."""
     lcm: LcmOptions
+    edm: EdmOptions | None
+    """None: the model was trained with betas."""
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any], class_name: str) -> Self:
@@ -150,10 +107,10 @@ class NoiseSchedule:
         Raises:
             CheckpointError: Fields are missing or unsupported.
         """
-        if class_name not in _KNOWN_CLASSES:
+        if class_name not in (known := (*_KNOWN_CLASSES, *EDM_CLASSES)):
             raise CheckpointError(
                 f"model_index.json: scheduler is {class_name!r}; "
-                f"this engine knows {', '.join(_KNOWN_CLASSES)}"
+                f"this engine knows {', '.join(known)}"
             )
         fields = ConfigReader("scheduler/scheduler_config.json", config)
         schedule = cls._read(fields, class_name)
@@ -182,14 +139,19 @@ class NoiseSchedule:
             set_alpha_to_one=fields.choice("set_alpha_to_one", None, (None, True, False)),
             rescale_betas_zero_snr=fields.flag("rescale_betas_zero_snr", False),
             clip_bound=bound if clip_sample else math.inf,
-            use_karras_sigmas=fields.flag("use_karras_sigmas", False),
+            sigma_spacing=_sigma_spacing(fields),
             final_sigmas_type=fields.choice("final_sigmas_type", "zero", ("zero", "sigma_min")),
-            dpm=DpmOptions.read(fields, is_own=name == _DPM),
+            dpm=DpmOptions.read(fields, is_own="DPMSolverMultistep" in name),
+            deis=DeisOptions.read(fields, is_own=name.startswith("DEIS")),
+            unipc=UniPcOptions.read(fields, is_own=name.startswith("UniPC")),
             lcm=LcmOptions.read(fields, count),
+            edm=EdmOptions.read(fields) if name in EDM_CLASSES else None,
         )
 
     def _require_valid_betas(self) -> None:
         """Check that x0 can be predicted at every timestep and that each has noise."""
+        if self.edm is not None:
+            return
         if self.rescale_betas_zero_snr and self.prediction_type == "epsilon":
             raise CheckpointError(
                 "scheduler/scheduler_config.json: with rescale_betas_zero_snr=True the first step "
@@ -242,16 +204,24 @@ def _require_supported(fields: ConfigReader, class_name: str) -> None:
     fields.choice("variance_type", None, (None, *_FIXED_VARIANCES))
     fields.require(
         thresholding=False,
-        use_exponential_sigmas=False,
-        use_beta_sigmas=False,
         use_lu_lambdas=False,
         use_flow_sigmas=False,
         timestep_type="discrete",
         interpolation_type="linear",
-        sigma_min=None,
-        sigma_max=None,
+        solver_p=None,
     )
+    if class_name not in EDM_CLASSES:
+        fields.require(sigma_min=None, sigma_max=None)
     fields.choice("_use_default_values", None, (None, []))
+
+
+def _sigma_spacing(fields: ConfigReader) -> str | None:
+    names = {name: f"use_{name}_sigmas" for name in SIGMA_SPACINGS}
+    chosen = [name for name, field in names.items() if fields.flag(field, False)]
+    if len(chosen) > 1:
+        listed = " and ".join(names[name] for name in chosen)
+        fields.add_error(f"{listed} are true, of which one may be")
+    return chosen[0] if chosen else None
 
 
 def _zero_terminal_snr(alphas_cumprod: NDArray[np.float32]) -> NDArray[np.float32]:

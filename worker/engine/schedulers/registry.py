@@ -6,11 +6,16 @@ from typing import Final
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.schedulers.coefficients import Table
 from imagefleet.worker.engine.schedulers.ddim import ddim
+from imagefleet.worker.engine.schedulers.deis import deis
 from imagefleet.worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
+from imagefleet.worker.engine.schedulers.edm import edm_dpmsolver, edm_euler
 from imagefleet.worker.engine.schedulers.euler import euler, euler_ancestral
 from imagefleet.worker.engine.schedulers.lcm import lcm
+from imagefleet.worker.engine.schedulers.lms import lms
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.pndm import pndm
+from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
+from imagefleet.worker.engine.schedulers.unipc import unipc
 
 Scheduler = Callable[[NoiseSchedule, int, int], Table]
 """Returns the table for a noise schedule, a step count and a number of first steps to skip."""
@@ -23,6 +28,11 @@ SCHEDULERS: Final[Mapping[str, Scheduler]] = {
     "dpmsolver++_karras": dpmsolver_karras,
     "pndm": pndm,
     "lcm": lcm,
+    "deis": deis,
+    "unipc": unipc,
+    "lms": lms,
+    "edm_euler": edm_euler,
+    "edm_dpmsolver++": edm_dpmsolver,
 }
 
 _NAME_BY_CLASS: Final = {
@@ -32,7 +42,14 @@ _NAME_BY_CLASS: Final = {
     "LCMScheduler": "lcm",
     "DPMSolverMultistepScheduler": "dpmsolver++",
     "PNDMScheduler": "pndm",
+    "DEISMultistepScheduler": "deis",
+    "UniPCMultistepScheduler": "unipc",
+    "LMSDiscreteScheduler": "lms",
+    "EDMEulerScheduler": "edm_euler",
+    "EDMDPMSolverMultistepScheduler": "edm_dpmsolver++",
 }
+
+_EDM: Final = ("edm_euler", "edm_dpmsolver++")
 
 EXTRA_CALLS: Final = 1
 """Maximum number of calls of the model beyond the number of steps (PNDM)."""
@@ -40,14 +57,31 @@ EXTRA_CALLS: Final = 1
 
 def available(schedule: NoiseSchedule) -> tuple[str, ...]:
     """Return the names of the schedulers that can run this model."""
-    unsupported: set[str] = set()
+    if schedule.edm is not None:
+        return _EDM
+    unsupported = set(_EDM)
     if schedule.prediction_type == "sample":
         unsupported |= {"pndm", "euler_ancestral"}  # diffusers does not define them either
     if schedule.rescale_betas_zero_snr:
-        unsupported.add("pndm")  # it divides by alpha, which is 0 at the last timestep
+        # PNDM divides by alpha, which is 0 at the last timestep. diffusers' DEIS and LMS do not
+        # know the field.
+        unsupported |= {"pndm", "deis", "lms"}
     if schedule.dpm is None:
         unsupported |= {"dpmsolver++", "dpmsolver++_karras"}
+    if schedule.deis is None:
+        unsupported.add("deis")
+    if schedule.unipc is None or not _ends_finite(schedule, schedule.unipc):
+        unsupported.add("unipc")
     return tuple(name for name in SCHEDULERS if name not in unsupported)
+
+
+def _ends_finite(schedule: NoiseSchedule, options: UniPcOptions) -> bool:
+    """Return whether the last step of UniPC is finite.
+
+    At noise level zero the type bh1 is infinite, and all orders but the first.
+    """
+    is_first_order = options.lower_order_final or options.solver_order == 1
+    return schedule.final_sigmas_type != "zero" or (is_first_order and options.solver_type != "bh1")
 
 
 def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
@@ -79,6 +113,7 @@ def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
         raise CheckpointError(
             f"scheduler/scheduler_config.json: {schedule.class_name} is not defined for "
             f"prediction_type={schedule.prediction_type!r}, "
-            f"rescale_betas_zero_snr={schedule.rescale_betas_zero_snr}; {choice}"
+            f"rescale_betas_zero_snr={schedule.rescale_betas_zero_snr}, "
+            f"final_sigmas_type={schedule.final_sigmas_type!r} and its other fields; {choice}"
         )
     return name

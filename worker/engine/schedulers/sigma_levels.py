@@ -1,0 +1,42 @@
+"""Timesteps and noise levels of the schedulers that diffusers took from k-diffusion.
+
+These are Euler, Heun, DPM2 and linear multistep. The input is a noise schedule and a step count.
+This module uses numpy only.
+"""
+
+import numpy as np
+
+from imagefleet.worker.engine.schedulers.noise_levels import (
+    NoiseLevel,
+    ratios_at,
+    spaced_ratios,
+    timesteps_at,
+)
+from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule
+
+
+def sigma_levels(schedule: NoiseSchedule, steps: int) -> tuple[Floats, list[NoiseLevel]]:
+    """Return the timestep and the noise level of each step."""
+    timesteps = sigma_timesteps(schedule, steps)
+    ratios = ratios_at(schedule, timesteps)
+    if schedule.sigma_spacing is not None:
+        ratios = spaced_ratios(schedule.sigma_spacing, ratios[0], ratios[-1], steps)
+        timesteps = timesteps_at(schedule, ratios)
+    return timesteps, [NoiseLevel.from_ratio(ratio) for ratio in ratios]
+
+
+def sigma_timesteps(schedule: NoiseSchedule, steps: int) -> Floats:
+    """Return the timesteps of `steps` steps, the noisiest first."""
+    spacing = schedule.timestep_spacing or "linspace"
+    if spacing == "linspace":  # only here are timesteps fractions
+        last = schedule.num_train_timesteps - 1
+        return np.linspace(0, last, steps, dtype=np.float32)[::-1].astype(np.float64)
+    return schedule.timesteps(steps, spacing).astype(np.float64)
+
+
+def init_noise_sigma(schedule: NoiseSchedule, first: NoiseLevel) -> float:
+    """Return the standard deviation of the first sample: diffusers' init_noise_sigma, scaled.
+
+    With leading spacing it is 1, otherwise sigma of the first noise level.
+    """
+    return 1.0 if schedule.timestep_spacing == "leading" else first.sigma
