@@ -5,9 +5,10 @@
 
 The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with the key names of
 2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
-`expected.safetensors`; `edits.safetensors`, `samplers.safetensors`; and the names and shapes of the
-weights of published models. The tests that read them need no torch. The stored files were made with
-torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
+`expected.safetensors`; `edits.safetensors`, `samplers.safetensors`; the names and shapes of the
+weights of published models; and the answers for well-known checkpoints (`known`). The tests that
+read them need no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and
+transformers 5.23.0.
 """
 
 import json
@@ -29,6 +30,7 @@ from tools.parity.checkpoints import (
 )
 from tools.parity.edits import edits
 from tools.parity.full_size import full_size
+from tools.parity.known.truth import converted_single_files, known_answers
 from tools.parity.safety import write_safety_checkpoint
 from tools.parity.samplers import sampler_runs
 from tools.parity.xl import expected_of_xl, write_xl_checkpoint
@@ -72,6 +74,18 @@ def write_full_size(target: Path) -> None:
     target.write_text(json.dumps(full_size(), indent=1) + "\n", encoding="utf-8")
 
 
+def write_known(target: Path) -> None:
+    tensors, digests = known_answers()
+    save_file(tensors, target)
+    text = json.dumps(digests, indent=1) + "\n"
+    target.with_suffix(".json").write_text(text, encoding="utf-8")
+
+
+def write_single_files(target: Path) -> None:
+    text = json.dumps(converted_single_files(), indent=0) + "\n"
+    target.write_text(text, encoding="utf-8")
+
+
 PARTS = {
     "older": write_older,
     "newer": write_newer,
@@ -80,6 +94,8 @@ PARTS = {
     "edits.safetensors": write_edits,
     "samplers.safetensors": write_samplers,
     "full_size.json": write_full_size,
+    "known.safetensors": write_known,
+    "single_files.json": write_single_files,
 }
 
 

@@ -20,7 +20,8 @@ class WorkerSettings(CallbackSettings):
     model: str = Field(
         default="shapes",
         description="Model to load: `shapes` (bundled), a folder in diffusers' format, a Hugging "
-        "Face Hub id, or `fake[:seconds=…]` for tests.",
+        "Face Hub id, a `.safetensors` file in the original layout, or `fake[:seconds=…]` for "
+        "tests.",
     )
     shapes: CommaSeparated = Field(
         default=(),

@@ -15,8 +15,13 @@ import numpy as np
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity
-from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
+from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, open_checkpoint
+from imagefleet.worker.engine.checkpoint.pipeline_index import Family
+from imagefleet.worker.engine.checkpoint.weights import (
+    WeightMapping,
+    require_complete,
+    weight_entries,
+)
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
@@ -55,12 +60,12 @@ def load_stable_diffusion(
         ConfigurationError: the model does not support a shape or dtype, or there is too little
             memory.
     """
-    files = CheckpointFiles(folder)
+    files = open_checkpoint(folder)
     configs = Configs.read(files, safety_checker=options.safety_checker)
     shapes = choose_shapes(shapes, configs)
     numpy_dtype = choose_dtype(dtype, placement.platform)
     tokenizer = load_tokenizer(files, configs)
-    steps, guidance = default_parameters(files, configs.family.guidance_scale)
+    steps, guidance = default_parameters(files, configs.family)
     default_scheduler = registry.default(configs.noise, options.scheduler)
     programs, weights = load_networks(
         files, configs, placement, numpy_dtype, shapes, per_device_batch
@@ -113,7 +118,8 @@ def load_networks(
         TooLittleMemory: the weights and a batch do not fit.
     """
     networks = abstract_networks(configs)
-    opened = files.open_weights(tuple(networks))
+    keys = {name: [each.key for each in weight_entries(name, networks[name])] for name in networks}
+    opened = files.open_weights(tuple(networks), keys)
     mappings = {
         name: WeightMapping(name, network, opened[name]) for name, network in networks.items()
     }
@@ -149,15 +155,15 @@ def load_tokenizer(files: CheckpointFiles, configs: Configs) -> PromptTokenizer:
     return PromptTokenizer(tokenizers)
 
 
-def default_parameters(files: CheckpointFiles, family_guidance: float) -> tuple[int, float]:
+def default_parameters(files: CheckpointFiles, family: Family) -> tuple[int, float]:
     """Return steps and guidance from the checkpoint's `imagefleet.json`, or diffusers' defaults.
 
     Raises:
         CheckpointError: one of them is not a number that a job may have.
     """
     fields: Mapping[str, Any] = files.read_optional_json("imagefleet.json") or {}
-    steps = fields.get("num_inference_steps", 50)
-    guidance = fields.get("guidance_scale", family_guidance)
+    steps = fields.get("num_inference_steps", family.num_inference_steps)
+    guidance = fields.get("guidance_scale", family.guidance_scale)
     if not isinstance(steps, int) or steps < 1:
         raise CheckpointError(
             f"imagefleet.json: num_inference_steps={steps!r} is not a whole number above 0"

@@ -19,9 +19,8 @@ from imagefleet.worker.engine.build_engine import (
     limit_steps,
     load_tokenizer,
 )
-from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint
+from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint, open_checkpoint
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
@@ -139,7 +138,7 @@ def compile_ahead(
         placement = Placement.of(mesh.devices, mesh.model)
     else:
         placement = placement_of(topology, mesh.devices, mesh.model)
-    files = CheckpointFiles(folder)
+    files = open_checkpoint(folder)
     configs = Configs.read(files, safety_checker=options.safety_checker)
     numpy_dtype = choose_dtype(dtype, placement.platform)
     declared = choose_shapes(shapes or (), configs)

@@ -17,6 +17,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.models.latent_scale import LatentScale
 from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
@@ -167,7 +168,7 @@ class DiffusionPrograms:
     safety: nnx.GraphDef[SafetyChecker] | None
     """None: no image is checked."""
     latent_channels: int
-    scaling_factor: float
+    latent_scale: LatentScale
     pixels_per_latent: int
     dtype: DTypeLike
 
@@ -178,7 +179,7 @@ class DiffusionPrograms:
         mean, deviation = mean.astype(jnp.float32), jnp.exp(log_variance.astype(jnp.float32) / 2)
         key = fold_in(init_images.key, NoiseUse.ENCODING + init_images.image_index)
         latents = mean + deviation * normal(key, mean.shape[1:])
-        return InitLatents(latents * self.scaling_factor, init_images.inpaint_mask)
+        return InitLatents(self.latent_scale.scale(latents), init_images.inpaint_mask)
 
     def begin(
         self, weights: Weights, inputs: BatchInputs, init_latents: InitLatents
@@ -260,12 +261,15 @@ class DiffusionPrograms:
 
         `prompts` is 2 for the negative prompt and the prompt with guidance, 1 for the prompt alone.
         """
-        slots = len(latents)
+        network, slots = self._merge_unet(unet), len(latents)
+        if network.config.time_cond_proj_dim is not None:
+            prompts = 1  # the UNet itself applies the guidance
         inputs = jnp.repeat(latents.astype(self.dtype), prompts, axis=0)  # [b * p, h, w, c]
         text = jax.tree.map(
             lambda x: x[:, -prompts:].reshape(slots * prompts, *x.shape[2:]), conditions.text
         )
-        outputs = self._merge_unet(unet)(inputs, jnp.repeat(timestep, prompts), text)
+        guidance = jnp.repeat(conditions.guidance, prompts)
+        outputs = network(inputs, jnp.repeat(timestep, prompts), text, guidance)
         outputs = outputs.astype(jnp.float32).reshape(slots, prompts, *latents.shape[1:])
         return outputs[:, 0] if prompts == 1 else apply_guidance(outputs, conditions.guidance)
 
@@ -282,7 +286,7 @@ class DiffusionPrograms:
 
     def decode(self, weights: Weights, state: SamplerState) -> Decoded:
         """Decode the latents. As in diffusers, images that the safety checker flags are black."""
-        latents = (state.latents / self.scaling_factor).astype(self.dtype)
+        latents = self.latent_scale.unscale(state.latents).astype(self.dtype)
         pixels = self._merge_vae(weights).decode(latents)
         pixels = pixels.astype(jnp.float32)
         images = jnp.round(jnp.clip(pixels / 2 + 0.5, 0, 1) * 255).astype(jnp.uint8)

@@ -19,8 +19,8 @@ from imagefleet.worker.engine.build_engine import (
     choose_shapes,
     default_parameters,
 )
-from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.image_flops import ImageFlops, image_flops
 from imagefleet.worker.engine.interface import ModelOptions, Shape
 from imagefleet.worker.engine.memory_need import MemoryNeed, memory_need
@@ -100,10 +100,10 @@ def plan_host(
     """
     # The count of FLOPs traces the networks on a CPU. On a TPU host, JAX would take the TPU.
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
-    files = CheckpointFiles(folder)
+    files = open_checkpoint(folder)
     configs = Configs.read(files, safety_checker=options is None or options.safety_checker)
     shapes = choose_shapes(shapes, configs)
-    steps, _ = default_parameters(files, configs.family.guidance_scale)
+    steps, _ = default_parameters(files, configs.family)
     networks = abstract_networks(configs)
     flops = {shape: image_flops(configs, networks, shape) for shape in shapes}
     planner = _Planner(configs, networks, host, choose_dtype(dtype, _PLATFORM), flops)

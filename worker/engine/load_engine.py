@@ -58,7 +58,8 @@ def load_engine(
     """Load a model and place it on this host's devices. Call `warm` before `start_batch`.
 
     Args:
-        model: `shapes` (bundled), a folder in diffusers' layout, a Hub id, or
+        model: `shapes` (bundled), a folder in diffusers' layout, a Hub id, a file in the original
+            layout that ends in `.safetensors`, or
             `fake[:seconds=0.05,capacity=8]`.
         shapes: Image sizes to compile, the default first. None: the model's native size.
         per_device_batch: Images that one copy of the weights denoises at a time.
@@ -112,17 +113,18 @@ def executable_cache_of(
     """Return the cache of a model's executables.
 
     Args:
-        model: The folder of the checkpoint.
+        model: The folder of the checkpoint, or its file.
         placement: Its devices may be absent.
         cache_dir: The folder for compiled programs.
         shared: Where hosts share executables.
     """
     from imagefleet.worker.engine.checkpoint.checkpoint_files import config_digest
+    from imagefleet.worker.engine.checkpoint.find_checkpoint import open_checkpoint
     from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
 
     return ExecutableCache(
         [store for store in (FolderStore(cache_dir / "executables"), shared.store) if store],
-        {**environment(placement), "model": config_digest(model)},
+        {**environment(placement), "model": config_digest(open_checkpoint(model).folder)},
         placement.mesh.devices.flatten().tolist(),
         shared.secret.encode(),
     )

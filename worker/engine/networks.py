@@ -16,6 +16,7 @@ from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.clip_text import ClipText
+from imagefleet.worker.engine.models.latent_scale import LatentScale
 from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
@@ -84,7 +85,7 @@ def assemble(
         vae=graphs["vae"],
         safety=graphs.get("safety_checker"),
         latent_channels=configs.vae.latent_channels,
-        scaling_factor=configs.vae.scaling_factor,
+        latent_scale=LatentScale.of(configs.vae),
         pixels_per_latent=configs.vae.downsampling,
         dtype=dtype,
     )

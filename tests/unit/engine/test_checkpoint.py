@@ -150,7 +150,34 @@ def test_the_error_names_a_config_that_is_not_json(checkpoint: Path) -> None:
         ("unet/config.json", {"only_cross_attention": True}, "only_cross_attention=True"),
         ("unet/config.json", {"only_cross_attention": [False, True]}, r"only_cross_attention=\[F"),
         ("unet/config.json", {"num_attention_heads": 3}, "num_attention_heads="),
-        ("unet/config.json", {"transformer_layers_per_block": [[1, 2], 1]}, r"\[1, 2\] is not"),
+        (
+            "unet/config.json",
+            {"transformer_layers_per_block": [[1], 1]},
+            "reverse_transformer_layers_",
+        ),
+        (
+            "unet/config.json",
+            {
+                "transformer_layers_per_block": [[1, 2], 1],
+                "reverse_transformer_layers_per_block": [1, 1],
+            },
+            "transformer_layers_per_block has 2 entries for a block of 1 layers",
+        ),
+        (
+            "unet/config.json",
+            {"time_cond_proj_dim": 7},
+            "time_cond_proj_dim=7 is not an even",
+        ),
+        (
+            "vae/config.json",
+            {"latents_mean": [1, 2, 3, 4]},
+            "latents_mean and latents_std must",
+        ),
+        (
+            "vae/config.json",
+            {"latents_mean": [0, 0, 0, 0], "latents_std": [1, 1, 1, 1]},
+            "which only StableDiffusionXLPipeline reads",
+        ),
         ("unet/config.json", {"cross_attention_dim": "wide"}, "cross_attention_dim='wide' is not"),
         ("unet/config.json", {"norm_num_groups": 7}, "norm_num_groups=7 does not divide"),
         ("unet/config.json", {"in_channels": 9}, "in_channels=9 is the UNet of inpainting"),

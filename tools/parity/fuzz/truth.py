@@ -29,6 +29,7 @@ from tools.parity.samplers import ALL_SAMPLERS, MODULES_WITH_NOISE
 MODULES_OF_PIPELINES = (
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
     "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl",
+    "diffusers.pipelines.latent_consistency_models.pipeline_latent_consistency_text2img",
 )
 
 

@@ -23,6 +23,13 @@ HALF: Final = ".fp16"
 """The suffix of weights in half precision, which are read only if some network has no others."""
 
 
+_CONVERT: Final = (
+    'python -c "from diffusers import DiffusionPipeline as P; '
+    "P.from_pretrained('MODEL').save_pretrained('FOLDER')\""
+)
+"""The command that writes the weights of a model as safetensors."""
+
+
 class CheckpointFiles:
     """The files of one checkpoint. It remembers which were read."""
 
@@ -55,11 +62,17 @@ class CheckpointFiles:
         self._read.add(path)
         return path
 
-    def open_weights(self, networks: Sequence[str]) -> dict[str, TensorFiles]:
+    def open_weights(
+        self, networks: Sequence[str], keys: Mapping[str, Sequence[str]] | None = None
+    ) -> dict[str, TensorFiles]:
         """Open the weight files of these networks, by network.
 
         If every network has weights in full precision, these are read. Otherwise the files ending
         in `.fp16` are read, of every network that has them, as with diffusers' `variant="fp16"`.
+
+        Args:
+            networks: Their folders.
+            keys: By network: the keys that it has. Only checkpoints in one file need them.
 
         Raises:
             CheckpointError: A network has no weights, a shard is missing, or a file is damaged.
@@ -210,7 +223,7 @@ def _no_weights_message(folder: Path) -> str:
     if pickles:
         return (
             f"{folder} holds weights as a pickle only ({', '.join(pickles)}), which could run "
-            "code; save the model again with diffusers and safe_serialization=True"
+            f"code; where that is acceptable, convert it with diffusers: {_CONVERT}"
         )
     others = sorted(path.name for path in folder.glob("*.safetensors*"))
     found = (

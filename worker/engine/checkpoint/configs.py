@@ -83,6 +83,7 @@ class Configs:
             force_zeros_for_empty_prompt=index.force_zeros_for_empty_prompt,
         )
         configs._require_known_input()
+        configs._require_known_latents()
         configs._require_consistent()
         return configs
 
@@ -94,6 +95,14 @@ class Configs:
                 f"unet/config.json: in_channels={channels} is the UNet of "
                 f"{_OTHER_UNETS[channels]}, which gets further images as input; this engine runs "
                 f"UNets with in_channels={self.vae.latent_channels}, which can inpaint as well"
+            )
+
+    def _require_known_latents(self) -> None:
+        """Raise CheckpointError if the pipeline would ignore the autoencoder's statistics."""
+        if self.vae.latents_mean is not None and not self.family.normalises_latents:
+            raise CheckpointError(
+                "vae/config.json: latents_mean and latents_std are set, which only "
+                "StableDiffusionXLPipeline reads; take the autoencoder of this model"
             )
 
     def _require_consistent(self) -> None:

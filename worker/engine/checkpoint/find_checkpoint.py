@@ -18,11 +18,18 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     HALF,
     INDEX,
     NETWORKS,
+    CheckpointFiles,
     has_full_weights,
     network_folders,
     read_json,
     shard_names,
     weight_names,
+)
+from imagefleet.worker.engine.checkpoint.single_file import (
+    SingleFile,
+    base_of,
+    config_folder,
+    is_single_file,
 )
 
 log = logging.getLogger(__name__)
@@ -45,7 +52,7 @@ _METADATA_PATTERNS: Final = (
 
 
 def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
-    """Return the folder of a model. Download the model if it is a Hub id.
+    """Return the folder of a model, or its file. Download the model if it is a Hub id.
 
     Without weights, only its configs and tokenizers are downloaded.
 
@@ -55,6 +62,8 @@ def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
     Raises:
         CheckpointError: The folder or repository does not exist, or the Hub is unreachable.
     """
+    if is_single_file(file := Path(model).expanduser()):
+        return file
     if model in BUNDLED:
         folder = Path(imagefleet.worker.__file__).parent / "bundled" / model
     elif (local := Path(model).expanduser()).is_dir() or not (hub := _HUB_NAME.fullmatch(model)):
@@ -71,7 +80,8 @@ def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
         fault = "has no model_index.json" if folder.is_dir() else "is not a folder"
         raise CheckpointError(
             f"model {model!r}: {folder} {fault}; give `shapes`, a folder in diffusers' layout, "
-            "or a Hub id like CompVis/stable-diffusion-v1-4, perhaps with @revision"
+            "a file in the original layout that ends in .safetensors, or a Hub id like "
+            "CompVis/stable-diffusion-v1-4, perhaps with @revision"
         )
     return folder
 
@@ -91,10 +101,36 @@ class ModelIdentity:
         """Return the identity of the model in `folder`, which `find_checkpoint(model)` returned."""
         if model in BUNDLED:
             return cls(name=model, source=None)
+        if is_single_file(folder):
+            return cls(name=folder.stem, source=None)
         if Path(model).expanduser().resolve() == folder.resolve():
             return cls(name=folder.resolve().name, source=None)
         name = model.partition("@")[0]
         return cls(name=name, source=f"{name}@{folder.name}")  # the Hub names folders by commit
+
+
+def open_checkpoint(path: Path) -> CheckpointFiles:
+    """Return the files of the checkpoint that `find_checkpoint` found.
+
+    If it is one file, its configs and tokenizers are downloaded unless they lie beside it.
+
+    Raises:
+        CheckpointError: The file is of an unknown model, or the Hub is unreachable.
+    """
+    if not is_single_file(path):
+        return CheckpointFiles(path)
+    return SingleFile(path, config_folder(path) or _download_configs(path))
+
+
+def _download_configs(file: Path) -> Path:
+    base = base_of(file)
+    try:
+        return _download(base, None, with_weights=False)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{file} needs the configs and tokenizers of {base}: {error}; or put them in "
+            f"{file.with_suffix('')}, in diffusers' layout without weights"
+        ) from error
 
 
 def _download(repository: str, revision: str | None, *, with_weights: bool) -> Path:

@@ -13,7 +13,7 @@ _LISTED: Final = 5
 _FOREIGN_KEYS: Final = (
     (
         r"\bmodel\.diffusion_model\.|\bfirst_stage_model\.|\bcond_stage_model\.|\binput_blocks\.",
-        "a checkpoint in the original format of one file; convert it with diffusers",
+        "a checkpoint in the original format of one file; give that file as the model",
     ),
     (
         r"\blora_|\.lora_(A|B|up|down)\b|\.lora\.(up|down)\b",

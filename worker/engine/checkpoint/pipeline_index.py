@@ -30,12 +30,16 @@ class Family:
     tokenizers: tuple[str, ...]
     guidance_scale: float
     """The default of this pipeline in diffusers."""
+    num_inference_steps: int
+    """The same."""
     scheduler_fields: Mapping[str, Any]
     """Fields of scheduler_config.json that the pipeline sets, whatever the file says."""
     old_sample_size: int | None
     """The least `sample_size` of a UNet saved before diffusers 0.9, whose default was wrong."""
     may_have_safety_checker: bool
     """Whether the pipeline uses a safety checker that model_index.json lists."""
+    normalises_latents: bool
+    """Whether the pipeline knows `latents_mean` and `latents_std` of an autoencoder."""
     zeros_absent_negatives: bool
     """Whether the pipeline knows `force_zeros_for_empty_prompt`, which is true by default. Other
     pipelines of diffusers ignore it."""
@@ -47,9 +51,23 @@ FAMILIES: Final[Mapping[str, Family]] = {
         text_encoder_classes=(CLIP_TEXT,),
         tokenizers=("tokenizer",),
         guidance_scale=7.5,
+        num_inference_steps=50,
         scheduler_fields={"steps_offset": 1, "clip_sample": False},
         old_sample_size=64,
         may_have_safety_checker=True,
+        normalises_latents=False,
+        zeros_absent_negatives=False,
+    ),
+    "LatentConsistencyModelPipeline": Family(
+        text_encoders=("text_encoder",),
+        text_encoder_classes=(CLIP_TEXT,),
+        tokenizers=("tokenizer",),
+        guidance_scale=8.5,
+        num_inference_steps=4,
+        scheduler_fields={},
+        old_sample_size=None,
+        may_have_safety_checker=True,
+        normalises_latents=False,
         zeros_absent_negatives=False,
     ),
     "StableDiffusionXLPipeline": Family(
@@ -57,9 +75,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
         text_encoder_classes=(CLIP_TEXT, CLIP_TEXT_PROJECTED),
         tokenizers=("tokenizer", "tokenizer_2"),
         guidance_scale=5.0,
+        num_inference_steps=50,
         scheduler_fields={},
         old_sample_size=None,
         may_have_safety_checker=False,
+        normalises_latents=True,
         zeros_absent_negatives=True,
     ),
 }
@@ -87,7 +107,7 @@ class PipelineIndex:
         name = str(index.get("_class_name"))
         if (family := FAMILIES.get(name)) is None:
             raise CheckpointError(
-                f"{INDEX}: _class_name is {name!r}; this engine runs {' and '.join(FAMILIES)}"
+                f"{INDEX}: _class_name is {name!r}; this engine runs {', '.join(FAMILIES)}"
             )
         require = partial(_require, index)
         for folder in family.tokenizers:

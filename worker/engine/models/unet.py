@@ -41,11 +41,19 @@ def timestep_embedding(
 class TimeEmbedding(nnx.Module):
     """diffusers' TimestepEmbedding: two layers over the sinusoids."""
 
-    def __init__(self, channels_in: int, width: int) -> None:
+    def __init__(self, channels_in: int, width: int, condition_width: int | None = None) -> None:
         self.linear_1 = linear(channels_in, width)
+        self.cond_proj = (
+            None
+            if condition_width is None
+            else linear(condition_width, channels_in, use_bias=False)
+        )
         self.linear_2 = linear(width, width)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, condition: jax.Array | None = None) -> jax.Array:
+        """Embed `x [b, c]`; `condition [b, d]` is added to it if the layer has a projection."""
+        if self.cond_proj is not None and condition is not None:
+            x += self.cond_proj(condition)
         return self.linear_2(jax.nn.silu(self.linear_1(x)))
 
 
@@ -113,14 +121,14 @@ BlockContext = Sequence[Sequence[ContextKV]]
 class Transformer(nnx.Module):
     """diffusers' Transformer2DModel: transformer layers over the pixels of a feature map."""
 
-    def __init__(self, config: UNetConfig, level: int) -> None:
+    def __init__(self, config: UNetConfig, level: int, layers: int) -> None:
         width = config.block_out_channels[level]
         # diffusers uses 1e-6 here, but norm_eps in the resnets.
         self.norm = GroupNorm(width, config.norm_num_groups, 1e-6)
         self.proj_in = linear(width, width)
         self.transformer_blocks = nnx.List(
             TransformerBlock(width, config.cross_attention_dim, config.heads[level])
-            for _ in range(config.transformer_layers[level])
+            for _ in range(layers)
         )
         self.proj_out = linear(width, width)
 
@@ -167,8 +175,9 @@ class DownBlock(nnx.Module):
         width, layers = channels[level], config.layers_per_block[level]
         widths_in = [channels[max(level - 1, 0)], *[width] * (layers - 1)]
         self.resnets = nnx.List(_resnet(config, before, width) for before in widths_in)
-        transformers = layers if config.down_has_attention[level] else 0
-        self.attentions = nnx.List(Transformer(config, level) for _ in range(transformers))
+        has_attention = config.down_has_attention[level]
+        transformers = config.down_transformer_layers[level] if has_attention else ()
+        self.attentions = nnx.List(Transformer(config, level, depth) for depth in transformers)
         is_last = level == len(channels) - 1
         self.downsampler = None if is_last else Downsample(width)
 
@@ -193,7 +202,9 @@ class MidBlock(nnx.Module):
         width = config.block_out_channels[level]
         transformers = int(config.mid_has_attention)
         self.resnets = nnx.List(_resnet(config, width, width) for _ in range(1 + transformers))
-        self.attentions = nnx.List(Transformer(config, level) for _ in range(transformers))
+        self.attentions = nnx.List(
+            Transformer(config, level, config.mid_transformer_layers) for _ in range(transformers)
+        )
 
     def __call__(self, x: jax.Array, time: jax.Array, context: BlockContext) -> jax.Array:
         x = self.resnets[0](x, time)
@@ -216,8 +227,9 @@ class UpBlock(nnx.Module):
             _resnet(config, width_in + skip_width, width)
             for width_in, skip_width in zip(widths_in, skip_widths, strict=True)
         )
-        transformers = layers if config.up_has_attention[index] else 0
-        self.attentions = nnx.List(Transformer(config, level) for _ in range(transformers))
+        has_attention = config.up_has_attention[index]
+        transformers = config.up_transformer_layers[index] if has_attention else ()
+        self.attentions = nnx.List(Transformer(config, level, depth) for depth in transformers)
         self.upsampler = None if level == 0 else Upsample(width)
 
     def __call__(
@@ -248,11 +260,11 @@ class UNet(nnx.Module):
         width = config.block_out_channels[0]
         levels = range(len(config.block_out_channels))
         self.conv_in = conv(config.in_channels, width)
-        self.time_embedding = TimeEmbedding(width, 4 * width)
+        self.time_embedding = TimeEmbedding(width, 4 * width, config.time_cond_proj_dim)
         text_time = config.text_time
         self.add_embedding = TimeEmbedding(text_time.width, 4 * width) if text_time else None
         self.down_blocks = nnx.List(DownBlock(config, level) for level in levels)
-        self.mid_block = MidBlock(config)
+        self.mid_block = MidBlock(config) if config.has_mid_block else None
         self.up_blocks = nnx.List(UpBlock(config, index) for index in levels)
         self.conv_norm_out = GroupNorm(width, config.norm_num_groups, config.norm_eps)
         self.conv_out = conv(width, config.out_channels)
@@ -271,7 +283,8 @@ class UNet(nnx.Module):
             time_ids: In that case also the image's original height and width, top and left of its
                 crop, and its target height and width, in pixels (Podell et al. 2023, section 2.2).
         """
-        blocks: list[DownBlock | MidBlock | UpBlock] = [*self.down_blocks, self.mid_block]
+        blocks: list[DownBlock | MidBlock | UpBlock] = [*self.down_blocks]
+        blocks += [] if self.mid_block is None else [self.mid_block]
         blocks += self.up_blocks
         contexts = [
             [transformer.project_context(encoder_hidden_states) for transformer in block.attentions]
@@ -286,7 +299,11 @@ class UNet(nnx.Module):
         return PromptContext(contexts, self.add_embedding(text_and_sizes))
 
     def __call__(
-        self, latents: jax.Array, timesteps: jax.Array, prompt: PromptContext
+        self,
+        latents: jax.Array,
+        timesteps: jax.Array,
+        prompt: PromptContext,
+        guidance: jax.Array | None = None,
     ) -> jax.Array:
         """Return the prediction `[b, h, w, out_channels]`, in the dtype of `latents`.
 
@@ -294,10 +311,12 @@ class UNet(nnx.Module):
             latents: `[b, h, w, in_channels]`.
             timesteps: float32 `[b]`.
             prompt: From `project_context`.
+            guidance: The guidance scale, float32 `[b]`. Only UNets distilled from guidance read it.
         """
         # Timestep
         sinusoids = self._sinusoids(timesteps, self.config.block_out_channels[0])
-        time = self.time_embedding(sinusoids.astype(latents.dtype))  # [b, 4 * channels]
+        condition = self._embed_guidance(guidance, latents.dtype)
+        time = self.time_embedding(sinusoids.astype(latents.dtype), condition)  # [b, 4 * channels]
         if prompt.text_time_embedding is not None:
             time += prompt.text_time_embedding
         # Down
@@ -307,10 +326,22 @@ class UNet(nnx.Module):
         for down in self.down_blocks:
             skips += down(skips[-1], time, next(contexts))
         # Middle and up
-        x = self.mid_block(skips[-1], time, next(contexts))
+        x = skips[-1]
+        if self.mid_block is not None:
+            x = self.mid_block(x, time, next(contexts))
         for up in self.up_blocks:
             x = up(x, skips, time, next(contexts))
         return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
+
+    def _embed_guidance(self, guidance: jax.Array | None, dtype: jnp.dtype) -> jax.Array | None:
+        """Return the sinusoids of the guidance scale w + 1 (Luo et al. 2023, section 4.2)."""
+        width = self.config.time_cond_proj_dim
+        if width is None or guidance is None:
+            return None
+        sinusoids = timestep_embedding(
+            1000 * (guidance - 1), width, flip_sin_to_cos=False, freq_shift=1
+        )
+        return sinusoids.astype(dtype)
 
     def _sinusoids(self, numbers: jax.Array, width: int) -> jax.Array:
         return timestep_embedding(

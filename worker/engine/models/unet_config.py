@@ -39,7 +39,13 @@ class UNetConfig:
     up_has_attention: tuple[bool, ...]
     """In the order of the file: the coarsest level first."""
     mid_has_attention: bool
-    transformer_layers: tuple[int, ...]
+    has_mid_block: bool
+    """False in distilled UNets without one: their coarsest down block leads to the up blocks."""
+    down_transformer_layers: tuple[tuple[int, ...], ...]
+    """By level and layer of its down block: the layers of the transformer after that layer."""
+    mid_transformer_layers: int
+    up_transformer_layers: tuple[tuple[int, ...], ...]
+    """In the order of the file: the coarsest level first."""
     heads: tuple[int, ...]
     cross_attention_dim: int
     text_time: "TextTimeConfig | None"
@@ -47,6 +53,9 @@ class UNetConfig:
     norm_eps: float
     flip_sin_to_cos: bool
     freq_shift: int
+    time_cond_proj_dim: int | None
+    """Width of the embedding of the guidance scale, in UNets distilled from guidance (Luo et al.
+    2023, section 4.2). None in all others."""
 
     @classmethod
     def from_json(cls, config: Json, *, old_sample_size: int | None = None) -> Self:
@@ -64,18 +73,22 @@ class UNetConfig:
         channels = fields.counts("block_out_channels", (320, 640, 1280, 1280))
         levels = len(channels)
         _require_supported(fields, levels)
+        layers = fields.per_level("layers_per_block", 2, levels)
+        transformers = _TransformerLayers.read(fields, layers)
+        has_mid_block, mid_has_attention = _mid_block(fields)
         checked = cls(
             sample_size=_sample_size(fields, old_sample_size),
             in_channels=fields.count("in_channels", 4),
             out_channels=fields.count("out_channels", 4),
             block_out_channels=channels,
-            layers_per_block=fields.per_level("layers_per_block", 2, levels),
+            layers_per_block=layers,
             down_has_attention=_block_attention(fields, "down_block_types", levels),
             up_has_attention=_block_attention(fields, "up_block_types", levels),
-            mid_has_attention=_mid_attention(fields),
-            transformer_layers=fields.per_level(
-                "transformer_layers_per_block", 1, levels, minimum=0
-            ),
+            mid_has_attention=mid_has_attention,
+            has_mid_block=has_mid_block,
+            down_transformer_layers=transformers.down,
+            mid_transformer_layers=transformers.mid,
+            up_transformer_layers=transformers.up,
             # In every published config this is the number of heads, despite its name.
             heads=fields.per_level("attention_head_dim", 8, levels),
             cross_attention_dim=fields.count("cross_attention_dim", 1280),
@@ -84,6 +97,7 @@ class UNetConfig:
             norm_eps=fields.number("norm_eps", 1e-5, above=0),
             flip_sin_to_cos=fields.flag("flip_sin_to_cos", True),
             freq_shift=fields.count("freq_shift", 0, minimum=0),
+            time_cond_proj_dim=_time_cond_width(fields),
         )
         for width, heads, has_attention in zip(
             channels, checked.heads, checked._level_has_attention, strict=False
@@ -138,6 +152,57 @@ class TextTimeConfig:
         return self.pooled + _TIME_IDS * self.sinusoids
 
 
+@dataclass(frozen=True)
+class _TransformerLayers:
+    """How many layers each transformer of the UNet has."""
+
+    down: tuple[tuple[int, ...], ...]
+    mid: int
+    up: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def read(cls, fields: ConfigReader, layers: tuple[int, ...]) -> Self:
+        """Read both fields. An entry is one count for all layers of a block, or one per layer.
+
+        Args:
+            fields: Of the file.
+            layers: Of the down block of each level. An up block has one more.
+        """
+        name, reverse = "transformer_layers_per_block", "reverse_transformer_layers_per_block"
+        down, up = fields.get(name, 1), fields.get(reverse, None)
+        entries = tuple(down) if isinstance(down, list | tuple) else (down,) * len(layers)
+        if up is None:
+            up = entries[::-1]
+            if any(isinstance(entry, list | tuple) for entry in entries):
+                fields.add_error(f"{reverse} is missing, which a list in {name} needs")
+                up = (1,) * len(layers)
+        up_entries = tuple(up) if isinstance(up, list | tuple) else (up,)
+        coarsest = entries[-1] if entries else 1
+        mid = coarsest[0] if isinstance(coarsest, list | tuple) and coarsest else coarsest
+        return cls(
+            down=_per_layer(fields, name, entries, layers),
+            mid=fields.checked_count(name, mid, 0),
+            up=_per_layer(fields, reverse, up_entries, tuple(each + 1 for each in layers[::-1])),
+        )
+
+
+def _per_layer(
+    fields: ConfigReader, name: str, entries: tuple[object, ...], layers: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Return a count for every layer of every block."""
+    if len(entries) != len(layers):
+        fields.add_error(f"{name} has {len(entries)} entries for {len(layers)} levels")
+        return tuple((1,) * count for count in layers)
+    counts = []
+    for entry, count in zip(entries, layers, strict=True):
+        values = tuple(entry) if isinstance(entry, list | tuple) else (entry,) * count
+        if len(values) != count:
+            fields.add_error(f"{name} has {len(values)} entries for a block of {count} layers")
+            values = (1,) * count
+        counts.append(tuple(fields.checked_count(name, value, 0) for value in values))
+    return tuple(counts)
+
+
 def _block_attention(fields: ConfigReader, name: str, levels: int) -> tuple[bool, ...]:
     """Return whether the block of each level has attention."""
     direction = "Down" if name.startswith("down") else "Up"
@@ -153,10 +218,24 @@ def _block_attention(fields: ConfigReader, name: str, levels: int) -> tuple[bool
     return tuple(_HAS_ATTENTION.get(str(block), False) for block in blocks)
 
 
-def _mid_attention(fields: ConfigReader) -> bool:
-    supported = {"UNetMidBlock2DCrossAttn": True, "UNetMidBlock2D": False}
-    block = fields.choice("mid_block_type", "UNetMidBlock2DCrossAttn", tuple(supported))
-    return bool(supported.get(str(block)))
+def _mid_block(fields: ConfigReader) -> tuple[bool, bool]:
+    """Return whether there is a mid block, and whether it has attention."""
+    name = "mid_block_type"
+    # As in diffusers, a missing field is the default, and null is no mid block.
+    supported = {"UNetMidBlock2DCrossAttn": True, "UNetMidBlock2D": False, None: False}
+    block = fields.choice(name, "UNetMidBlock2DCrossAttn", tuple(supported))
+    return block is not None, bool(isinstance(block, str) and supported.get(block))
+
+
+def _time_cond_width(fields: ConfigReader) -> int | None:
+    """Return the width of the guidance scale's embedding. None if the UNet has none."""
+    name = "time_cond_proj_dim"
+    value = fields.get(name, None)
+    if value is None:
+        return None
+    if (width := fields.checked_count(name, value, 4)) % 2:
+        fields.add_error(f"{name}={width} is not an even number")
+    return width
 
 
 def _sample_size(fields: ConfigReader, old_sample_size: int | None) -> tuple[int, int] | None:
@@ -198,8 +277,6 @@ def _require_supported(fields: ConfigReader, levels: int) -> None:
         resnet_out_scale_factor=1.0,
         resnet_skip_time_act=False,
         resnet_time_scale_shift="default",
-        reverse_transformer_layers_per_block=None,
-        time_cond_proj_dim=None,
         time_embedding_act_fn=None,
         time_embedding_dim=None,
         time_embedding_type="positional",

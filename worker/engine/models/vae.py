@@ -30,6 +30,10 @@ class VaeConfig:
     layers_per_block: int
     norm_num_groups: int
     scaling_factor: float
+    latents_mean: tuple[float, ...] | None
+    latents_std: tuple[float, ...] | None
+    """Mean and standard deviation of each channel of the unscaled latents, by which some models
+    normalise them. None: they only multiply by `scaling_factor`."""
     use_quant_conv: bool
     use_post_quant_conv: bool
     mid_block_add_attention: bool
@@ -44,7 +48,6 @@ class VaeConfig:
         fields = ConfigReader("vae/config.json", config)
         channels = fields.counts("block_out_channels", (64,))
         levels = len(channels)
-        fields.require(latents_mean=None, latents_std=None)
         fields.choice("_use_default_values", None, (None, []))
         fields.choice("act_fn", "silu", SILU_NAMES)
         fields.choice("shift_factor", None, (None, 0.0))
@@ -54,10 +57,17 @@ class VaeConfig:
         ):
             fields.choice(name, [block], ([block] * levels,))
         fields.ignore("sample_size", "force_upcast")
+        latent_channels = fields.count("latent_channels", 4)
+        mean = fields.numbers("latents_mean", length=latent_channels)
+        std = fields.numbers("latents_std", length=latent_channels, above=0)
+        if (mean is None) != (std is None):
+            fields.add_error("latents_mean and latents_std must both be lists, or both be missing")
         checked = cls(
             in_channels=fields.choice("in_channels", 3, (3,)),
             out_channels=fields.choice("out_channels", 3, (3,)),
-            latent_channels=fields.count("latent_channels", 4),
+            latent_channels=latent_channels,
+            latents_mean=mean,
+            latents_std=std,
             block_out_channels=channels,
             layers_per_block=fields.count("layers_per_block", 1),
             norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),

@@ -1,0 +1,166 @@
+"""Each well-known checkpoint makes what diffusers makes of it, or is refused in one sentence.
+
+The checkpoints are tiny, with the structures of the published ones. docs/models.md lists the same
+names.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.weights import weight_entries
+from imagefleet.worker.engine.diffusion_programs import (
+    BatchInputs,
+    DiffusionPrograms,
+    InitLatents,
+)
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.models.latent_scale import LatentScale
+from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.schedulers import coefficients, registry
+from tests.support.processes import ROOT
+from tests.unit.engine.parity import FOLDER, worst
+from tools.parity.fuzz.draft import noise
+from tools.parity.known.checkpoints import KNOWN, KnownCheckpoint
+from tools.parity.known.write import digest, write_configs, write_weights
+
+ANSWERS: Final = load_file(FOLDER / "known.safetensors")
+DIGESTS: Final[dict[str, dict[str, str]]] = json.loads((FOLDER / "known.json").read_text())
+LOADS: Final = [name for name, checkpoint in KNOWN.items() if not checkpoint.refused]
+REFUSED: Final = [name for name, checkpoint in KNOWN.items() if checkpoint.refused]
+PROMPT, NEGATIVE = "a red circle on blue", "blue"
+STEPS, GUIDANCE, SIDE, TIMESTEP = 3, 3.0, 64, 500.0
+"""As in tools/parity/known/truth.py."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_quickly() -> Iterator[None]:
+    """Compile without most optimisations: many networks run for a few steps each."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path: Path) -> None:
+    files = _write(tmp_path, KNOWN[name])
+    configs = Configs.read(files)
+    programs, weights = load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
+    default = registry.default(configs.noise)
+    table = registry.SCHEDULERS[default](configs.noise, STEPS, 0)
+    tokens = load_tokenizer(files, configs)([NEGATIVE, PROMPT])
+    inputs = _inputs(tokens, table)
+    size = SIDE // configs.vae.downsampling
+    latents = np.moveaxis(noise((1, 4, size, size)), 1, -1)
+    none = InitLatents(np.zeros((1, size, size, 4), np.float32), np.ones((1, size, size, 1), bool))
+    conditions, state = _begin(programs, weights, inputs, none)
+    predict = _predictor(programs, weights, conditions)
+
+    output = predict(latents, np.full(1, TIMESTEP, np.float32))
+    assert worst(output, np.moveaxis(ANSWERS[f"{name}|output"], 1, -1)) < 1e-5
+
+    sample, history = latents * np.float32(table.init_noise_sigma), state.history
+    for row in table.rows:
+        output = predict(sample, row[:1])
+        sample, history = _advance(sample, output, history, latents, row[None])
+    image = np.asarray(_decode(programs.vae, programs.latent_scale, weights.vae, sample), int)
+    difference = np.abs(image - ANSWERS[f"{name}|image"])
+    assert difference.max() <= 1
+    assert difference.mean() < 2e-3
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_the_weights_have_the_names_and_shapes_of_diffusers(name: str, tmp_path: Path) -> None:
+    write_configs(tmp_path, KNOWN[name])
+    networks = abstract_networks(Configs.read(CheckpointFiles(tmp_path)))
+    digests = {network: digest(_shapes(network, model)) for network, model in networks.items()}
+    assert digests == DIGESTS[name]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_checkpoint_that_is_refused_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    write_configs(tmp_path, KNOWN[name])
+    with pytest.raises(CheckpointError, match=re.escape(KNOWN[name].refused)) as caught:
+        Configs.read(CheckpointFiles(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_documents_list_the_same_checkpoints_with_the_same_fate() -> None:
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `([^`]+/[^`]+)`[^|]*\| (loads|refused)\b", page, re.MULTILINE))
+    known = {
+        name.partition(" ")[0]: "refused" if checkpoint.refused else "loads"
+        for name, checkpoint in KNOWN.items()
+    }
+    assert listed == known
+    assert len(known) >= 40
+
+
+def _write(folder: Path, checkpoint: KnownCheckpoint) -> CheckpointFiles:
+    write_configs(folder, checkpoint)
+    files = CheckpointFiles(folder)
+    for network, model in abstract_networks(Configs.read(files)).items():
+        write_weights(folder, checkpoint, network, _shapes(network, model))
+    return files
+
+
+def _shapes(network: str, model: Any) -> dict[str, tuple[int, ...]]:
+    return {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
+
+
+def _inputs(tokens: NDArray[np.int32], table: coefficients.Table) -> BatchInputs:
+    return BatchInputs(
+        tokens=tokens[None],
+        has_negative=np.ones(1, bool),
+        key=np.zeros((1, 2), np.uint32),
+        image_index=np.zeros(1, np.uint32),
+        initial_mix=np.ones((1, 2), np.float32),
+        guidance=np.full(1, GUIDANCE, np.float32),
+        rows=table.padded(STEPS + 1)[None],
+        calls=np.full(1, len(table.rows), np.int32),
+    )
+
+
+def _predictor(
+    programs: DiffusionPrograms, weights: Any, conditions: Any
+) -> Callable[[Any, Any], Any]:
+    return partial(_predict, programs, weights.unet, conditions)
+
+
+@partial(jax.jit, static_argnums=0)
+def _begin(programs: DiffusionPrograms, weights: Any, inputs: Any, init_latents: Any) -> Any:
+    return programs.begin(weights, inputs, init_latents)
+
+
+@partial(jax.jit, static_argnums=0)
+def _predict(
+    programs: DiffusionPrograms, unet: Any, conditions: Any, latents: Any, timestep: Any
+) -> Any:
+    return programs._predict(unet, conditions, latents, timestep, 2)
+
+
+@jax.jit
+def _advance(sample: Any, output: Any, history: Any, fresh: Any, row: Any) -> Any:
+    return coefficients.step(sample, output, history, fresh, row)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _decode(structure: Any, scale: LatentScale, weights: Any, latents: Any) -> Any:
+    """Decode as `DiffusionPrograms.decode`, but with one compiled program for all UNets."""
+    pixels = nnx.merge(structure, weights).decode(scale.unscale(latents))
+    return jnp.round(jnp.clip(pixels / 2 + 0.5, 0, 1) * 255)

@@ -1,0 +1,174 @@
+"""A file in the original layout gives each network the tensors that diffusers finds in it."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.build_engine import load_networks
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.find_checkpoint import (
+    ModelIdentity,
+    find_checkpoint,
+    open_checkpoint,
+)
+from imagefleet.worker.engine.checkpoint.original_layout import base_model
+from imagefleet.worker.engine.checkpoint.weights import weight_entries
+from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.networks import abstract_networks
+from tests.unit.engine.parity import FOLDER
+from tools.parity.known.checkpoints import KNOWN
+from tools.parity.known.single_file import SINGLE_FILES, content_digest, original_tensors
+from tools.parity.known.write import write_configs
+
+ANSWERS: Final[dict[str, dict[str, str]]] = json.loads((FOLDER / "single_files.json").read_text())
+SD1: Final = "CompVis/stable-diffusion-v1-4"
+_UNET: Final = "model.diffusion_model."
+
+
+def _write(folder: Path, name: str) -> Path:
+    """Write the file, and its configs and tokenizers beside it."""
+    file = folder / "model.safetensors"
+    write_configs(folder / "model", KNOWN[name])
+    networks = abstract_networks(Configs.read(CheckpointFiles(folder / "model")))
+    shapes = {
+        network: {each.key: each.stored_shapes[0] for each in weight_entries(network, model)}
+        for network, model in networks.items()
+    }
+    tensors: dict[str, Any] = {**original_tensors(name, shapes)}
+    save_file(tensors, file)
+    return file
+
+
+@pytest.mark.parametrize("name", SINGLE_FILES)
+def test_each_key_of_diffusers_has_the_tensor_that_diffusers_finds(
+    name: str, tmp_path: Path
+) -> None:
+    file = _write(tmp_path, name)
+    files = open_checkpoint(find_checkpoint(str(file)))
+    configs = Configs.read(files)
+    entries = {
+        network: weight_entries(network, model)
+        for network, model in abstract_networks(configs).items()
+    }
+    keys = {network: [entry.key for entry in each] for network, each in entries.items()}
+    for network, opened in files.open_weights(list(keys), keys).items():
+        found = {}
+        for key in keys[network]:
+            whole = tuple(slice(None) for _ in opened.shapes[key])
+            found[key] = opened.read_slice(key, whole)
+            assert found[key].shape == opened.shapes[key]
+        assert content_digest(found) == ANSWERS[name][network]
+    load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
+
+
+def test_weights_are_read_in_slices_of_rows_and_columns(tmp_path: Path) -> None:
+    name = "stabilityai/stable-diffusion-xl-base-1.0"
+    files = open_checkpoint(_write(tmp_path, name))
+    query, projection = "encoder.layers.0.self_attn.k_proj.weight", "text_projection.weight"
+    opened = _second_text_encoder(files)
+    for key in (query, projection):
+        whole = opened.read_slice(key, (slice(None), slice(None)))
+        part = opened.read_slice(key, (slice(2, 7), slice(1, 4)))
+        np.testing.assert_array_equal(part, whole[2:7, 1:4])
+
+
+def _second_text_encoder(files: CheckpointFiles) -> Any:
+    networks = abstract_networks(Configs.read(files))
+    keys = {
+        network: [each.key for each in weight_entries(network, model)]
+        for network, model in networks.items()
+    }
+    return files.open_weights(list(keys), keys)["text_encoder_2"]
+
+
+def test_the_engine_loads_a_file_under_its_name(tmp_path: Path, cache_dir: Path) -> None:
+    file = _write(tmp_path, SD1)
+    engine = load_engine(str(file), devices=1, cache_dir=cache_dir)
+    assert engine.info.name == "model"
+    assert engine.info.default_scheduler == "pndm"
+    assert ModelIdentity.of(str(file), file).source is None
+    tensors = load_file(file)
+    tensors[f"{_UNET}out.2.bias"] += 1
+    save_file(tensors, file)
+    changed = load_engine(str(file), devices=1, cache_dir=cache_dir)
+    assert changed.info.digest != engine.info.digest
+
+
+def test_the_error_names_weights_that_are_unread_or_missing(tmp_path: Path) -> None:
+    file = _write(tmp_path, SD1)
+    tensors = load_file(file)
+    save_file({**tensors, "v_pred": np.zeros(1, np.float32)}, file)
+    with pytest.raises(CheckpointError, match=r"has 1 weights that .* first v_pred"):
+        _load(file)
+    del tensors[f"{_UNET}out.2.bias"]
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"unet: conv_out\.bias is missing"):
+        _load(file)
+
+
+def _load(file: Path) -> None:
+    files = open_checkpoint(file)
+    load_networks(files, Configs.read(files), Placement.of(1), np.dtype(np.float32))
+
+
+def test_a_file_without_configs_beside_it_needs_those_of_its_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "sd.safetensors"
+    tensors = {
+        f"{_UNET}input_blocks.0.0.weight": np.zeros((8, 4, 3, 3), np.float32),
+        "cond_stage_model.transformer.text_model.final_layer_norm.bias": np.zeros(8, np.float32),
+    }
+    save_file(tensors, file)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(
+        CheckpointError,
+        match=r"needs the configs and tokenizers of stable-diffusion-v1-5/\S+: .* or put them in",
+    ):
+        open_checkpoint(file)
+    save_file({"some.weight": np.zeros(1, np.float32)}, file)
+    with pytest.raises(CheckpointError, match="does not have the keys of Stable Diffusion 1, 2 or"):
+        open_checkpoint(file)
+
+
+@pytest.mark.parametrize(
+    ("channels", "attention", "others", "base"),
+    [
+        (
+            4,
+            768,
+            ("cond_stage_model.transformer.x",),
+            "stable-diffusion-v1-5/stable-diffusion-v1-5",
+        ),
+        (4, 1024, (), "stabilityai/stable-diffusion-2-1"),
+        (
+            *(4, 0),
+            ("conditioner.embedders.1.model.ln_final.weight",),
+            "stabilityai/stable-diffusion-xl-base-1.0",
+        ),
+        (
+            *(4, 0),
+            ("edm_mean", "conditioner.embedders.1.model.ln_final.weight"),
+            "playgroundai/playground-v2.5-1024px-aesthetic",
+        ),
+        (4, 0, ("conditioner.embedders.0.model.ln_final.weight",), None),
+        (9, 768, ("cond_stage_model.transformer.x",), None),
+        (4, 0, (), None),
+    ],
+)
+def test_the_keys_tell_which_model_a_file_is_based_on(
+    channels: int, attention: int, others: tuple[str, ...], base: str | None
+) -> None:
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(others, (1,))
+    shapes[f"{_UNET}input_blocks.0.0.weight"] = (320, channels, 3, 3)
+    if attention:
+        place = "input_blocks.2.1.transformer_blocks.0.attn2.to_k.weight"
+        shapes[f"{_UNET}{place}"] = (640, attention)
+    assert base_model(shapes) == base

@@ -1,0 +1,63 @@
+"""Well-known checkpoints as one file in the original layout, with weights drawn by their names.
+
+The input is the shapes of the weights in diffusers' layout, the output the tensors of the file.
+This module needs neither torch nor JAX.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefleet.worker.engine.checkpoint.original_layout import (
+    CLIP_PREFIXES,
+    OPEN_CLIP_PREFIXES,
+    Origin,
+    origins,
+)
+from tools.parity.known.write import Shapes, current_name, draw
+
+SINGLE_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "CompVis/stable-diffusion-v1-4": (CLIP_PREFIXES["text_encoder"][0],),
+    "stabilityai/stable-diffusion-2-1": (OPEN_CLIP_PREFIXES["text_encoder"][0],),
+    "stabilityai/stable-diffusion-xl-base-1.0": (
+        CLIP_PREFIXES["text_encoder"][1],
+        OPEN_CLIP_PREFIXES["text_encoder_2"][0],
+    ),
+    "segmind/SSD-1B": (
+        CLIP_PREFIXES["text_encoder"][1],
+        OPEN_CLIP_PREFIXES["text_encoder_2"][0],
+    ),
+}
+"""By name: the prefixes of the text encoders in the file."""
+UNREAD: Final = ("betas", "model_ema.decay", "cond_stage_model.logit_scale")
+"""Tensors that are in published files and are no weights."""
+
+
+def original_tensors(name: str, shapes: Mapping[str, Shapes]) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors of the file. `shapes` are in diffusers' layout, by network and key."""
+    tensors = {key: np.zeros(2, np.float32) for key in UNREAD}
+    for network, of_network in shapes.items():
+        current = {current_name(key): shape for key, shape in of_network.items()}
+        for key, origin in origins(network, current, SINGLE_FILES[name]).items():
+            shape = _stored_shape(current[key], origin)
+            tensors[origin.key] = draw("single", origin.key, shape)
+    return tensors
+
+
+def content_digest(tensors: Mapping[str, NDArray[np.float32]]) -> str:
+    """Return the digest of keys, shapes and contents. A 1x1 convolution is a matrix."""
+    lines = []
+    for key, tensor in sorted(tensors.items()):
+        shape = tensor.shape[:2] if tensor.shape[2:] == (1, 1) else tensor.shape
+        lines.append(f"{key} {list(shape)} {zlib.crc32(np.ascontiguousarray(tensor).tobytes())}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _stored_shape(shape: tuple[int, ...], origin: Origin) -> tuple[int, ...]:
+    if origin.transposed:
+        return shape[::-1]
+    return shape if origin.third is None else (3 * shape[0], *shape[1:])

@@ -1,0 +1,212 @@
+"""Map the keys of diffusers to those of the original layout of one file.
+
+The original layout is that of the programs in which the models were trained: CompVis' latent
+diffusion, OpenCLIP, and Stability's generative models. The input is the keys of a network in
+diffusers' layout, the output the place of each in the file. This module reads no files.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+UNET_PREFIX: Final = "model.diffusion_model."
+VAE_PREFIX: Final = "first_stage_model."
+Renames = Sequence[tuple[str, str]]
+"""Pairs of a regular expression and its replacement, applied in order."""
+
+CLIP_PREFIXES: Final = {
+    "text_encoder": ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer."),
+    "text_encoder_2": (),
+}
+"""By text encoder: where a CLIP of transformers lies in a file."""
+OPEN_CLIP_PREFIXES: Final = {
+    "text_encoder": ("cond_stage_model.model.",),
+    "text_encoder_2": ("conditioner.embedders.1.model.",),
+}
+"""By text encoder: where a CLIP of OpenCLIP lies in a file."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The place of a tensor in a file."""
+
+    key: str
+    third: int | None = None
+    """Which third of the rows it is, where queries, keys and values are one tensor."""
+    transposed: bool = False
+
+
+_RESNET: Final[Renames] = (
+    (r"\.norm1\.", ".in_layers.0."),
+    (r"\.conv1\.", ".in_layers.2."),
+    (r"\.time_emb_proj\.", ".emb_layers.1."),
+    (r"\.norm2\.", ".out_layers.0."),
+    (r"\.conv2\.", ".out_layers.3."),
+    (r"\.conv_shortcut\.", ".skip_connection."),
+)
+_UNET_ENDS: Final[Renames] = (
+    (r"^time_embedding\.linear_1\.", "time_embed.0."),
+    (r"^time_embedding\.linear_2\.", "time_embed.2."),
+    (r"^add_embedding\.linear_1\.", "label_emb.0.0."),
+    (r"^add_embedding\.linear_2\.", "label_emb.0.2."),
+    (r"^conv_in\.", "input_blocks.0.0."),
+    (r"^conv_norm_out\.", "out.0."),
+    (r"^conv_out\.", "out.2."),
+)
+_VAE: Final[Renames] = (
+    (r"^encoder\.down_blocks\.(\d+)\.resnets\.(\d+)\.", r"encoder.down.\1.block.\2."),
+    (r"^encoder\.down_blocks\.(\d+)\.downsamplers\.0\.", r"encoder.down.\1.downsample."),
+    (r"\.mid_block\.resnets\.0\.", ".mid.block_1."),
+    (r"\.mid_block\.resnets\.1\.", ".mid.block_2."),
+    (r"\.mid_block\.attentions\.0\.group_norm\.", ".mid.attn_1.norm."),
+    (r"\.mid_block\.attentions\.0\.to_out\.0\.", ".mid.attn_1.proj_out."),
+    (r"\.mid_block\.attentions\.0\.to_([qkv])\.", r".mid.attn_1.\1."),
+    (r"\.conv_shortcut\.", ".nin_shortcut."),
+    (r"\.conv_norm_out\.", ".norm_out."),
+)
+_OPEN_CLIP: Final[Renames] = (
+    (r"^embeddings\.token_embedding\.", "token_embedding."),
+    (r"^embeddings\.position_embedding\.weight$", "positional_embedding"),
+    (r"^final_layer_norm\.", "ln_final."),
+    (r"^text_projection\.weight$", "text_projection"),
+    (r"^encoder\.layers\.", "transformer.resblocks."),
+    (r"\.layer_norm([12])\.", r".ln_\1."),
+    (r"\.mlp\.fc1\.", ".mlp.c_fc."),
+    (r"\.mlp\.fc2\.", ".mlp.c_proj."),
+    (r"\.self_attn\.", ".attn."),
+)
+_THIRDS: Final = {"q": 0, "k": 1, "v": 2}
+
+
+def origins(network: str, keys: Iterable[str], stored: Iterable[str]) -> dict[str, Origin]:
+    """Return the place of each key of a network.
+
+    Args:
+        network: The network's folder in diffusers' layout.
+        keys: Its keys there.
+        stored: The keys in the file. They tell which program wrote a text encoder.
+    """
+    keys = list(keys)
+    if network == "unet":
+        rename = _unet_renamer(keys)
+        return {key: Origin(UNET_PREFIX + rename(key)) for key in keys}
+    if network == "vae":
+        levels = 1 + max(_numbers(keys, r"^decoder\.up_blocks\.(\d+)\."), default=0)
+        return {key: Origin(VAE_PREFIX + _vae_key(key, levels)) for key in keys}
+    stored = list(stored)
+    for prefix in OPEN_CLIP_PREFIXES[network]:
+        if any(key.startswith(prefix) for key in stored):
+            return {key: _open_clip_origin(prefix, key) for key in keys}
+    for prefix in CLIP_PREFIXES[network]:
+        if any(key.startswith(prefix) for key in stored):
+            return {key: Origin(f"{prefix}text_model.{key}") for key in keys}
+    return {}
+
+
+def _vae_key(key: str, levels: int) -> str:
+    """Return the original key. There the up blocks are counted from the finest level."""
+    if match := re.match(r"decoder\.up_blocks\.(\d+)\.(resnets|upsamplers)\.(\d+)\.(.*)", key):
+        level = levels - 1 - int(match[1])
+        kind = f"block.{match[3]}" if match[2] == "resnets" else "upsample"
+        key = f"decoder.up.{level}.{kind}.{match[4]}"
+    return _rename(key, _VAE)
+
+
+def _open_clip_origin(prefix: str, key: str) -> Origin:
+    if match := re.fullmatch(r"(.*\.self_attn)\.([qkv])_proj\.(weight|bias)", key):
+        name = _rename(f"{match[1]}.in_proj_{match[3]}", _OPEN_CLIP)
+        return Origin(prefix + name, third=_THIRDS[match[2]])
+    return Origin(prefix + _rename(key, _OPEN_CLIP), transposed=key == "text_projection.weight")
+
+
+def _unet_renamer(keys: list[str]) -> Callable[[str], str]:
+    """Return the function from a key of this UNet to the original key.
+
+    There the layers of all levels are counted together.
+    """
+    down, up = (_first_layers(keys, side) for side in ("down", "up"))
+
+    def rename(key: str) -> str:
+        match = re.match(r"(down|up|mid)_(?:blocks\.(\d+)|block)\.(\w+)\.(\d+)\.(.*)", key)
+        if match is None:
+            return _rename(key, _UNET_ENDS)
+        side, block, kind, layer, rest = (
+            match[1],
+            int(match[2] or 0),
+            match[3],
+            int(match[4]),
+            match[5],
+        )
+        if kind == "resnets":
+            rest = _rename(f".{rest}", _RESNET)[1:]
+        if side == "mid":
+            return f"middle_block.{2 * layer + (kind == 'attentions')}.{rest}"
+        if side == "down":
+            if kind == "downsamplers":
+                return f"input_blocks.{down[block + 1]}.0.{rest.replace('conv.', 'op.')}"
+            return f"input_blocks.{1 + down[block] + layer}.{int(kind == 'attentions')}.{rest}"
+        if kind == "upsamplers":
+            follows_attention = any(
+                each.startswith(f"up_blocks.{block}.attentions.") for each in keys
+            )
+            return f"output_blocks.{up[block + 1] - 1}.{1 + follows_attention}.{rest}"
+        return f"output_blocks.{up[block] + layer}.{int(kind == 'attentions')}.{rest}"
+
+    return rename
+
+
+def _first_layers(keys: list[str], side: str) -> list[int]:
+    """Return how many layers come before each block, and before the end.
+
+    A downsampler counts as a layer.
+    """
+    counts: dict[int, int] = {}
+    for block in sorted(_numbers(keys, rf"^{side}_blocks\.(\d+)\.")):
+        prefix = rf"^{side}_blocks\.{block}\."
+        counts[block] = len(_numbers(keys, rf"{prefix}resnets\.(\d+)\."))
+        counts[block] += side == "down" and bool(_numbers(keys, rf"{prefix}downsamplers\.(\d+)\."))
+    return [0, *accumulate(counts.values())]
+
+
+def _numbers(keys: Iterable[str], pattern: str) -> set[int]:
+    return {int(match[1]) for key in keys if (match := re.match(pattern, key))}
+
+
+def _rename(key: str, rules: Renames) -> str:
+    for pattern, replacement in rules:
+        key = re.sub(pattern, replacement, key)
+    return key
+
+
+UNREAD: Final = re.compile(
+    r"model_ema\.|.*\.position_ids$|.*\.logit_scale$|.*\.attn_mask$|denoiser\.sigmas$"
+    r"|(betas|alphas_cumprod|sqrt_|log_one_minus_alphas_cumprod|posterior_|lvlb_weights|edm_)"
+    r"|cond_stage_model\.model\.(text_projection$|transformer\.resblocks\.23\.)"
+)
+"""Keys that are no weights, or that diffusers does not read: running averages, constants, and the
+last layer and the projection of Stable Diffusion 2's text encoder."""
+
+
+def base_model(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return the Hub id whose configs and tokenizers a file needs, as diffusers chooses it.
+
+    None: the file is of a model that this engine does not know.
+    """
+    first = shapes.get(f"{UNET_PREFIX}input_blocks.0.0.weight")
+    attention = shapes.get(
+        f"{UNET_PREFIX}input_blocks.2.1.transformer_blocks.0.attn2.to_k.weight", (0,)
+    )
+    if first is None or first[1] != 4:
+        return None
+    if attention[-1] == 1024:
+        return "stabilityai/stable-diffusion-2-1"
+    if "edm_mean" in shapes:
+        return "playgroundai/playground-v2.5-1024px-aesthetic"
+    if "conditioner.embedders.1.model.ln_final.weight" in shapes:
+        return "stabilityai/stable-diffusion-xl-base-1.0"
+    if "conditioner.embedders.0.model.ln_final.weight" in shapes:
+        return None
+    is_first = any(key.startswith("cond_stage_model.transformer.") for key in shapes)
+    return "stable-diffusion-v1-5/stable-diffusion-v1-5" if is_first else None
