@@ -186,8 +186,8 @@ def _fail_only_jobs(store: SignedS3, fault: Fault) -> Fault:
 def test_a_worker_that_lost_its_lease_drops_its_batch_and_takes_new_work(
     start: StartWorker, producer: Client
 ) -> None:
-    frozen = start(IMAGEFLEET_MODEL="fake:seconds=0.75,capacity=4")
-    jobs = producer.submit_many(["a", "b"], num_inference_steps=500)
+    frozen = start(IMAGEFLEET_MODEL="fake:seconds=3.75,capacity=4")
+    jobs = producer.submit_many(["a", "b"], num_inference_steps=100)
     until(lambda: _running(jobs))
     frozen.freeze()
     second = start(IMAGEFLEET_MODEL="fake:capacity=4")

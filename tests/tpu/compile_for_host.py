@@ -1,27 +1,59 @@
-"""Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST`.
+"""Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST [ARGUMENT]`.
 
-WHAT is `layers` or `memory`. The output is one line of JSON: for each thing that was compiled, the
-compiler's error or null. libtpu must be installed. It stays loaded, so this script runs in a
-process of its own.
+WHAT is `layers`, `memory`, `published-step` with the name of a model, `programs` with the number of
+devices a copy, or `wrong` with the name of a wrong choice. The output is one line of JSON: for each
+thing that was compiled, the compiler's error or null. libtpu must be installed. It stays loaded, so
+this script runs in a process of its own.
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.engine import attention as attention_module
 from imagefleet.worker.engine.attention import AttentionSpec, attention
 from imagefleet.worker.engine.attention_layers import attention_layers
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, environment
 from imagefleet.worker.engine.compile.program_compiler import Lower
+from imagefleet.worker.engine.compile_ahead import AbstractModel
+from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.tpu_topology import placement_of
-from tools.tpu.models import SHAPES, configs_of
-from tools.tpu.programs import BFLOAT16
+from tools.parity.published import PUBLISHED
+from tools.tpu.models import SHAPES, configs_of, write_configs
+from tools.tpu.programs import BFLOAT16, lower_programs
+
+SMALL_SHAPE: Final = Shape(height=32, width=64)
+"""Its 2,048 pixels, and the 512 of the second level of the UNet, are multiples of 128, as the
+attention kernel needs them. Above 1,024 keys the kernel takes several blocks of them: its code for
+one block accepts heads of 160, its code for several refuses them."""
+_HEADS: Final = 2
+_LEVELS: Final = {1: (160, 40), 2: (80, 64)}
+"""The head sizes of both levels of the UNet, by devices a copy: together those that the published
+models have."""
+_CLIP: Final = {
+    "hidden_size": 64 * _HEADS,
+    "intermediate_size": 128,
+    "num_attention_heads": _HEADS,
+    "num_hidden_layers": 1,
+}
+WRONG: Final[dict[str, tuple[str, Any]]] = {
+    "unpadded heads": ("_pad_head", lambda x: x),
+    "kernel in bfloat16": ("_TPU_KINDS_WITHOUT_BFLOAT16_KERNELS", ()),
+}
+"""By name, what a wrong choice replaces in `attention`, and by what."""
 
 
 def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -64,6 +96,86 @@ def memory(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"{tenths}/10", partial(_compile, partial(jax.jit(jnp.negative).lower, numbers))
 
 
+def _hurry() -> None:
+    """Let the compiler optimize less. It takes a sixth of the time for the autoencoder.
+
+    What it refuses otherwise, it refuses so too.
+    """
+    jax.config.update("jax_exec_time_optimization_effort", -1.0)
+
+
+def _small_model(devices_per_copy: int) -> Configs:
+    """Return a model with the head sizes of the published ones: 512 in the autoencoder, 64 in CLIP.
+
+    It has few layers and channels.
+    """
+    networks = {
+        "text_encoder": {**_CLIP, "vocab_size": 1000},
+        "unet": {
+            **PUBLISHED["sd14"]["unet"],
+            "attention_head_dim": _HEADS,  # their number, despite its name
+            "block_out_channels": [_HEADS * size for size in _LEVELS[devices_per_copy]],
+            "cross_attention_dim": _CLIP["hidden_size"],
+            "down_block_types": ["CrossAttnDownBlock2D"] * 2,
+            "layers_per_block": 1,
+            "norm_num_groups": 16,
+            "up_block_types": ["UpBlock2D"] * 2,
+        },
+        "vae": {
+            "block_out_channels": [512],
+            "down_block_types": ["DownEncoderBlock2D"],
+            "layers_per_block": 1,
+            "up_block_types": ["UpDecoderBlock2D"],
+        },
+        "safety_checker": {"projection_dim": 64, "vision_config": {**_CLIP, "patch_size": 14}},
+    }
+    with TemporaryDirectory(prefix="configs-") as folder:
+        write_configs(networks, Path(folder))
+        return Configs.read(CheckpointFiles(Path(folder)))
+
+
+def _programs(placement: Placement) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield all programs of the small model, each as a function that compiles it ahead."""
+    _hurry()
+    devices = placement.mesh.devices.flatten().tolist()
+    cache = ExecutableCache([MemoryStore()], environment(placement), devices)
+    configs = _small_model(placement.model)
+    model = AbstractModel.of(
+        configs,
+        placement,
+        cache,
+        token_shape=(1, configs.text_encoders[0].max_position_embeddings),
+        per_device_batch=1,
+        dtype=BFLOAT16,
+        max_steps=20,
+    )
+    for name, lower in model.compiler.lowerings(SMALL_SHAPE, model.rgb_factors).items():
+        yield name, partial(cache.compile_ahead, name, model.rgb_factors, lower)
+
+
+def published_step(host: str, model: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the guided step of a published model at its usual shape."""
+    _hurry()
+    lowers = lower_programs(configs_of(model), SHAPES[model], placement_of(host))
+    yield model, partial(_compile, lowers["step"])
+
+
+def programs(host: str, devices_per_copy: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield all programs of the small model on all devices of a host."""
+    yield from _programs(placement_of(host, model=int(devices_per_copy)))
+
+
+def wrong(host: str, choice: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield a step of the small model in which attention makes a wrong choice."""
+    compile_step = dict(_programs(placement_of(host, devices=1)))["unguided_step"]
+
+    def compile_wrongly() -> None:
+        with patch.object(attention_module, *WRONG[choice]):
+            compile_step()
+
+    yield choice, compile_wrongly
+
+
 def error_of(compile_it: Callable[[], object]) -> str | None:
     """Return the first line of the compiler's error, if it raises one."""
     try:
@@ -75,7 +187,14 @@ def error_of(compile_it: Callable[[], object]) -> str | None:
 
 def main(what: str, *arguments: str) -> None:
     jax.config.update("jax_platforms", "cpu")  # with libtpu here, JAX would look for a TPU
-    compiled: Any = {"layers": layers, "memory": memory}[what]
+    whats: dict[str, Any] = {
+        "layers": layers,
+        "memory": memory,
+        "published-step": published_step,
+        "programs": programs,
+        "wrong": wrong,
+    }
+    compiled = whats[what]
     print(json.dumps({name: error_of(compile_it) for name, compile_it in compiled(*arguments)}))
 
 

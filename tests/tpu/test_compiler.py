@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import ROOT
+from tools.tpu.__main__ import PROGRAMS
 
 LIBTPU = ROOT / ".libtpu"
 
@@ -22,11 +23,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def compile_for(host: str, what: str) -> dict[str, str | None]:
+def compile_for(host: str, what: str, *arguments: str) -> dict[str, str | None]:
     """Return for each thing that was compiled the compiler's error, or None."""
     path = os.pathsep.join([str(LIBTPU), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.tpu.compile_for_host", what, host],
+        [sys.executable, "-m", "tests.tpu.compile_for_host", what, host, *arguments],
         cwd=Path(ROOT),
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
@@ -46,6 +47,30 @@ def test_every_attention_layer_of_the_published_models_compiles(host: str) -> No
     errors = compile_for(host, "layers")
     assert len(errors) > 15
     assert refused(errors) == {}
+
+
+def test_the_step_of_stable_diffusion_compiles() -> None:
+    assert compile_for("v5e-8", "published-step", "sd14") == {"sd14": None}
+
+
+@pytest.mark.parametrize(("host", "devices_per_copy"), [("v2-8", 1), ("v5e-8", 1), ("v5e-8", 2)])
+def test_every_program_of_a_small_model_compiles(host: str, devices_per_copy: int) -> None:
+    errors = compile_for(host, "programs", str(devices_per_copy))
+    assert list(errors) == list(PROGRAMS)
+    assert refused(errors) == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "choice", "error"),
+    [
+        ("v5e-8", "unpadded heads", "head_dim=160 should be a multiple of 128"),
+        ("v2-8", "kernel in bfloat16", "E2001"),
+    ],
+)
+def test_the_compiler_refuses_a_wrong_choice_in_the_small_model(
+    host: str, choice: str, error: str
+) -> None:
+    assert error in (compile_for(host, "wrong", choice)[choice] or "")
 
 
 @pytest.mark.parametrize("host", ["v2-8", "v3-8", "v4-8", "v5e-1", "v5p-8", "v6e-1"])

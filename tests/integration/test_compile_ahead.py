@@ -1,0 +1,78 @@
+"""A worker takes executables that another process compiled ahead, and nothing that is damaged."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagefleet.worker.process.exit_codes import ExitCode
+from tests.support.processes import ROOT, StartWorker
+from tests.unit.engine.parity import FOLDER
+
+
+def _compile(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "imagefleet.worker", "compile", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_worker_compiles_nothing_that_was_compiled_ahead(
+    start: StartWorker, tmp_path: Path
+) -> None:
+    flags = {
+        "model": str(FOLDER / "older"),
+        "devices": "1",
+        "max_num_inference_steps": "20",
+        "programs_url": f"file://{tmp_path}/programs",
+        "programs_secret": "s",
+    }
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+    done = _compile(*arguments, f"--cache-dir={tmp_path}/ahead")
+    assert done.returncode == 0, done.stderr
+    compiled = [line for line in done.stdout.splitlines() if ": compiled in" in line]
+    assert len(compiled) == 6
+
+    settings = {f"IMAGEFLEET_{name.upper()}": value for name, value in flags.items()}
+    first = start(**settings, IMAGEFLEET_CACHE_DIR=str(tmp_path / "first"))
+    first.await_log("ready after", timeout_s=300)
+    assert "0 programs compiled, 6 loaded" in first.output()
+
+    [preview] = (tmp_path / "programs").rglob("preview-*")
+    preview.write_bytes(preview.read_bytes()[:-1])
+    second = start(**settings, IMAGEFLEET_CACHE_DIR=str(tmp_path / "second"))
+    second.await_log("ready after", timeout_s=300)
+    assert "1 programs compiled, 5 loaded" in second.output()
+    assert second.output().count("damaged or not signed with our secret") == 1
+    # The worker names what its executables are for in the words of the command.
+    device = next(line for line in done.stdout.splitlines() if line.startswith("device="))
+    assert device in second.output()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--topology", "v9-8"), "topology='v9-8' is unknown; choose v2-8"),
+        (("--model", "/nowhere"), "/nowhere is not a folder"),
+        (
+            ("--devices", "2", "--mesh", "data=1,model=3"),
+            "--mesh='data=1,model=3' takes 3 devices",
+        ),
+        (("--programs-url", "file:///tmp"), "needs IMAGEFLEET_PROGRAMS_SECRET"),
+        (
+            ("--programs-url", "file:///proc/imagefleet", "--programs-secret", "s"),
+            "cannot store /proc",
+        ),
+    ],
+)
+def test_an_error_is_one_line_that_names_the_value(
+    arguments: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    done = _compile(f"--cache-dir={tmp_path}/cache", *arguments)
+    assert done.returncode == ExitCode.CONFIG
+    [line] = done.stderr.splitlines()
+    assert line.startswith("imagefleet-worker: ")
+    assert sentence in line
