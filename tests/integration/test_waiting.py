@@ -74,6 +74,29 @@ def test_a_wait_survives_a_restart_of_redis(
     assert caplog.text.count(AWAY) == 1
 
 
+def test_a_poll_of_ten_thousand_jobs_is_one_round_trip(
+    producer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = producer.submit_many(f"p {number}" for number in range(10_000))
+    waiting = {job.id: job for job in jobs}
+    sent: list[object] = []
+    send = redis.connection.AbstractConnection.send_packed_command
+
+    def count(connection: Any, command: Any, check_health: bool = True) -> None:
+        sent.append(command)
+        send(connection, command, check_health)
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", count)
+    for polls in range(1, 4):
+        assert producer.pop_ended(waiting) == []
+        assert len(sent) == polls
+    with pytest.raises(ResultTimeout, match="10000 jobs are not done"):
+        list(producer.as_completed(jobs, timeout=0))
+    assert len(sent) == 3 + 1 + 2  # one poll; then once Redis' clock and the workers' leases
+    jobs[0].cancel()
+    assert producer.pop_ended(waiting) == [jobs[0]]
+
+
 def test_the_wait_for_a_dataset_survives_a_restart_of_redis(
     own_redis: LocalRedisServer, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
