@@ -22,7 +22,8 @@ start, and the error names it. A worker warns about variables that begin with `I
 settings.
 
 S3 credentials and region are read as by every AWS tool: from `AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, profiles or instance roles.
+`AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, profiles or instance roles. Those of Google Cloud Storage are the
+application-default credentials.
 """
 
 

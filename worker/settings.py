@@ -78,8 +78,8 @@ class WorkerSettings(CallbackSettings):
     )
     storage_url: str = Field(
         default="file://./out",
-        description="Address where images are stored: `file:///folder` or "
-        "`s3://bucket/prefix[?endpoint_url=…]`.",
+        description="Address where images are stored: `file:///folder`, "
+        "`s3://bucket/prefix[?endpoint_url=…]` or `gs://bucket/prefix`.",
     )
     keep: float | None = Field(
         default=None,
@@ -211,7 +211,8 @@ class WorkerSettings(CallbackSettings):
     bulk_allow: CommaSeparated = Field(
         default=(),
         description="S3 endpoints and folders where datasets may be written, as in "
-        "`https://minio:9000,/mnt/datasets`, beside AWS and the endpoint of `storage_url`. "
+        "`https://minio:9000,/mnt/datasets`, beside AWS, "
+        "Google Cloud Storage and the endpoint of `storage_url`. "
         "Default: none, or every folder if `storage_url` is one.",
     )
     watchdog_s: float = Field(

@@ -84,7 +84,7 @@ def _named(name: str, input_format: str | None) -> list[TableSource]:
         return [TableSource(open=partial(_open_stdin, input_format), folder=Path())]
     if name.startswith("hf://"):
         return [TableSource(open=lambda: nullcontext(open_hub_dataset(name)))]
-    if name.startswith("s3://"):
+    if name.startswith(("s3://", "gs://")):
         store, keys = find_objects(name, any_type=input_format is not None)
         return [TableSource(open=partial(_open_stored, store, key, input_format)) for key in keys]
     path = folder_of(name) or Path(name).expanduser()

@@ -23,7 +23,7 @@ from imagefleet.shared.errors import ConfigurationError, InvalidRequest, Unknown
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store
 from imagefleet.shared.text import mask_url
 
-_BROKEN_URL: Final = re.compile("(s3|file)(:(?!//)|//)")
+_BROKEN_URL: Final = re.compile("(s3|gs|file)(:(?!//)|//)")
 """An address whose `://` was typed wrong, as s3:/bucket or s3//bucket."""
 _SETTING: Final = re.compile("^IMAGEFLEET_STORAGE_URL(='[^']*')?:? ")
 """The beginning of an error about the address of a store, which names a setting."""
@@ -119,7 +119,10 @@ def open_destination(destination: str | Path) -> tuple[str, ObjectStore]:
     """
     url = str(destination)
     if _BROKEN_URL.match(url):
-        limit = "must be s3://bucket/prefix, file:///folder or a folder; ./ makes it a folder"
+        limit = (
+            "must be s3://bucket/prefix, gs://bucket/prefix, file:///folder or a folder; "
+            "./ makes it a folder"
+        )
         raise InvalidRequest("destination", url, limit)
     if "://" not in url:
         url = Path(url).absolute().as_uri()

@@ -1,4 +1,4 @@
-"""Find the objects of a store that an `s3://` address names: one, those of a pattern, or all below.
+"""Find the objects that an `s3://` or `gs://` address names: one, those of a pattern, or all below.
 
 An address goes in; a store and the keys of its tables, sorted, come out.
 """
@@ -28,13 +28,14 @@ def find_objects(url: str, *, any_type: bool) -> tuple[ObjectStore, list[str]]:
         ConfigurationError: the client of the store is not installed.
         StorageDenied, StorageUnavailable: the store cannot be read.
     """
-    address, question, query = url.removeprefix("s3://").partition("?")
+    scheme, _, rest = url.partition("://")
+    address, question, query = rest.partition("?")
     bucket, _, path = address.partition("/")
     folder, pattern = _split(path)
     if not bucket:
-        raise InvalidRequest("input", mask_url(url), "must be s3://bucket/prefix")
+        raise InvalidRequest("input", mask_url(url), f"must be {scheme}://bucket/prefix")
     try:
-        store = open_store(f"s3://{bucket}/{folder}{question}{query}", "input")
+        store = open_store(f"{scheme}://{bucket}/{folder}{question}{query}", "input")
         keys = _matching(store, pattern, any_type=any_type)
     except InvalidRequest as error:
         raise InvalidRequest("input", mask_url(url), error.limit) from None

@@ -27,12 +27,12 @@ def image_folder_around(destination: str, storage_url: str) -> str | None:
 
 
 def _place(url: str) -> tuple[str, PurePosixPath] | None:
-    """Return the server of an address, and the path there, which begins with the bucket in S3."""
+    """Return the server of an address, and the path there, which begins with the bucket, if any."""
     if (folder := folder_of(url)) is not None:
         return "file", PurePosixPath(folder.resolve())
-    if not url.startswith("s3://"):
-        return None
     parts = urlsplit(url)
-    return (endpoint_of(url) or "s3").rstrip("/"), PurePosixPath(
+    if parts.scheme not in ("s3", "gs"):
+        return None
+    return (endpoint_of(url) or parts.scheme).rstrip("/"), PurePosixPath(
         parts.netloc, unquote(parts.path).strip("/")
     )

@@ -7,7 +7,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage.base import check_key
 
 MAX_ADDRESS_CHARACTERS: Final = 2_048
-_STORE_SCHEMES: Final = ("s3://", "file://", "memory://")
+_STORE_SCHEMES: Final = ("s3://", "gs://", "file://", "memory://")
 _IMAGE_ADDRESSES: Final = (
     "an http(s) address, or the key or URL of an object in the fleet's store; the Python client "
     "also takes a pathlib.Path, bytes or a PIL image, and uploads it"

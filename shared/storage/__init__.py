@@ -2,6 +2,7 @@
 
 file:///var/images, file://./out     a folder, absolute or relative
 s3://bucket/prefix                   S3; query: endpoint_url=…, region=…
+gs://bucket/prefix                   Google Cloud Storage
 memory://                            the memory of this process
 """
 
@@ -18,7 +19,7 @@ from imagefleet.shared.text import mask_url
 
 __all__ = ["ObjectStore", "StoredObject", "announced_url", "endpoint_of", "folder_of", "open_store"]
 
-_FORMS: Final = "file:///folder, file://./folder or s3://bucket/prefix"
+_FORMS: Final = "file:///folder, file://./folder, s3://bucket/prefix or gs://bucket/prefix"
 _S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
 
 
@@ -33,6 +34,8 @@ def open_store(url: str, setting: str = "IMAGEFLEET_STORAGE_URL") -> ObjectStore
         return FolderStore(_folder(rest, setting))
     if separator and scheme == "s3":
         return _open_s3(url, setting)
+    if separator and scheme == "gs":
+        return _open_gcs(url, setting)
     if url == "memory://":
         return MemoryStore()
     raise ConfigurationError(f"{setting}={mask_url(url)!r}: must be {_FORMS}")
@@ -97,3 +100,22 @@ def _open_s3(url: str, setting: str) -> ObjectStore:
         endpoint_url=options.get("endpoint_url"),
         region=options.get("region"),
     )
+
+
+def _open_gcs(url: str, setting: str) -> ObjectStore:
+    try:
+        from imagefleet.shared.storage.gcs import GcsStore
+    except ImportError as error:
+        raise ConfigurationError(
+            f"gs:// needs google-cloud-storage; {how_to_install('gcs')}"
+        ) from error
+    parts = urlsplit(url)
+    if "@" in unquote(url) or parts.query or not parts.netloc:
+        raise ConfigurationError(
+            f"{setting}: must be gs://bucket/prefix without options and credentials; "
+            "GOOGLE_APPLICATION_CREDENTIALS names a key file"
+        )
+    try:
+        return GcsStore(parts.netloc, unquote(parts.path))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{setting}: {error}") from error

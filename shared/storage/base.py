@@ -23,6 +23,8 @@ from imagefleet.shared.errors import (
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _KEY: Final = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
 _MAX_KEY_CHARACTERS: Final = 1_024
+_MAX_EXPIRES_S: Final = 604_800
+"""S3 and Google refuse presigned addresses that are valid for over 7 days."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +152,18 @@ def delete_each(store: ObjectStore, folder: str, may_delete: Callable[[], bool])
         store.delete(key)
 
 
+def check_expires(expires_s: object) -> None:
+    """Raise InvalidRequest if a presigned address cannot be valid for so many seconds."""
+    if type(expires_s) is not int or not 1 <= expires_s <= _MAX_EXPIRES_S:
+        limit = f"must be a whole number of seconds from 1 to {_MAX_EXPIRES_S:,}"
+        raise InvalidRequest("expires_s", expires_s, limit)
+
+
 def no_presigned_url(root: str) -> ConfigurationError:
     """Return the error of a store that has no presigned addresses."""
-    return ConfigurationError(f"{root}: only images in S3 have presigned addresses")
+    return ConfigurationError(
+        f"{root}: only images in S3 and Google Cloud Storage have presigned addresses"
+    )
 
 
 def check_round_trip(store: ObjectStore) -> None:

@@ -25,13 +25,13 @@ from botocore.exceptions import (
 
 from imagefleet.shared.errors import (
     ConfigurationError,
-    InvalidRequest,
     StorageDenied,
     StorageUnavailable,
 )
 from imagefleet.shared.storage.base import (
     StoredObject,
     always,
+    check_expires,
     check_key,
     check_round_trip,
     check_size,
@@ -66,8 +66,6 @@ _RIGHTS: Final = {
 }
 """The right that each action needs."""
 _INSUFFICIENT_STORAGE: Final = 507
-_MAX_EXPIRES_S: Final = 604_800
-"""S3 refuses presigned addresses by signature version 4 that are valid for over 7 days."""
 _TEMPORARY_STATUSES: Final = frozenset({408, 409, 425, 429})
 
 
@@ -160,9 +158,7 @@ class S3Store:
         delete_each(self, folder, may_delete)
 
     def presigned_url(self, key: str, expires_s: int) -> str:
-        if type(expires_s) is not int or not 1 <= expires_s <= _MAX_EXPIRES_S:
-            limit = f"must be a whole number of seconds from 1 to {_MAX_EXPIRES_S:,}"
-            raise InvalidRequest("expires_s", expires_s, limit)
+        check_expires(expires_s)
         with self._translate_errors("sign", key):
             url: str = self._client.generate_presigned_url(
                 "get_object", Params=self._location(key), ExpiresIn=expires_s

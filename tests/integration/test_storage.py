@@ -1,4 +1,4 @@
-"""The same tests for every object store: memory, folder, and S3 with checked signatures."""
+"""The same tests for every object store: memory, folder, S3 with checked signatures, and GCS."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ import pytest
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore, open_store
+from tests.support.gcs import local_gcs
 from tests.support.s3 import signed_s3
 
 KEY = "jobs/cat-1/0.png"
@@ -24,13 +25,25 @@ def s3_stores() -> Iterator[dict[str, ObjectStore]]:
         }
 
 
-@pytest.fixture(params=["memory", "folder", "s3", "s3 with prefix"])
+@pytest.fixture(scope="module")
+def gcs_stores() -> Iterator[dict[str, ObjectStore]]:
+    with local_gcs() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment().items():
+            patch.setenv(name, value)
+        yield {
+            "gcs": open_store(server.url()),
+            "gcs with prefix": open_store(server.url("some/prefix")),
+        }
+
+
+@pytest.fixture(params=["memory", "folder", "s3", "s3 with prefix", "gcs", "gcs with prefix"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "memory":
         return open_store("memory://")
     if request.param == "folder":
         return open_store(tmp_path.as_uri())
-    stores: dict[str, ObjectStore] = request.getfixturevalue("s3_stores")
+    fixture = f"{request.param.partition(' ')[0]}_stores"
+    stores: dict[str, ObjectStore] = request.getfixturevalue(fixture)
     store = stores[request.param]
     for key in list(store.list()):
         store.delete(key)

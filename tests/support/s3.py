@@ -201,7 +201,7 @@ class FaultyS3(LocalServer):
                 fault, number = next_fault()
                 fault(self, body, number)
 
-            do_GET = do_PUT = do_HEAD = do_DELETE = answer  # noqa: N815
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815
 
             def log_message(self, format: str, *args: object) -> None:
                 return None

@@ -38,7 +38,10 @@ def test_every_memory_store_is_new() -> None:
     [
         ("", "must be file:///folder"),
         ("/srv/images", "must be file:///folder"),
-        ("gs://bucket", "must be file:///folder"),
+        ("az://bucket", "must be file:///folder"),
+        ("gs://", "must be gs://bucket/prefix"),
+        ("gs://bucket/a?endpoint_url=http://x", "without options"),
+        ("gs://key:secret@bucket/prefix", "without options and credentials"),
         ("file://out", "write file://./out"),
         ("file://server/share", "names a host"),
         ("s3://", "must be s3://bucket/prefix"),
@@ -57,3 +60,12 @@ def test_without_boto3_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(ConfigurationError, match=r"install imagefleet with its extra.*\[images\]"):
         open_store("s3://bucket")
+
+
+def test_without_google_cloud_storage_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "imagefleet.shared.storage.gcs", raising=False)
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    with pytest.raises(ConfigurationError, match=r"install imagefleet with its extra.*\[gcs\]"):
+        open_store("gs://bucket")

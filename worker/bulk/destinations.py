@@ -24,7 +24,7 @@ class DestinationPolicy:
     """The endpoints and folders that the operator allows."""
 
     endpoints: frozenset[str]
-    """`scheme://host:port` of S3 servers. AWS is always allowed."""
+    """`scheme://host:port` of S3 servers. AWS and Google Cloud Storage are always allowed."""
     folders: tuple[Path, ...]
     """Absolute, without symbolic links. Destinations may lie in them or below."""
     storage_url: str
@@ -81,9 +81,11 @@ class DestinationPolicy:
                 "this worker does not send its credentials to that endpoint; add it to "
                 "IMAGEFLEET_BULK_ALLOW of the workers if it is yours"
             )
+        if url.startswith("gs://"):
+            return None
         folder = folder_of(url)
         if folder is None:
-            return "must be an s3:// or file:// address"
+            return "must be an s3://, gs:// or file:// address"
         resolved = folder.resolve()
         if any(resolved.is_relative_to(each) for each in self.folders):
             return None

@@ -11,11 +11,11 @@ from imagefleet.shared.errors import InvalidRequest
 @pytest.mark.parametrize(
     ("destination", "sentence"),
     [
-        ("s3:/x/y", "must be s3://bucket/prefix, file:///folder or a folder; ./ makes it a folder"),
+        ("s3:/x/y", "must be s3://bucket/prefix, gs://bucket/prefix, file:///folder or a folder;"),
         ("s3://", "must be s3://bucket/prefix"),
         ("s3://b/a?endpoint=http://x", "there is no option endpoint, only endpoint_url, region"),
         ("file://server/x", "names a host; write file://./server/x for a folder here, or"),
-        ("ftp://server/x", "must be file:///folder, file://./folder or s3://bucket/prefix"),
+        ("ftp://server/x", "must be file:///folder, file://./folder, s3://bucket/prefix or gs://"),
         ("memory://", "must be a store that workers can reach"),
     ],
 )
