@@ -286,5 +286,9 @@ def _load_engine(settings: WorkerSettings, stores: Stores) -> Engine:
         cache_dir=settings.cache_dir,
         shared_executables=stores.executables,
         max_num_inference_steps=settings.max_num_inference_steps,
-        options=ModelOptions(scheduler=settings.scheduler, safety_checker=settings.safety_checker),
+        options=ModelOptions(
+            scheduler=settings.scheduler,
+            safety_checker=settings.safety_checker,
+            loras=settings.loras(),
+        ),
     )

@@ -10,7 +10,7 @@ from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.request import MAX_KEEP_S
 from imagefleet.worker.callback_settings import CallbackSettings, CommaSeparated, split_words
-from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.interface import LoraOption, Shape
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
 
 
@@ -61,6 +61,10 @@ class WorkerSettings(CallbackSettings):
     safety_checker: bool = Field(
         default=True,
         description="Whether the model's safety checker, if any, makes the images it flags black.",
+    )
+    lora: CommaSeparated = Field(
+        default=(),
+        description="LoRA files to merge, as in `a=/loras/a.safetensors:0.8,b=…`. Default: none.",
     )
     cache_dir: Path = Field(
         default=Path("~/.cache/imagefleet").expanduser(),
@@ -269,6 +273,7 @@ class WorkerSettings(CallbackSettings):
         """
         settings = super().load(**overrides)
         settings.declared_shapes()
+        settings.loras()
         MeshSpec.parse(settings.mesh, settings.devices)
         return settings
 
@@ -282,6 +287,13 @@ class WorkerSettings(CallbackSettings):
             return [Shape.parse(text) for text in self.shapes] or None
         except ValueError as error:
             raise ConfigurationError(f"IMAGEFLEET_SHAPES: {error}") from None
+
+    def loras(self) -> tuple[LoraOption, ...]:
+        """Parse `lora`. Raises ConfigurationError if one of them is no name and path."""
+        try:
+            return tuple(LoraOption.parse(text) for text in self.lora)
+        except ValueError as error:
+            raise ConfigurationError(f"IMAGEFLEET_LORA: {error}") from None
 
     @field_validator("cache_dir")
     @classmethod

@@ -50,7 +50,10 @@ NOT_RUN: Final = {
         "imagefleet fleet --watch": _LONG,
     },
     "docs/engine.md": {"imagefleet-worker --model": _MODELS},
-    "docs/models.md": {"python -c": "it needs PyTorch, diffusers and a checkpoint of gigabytes"},
+    "docs/models.md": {
+        "python -c": "it needs PyTorch, diffusers and a checkpoint of gigabytes",
+        "imagefleet-worker --model": _MODELS,
+    },
     "docs/operations.md": {
         "imagefleet workers drain": "there is no such worker; test_fleet_status.py drains one",
         "imagefleet-worker doctor": "it needs the host of a worker; test_doctor.py has one",

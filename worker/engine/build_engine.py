@@ -16,6 +16,7 @@ from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, open_checkpoint
+from imagefleet.worker.engine.checkpoint.lora import applied_loras, digest_with, read_loras
 from imagefleet.worker.engine.checkpoint.pipeline_index import Family
 from imagefleet.worker.engine.checkpoint.weights import (
     WeightMapping,
@@ -25,7 +26,12 @@ from imagefleet.worker.engine.checkpoint.weights import (
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
-from imagefleet.worker.engine.interface import ModelInfo, ModelOptions, Shape
+from imagefleet.worker.engine.interface import (
+    LoraOption,
+    ModelInfo,
+    ModelOptions,
+    Shape,
+)
 from imagefleet.worker.engine.memory_check import require_memory
 from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement
@@ -33,6 +39,8 @@ from imagefleet.worker.engine.networks import abstract_networks, assemble
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 
+_WITH_LORA: Final = ("text_encoder", "text_encoder_2", "unet")
+"""Networks to which a LoRA may be added."""
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -68,13 +76,15 @@ def load_stable_diffusion(
     steps, guidance = default_parameters(files, configs.family)
     default_scheduler = registry.default(configs.noise, options.scheduler)
     programs, weights = load_networks(
-        files, configs, placement, numpy_dtype, shapes, per_device_batch
+        files, configs, placement, numpy_dtype, shapes, per_device_batch, options.loras
     )
     max_steps = limit_steps(max_num_inference_steps, configs)
+    loras = applied_loras(options.loras)
     info = ModelInfo(
         name=identity.name,
         source=identity.source,
-        digest=files.digest(),
+        digest=digest_with(files.digest(), loras),
+        loras=loras,
         shapes=shapes,
         schedulers=registry.available(configs.noise),
         default_scheduler=default_scheduler,
@@ -102,6 +112,7 @@ def load_networks(
     dtype: np.dtype[Any],
     shapes: Sequence[Shape] = (),
     per_device_batch: int = 1,
+    loras: Sequence[LoraOption] = (),
 ) -> tuple[DiffusionPrograms, Weights]:
     """Load the networks: their structure as programs, and their weights on the devices.
 
@@ -112,9 +123,10 @@ def load_networks(
         dtype: To which the weights are cast.
         shapes: The shapes for whose batches there must be memory beside the weights.
         per_device_batch: Images that one copy of the weights denoises at a time.
+        loras: Files to merge into the weights.
 
     Raises:
-        CheckpointError: weights are missing, unused, misshapen or not finite.
+        CheckpointError: weights are missing, unused, misshapen or not finite; a LoRA does not fit.
         TooLittleMemory: the weights and a batch do not fit.
     """
     networks = abstract_networks(configs)
@@ -134,7 +146,12 @@ def load_networks(
         platform=placement.platform,
     )
     require_memory(need, placement)
-    parameters = {name: mapping.load(dtype, placement) for name, mapping in mappings.items()}
+    trained = {name: each.shapes for name, each in mappings.items() if name in _WITH_LORA}
+    factors = read_loras(loras, trained)
+    parameters = {
+        name: mapping.load(dtype, placement, factors.get(name))
+        for name, mapping in mappings.items()
+    }
     return assemble(configs, networks, parameters, dtype)
 
 

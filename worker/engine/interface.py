@@ -4,7 +4,9 @@ Goes in: at most `capacity` `ImageSpec`s of one `Shape`. Comes out: uint8 images
 An engine does not know jobs, queues, records or storage.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,6 +85,37 @@ class ImageSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraOption:
+    """A LoRA file that is merged into the weights as they are loaded."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> "LoraOption":
+        """Parse `name=path` or `name=path:0.8`. Raises ValueError on anything else."""
+        name, _, place = text.strip().partition("=")
+        path, colon, scale = place.rpartition(":")
+        if not colon or "/" in scale or not path:
+            path, scale = place, "1"
+        with suppress(ValueError):
+            if name and path and math.isfinite(float(scale)):
+                return cls(name=name, path=path, scale=float(scale))
+        raise ValueError(f"{text!r} is no LoRA; write name=path or name=path:scale, as in a=b:0.8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedLora:
+    """A LoRA that is part of the loaded weights."""
+
+    name: str
+    digest: str
+    """`sha256:…` of its file."""
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """What the host chooses where a checkpoint leaves a choice."""
 
@@ -90,6 +123,8 @@ class ModelOptions:
     """The scheduler of jobs that name none. None: that of the checkpoint."""
     safety_checker: bool = True
     """Whether to run the model's safety checker, if it has one."""
+    loras: tuple[LoraOption, ...] = ()
+    """Files that are merged into the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +136,9 @@ class ModelInfo:
     """The Hub id and the commit that was loaded, `org/name@commit`. None if the model is not from
     the Hub."""
     digest: str
-    """`sha256:…` over the files of the checkpoint that were read."""
+    """`sha256:…` over the files of the checkpoint that were read, and LoRA with their scales."""
+    loras: tuple[AppliedLora, ...] = ()
+    """What was merged into the weights."""
     shapes: tuple[Shape, ...]
     """Declared shapes; the first is the default."""
     schedulers: tuple[str, ...]

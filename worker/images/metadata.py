@@ -7,6 +7,7 @@ and how fast.
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 from importlib.metadata import version
@@ -56,6 +57,7 @@ def image_metadata(
     - nsfw: whether the safety checker blacked the image out
     - model, model_digest (`sha256:…`)
     - model_source: only of a model from the Hub: its id and the commit, `org/name@commit`
+    - loras: only of a model with LoRA: name, digest of the file and scale of each
     - versions: versions of imagefleet and the libraries of the engine, by name
     """
     return {
@@ -75,6 +77,7 @@ def image_metadata(
         "model": info.name,
         **({"model_source": info.source} if info.source else {}),
         "model_digest": info.digest,
+        **({"loras": [asdict(lora) for lora in info.loras]} if info.loras else {}),
         "versions": {"imagefleet": _imagefleet_version(), **info.versions},
     }
 

@@ -17,7 +17,7 @@ _FOREIGN_KEYS: Final = (
     ),
     (
         r"\blora_|\.lora_(A|B|up|down)\b|\.lora\.(up|down)\b",
-        "a LoRA, which is no whole model; merge it into its base model and save that",
+        "a LoRA, which is no whole model; load its base model and set IMAGEFLEET_LORA",
     ),
     (
         r"\bmotion_modules\.|\btransformer_in\.|\btemp_(convs|attentions)\.",

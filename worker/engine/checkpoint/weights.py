@@ -17,6 +17,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.lora import LoraFactors, MergedTensors
 from imagefleet.worker.engine.checkpoint.mismatches import (
     Mismatches,
     likely_reason,
@@ -195,6 +196,13 @@ class WeightMapping:
         return Mismatches(lines, likely_reason(self._network, self._stored_keys, share))
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each weight in its file, by key."""
+        return {
+            entry.key: self._files.shapes[self._stored_keys[entry.key]] for entry in self._entries
+        }
+
+    @property
     def _missing(self) -> list[str]:
         return [entry.key for entry in self._entries if entry.key not in self._stored_keys]
 
@@ -212,15 +220,24 @@ class WeightMapping:
             )
         return lines
 
-    def load(self, dtype: np.dtype[Any], placement: Placement) -> Params:
-        """Read every parameter, cast it and place it on the devices.
+    def load(
+        self,
+        dtype: np.dtype[Any],
+        placement: Placement,
+        loras: Mapping[str, Sequence[LoraFactors]] | None = None,
+    ) -> Params:
+        """Read every parameter, add LoRA to it, cast it and place it on the devices.
 
         Parameters are read one at a time and in the slices that the devices hold, so the host never
-        holds more than the slices of one parameter.
+        holds more than the slices of one parameter. `loras` are by key.
         """
-        flat = []
+        flat, files = [], self._files
+        if loras:
+            files = MergedTensors(
+                files, {self._stored_keys[key]: factors for key, factors in loras.items()}
+            )
         for entry in self._entries:
-            read = partial(entry.read, self._files, self._stored_keys[entry.key])
+            read = partial(entry.read, files, self._stored_keys[entry.key])
             try:
                 placed = placement.place_weight(entry.shape, dtype, read)
             except NotFiniteError as error:

@@ -1,0 +1,194 @@
+"""A LoRA file changes the weights that diffusers changes, by the same amounts, or is refused."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from imagefleet.shared.errors import CheckpointError, ConfigurationError
+from imagefleet.worker.engine.build_engine import load_networks
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.lora import MergedTensors, digest_with, read_loras
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.checkpoint.weights import WeightMapping
+from imagefleet.worker.engine.interface import AppliedLora, LoraOption, ModelOptions
+from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.settings import WorkerSettings
+from tests.unit.engine.parity import FOLDER, worst
+
+LORAS: Final = FOLDER / "loras"
+EXPECTED: Final = load_file(LORAS / "expected.safetensors")
+CASES: Final[Mapping[str, tuple[str, dict[str, float]]]] = {
+    "kohya": ("older", {"kohya": 0.8}),
+    "peft": ("older", {"peft": 1.0}),
+    "processors": ("older", {"processors": -0.5}),
+    "two": ("older", {"kohya": 0.5, "peft": 0.7}),
+    "xl": ("xl", {"kohya_xl": 1.3}),
+    "xl_peft": ("xl", {"peft_xl": 0.6}),
+}
+"""As in tools/parity/lora.py."""
+UNET: Final = "lora_unet_down_blocks_0_attentions_0_proj_in"
+
+
+def _options(scales: Mapping[str, float]) -> list[LoraOption]:
+    return [
+        LoraOption(name=name, path=str(LORAS / f"{name}.safetensors"), scale=scale)
+        for name, scale in scales.items()
+    ]
+
+
+def _mappings(base: str) -> dict[str, WeightMapping]:
+    files = CheckpointFiles(FOLDER / base)
+    networks = abstract_networks(Configs.read(files))
+    opened = files.open_weights(tuple(networks))
+    return {
+        name: WeightMapping(name, network, opened[name])
+        for name, network in networks.items()
+        if name != "vae"
+    }
+
+
+def _merge(base: str, options: Sequence[LoraOption]) -> dict[str, NDArray[Any]]:
+    """Return by `network|key` the weights that change, and their values."""
+    mappings = _mappings(base)
+    factors = read_loras(options, {name: each.shapes for name, each in mappings.items()})
+    opened = CheckpointFiles(FOLDER / base).open_weights(tuple(mappings))
+    merged = {}
+    for network, by_key in factors.items():
+        stored = {_stored(opened[network], key): each for key, each in by_key.items()}
+        tensors = MergedTensors(opened[network], stored)
+        for key, name in zip(by_key, stored, strict=True):
+            whole = tuple(slice(None) for _ in tensors.shapes[name])
+            merged[f"{network}|{key}"] = tensors.read_slice(name, whole)
+    return merged
+
+
+def _stored(files: TensorFiles, key: str) -> str:
+    return key if key in files.shapes else f"text_model.{key}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_merged_weights_are_those_that_diffusers_fuses(case: str) -> None:
+    base, scales = CASES[case]
+    merged = _merge(base, _options(scales))
+    expected = {
+        key.partition("|")[2]: tensor
+        for key, tensor in EXPECTED.items()
+        if key.startswith(f"{case}|")
+    }
+    assert merged.keys() == expected.keys()
+    for key, tensor in expected.items():
+        assert merged[key].dtype == np.float32
+        assert worst(merged[key].reshape(tensor.shape), tensor) < 1e-6, key
+
+
+def test_a_slice_of_a_merged_weight_is_that_slice_of_the_whole() -> None:
+    mappings = _mappings("older")
+    factors = read_loras(
+        _options({"kohya": 1.0}), {name: each.shapes for name, each in mappings.items()}
+    )
+    files = CheckpointFiles(FOLDER / "older").open_weights(("unet",))["unet"]
+    tensors = MergedTensors(files, factors["unet"])
+    for key in factors["unet"]:
+        whole = tensors.read_slice(key, tuple(slice(None) for _ in tensors.shapes[key]))
+        index = (slice(3, 9), slice(1, 5), *[slice(None)] * (whole.ndim - 2))
+        np.testing.assert_allclose(tensors.read_slice(key, index), whole[index], rtol=1e-6)
+
+
+def test_the_engine_merges_and_names_what_it_merged(cache_dir: Path) -> None:
+    options = ModelOptions(loras=tuple(_options({"kohya": 0.8})))
+    plain = load_engine(str(FOLDER / "older"), devices=1, cache_dir=cache_dir).info
+    info = load_engine(str(FOLDER / "older"), devices=1, cache_dir=cache_dir, options=options).info
+    assert plain.loras == ()
+    (applied,) = info.loras
+    assert (applied.name, applied.scale) == ("kohya", 0.8)
+    assert info.digest == digest_with(plain.digest, info.loras) != plain.digest
+    other = AppliedLora(name="kohya", digest=applied.digest, scale=0.7)
+    assert digest_with(plain.digest, [other]) != info.digest
+
+
+def test_the_merged_weight_reaches_the_network() -> None:
+    files = CheckpointFiles(FOLDER / "older")
+    configs, where = Configs.read(files), Placement.of(1)
+    options = _options({"peft": 1.0})
+    _, weights = load_networks(files, configs, where, np.dtype(np.float32), loras=options)
+    block = weights.unet["down_blocks"][0]["attentions"][0]["transformer_blocks"][0]
+    key = "unet|down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_k.weight"
+    assert worst(np.asarray(block["attn1"]["to_k"]["kernel"]).T, EXPECTED[f"peft|{key}"]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({f"{UNET}.dora_scale": np.ones(1)}, "is a DoRA, which this engine does not merge"),
+        ({f"{UNET}.hada_w1_a": np.ones(1)}, "is a LoHa"),
+        ({f"{UNET}.lora_mid.weight": np.ones(1)}, "is a LoRA with a third factor"),
+        ({"lora_unet_other.lora_up.weight": np.ones((2, 2))}, "1 keys fit no weight of this model"),
+        ({"some.key": np.ones(1)}, "the first some.key; take a LoRA that was trained"),
+        (
+            {f"{UNET}.lora_up.weight": np.ones((9, 3, 1, 1))},
+            r"do not make unet down_blocks\.0\.att",
+        ),
+        ({f"{UNET}.lora_down.weight": np.full((3, 16, 1, 1), np.nan)}, "holds NaN or infinity"),
+        ({f"{UNET}.lora_up.weight": None}, r"proj_in\.weight has one of its two factors only"),
+    ],
+)
+def test_a_file_that_cannot_be_merged_is_refused_in_one_sentence(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    tensors: dict[str, Any] = {**load_file(LORAS / "kohya.safetensors")}
+    for key, value in change.items():
+        if value is None:
+            del tensors[key]
+        else:
+            tensors[key] = np.asarray(value, np.float32)
+    file = tmp_path / "changed.safetensors"
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        _merge("older", [LoraOption(name="changed", path=str(file))])
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_peft_that_are_not_merged_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "dora.safetensors"
+    header = {"lora_adapter_metadata": json.dumps({"unet.use_rslora": True})}
+    save_file(load_file(LORAS / "peft.safetensors"), file, header)
+    with pytest.raises(CheckpointError, match=r"unet\.use_rslora=True, which is not merged"):
+        _merge("older", [LoraOption(name="dora", path=str(file))])
+
+
+def test_a_file_of_another_model_or_a_missing_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="keys fit no weight of this model"):
+        _merge("older", _options({"kohya_xl": 1.0}))
+    with pytest.raises(CheckpointError, match=r"lora gone: .* is not a file"):
+        _merge("older", [LoraOption(name="gone", path=str(tmp_path / "gone.safetensors"))])
+    save_file({}, tmp_path / "empty.safetensors")
+    with pytest.raises(CheckpointError, match="holds no LoRA"):
+        _merge("older", [LoraOption(name="empty", path=str(tmp_path / "empty.safetensors"))])
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "scale"),
+    [
+        ("a=/loras/b.safetensors:0.8", "/loras/b.safetensors", 0.8),
+        ("a=b.safetensors", "b.safetensors", 1.0),
+        ("a=C:/b.safetensors", "C:/b.safetensors", 1.0),
+        ("a=b:-1", "b", -1.0),
+    ],
+)
+def test_an_option_is_a_name_a_path_and_perhaps_a_scale(text: str, path: str, scale: float) -> None:
+    assert LoraOption.parse(text) == LoraOption(name="a", path=path, scale=scale)
+
+
+@pytest.mark.parametrize("text", ["a", "=b", "a=", "a=b:much", "a=b:nan"])
+def test_the_setting_refuses_what_is_no_name_and_path(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"IMAGEFLEET_LORA: .* write name=path or"):
+        WorkerSettings.load(lora=(text,))

@@ -1,0 +1,212 @@
+"""Read LoRA files (Hu et al. 2021) and add them to the weights of a model as it loads.
+
+The input is files in diffusers', PEFT's or kohya's format, with LoRA of linear layers and of
+convolutions (LoCon). The output is the factors of each weight. A merged weight is
+W + scale * alpha / rank * up @ down, in float32. Every key of a file must have its place.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.lora_names import layer_names, parse_key, unsupported_kind
+from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.interface import AppliedLora, LoraOption
+
+Floats = NDArray[np.float32]
+_LISTED: Final = 5
+"""Keys that an error lists."""
+_METADATA: Final = "lora_adapter_metadata"
+"""The field of a file's header in which diffusers keeps the settings of PEFT."""
+
+
+@dataclass(frozen=True)
+class LoraFactors:
+    """What one file adds to one weight."""
+
+    down: Floats
+    """`[rank, in, …]`, in torch's layout."""
+    up: Floats
+    """`[out, rank]`."""
+    scale: float
+    """The caller's scale, times alpha / rank."""
+
+    def delta(self, shape: tuple[int, ...], index: tuple[slice, ...]) -> Floats:
+        """Return a slice of what is added to a weight of this shape."""
+        down = self.down.reshape(len(self.down), *shape[1:])[(slice(None), *index[1:])]
+        up = self.up[index[0]]
+        added = self.scale * (up @ down.reshape(len(down), -1))
+        return np.asarray(added.reshape(len(up), *down.shape[1:]), np.float32)
+
+
+Loras = Mapping[str, Mapping[str, Sequence[LoraFactors]]]
+"""The factors by network and key."""
+
+
+class MergedTensors(TensorFiles):
+    """The weights of a network with LoRA added. Tensors are read only on demand."""
+
+    def __init__(self, files: TensorFiles, factors: Mapping[str, Sequence[LoraFactors]]) -> None:
+        """Add `factors`, by the keys in `files`."""
+        self.is_sharded = files.is_sharded
+        self.shapes = files.shapes
+        self.dtypes = {**files.dtypes, **dict.fromkeys(factors, "F32")}
+        self._base = files
+        self._factors = factors
+
+    def read_slice(self, key: str, index: tuple[slice, ...]) -> NDArray[Any]:
+        """Return a slice of a merged tensor in float32, or of another one in the file's dtype."""
+        tensor = self._base.read_slice(key, index)
+        for each in self._factors.get(key, ()):
+            tensor = tensor.astype(np.float32) + each.delta(self.shapes[key], index)
+        return tensor
+
+
+def read_loras(
+    options: Sequence[LoraOption], shapes: Mapping[str, Mapping[str, tuple[int, ...]]]
+) -> Loras:
+    """Read files, and match them with the weights of a model.
+
+    Args:
+        options: The files and their scales.
+        shapes: By network and key: the shape of the weight in torch's layout.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, is no plain LoRA, or does not fit the model.
+    """
+    loras: dict[str, dict[str, list[LoraFactors]]] = {network: {} for network in shapes}
+    for option in options:
+        path = Path(option.path).expanduser()
+        if not path.is_file():
+            raise CheckpointError(f"lora {option.name}: {path} is not a file; give a .safetensors")
+        for (network, key), factors in _LoraFile(path, shapes).factors(option.scale).items():
+            loras[network].setdefault(key, []).append(factors)
+    return loras
+
+
+def applied_loras(options: Sequence[LoraOption]) -> tuple[AppliedLora, ...]:
+    """Return the digests of files that were read."""
+    applied = []
+    for option in options:
+        with Path(option.path).expanduser().open("rb") as file:
+            digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        applied.append(AppliedLora(name=option.name, digest=digest, scale=option.scale))
+    return tuple(applied)
+
+
+def digest_with(digest: str, loras: Sequence[AppliedLora]) -> str:
+    """Return the digest of a checkpoint with these LoRA; its own if there are none."""
+    if not loras:
+        return digest
+    lines = "\n".join([digest, *(f"{each.digest} {each.scale!r}" for each in loras)])
+    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+
+
+class _LoraFile:
+    """One LoRA file, matched with the weights of a model."""
+
+    def __init__(self, path: Path, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> None:
+        self._path = path
+        self._shapes = shapes
+        self._files = TensorFiles([path])
+        self._alphas = self._alphas_of_peft()
+        self._keys: dict[tuple[str, str], dict[str, str]] = {}
+        """By network and weight: the key of each part."""
+        if kind := unsupported_kind(self._files.shapes):
+            raise CheckpointError(
+                f"{path} is {kind}, which this engine does not merge; merge it into the model with "
+                "the program that made it"
+            )
+        self._match()
+
+    def _match(self) -> None:
+        layers = {
+            name: (network, key)
+            for network, weights in self._shapes.items()
+            for name, key in layer_names(network, list(weights)).items()
+        }
+        unknown = []
+        for key in sorted(self._files.shapes):
+            parsed = parse_key(key)
+            place = layers.get(parsed.layer) if parsed else None
+            if parsed is None or place is None:
+                unknown.append(key)
+            elif parsed.part in self._keys.setdefault(place, {}):
+                unknown.append(f"{key} (a second time)")
+            else:
+                self._keys[place][parsed.part] = key
+        if unknown:
+            raise CheckpointError(
+                f"{self._path}: {len(unknown)} keys fit no weight of this model, the first "
+                f"{', '.join(unknown[:_LISTED])}; take a LoRA that was trained for this model"
+            )
+        if not self._keys:
+            raise CheckpointError(f"{self._path} holds no LoRA")
+
+    def factors(self, scale: float) -> dict[tuple[str, str], LoraFactors]:
+        """Return the factors by network and weight.
+
+        Raises:
+            CheckpointError: A part is missing, or does not have the shape of its weight.
+        """
+        return {place: self._factors_of(place, parts, scale) for place, parts in self._keys.items()}
+
+    def _factors_of(
+        self, place: tuple[str, str], parts: Mapping[str, str], scale: float
+    ) -> LoraFactors:
+        network, key = place
+        shape = self._shapes[network][key]
+        if not {"down", "up"} <= parts.keys():
+            raise CheckpointError(f"{self._path}: {network} {key} has one of its two factors only")
+        down, up = self._read(parts["down"]), self._read(parts["up"])
+        rank = len(down)
+        fits = (
+            up.shape[:2] == (shape[0], rank)
+            and up.size == shape[0] * rank
+            and down.shape[1:2] == shape[1:2]
+            and down.size == rank * np.prod(shape[1:])
+        )
+        if not fits:
+            raise CheckpointError(
+                f"{self._path}: {parts['down']} {list(down.shape)} and {parts['up']} "
+                f"{list(up.shape)} do not make {network} {key} {list(shape)}; take a LoRA that was "
+                "trained for this model"
+            )
+        alpha = float(self._read(parts["alpha"])) if "alpha" in parts else None
+        if alpha is None:
+            alpha = self._alphas.get(network, rank)
+        return LoraFactors(down, up.reshape(shape[0], rank), scale * alpha / rank)
+
+    def _read(self, key: str) -> Floats:
+        whole = tuple(slice(None) for _ in self._files.shapes[key])
+        tensor = np.asarray(self._files.read_slice(key, whole), np.float32)
+        if not np.isfinite(tensor).all():
+            raise CheckpointError(f"{self._path}: {key} holds NaN or infinity; download it again")
+        return tensor
+
+    def _alphas_of_peft(self) -> dict[str, float]:
+        """Return alpha by network, from the file's header.
+
+        Raises:
+            CheckpointError: The header asks for what this engine does not merge.
+        """
+        header: Any = safe_open(self._path, framework="numpy")
+        text = (header.metadata() or {}).get(_METADATA)
+        fields = json.loads(text) if text else {}
+        for name, value in fields.items():
+            setting = name.partition(".")[2]
+            if setting in ("use_dora", "use_rslora", "lora_bias", "alpha_pattern") and value:
+                raise CheckpointError(f"{self._path}: {name}={value!r}, which is not merged here")
+        return {
+            name.removesuffix(".lora_alpha"): float(value)
+            for name, value in fields.items()
+            if name.endswith(".lora_alpha")
+        }
