@@ -35,8 +35,6 @@ class RowWork(Work):
     """The images of one row of a dataset."""
 
     row: int
-    alone: bool = False
-    """Whether the row runs in a batch of its own, because it may have ended workers."""
 
     def add_done_callback(self, callback: Callable[["RowWork"], None]) -> None:
         """Call `callback` once, in the thread that ends the work."""

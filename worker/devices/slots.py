@@ -19,6 +19,8 @@ class Work:
     shape: Shape
     specs: tuple[ImageSpec, ...]
     deliveries: int = 1
+    alone: bool = False
+    """Whether nothing else may be on the devices while it runs, because it may end its worker."""
     device_s: float = 0.0
     """Seconds that the batches of its images were on the devices."""
     wants_preview: bool = False
