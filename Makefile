@@ -57,6 +57,7 @@ bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.bulk
 	$(BIN)/python -m benchmarks.claims
 	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.policies
 
 bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis and the command are killed
 	$(BIN)/python -m tests.chaos_bulk

@@ -140,7 +140,7 @@ class SimulatedHost:
             time.sleep(min(left, MIN_INTERVAL_S))
             done = min(1.0, (time.monotonic() - since) / BATCH_S)
             if done < 1.0:
-                self._progress.record(slots, math.floor(done * STEPS))
+                self._progress.record(dict.fromkeys(slots, math.floor(done * STEPS)))
 
     def _finish(self, slots: Sequence[Slot]) -> None:
         for slot in slots:

@@ -21,13 +21,13 @@ from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_conne
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
-from imagefleet.worker.devices.device_loop import DeviceLoop
 from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.make_loop import Loop, make_loop
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.dispatcher import Dispatcher
-from imagefleet.worker.engine.interface import Engine, ModelOptions
+from imagefleet.worker.engine.interface import Engine, ModelOptions, Stream
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
@@ -56,8 +56,8 @@ class ProcessHooks:
 
     on_lease_lost: Callable[[], None]
     """Called when the lease expired: other workers have the jobs now."""
-    on_hang: Callable[[], None]
-    """Called when the devices made no step for `watchdog_s`."""
+    on_hang: Callable[[int], None]
+    """Called with the number of a stream whose devices made no step for `watchdog_s`."""
     on_devices_failed: Callable[[Sequence[Slot], Sequence[Slot]], None]
     """Called with the slots on which the devices failed, and the slots that only waited."""
     on_drain_requested: Callable[[], None]
@@ -75,7 +75,7 @@ class WorkerParts:
     dispatcher: Dispatcher
     executor: JobExecutor
     shards: ShardContext
-    device_loop: DeviceLoop
+    device_loop: Loop
     watchdog: Watchdog
     lease_keeper: LeaseKeeper
     progress: ProgressReporter
@@ -101,9 +101,7 @@ class _Builder:
     """The builder makes the parts of one worker and holds what several of them share."""
 
     def __init__(self, settings: WorkerSettings, stores: Stores, hooks: ProcessHooks) -> None:
-        self._settings = settings
-        self._stores = stores
-        self._hooks = hooks
+        self._settings, self._stores, self._hooks = settings, stores, hooks
         self._name = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
 
     def build(self) -> WorkerParts:
@@ -111,7 +109,7 @@ class _Builder:
         check_image_store(self._stores.images, self._settings)
         delivery = start_delivery(self._retrying_client, self._settings)
         self._engine = _load_engine(self._settings, self._stores)
-        self._engine.warm()
+        self._streams = self._warm()
         self._records = self._job_records(self._retrying_client)
         self._dead_letters = DeadLetters(
             self._retrying_client,
@@ -122,7 +120,9 @@ class _Builder:
         self._expiry = self._build_expiry()
         self._in_flight = InFlight()
         self._backlog = RowBacklog(self._engine.capacity)
-        self._health = HealthCheck(self._engine, self._stores.images, self._settings.quarantine_s)
+        self._health = HealthCheck(
+            self._engine, self._stores.images, self._settings.quarantine_s, self._streams
+        )
         self._input_images = self._build_input_images()
         self._dispatcher = self._build_dispatcher()
         self._progress = ProgressReporter(self._records)
@@ -139,7 +139,7 @@ class _Builder:
             shards=shards,
             device_loop=device_loop,
             watchdog=Watchdog(
-                device_loop.progress_count, self._hooks.on_hang, self._settings.watchdog_s
+                device_loop.progress_counts, self._hooks.on_hang, self._settings.watchdog_s
             ),
             lease_keeper=self._build_lease_keeper(status),
             progress=self._progress,
@@ -151,6 +151,13 @@ class _Builder:
             delivery=delivery,
             status=status,
         )
+
+    def _warm(self) -> Sequence[Stream]:
+        """Compile the engine for the policy. Return its streams, if it runs streams."""
+        if self._settings.batching == "continuous":
+            return self._engine.open_streams()
+        self._engine.warm()
+        return ()
 
     def _job_records(self, client: redis.Redis) -> JobRecords:
         return JobRecords(client, self._settings.namespace, self._settings.retention_s)
@@ -214,7 +221,7 @@ class _Builder:
             max_deliveries=settings.max_deliveries,
             max_in_flight=settings.post_threads,
             default_steps=info.default_num_inference_steps,
-            batch_timeout_s=settings.batch_timeout_s,
+            batch_timeout_s=0.0 if self._streams else settings.batch_timeout_s,
         )
 
     def _build_executor(self) -> JobExecutor:
@@ -227,15 +234,12 @@ class _Builder:
             self._in_flight, self._records, self._claims, finisher, retries, self._health
         )
 
-    def _build_device_loop(self) -> DeviceLoop:
-        def on_step(batch: Sequence[Slot], step: int) -> None:
-            self._progress.report(batch, step)
-            self._dispatcher.prefetch_if_due(batch, step)
-
-        return DeviceLoop(
+    def _build_device_loop(self) -> Loop:
+        return make_loop(
             self._engine,
-            self._dispatcher.next_batch,
-            on_step,
+            self._streams,
+            self._dispatcher,
+            self._progress.report,
             self._settings.poll_s,
             self._health,
             self._hooks.on_devices_failed,

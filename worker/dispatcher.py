@@ -30,6 +30,7 @@ from imagefleet.worker.devices.batching import BatchTimeout, first_suspect_deliv
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot, slots_of
+from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
@@ -146,26 +147,26 @@ class Dispatcher:
         """Return the tags of the claims that this worker attends to."""
         return {claimed.tag for claimed, _ in list(self._claimed)} | set(self._accepted)
 
-    def next_batch(self) -> list[Slot]:
-        """Return the slots of the next batch, all of one compile key; empty if there is no work."""
-        prefetched = self._prefetch is not None
+    def next_batch(self, room: int | None = None, prefer: Shape | None = None) -> list[Slot]:
+        """Return up to `room` slots of one compile key, by default a batch, or none at all.
+        `prefer` is the shape to claim if no claimed job waits."""
+        room, prefetched = room or self._capacity, self._prefetch is not None
         if self._prefetch is not None:
             self._prefetch.result()
             self._prefetch = None
         with self._lock:
             ready = prefetched and self._backlog.has_rows()  # the prefetch has just claimed jobs
-            if len(self._waiting) < self._capacity and not ready:
-                self._claim_and_start()
+            if len(self._waiting) < room and not ready:
+                self._claim_and_start(room, prefer)
             if self._closed or (
                 not self._backlog.has_rows() and self._batch_timeout.should_wait(self._waiting)
             ):
                 return []
-            batch = next_batch(self._waiting, self._capacity, self._max_deliveries)
-            return batch if self._suspect_in_flight() else self._fill_with_rows(batch)
-
-    def _fill_with_rows(self, batch: list[Slot]) -> list[Slot]:
-        shape = batch[0].work.shape if batch else None
-        return [*batch, *self._backlog.pop_slots(self._capacity - len(batch), shape)]
+            batch = next_batch(self._waiting, room, self._max_deliveries)
+            if self._suspect_in_flight():
+                return batch
+            shape = batch[0].work.shape if batch else None
+            return [*batch, *self._backlog.pop_slots(room - len(batch), shape)]
 
     def prefetch_if_due(self, batch: Sequence[Slot], step: int) -> None:
         """Claim the next batch if `batch`, which has done `step` steps, ends soon.
@@ -181,7 +182,7 @@ class Dispatcher:
 
     def _prefetch_batch(self) -> None:
         with self._lock:
-            self._claim_and_start()
+            self._claim_and_start(self._capacity)
 
     def close(self) -> None:
         """Claim no more messages. `release_waiting` waits for jobs that are starting."""
@@ -197,7 +198,7 @@ class Dispatcher:
             waiting += self._input_images.pop_all()
         return waiting
 
-    def _claim_and_start(self) -> None:
+    def _claim_and_start(self, room: int, prefer: Shape | None = None) -> None:
         """Claim messages, let Celery receive them, and start their attempts.
 
         If Redis is away, messages and requests keep their places and are tried again by the next
@@ -210,7 +211,7 @@ class Dispatcher:
             self._waiting.extend(slots_of(attempt))
         try:
             for _ in range(_MAX_CLAIMS):
-                self._claim()
+                self._claim(room, prefer)
                 self._claim_shard()
                 delayed = self._receive_claimed()
                 if self._requests:
@@ -224,19 +225,17 @@ class Dispatcher:
             log.warning("claiming failed, trying again in %g s: %s", _RETRY_PAUSE_S, error)
             time.sleep(_RETRY_PAUSE_S)
 
-    def _claim(self) -> None:
-        room = self._max_in_flight - len(self._in_flight)
-        suspects = first_suspect_delivery(self._max_deliveries)
+    def _claim(self, room: int, prefer: Shape | None) -> None:
         if self._suspect_in_flight():
-            room = 0  # a suspect runs alone in its worker
-        wanted_images = self._capacity - len(self._waiting)
-        if room > 0 and wanted_images > 0:
-            groups = self._compatible_groups()
+            return  # a suspect runs alone in its worker
+        max_messages = self._max_in_flight - len(self._in_flight)
+        wanted_images = room - len(self._waiting)
+        if max_messages > 0 and wanted_images > 0:
             claimed = self._claims.claim(
-                groups,
+                self._compatible_groups(prefer),
                 wanted_images,
-                max_messages=room,
-                suspect_from=suspects,
+                max_messages=max_messages,
+                suspect_from=first_suspect_delivery(self._max_deliveries),
                 ignored_tags=self._backlog.tags(),
                 default_steps=self._default_steps,
                 batch_steps=max((slot.spec.steps for slot in self._waiting), default=0),
@@ -253,9 +252,9 @@ class Dispatcher:
         suspects = first_suspect_delivery(self._max_deliveries)
         return any(each.deliveries >= suspects for each in self._in_flight.attempts())
 
-    def _compatible_groups(self) -> Sequence[QueueGroup]:
+    def _compatible_groups(self, prefer: Shape | None) -> Sequence[QueueGroup]:
         """Return the queues whose jobs can share a batch with the waiting slots."""
-        shapes = {str(slot.work.shape) for slot in islice(self._waiting, 1)}
+        shapes = {str(slot.work.shape) for slot in islice(self._waiting, 1)} or {str(prefer)}
         return [each for each in self._groups if each.name in shapes] or self._groups
 
     def _receive_claimed(self) -> bool:

@@ -137,7 +137,11 @@ class Lifecycle:
         deadline = time.monotonic() + self.settings.drain_s
         parts.dispatcher.close()
         parts.device_loop.stop()
-        requeued = parts.executor.requeue(parts.dispatcher.release_waiting())
+        waiting = [
+            *attempts_in(parts.device_loop.pop_waiting()),
+            *parts.dispatcher.release_waiting(),
+        ]
+        requeued = parts.executor.requeue(list(dict.fromkeys(waiting)))
         parts.backlog.close(_DRAINING)
         running = [each.tag for each in parts.in_flight.attempts()] + parts.backlog.tags()
         parts.device_loop.join(self.settings.drain_s)
@@ -188,18 +192,19 @@ class Lifecycle:
         executor.requeue([each for each in others if each not in failed])
         executor.requeue(failed, counted=True)
 
-    def _on_devices_hung(self) -> None:
+    def _on_devices_hung(self, stream: int) -> None:
         """Requeue everything and end the process: nothing else frees a hung device.
 
-        The jobs on the devices count a delivery, as in `_on_devices_failed`.
+        The jobs of the stream that hangs count a delivery, as in `_on_devices_failed`.
         """
         self._force_exit_after(_DRAIN_GRACE_S, ExitCode.IOERR)
         parts = self.parts
         parts.dispatcher.close()
         parts.device_loop.stop()
         parts.dispatcher.release_waiting()
-        hung = attempts_in(parts.device_loop.on_devices())
-        self._release_shards(parts.device_loop.on_devices())
+        hung_slots = parts.device_loop.on_devices(stream)
+        hung = attempts_in(hung_slots)
+        self._release_shards(hung_slots)
         parts.executor.requeue([each for each in parts.in_flight.attempts() if each not in hung])
         parts.executor.requeue(hung, counted=True)
         parts.claims.release_all()

@@ -47,6 +47,11 @@ class WorkerSettings(CallbackSettings):
         le=MAX_PER_DEVICE_BATCH,
         description="Number of images that one copy of the weights denoises at a time.",
     )
+    batching: Literal["static", "continuous"] = Field(
+        default="static",
+        description="`static`: whole batches, each as long as its longest job. `continuous`: a "
+        "slot whose image is done takes the next one while its neighbours go on.",
+    )
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None,
         description="`float32` or `bfloat16`. Default: bfloat16 on accelerators, float32 on CPU.",
@@ -131,7 +136,7 @@ class WorkerSettings(CallbackSettings):
         ge=0,
         le=60,
         description="Seconds that a batch that is not full waits for more jobs of its image size. "
-        "A full batch never waits.",
+        "A full batch never waits, and with `batching=continuous` no job does.",
     )
     log_format: Literal["text", "json"] = Field(
         default="text",

@@ -5,6 +5,7 @@ that time of the simulation. It knows no devices.
 """
 
 import json
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.devices.slots import Slot, Work
-from imagefleet.worker.engine.interface import ImageSpec, Shape
+from imagefleet.worker.engine.interface import ImageArray, ImageSpec, Shape
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
 
@@ -33,6 +34,10 @@ class SimulatedJob(Work):
     """When the devices began its first step."""
     finished_s: float = 0.0
     """When its image was decoded."""
+
+    def deliver(self, index: int, image: ImageArray, *, flagged: bool = False) -> None:
+        self.finished_s = time.monotonic()  # devices that are not simulated deliver by the clock
+        super().deliver(index, image, flagged=flagged)
 
 
 class SimulatedQueues:
@@ -91,9 +96,7 @@ class SimulatedQueues:
             while self._log and self._log[0][1].time_s <= now_s:
                 number, arrival = self._log.popleft()
                 shape = arrival.shape
-                queue = queue_name(
-                    self._namespace, None, shape.height, shape.width, arrival.tenant
-                )
+                queue = queue_name(self._namespace, None, shape.height, shape.width, arrival.tenant)
                 message = task_message(
                     TASK_NAME,
                     str(number),

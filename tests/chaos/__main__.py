@@ -26,6 +26,13 @@ from tests.chaos.suite import ChaosConfig, run
     show_default=True,
     help="Add one hostile case for so many jobs; 0 for none.",
 )
+@click.option(
+    "--batching",
+    type=click.Choice(["static", "continuous"]),
+    default=ChaosConfig.batching,
+    show_default=True,
+    help="The policy of the workers.",
+)
 @click.option("--folder", type=Path, default=None, help="Keep logs and Redis's files here.")
 def main(
     seed: int,
@@ -33,13 +40,19 @@ def main(
     seconds: float,
     killers: int,
     hostile_every: int,
+    batching: str,
     folder: Path | None,
     out: Path | None,
 ) -> None:
     print(f"seed {seed}, server {find_server()}", flush=True)
     kept = folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     config = ChaosConfig(
-        seed=seed, jobs=jobs, seconds=seconds, killers=killers, hostile_every=hostile_every
+        seed=seed,
+        jobs=jobs,
+        seconds=seconds,
+        killers=killers,
+        hostile_every=hostile_every,
+        batching=batching,
     )
     report = run(config, kept)
     print_table(report, out)

@@ -62,8 +62,7 @@ _CHUNK: Final = 500
 _DRAIN_S: Final = "1"
 """Seconds. Storing an image can take longer, so that some jobs are requeued."""
 _LAST_DRAIN_S: Final = 60.0
-"""Seconds for the workers that end the run. They have no jobs left, so that only a hang takes so
-long, even on a busy machine."""
+"""Seconds for the workers that end the run. Without jobs only a hang takes so long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,8 @@ class ChaosConfig:
     hostile_every: int = 50
     """One hostile case is added for so many jobs. 0: none."""
     lease_s: float = 3.0
-    model: str = "fake:seconds=0.05,capacity=8"
+    model: str = "fake:seconds=0.05,capacity=8,streams=4"
+    batching: str = "static"
 
     @property
     def hostile_count(self) -> int:
@@ -251,13 +251,13 @@ def _environment(
         "IMAGEFLEET_REDIS_URL": server.url,
         "IMAGEFLEET_NAMESPACE": NAMESPACE,
         "IMAGEFLEET_MODEL": config.model,
+        "IMAGEFLEET_BATCHING": config.batching,
         "IMAGEFLEET_SHAPES": ",".join(f"{height}x{width}" for height, width in SIZES),
         "IMAGEFLEET_STORAGE_URL": s3.url,
         "IMAGEFLEET_LEASE_S": str(config.lease_s),
         "IMAGEFLEET_DRAIN_S": _DRAIN_S,
-        # A worker dies every two seconds, and Redis and storage fail as well: one job in five is
-        # delivered again, and one in three of those once more. With the default of 4, harmless
-        # prompts would become dead letters.
+        # One job in five is delivered again here, and one in three of those once more. With the
+        # default of 4, harmless prompts would become dead letters.
         "IMAGEFLEET_MAX_DELIVERIES": "10",
         "IMAGEFLEET_NEWER_MESSAGE_S": "5",
         "IMAGEFLEET_WEBHOOK_SECRETS": receiver.secret,

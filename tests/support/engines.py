@@ -10,6 +10,7 @@ from imagefleet.worker.engine.interface import (
     ImageSpec,
     ModelInfo,
     Shape,
+    Stream,
 )
 
 INFO = ModelInfo(
@@ -38,6 +39,9 @@ class RecordingEngine:
 
     def warm(self) -> None:
         return None
+
+    def open_streams(self) -> list[Stream]:
+        raise NotImplementedError
 
     def truncated(self, prompt: str) -> bool:
         return False

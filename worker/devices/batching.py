@@ -31,6 +31,7 @@ def next_batch(waiting: deque[Slot], capacity: int, max_deliveries: int) -> list
         return []
     head = live[0]
     head_is_suspect = _is_suspect(head, max_deliveries)
+    head.work.alone = head.work.alone or head_is_suspect
 
     def fits(slot: Slot) -> bool:
         if head_is_suspect:

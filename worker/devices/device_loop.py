@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _MAX_BATCHES_ON_DEVICES: Final = 2
 """Batches between the first step and the last pixel: one is denoised, one is decoded or copied."""
-_MAX_CONSECUTIVE_FAILURES: Final = 16
+MAX_CONSECUTIVE_FAILURES: Final = 16
 """Jobs that may fail one after the other, with no image in between, while the health check of the
 devices succeeds. After that the devices count as failing."""
 _PREVIEW_INTERVAL_S: Final = 2.0
@@ -88,12 +88,16 @@ class DeviceLoop:
             )
         return finished and not self._thread.is_alive()
 
-    def progress_count(self) -> int | None:
+    def progress_counts(self) -> list[int | None]:
         """Return a number that grows while the devices make progress; None while they are idle."""
-        return self._progress if self._on_devices or self._health.checking_devices else None
+        return [self._progress if self._on_devices or self._health.checking_devices else None]
 
-    def on_devices(self) -> list[Slot]:
-        """Return the slots between the first step and the last pixel."""
+    def pop_waiting(self) -> list[Slot]:
+        """Return no slots: whole batches go to the devices at once."""
+        return []
+
+    def on_devices(self, stream: int | None = None) -> list[Slot]:
+        """Return the slots between the first step and the last pixel. All devices are stream 0."""
         with self._changed:
             return [slot for batch in self._on_devices for slot in batch]
 
@@ -143,7 +147,7 @@ class DeviceLoop:
 
     def _start_previews(self, batch: Sequence[Slot], running: RunningBatch) -> None:
         """Start previews for the work that wants them, every `_PREVIEW_INTERVAL_S`."""
-        wanted = [(at, slot.work) for at, slot in enumerate(batch) if _wants_preview(slot)]
+        wanted = [(at, slot.work) for at, slot in enumerate(batch) if slot.wants_preview]
         if wanted and time.monotonic() - self._previewed_at >= _PREVIEW_INTERVAL_S:
             self._previewed_at = time.monotonic()
             wait = running.previews()
@@ -181,8 +185,8 @@ class DeviceLoop:
 
     def _handle_failure(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Bisect the batch if a job of it is to blame; quarantine the worker if the devices are."""
-        too_many = self._consecutive_failures >= _MAX_CONSECUTIVE_FAILURES
-        if _is_job_error(error) or (not too_many and self._health.devices_ok()):
+        too_many = self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES
+        if is_job_error(error) or (not too_many and self._health.devices_ok()):
             self._bisect(batch, error)
         else:
             self._quarantine(batch)
@@ -212,21 +216,18 @@ class DeviceLoop:
             self._halves.append([slot for slot in batch if slot.work in first])
             self._halves.append([slot for slot in batch if slot.work not in first])
             return
-        if not _is_job_error(error):
+        if not is_job_error(error):
             self._consecutive_failures += 1
         if not isinstance(error, ImagefleetError):
             error = DeviceError(f"{type(error).__name__}: {error}")
         works[0].abandon(error)
 
 
-def _is_job_error(error: BaseException) -> bool:
+def is_job_error(error: BaseException) -> bool:
+    """Return whether an error is about a job, so that no device need be checked."""
     return isinstance(error, ImagefleetError) and not isinstance(error, DeviceError)
 
 
 def _image_at(wait: Callable[[], ImageArrays], at: int) -> ImageArray:
     image: ImageArray = wait()[at]
     return image
-
-
-def _wants_preview(slot: Slot) -> bool:
-    return slot.index == 0 and slot.work.wants_preview and not slot.work.ended

@@ -10,11 +10,13 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.storage import ObjectStore
-from imagefleet.worker.engine.interface import Engine, ImageSpec
+from imagefleet.worker.engine.interface import Engine, ImageSpec, Shape, Stream
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.exit_codes import ExitCode
 
@@ -26,9 +28,21 @@ _PROMPT: Final = "a known image"
 
 
 class HealthCheck:
-    """Checks the devices and the store of one worker. Only the device thread checks the devices."""
+    """Checks the devices and the store of one worker. Only a thread that has the devices, or the
+    stream, to itself checks them."""
 
-    def __init__(self, engine: Engine, store: ObjectStore, quarantine_s: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: ObjectStore,
+        quarantine_s: float,
+        streams: Sequence[Stream] = (),
+    ) -> None:
+        """
+        Args:
+            streams: The streams of the engine, if it runs streams instead of batches.
+        """
+        self._streams = streams
         self._engine = engine
         self._store = store
         self._quarantine_s = quarantine_s
@@ -43,7 +57,22 @@ class HealthCheck:
 
     def devices_ok(self) -> bool:
         """Return whether the devices generate an image of one step, with the programs that every
-        batch uses."""
+        batch, or every stream, uses."""
+        self.checking_devices = True
+        try:
+            if self._streams:
+                return all(map(self.stream_ok, self._streams))
+            return self._succeeds(
+                lambda spec, shape: self._engine.start_batch([spec], shape).images()
+            )
+        finally:
+            self.checking_devices = False
+
+    def stream_ok(self, stream: Stream) -> bool:
+        """Return whether the devices of an empty stream generate an image of one step."""
+        return self._succeeds(partial(_generate, stream))
+
+    def _succeeds(self, generate: Callable[[ImageSpec, Shape], object]) -> bool:
         info = self._engine.info
         spec = ImageSpec(
             prompt=_PROMPT,
@@ -51,14 +80,11 @@ class HealthCheck:
             guidance_scale=info.default_guidance_scale,
             scheduler=info.default_scheduler,
         )
-        self.checking_devices = True
         try:
-            self._engine.start_batch([spec], info.shapes[0]).images()
+            generate(spec, info.shapes[0])
         except Exception as error:  # a failing runtime may raise anything
             log.error("the devices fail the health check: %s", error)
             return False
-        finally:
-            self.checking_devices = False
         return True
 
     def storage_ok(self) -> bool:
@@ -97,3 +123,11 @@ class HealthCheck:
         log.critical("still failing after %g s: this worker ends", self._quarantine_s)
         logging.shutdown()
         os._exit(ExitCode.UNAVAILABLE)
+
+
+def _generate(stream: Stream, spec: ImageSpec, shape: Shape) -> None:
+    stream.reset()
+    stream.start(0, spec, shape)
+    while not stream.step():
+        pass
+    stream.finish(0)()

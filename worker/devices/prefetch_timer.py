@@ -26,6 +26,11 @@ class PrefetchTimer:
         self._step_s = math.inf
         self._started = 0.0
 
+    @property
+    def lead_s(self) -> float:
+        """How long before the devices are free the next claim should be made."""
+        return self._lead_s
+
     def should_prefetch(self, batch: Sequence[Slot], step: int) -> bool:
         """Return whether to claim the next batch now, after `step` steps of `batch` are done.
 

@@ -168,7 +168,11 @@ class SlotAssigner:
     def _pop_fitting(self, shape: Shape | None, newcomers: dict[int, Slot]) -> Slot | None:
         """Remove and return the first waiting slot that may join a stream of `shape`."""
         lone = self._lone_work() or next((s.work for s in newcomers.values() if s.work.alone), None)
-        if self._head_is_alone() and self._ready[0].work is not lone and (newcomers or self._busy()):
+        if (
+            self._head_is_alone()
+            and self._ready[0].work is not lone
+            and (newcomers or self._busy())
+        ):
             return None
         for at, slot in enumerate(self._ready):
             if lone is not None and slot.work is not lone:

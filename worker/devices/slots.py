@@ -108,6 +108,11 @@ class Slot:
         """The spec of the image."""
         return self.work.specs[self.index]
 
+    @property
+    def wants_preview(self) -> bool:
+        """Whether a preview of this image should be made: only the first one of a job has one."""
+        return self.index == 0 and self.work.wants_preview and not self.work.ended
+
 
 def slots_of(work: Work) -> list[Slot]:
     """Return one slot for each image of `work`."""

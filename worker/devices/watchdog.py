@@ -6,7 +6,8 @@ then resumed has not hung.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from imagefleet.worker.process.critical_thread import critical_thread
@@ -16,17 +17,19 @@ log = logging.getLogger(__name__)
 _MAX_CHECK_INTERVAL_S: Final = 1.0
 _CHECKS_PER_LIMIT: Final = 4
 
-ProgressCount = Callable[[], int | None]
-"""Returns a number that grows with every sign of progress; None while there is nothing to do."""
+ProgressCounts = Callable[[], Sequence[int | None]]
+"""Returns for each stream of the devices a number that grows with every sign of progress; None
+while it has nothing to do."""
 
 
 class Watchdog:
-    """Calls `on_hang` once if `progress_count` stays the same for `limit_s` while there is work."""
+    """Calls `on_hang` once, with the number of the stream, if a count of `progress_counts` stays
+    the same for `limit_s` while there is work."""
 
     def __init__(
-        self, progress_count: ProgressCount, on_hang: Callable[[], None], limit_s: float
+        self, progress_counts: ProgressCounts, on_hang: Callable[[int], None], limit_s: float
     ) -> None:
-        self._progress_count = progress_count
+        self._progress_counts = progress_counts
         self._on_hang = on_hang
         self._limit_s = limit_s
         self._interval_s = min(_MAX_CHECK_INTERVAL_S, limit_s / _CHECKS_PER_LIMIT)
@@ -42,13 +45,15 @@ class Watchdog:
         self._stopped.set()
 
     def _loop(self) -> None:
-        last, unchanged_s = None, 0.0
+        last: Sequence[int | None] = ()
+        unchanged_s: dict[int, float] = {}
         while not self._stopped.wait(self._interval_s):
-            count = self._progress_count()
-            same = count is not None and count == last
-            unchanged_s = unchanged_s + self._interval_s if same else 0.0
-            last = count
-            if unchanged_s >= self._limit_s:
-                log.critical("the devices have made no step for %g s: they hang", self._limit_s)
-                self._on_hang()
-                return
+            counts = self._progress_counts()
+            for stream, (count, before) in enumerate(zip_longest(counts, last)):
+                same = count is not None and count == before
+                unchanged_s[stream] = unchanged_s.get(stream, 0.0) + self._interval_s if same else 0
+                if unchanged_s[stream] >= self._limit_s:
+                    log.critical("the devices have made no step for %g s: they hang", self._limit_s)
+                    self._on_hang(stream)
+                    return
+            last = counts

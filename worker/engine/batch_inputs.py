@@ -97,7 +97,7 @@ class BatchInputBuilder:
         tokenizer: PromptTokenizer,
         noise: NoiseSchedule,
     ) -> None:
-        self._empty = empty
+        self.empty = empty
         self._info = info
         self._tokenizer = tokenizer
         self._noise = noise
@@ -118,7 +118,7 @@ class BatchInputBuilder:
         Raises:
             ValueError: a scheduler that this model does not have, or a step count out of range.
         """
-        inputs = self._empty.inputs()
+        inputs = self.empty.inputs()
         for slot, spec in enumerate(specs):
             table = self._table(spec)
             inputs.tokens[slot] = self._tokenizer([spec.negative_prompt, spec.prompt])
@@ -139,7 +139,7 @@ class BatchInputBuilder:
         """
         if all(spec.init_image is None for spec in specs):
             return None
-        arrays, factor = self._empty.init_images(shape), self._empty.pixels_per_latent
+        arrays, factor = self.empty.init_images(shape), self.empty.pixels_per_latent
         for slot, spec in enumerate(specs):
             if (init_image := spec.init_image) is None:
                 continue

@@ -8,19 +8,24 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
+import jax
 import numpy as np
 
-from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError, DeviceError
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder, EmptyBatch
-from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
+from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounter
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
+from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler, StreamExecutables
 from imagefleet.worker.engine.device_batch import DeviceBatch, ShapeExecutables, device_errors
+from imagefleet.worker.engine.device_stream import DeviceStream
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, InitLatents, Weights
 from imagefleet.worker.engine.interface import (
     DeviceMemory,
+    ImageArray,
     ImageSpec,
     InitImage,
     ModelInfo,
@@ -32,6 +37,8 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
+
+_DENOISING_PARTS: Final = "the text encoders, the UNet or the autoencoder's decoder"
 
 
 class DiffusionEngine:
@@ -58,6 +65,11 @@ class DiffusionEngine:
             programs, self.capacity, tokenizer.shape, info.max_num_inference_steps
         )
         self._input_builder = BatchInputBuilder(self._empty_batch, info, tokenizer, noise)
+        self._one_image = BatchInputBuilder(
+            replace(self._empty_batch, slots=1), info, tokenizer, noise
+        )
+        self._programs = programs
+        self._per_device_batch = per_device_batch
         self._placement = placement
         self._executable_cache = executable_cache
         self._compiler = ProgramCompiler(
@@ -102,6 +114,73 @@ class DiffusionEngine:
             self._executable_cache.compiled,
             self._executable_cache.reloaded,
         )
+
+    def open_streams(self) -> list[DeviceStream]:
+        """Compile the programs of every declared shape for one stream on each copy of the weights.
+
+        Raises:
+            TooLittleMemory: the devices have too little memory.
+            CheckpointError: the networks make NaN or infinity of ordinary inputs.
+        """
+        with memory_check.memory_errors():
+            started = time.monotonic()
+            self._one_image.make_longest_tables()
+            streams = [self._open_stream(copy) for copy in self._placement.copies()]
+            self._compiled_before_ready = int(self._compiled)
+            log.info(
+                "%d streams are warm after %.1f s: %d shapes, %d programs compiled, %d loaded",
+                len(streams),
+                time.monotonic() - started,
+                len(self.info.shapes),
+                self._executable_cache.compiled,
+                self._executable_cache.reloaded,
+            )
+        return streams
+
+    def _open_stream(self, copy: Placement) -> DeviceStream:
+        weights: Weights = jax.tree.map(copy.take_weight, self._weights)
+        factors = copy.take_weight(self._rgb_factors)
+        compiler = StreamCompiler(
+            self._programs,
+            weights,
+            self._one_image.empty,
+            replace(self._empty_batch, slots=self._per_device_batch),
+            copy,
+            DeviceCopy(devices=copy.device_list, first=self._placement.copies()[0].device_list),
+            self._executable_cache,
+        )
+        executables = {shape: compiler.compile(shape, factors) for shape in self.info.shapes}
+        stream = DeviceStream(
+            executables, weights, copy, self._one_image, self._per_device_batch, factors
+        )
+        for shape in self.info.shapes:
+            self._run_stream_programs(stream, executables[shape], weights, copy, shape)
+        return stream
+
+    def _run_stream_programs(
+        self,
+        stream: DeviceStream,
+        executables: StreamExecutables,
+        weights: Weights,
+        copy: Placement,
+        shape: Shape,
+    ) -> None:
+        """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
+        chart, guided = _colour_spec(shape)
+        init_images = copy.split(self._one_image.init_images([guided], shape))
+        latents = np.asarray(executables.encode(weights, init_images)[0])[0]
+        _require_finite(bool(np.isfinite(latents).all()), "the autoencoder's encoder", shape)
+        stream.rgb_factors = copy.replicate(fit_rgb_factors(chart, latents))
+        for spec in (guided, replace(guided, guidance_scale=1.0)):
+            stream.start(0, spec, shape)
+            while not stream.step():
+                pass
+            stream.previews()()
+            finished = stream.finish(0)
+            try:
+                finished()
+            except DeviceError:
+                _require_finite(False, _DENOISING_PARTS, shape)
 
     def start_batch(self, specs: Sequence[ImageSpec], shape: Shape) -> DeviceBatch:
         """Start a batch.
@@ -153,11 +232,7 @@ class DiffusionEngine:
 
     def _run_each_program(self, shape: Shape) -> None:
         """Run each program once, so that no job waits for a first run, and fit the RGB factors."""
-        chart = colour_chart(shape)
-        init_image = InitImage(pixels=chart, strength=1.0, digest="")
-        guided = ImageSpec(
-            prompt="", num_inference_steps=1, guidance_scale=2.0, init_image=init_image
-        )
+        chart, guided = _colour_spec(shape)
         init_latents = self._executables[shape].encode(
             self._weights, self._placement.split(self._input_builder.init_images([guided], shape))
         )
@@ -168,9 +243,16 @@ class DiffusionEngine:
         for spec in (guided, replace(guided, guidance_scale=1.0)):
             running_batch = self.start_batch([spec], shape)
             running_batch.previews()()
-            parts = "the text encoders, the UNet or the autoencoder's decoder"
-            _require_finite(not running_batch.not_finite(), parts, shape)
+            _require_finite(not running_batch.not_finite(), _DENOISING_PARTS, shape)
             running_batch.images()
+
+
+def _colour_spec(shape: Shape) -> tuple[ImageArray, ImageSpec]:
+    """Return the colour chart, and the spec of one guided step that starts from it."""
+    chart = colour_chart(shape)
+    init_image = InitImage(pixels=chart, strength=1.0, digest="")
+    spec = ImageSpec(prompt="", num_inference_steps=1, guidance_scale=2.0, init_image=init_image)
+    return chart, spec
 
 
 def _require_finite(is_finite: bool, parts: str, shape: Shape) -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,11 @@ from typing import Final
 import numpy as np
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
+from imagefleet.worker.engine.fake_stream import (
+    DeviceClock,
+    FakeStream,
+    sleep_until,
+)
 from imagefleet.worker.engine.interface import (
     DeviceMemory,
     ImageArray,
@@ -38,8 +43,13 @@ KILLED: Final = "the fake engine was told to kill its process"
 HANG: Final = "[hang]"
 """A prompt that contains this hangs its batch until `FakeEngine.release`."""
 
-_USAGE: Final = "write fake:seconds=0.05,capacity=8 (seconds >= 0, capacity >= 1)"
+_USAGE: Final = (
+    "write fake:seconds=0.05,decode=0.1,capacity=8,streams=4 (seconds and decode >= 0, capacity a "
+    "multiple of streams, both >= 1)"
+)
 _MAX_TOKENS: Final = 77
+_MAX_STEPS_AHEAD: Final = 2
+"""As batches of the real engine: steps dispatched beyond the last one known to be done."""
 
 
 class FakeEngine:
@@ -49,7 +59,9 @@ class FakeEngine:
         self,
         *,
         seconds: float = 0.0,
+        decode_s: float = 0.0,
         capacity: int = 8,
+        streams: int = 1,
         shapes: Sequence[Shape] | None = None,
         max_num_inference_steps: int = 100,
         failure_file: Path | None = None,
@@ -57,7 +69,9 @@ class FakeEngine:
         """
         Args:
             seconds: Duration of one denoising step of a batch.
+            decode_s: Time in which a device decodes one image.
             capacity: Images per batch.
+            streams: Devices that these images are spread over.
             shapes: Declared shapes; by default 64x64.
             max_num_inference_steps: The announced limit.
             failure_file: Every batch fails while this file exists, as on a failing device.
@@ -74,7 +88,9 @@ class FakeEngine:
             default_guidance_scale=7.5,
             max_num_inference_steps=max_num_inference_steps,
         )
-        self._seconds = seconds
+        self._seconds, self._decode_s = seconds, decode_s
+        self._streams = streams
+        self._devices = DeviceClock()
         self._released = threading.Event()
         self._failure_file = failure_file
 
@@ -92,15 +108,19 @@ class FakeEngine:
         _, _, text = model.partition(":")
         options = dict(option.partition("=")[::2] for option in text.split(",") if option)
         try:
-            seconds, capacity = float(options.pop("seconds", 0)), int(options.pop("capacity", 8))
+            seconds, decode_s = float(options.pop("seconds", 0)), float(options.pop("decode", 0))
+            capacity, streams = int(options.pop("capacity", 8)), int(options.pop("streams", 1))
         except ValueError:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}") from None
         failure_file = options.pop("sick", None)
-        if options or seconds < 0 or capacity < 1:
+        too_small = min(seconds, decode_s) < 0 or min(capacity, streams) < 1
+        if options or too_small or capacity % streams:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}")
         return cls(
             seconds=seconds,
+            decode_s=decode_s,
             capacity=capacity,
+            streams=streams,
             shapes=shapes,
             max_num_inference_steps=max_num_inference_steps,
             failure_file=None if failure_file is None else Path(failure_file),
@@ -116,13 +136,46 @@ class FakeEngine:
             ValueError: no specs, too many specs, or an undeclared shape.
             DeviceError: the failure file exists.
         """
-        if self._failure_file is not None and self._failure_file.exists():
-            raise DeviceError(f"the fake engine was told to fail by the file {self._failure_file}")
+        self._require_healthy()
         if shape not in self.info.shapes:
             raise ValueError(f"shape {shape} is not declared")
         if not 1 <= len(specs) <= self.capacity:
             raise ValueError(f"{len(specs)} images; a batch takes 1 to {self.capacity}")
-        return _FakeBatch(specs, shape, self._seconds, self._released)
+        decode_s = self._decode_s * self.capacity / self._streams
+        return _FakeBatch(specs, shape, self._devices, self._seconds, decode_s, self._before_steps)
+
+    def open_streams(self) -> list[FakeStream]:
+        """Return the streams; there is nothing to compile."""
+        return [
+            FakeStream(
+                shapes=self.info.shapes,
+                slots=self.capacity // self._streams,
+                step_s=self._seconds,
+                decode_s=self._decode_s,
+                before_step=self._before_step_of_stream,
+                image_of=_image,
+            )
+            for _ in range(self._streams)
+        ]
+
+    def _before_step_of_stream(self, specs: Sequence[ImageSpec]) -> None:
+        self._require_healthy()
+        self._before_steps(specs)
+
+    def _before_steps(self, specs: Sequence[ImageSpec]) -> None:
+        """Do what the prompts demand."""
+        for spec in specs:
+            if FAIL in spec.prompt:
+                raise DeviceError(f"the fake engine was told to fail by {spec.prompt[:60]!r}")
+            if DIE in spec.prompt:
+                log.error("%s by %r", KILLED, spec.prompt[:60])
+                os.kill(os.getpid(), signal.SIGKILL)
+            if HANG in spec.prompt:
+                self._released.wait()
+
+    def _require_healthy(self) -> None:
+        if self._failure_file is not None and self._failure_file.exists():
+            raise DeviceError(f"the fake engine was told to fail by the file {self._failure_file}")
 
     def truncated(self, prompt: str) -> bool:
         """Return whether the prompt has too many words; each word is one token here."""
@@ -144,40 +197,46 @@ class _FakeBatch:
     """The fake batch sleeps at each step. See `worker.engine.interface.RunningBatch`."""
 
     def __init__(
-        self, specs: Sequence[ImageSpec], shape: Shape, seconds: float, released: threading.Event
+        self,
+        specs: Sequence[ImageSpec],
+        shape: Shape,
+        devices: DeviceClock,
+        step_s: float,
+        decode_s: float,
+        before_steps: Callable[[Sequence[ImageSpec]], None],
     ) -> None:
         self._specs, self._shape = specs, shape
-        self._seconds, self._released = seconds, released
-        self._finished = False
+        self._devices, self._step_s, self._decode_s = devices, step_s, decode_s
+        self._before_steps = before_steps
+        self._decoded_at: float | None = None
         self._dropped: set[int] = set()
 
     def drop(self, slots: Sequence[int]) -> None:
         self._dropped.update(slots)
 
     def __iter__(self) -> Iterator[int]:
-        for spec in self._specs:
-            if FAIL in spec.prompt:
-                raise DeviceError(f"the fake engine was told to fail by {spec.prompt[:60]!r}")
-            if DIE in spec.prompt:
-                log.error("%s by %r", KILLED, spec.prompt[:60])
-                os.kill(os.getpid(), signal.SIGKILL)
-            if HANG in spec.prompt:
-                self._released.wait()
-        step = 0
+        self._before_steps(self._specs)
+        step, ahead = 0, deque[float]()
         while step < self._required_steps():
-            time.sleep(self._seconds)
+            ahead.append(self._devices.dispatch(self._step_s))
             step += 1
-            yield step
-        self._finished = True
+            if len(ahead) > _MAX_STEPS_AHEAD:
+                sleep_until(ahead.popleft())
+                yield step - _MAX_STEPS_AHEAD
+        self._decoded_at = self._devices.dispatch(self._decode_s)
+        for finished in range(step - len(ahead) + 1, step + 1):
+            sleep_until(ahead.popleft())
+            yield finished
 
     def previews(self) -> Callable[[], ImageArrays]:
         small = self._images()[:, ::8, ::8]
         return lambda: small
 
     def images(self) -> ImageArrays:
-        if not self._finished:
+        if self._decoded_at is None:
             for _ in self:
                 pass
+        sleep_until(self._decoded_at or 0.0)
         return self._images()
 
     def _images(self) -> ImageArrays:

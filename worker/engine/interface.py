@@ -192,8 +192,73 @@ class RunningBatch(Protocol):
         """
 
 
+@dataclass(frozen=True, kw_only=True)
+class FinishedImage:
+    """One image that left its slot."""
+
+    pixels: ImageArray
+    flagged: bool
+    """Whether the model's safety checker made it black."""
+
+
+class Stream(Protocol):
+    """Slots that advance together, step by step, while images enter and leave between steps.
+
+    A stream has the devices of one copy of the weights and waits for no other stream. All its
+    running slots have one shape. One thread at a time calls it.
+    """
+
+    def start(self, slot: int, spec: ImageSpec, shape: Shape) -> None:
+        """Let an image enter a free slot: encode its prompt, draw its noise. The others continue.
+
+        Raises:
+            ValueError: an undeclared shape, one that differs from that of the running slots, or a
+                spec that the engine refuses. The stream is as it was before.
+            DeviceError: the devices failed.
+        """
+
+    def step(self) -> list[int]:
+        """Do one step in every running slot. Wait until the devices are at most one step behind.
+
+        Returns:
+            The slots whose last step this was. They do not change any more; call `finish`.
+
+        Raises:
+            DeviceError: the devices failed. All running slots are lost; call `reset`.
+        """
+
+    def steps_done(self, slot: int) -> int:
+        """Return the steps of a running slot that the devices have done."""
+
+    def finish(self, slot: int) -> Callable[[], FinishedImage]:
+        """Free a slot and start to decode its image.
+
+        The function that this returns waits for the image and may be called in any thread. It
+        raises DeviceError if the devices failed, or if the image contains NaN or infinity.
+        """
+
+    def drop(self, slot: int) -> None:
+        """Free a slot whose image nobody wants any more."""
+
+    def previews(self) -> Callable[[], ImageArrays]:
+        """Start to compute small, rough images of all slots, uint8 `[n, h, w, 3]`.
+
+        The function that this returns waits for them and may be called in any thread.
+        """
+
+    def reset(self) -> None:
+        """Drop all slots after a failure and make the stream ready for new images.
+
+        Raises:
+            DeviceError: the devices still fail.
+        """
+
+
 class Engine(Protocol):
-    """The engine runs one model on the devices of this host."""
+    """The engine runs one model on the devices of this host.
+
+    A worker calls either `warm`, and then `start_batch` for whole batches, or `open_streams`.
+    """
 
     info: ModelInfo
     capacity: int
@@ -215,12 +280,20 @@ class Engine(Protocol):
             DeviceError: the devices failed.
         """
 
+    def open_streams(self) -> Sequence[Stream]:
+        """Compile the programs of every declared shape for streams, and return the streams.
+
+        There is one for each copy of the weights, and all have equally many slots. Nothing is
+        compiled after this.
+        """
+
     def truncated(self, prompt: str) -> bool:
         """Return whether the tokenizer cuts this prompt (at 77 tokens for Stable Diffusion)."""
 
     @property
     def recompiles(self) -> int:
-        """Return the number of programs compiled since `warm` returned. It should stay 0."""
+        """Return the number of programs compiled since `warm` or `open_streams` returned. It should
+        stay 0."""
 
     def memory(self) -> Sequence["DeviceMemory"]:
         """Return the memory of each device; empty if the runtime does not report it."""

@@ -99,6 +99,27 @@ class Placement:
             )
         return cls(Mesh(np.array(available[:count]).reshape(-1, model), (DATA, MODEL)))
 
+    def copies(self) -> list["Placement"]:
+        """Return a placement for each copy of the weights, with the devices of that copy alone."""
+        return [Placement(Mesh(row.reshape(1, -1), (DATA, MODEL))) for row in self.mesh.devices]
+
+    def take_weight(self, weight: jax.Array) -> jax.Array:
+        """Return a weight of a larger placement as an array on the devices of this one, which hold
+        a whole copy of it already. Nothing is copied."""
+        parts = {shard.device: shard.data for shard in weight.addressable_shards}
+        taken: jax.Array = jax.make_array_from_single_device_arrays(
+            weight.shape,
+            self.weight_sharding(weight.shape),
+            [parts[device] for device in self.mesh.devices.flat],
+        )
+        return taken
+
+    @property
+    def device_list(self) -> list[jax.Device]:
+        """Return the devices in their order."""
+        devices: list[jax.Device] = self.mesh.devices.flatten().tolist()
+        return devices
+
     @property
     def platform(self) -> str:
         """Return `cpu`, `gpu` or `tpu`."""

@@ -37,17 +37,17 @@ class Attempt(Work):
     reported_quarter: int = 0
     """Quarter of its steps that the latest `progress` callback reported."""
 
-    def advance_step(self, step: int, denoising: int) -> int:
+    def advance_step(self, denoising: Iterable[int]) -> int:
         """Update and return the step of the whole job: the mean over its images.
 
         The step never decreases.
 
         Args:
-            step: denoising steps done by the images on the devices.
-            denoising: images on the devices; the others are delivered or wait.
+            denoising: denoising steps done by each image on the devices; the others are delivered
+                or wait.
         """
         steps = self.specs[0].steps
-        done = self.delivered * steps + denoising * min(step, steps)
+        done = self.delivered * steps + sum(min(step, steps) for step in denoising)
         self.step = max(self.step, min(steps, done // len(self.specs)))
         return self.step
 

@@ -7,7 +7,7 @@ were cancelled or are held by another attempt; their attempts are abandoned.
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from imagefleet.shared.errors import JobCancelled, LeaseLost
@@ -33,7 +33,7 @@ class ProgressReporter:
 
     def __init__(self, records: JobRecords) -> None:
         self._records = records
-        self._latest: tuple[Sequence[Slot], int] | None = None
+        self._latest: Mapping[Slot, int] | None = None
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -48,10 +48,10 @@ class ProgressReporter:
         self._stopped.set()
         self._wake.set()
 
-    def report(self, batch: Sequence[Slot], step: int) -> None:
-        """Note that `batch` has done `step` steps."""
+    def report(self, steps: Mapping[Slot, int]) -> None:
+        """Note how many steps the slots on the devices have done."""
         with self._lock:
-            self._latest = (batch, step)
+            self._latest = steps
         self._wake.set()
 
     def _loop(self) -> None:
@@ -62,15 +62,15 @@ class ProgressReporter:
                 latest, self._latest = self._latest, None
             if latest is not None:
                 try:
-                    self.record(*latest)
+                    self.record(latest)
                 except Exception:  # jobs succeed without their progress
                     log.exception("progress was not recorded")
                 time.sleep(MIN_INTERVAL_S)
 
-    def record(self, batch: Sequence[Slot], step: int) -> None:
-        """Write that `batch` has done `step` steps, without the thread. Abandon cancelled jobs."""
-        attempts = [attempt for attempt in attempts_in(batch) if not attempt.ended]
-        reports = [_report(attempt, batch, step) for attempt in attempts]
+    def record(self, steps: Mapping[Slot, int]) -> None:
+        """Write how many steps the slots have done, without the thread. Abandon cancelled jobs."""
+        attempts = [attempt for attempt in attempts_in(steps) if not attempt.ended]
+        reports = [_report(attempt, steps) for attempt in attempts]
         answers = self._records.progress(*reports)
         for attempt, report, answer in zip(attempts, reports, answers, strict=True):
             attempt.reported_quarter = _quarter(report.step, report.steps)
@@ -81,10 +81,10 @@ class ProgressReporter:
                 attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
 
 
-def _report(attempt: Attempt, batch: Sequence[Slot], step: int) -> ProgressReport:
+def _report(attempt: Attempt, slots: Mapping[Slot, int]) -> ProgressReport:
     """Update the step of an attempt and return its report."""
-    denoising = sum(slot.work is attempt for slot in batch)
-    step, steps = attempt.advance_step(step, denoising), attempt.specs[0].steps
+    step = attempt.advance_step(done for slot, done in slots.items() if slot.work is attempt)
+    steps = attempt.specs[0].steps
     event = None
     if attempt.reported_quarter < _quarter(step, steps) < _QUARTERS:
         kind = CallbackEvent.PROGRESS

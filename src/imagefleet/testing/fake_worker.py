@@ -204,12 +204,12 @@ class FakeWorker:
     def _denoise(self, attempt: Attempt) -> None:
         batch = slots_of(attempt)
         running = self._engine.start_batch(attempt.specs, attempt.shape)
-        self._progress.record(batch, 0)
+        self._progress.record(dict.fromkeys(batch, 0))
         for step in running:
             if attempt.wants_preview:
                 small = running.previews()()[0]
                 attempt.fetch_preview = lambda small=small: small
-            self._progress.record(batch, step)
+            self._progress.record(dict.fromkeys(batch, step))
             if self._stopping.is_set():
                 attempt.abandon(JobCancelled("the fake fleet was closed"))
             if attempt.ended:

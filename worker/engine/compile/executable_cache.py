@@ -17,6 +17,7 @@ import os
 import pickle
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ from jax.experimental import serialize_executable
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.compile.jax_compilation_cache import CacheHits, bypass_cache
+from imagefleet.worker.engine.compile.load_elsewhere import load_elsewhere
 from imagefleet.worker.engine.mesh import Placement
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,20 @@ that are no faster and whose results are bit-equal."""
 
 _RECOMPILE: Final[dict[str, bool | str]] = {"xla_embed_ir_in_executable": False}
 """XLA's default; set explicitly to change JAX's cache key, so that JAX's in-memory cache misses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceCopy:
+    """The devices of one copy of the weights. All copies share the executables of the first."""
+
+    devices: Sequence[jax.Device]
+    first: Sequence[jax.Device]
+    """The devices of the first copy."""
+
+    @property
+    def is_other(self) -> bool:
+        """Whether this is not the first copy."""
+        return self.devices != self.first
 
 
 class ExecutableCache:
@@ -79,7 +95,12 @@ class ExecutableCache:
         self._jax_cache_hits = CacheHits()
 
     def load_or_compile(
-        self, name: str, inputs: Any, lower: Callable[[], jax.stages.Lowered]
+        self,
+        name: str,
+        inputs: Any,
+        lower: Callable[[], jax.stages.Lowered],
+        *,
+        copy: "DeviceCopy | None" = None,
     ) -> Any:
         """Return the executable of a program.
 
@@ -88,17 +109,20 @@ class ExecutableCache:
             inputs: A tree of arrays or abstract arrays; their types, shapes and shardings are part
                 of the fingerprint.
             lower: Called only if no store has the executable.
+            copy: The part of the devices that runs it. None: all devices.
         """
         key = self._key(name, inputs)
         stores_without: list[ObjectStore] = []
         for store in self._stores:
             signed = self._fetch(store, key)
-            executable = None if signed is None else self._open(key, signed, store)
+            executable = None if signed is None else self._open(key, signed, store, copy)
             if signed is not None and executable is not None:
                 self.reloaded += 1
                 self._put(stores_without, key, signed)
                 return executable
             stores_without.append(store)
+        if copy is not None and copy.is_other:
+            return self._compile(lower())  # the stores keep what the first copy compiled
         if not self.compiled:
             log.info(
                 "no store has the executable %s, compiling it for %s",
@@ -178,11 +202,16 @@ class ExecutableCache:
         )
         return None
 
-    def _open(self, key: str, signed: bytes, store: ObjectStore) -> Any | None:
+    def _open(
+        self, key: str, signed: bytes, store: ObjectStore, copy: "DeviceCopy | None"
+    ) -> Any | None:
         try:
             program, inputs, outputs = pickle.loads(signed[_SIGNATURE_BYTES:])
+            if copy is not None and copy.is_other:
+                return load_elsewhere((program, inputs, outputs), copy.first, copy.devices)
+            devices = self._devices if copy is None else copy.devices
             return serialize_executable.deserialize_and_load(
-                program, inputs, outputs, execution_devices=self._devices
+                program, inputs, outputs, execution_devices=devices
             )
         except Exception as error:  # the runtime raises any kind, for example for another driver
             log.warning(

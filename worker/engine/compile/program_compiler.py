@@ -40,7 +40,7 @@ class ProgramCompiler:
 
     def compile(self, shape: Shape, rgb_factors: jax.Array) -> ShapeExecutables:
         """Load or compile all programs of a shape. A cached program is not traced."""
-        inputs = self._inputs(shape, rgb_factors)
+        inputs = self.inputs(shape, rgb_factors)
         return ShapeExecutables(
             **{
                 name: self.executable_cache.load_or_compile(f"{shape}/{name}", inputs, lower)
@@ -56,7 +56,7 @@ class ProgramCompiler:
         Yields:
             The name of a program, and whether it was compiled. Otherwise a store had it.
         """
-        inputs = self._inputs(shape, rgb_factors)
+        inputs = self.inputs(shape, rgb_factors)
         for name, lower in self.lowerings(shape, rgb_factors).items():
             program = f"{shape}/{name}"
             yield program, self.executable_cache.compile_ahead(program, inputs, lower)
@@ -67,13 +67,8 @@ class ProgramCompiler:
         The weights and `rgb_factors` may be abstract, and the devices may be absent.
         """
         programs, weights, by_slot = self.programs, self.weights, self.placement.by_slot
-        _, inputs, init_latents, init_images, _ = self._inputs(shape, rgb_factors)
-
-        @cache
-        def begin_outputs() -> tuple[Conditions, SamplerState]:
-            outputs = jax.eval_shape(programs.begin, weights, inputs, init_latents)
-            placed: tuple[Conditions, SamplerState] = _abstract_arrays(outputs, by_slot)
-            return placed
+        _, inputs, init_latents, init_images, _ = self.inputs(shape, rgb_factors)
+        begin_outputs = cache(partial(self.begin_outputs, shape))
 
         def lowering(
             function: Callable[..., Any], arguments: Callable[[], Any], **options: Any
@@ -98,7 +93,15 @@ class ProgramCompiler:
             "decode": lowering(programs.decode, lambda: (weights, begin_outputs()[1])),
         }
 
-    def _inputs(self, shape: Shape, rgb_factors: ArrayOrShape) -> tuple[Any, ...]:
+    def begin_outputs(self, shape: Shape) -> tuple[Conditions, SamplerState]:
+        """Return what `begin` makes, as abstract arrays."""
+        by_slot, empty = self.placement.by_slot, self.empty_batch
+        arguments = (self.weights, empty.inputs(), empty.init_latents(shape))
+        outputs = jax.eval_shape(self.programs.begin, *arguments)
+        placed: tuple[Conditions, SamplerState] = _abstract_arrays(outputs, by_slot)
+        return placed
+
+    def inputs(self, shape: Shape, rgb_factors: ArrayOrShape) -> tuple[Any, ...]:
         """Return all arguments of the programs, those of a batch as abstract arrays."""
         empty, by_slot = self.empty_batch, self.placement.by_slot
         return (

@@ -1,0 +1,234 @@
+"""Measure static against continuous batching with the worker's own device loops.
+
+`python -m benchmarks.batching [--model shapes --devices 2]` claims real messages from a real Redis,
+which it starts, and runs them through both device loops. By default the devices are those of the
+fake engine, with the estimated times of Stable Diffusion 1.4 on v5e-8 (docs/tpu.md): they sleep. A
+duty of 1 means that no device waited between the first claim and the last image.
+
+It does not show Celery, records, encoding or uploads, nor real devices. On a busy machine threads
+wake late, which lengthens every step.
+"""
+
+import argparse
+import math
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from benchmarks.report import print_json
+from benchmarks.simulation.arrivals import Arrival, Mix, poisson
+from benchmarks.simulation.queues import SimulatedJob, SimulatedQueues
+from imagefleet.shared.errors import JobCancelled
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.devices.batching import next_batch
+from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.make_loop import make_loop
+from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
+from imagefleet.worker.devices.slots import Slot, Work
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.engine.interface import Engine, Shape
+from imagefleet.worker.engine.load_engine import load_engine
+
+SEED = 17
+STEP_S, DECODE_S, DEVICES = 0.022, 0.065, 8
+_MAX_DELIVERIES = 4
+_POLL_S = 0.02
+CASES = {
+    "saturated, 30 steps, 8 tenants": (Mix(min_steps=30, max_steps=30), math.inf),
+    "saturated, 10-50 steps, 8 tenants": (Mix(), math.inf),
+    "saturated, 10-50 steps, 1 tenant": (Mix(tenants=1), math.inf),
+    "half load, 10-50 steps, 8 tenants": (Mix(), 0.5),
+}
+Figures = dict[str, float]
+
+
+class QueueSource:
+    """Claims as the dispatcher does, for jobs without Celery and records."""
+
+    def __init__(self, queues: SimulatedQueues, capacity: int, began: float) -> None:
+        self._queues, self._capacity, self._began = queues, capacity, began
+        self._waiting: deque[Slot] = deque()
+        self._timer = PrefetchTimer()
+        self._lock = threading.Lock()
+
+    def next_batch(self, room: int | None = None, prefer: Shape | None = None) -> list[Slot]:
+        room = room or self._capacity
+        with self._lock:
+            self._claim(room, prefer)
+            return next_batch(self._waiting, room, _MAX_DELIVERIES)
+
+    def prefetch_if_due(self, batch: Sequence[Slot], step: int) -> None:
+        if self._timer.should_prefetch(batch, step):
+            with self._lock:
+                self._claim(self._capacity, None)
+
+    def _claim(self, room: int, prefer: Shape | None) -> None:
+        started = time.monotonic()
+        longest = max((slot.spec.steps for slot in self._waiting), default=0)
+        self._waiting += self._queues.claim(
+            started - self._began, room - len(self._waiting), prefer=prefer, batch_steps=longest
+        )
+        self._timer.record_preparation(time.monotonic() - started)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What is measured: an engine that is warm for each policy."""
+
+    engines: Mapping[str, Engine]
+    step_s: float
+    decode_s: float
+
+    def ideal_rate(self, steps: float) -> float:
+        """Return the images a second of devices that never wait."""
+        capacity = self.engines["static"].capacity
+        return capacity / (steps * self.step_s + self.decode_s)
+
+
+def run(
+    server: LocalRedisServer, host: Host, policy: str, name: str, log: list[Arrival]
+) -> Figures:
+    """Run a log with one policy. Return images a second, latencies and duty."""
+    engine = host.engines[policy]
+    streams = engine.open_streams() if policy == "continuous" else ()
+    queues = SimulatedQueues(server, name, log)
+    began = time.monotonic()
+    source = QueueSource(queues, engine.capacity, began)
+
+    def report(steps: Mapping[Slot, int]) -> None:
+        for slot in steps:
+            job = slot.work
+            assert isinstance(job, SimulatedJob)
+            job.started_s = job.started_s or time.monotonic() - began
+
+    health = HealthCheck(engine, MemoryStore(), 60.0, streams)
+    loop = make_loop(engine, streams, source, report, _POLL_S, health, lambda *_: None)
+    loop.start()
+    while len(queues.jobs) < len(log):
+        time.sleep(0.05)
+    for job in queues.jobs:
+        job.wait_for_images()
+    seconds = max(job.finished_s for job in queues.jobs) - began
+    loop.stop()
+    loop.join(60)
+    return _figures(queues.jobs, host, seconds - (log[0].time_s if log[-1].time_s else 0.0), began)
+
+
+def cancel_to_next_step(server: LocalRedisServer, host: Host, name: str) -> float:
+    """Return the steps between cancelling a job and the begin of the next job's first step, on
+    devices whose slots are all taken: the median of 9."""
+    engine = host.engines["continuous"]
+    limit, streams = engine.info.max_num_inference_steps, engine.open_streams()
+    mix = Mix(min_steps=limit, max_steps=limit, tenants=1, shapes=engine.info.shapes[:1])
+    queues = SimulatedQueues(server, name, poisson(mix, math.inf, engine.capacity + 9, SEED))
+    source = QueueSource(queues, engine.capacity, time.monotonic())
+    first_step_at: dict[Work, float] = {}
+
+    def report(steps: Mapping[Slot, int]) -> None:
+        for slot, done in steps.items():
+            if done:
+                first_step_at.setdefault(slot.work, time.monotonic())
+
+    health = HealthCheck(engine, MemoryStore(), 60.0, streams)
+    loop = make_loop(engine, streams, source, report, _POLL_S, health, lambda *_: None)
+    loop.start()
+    delays = []
+    for running in range(engine.capacity, engine.capacity + 9):
+        while len(first_step_at) < running:
+            time.sleep(0.001)
+        time.sleep(5 * host.step_s)
+        cancelled_at = time.monotonic()
+        next(job for job in queues.jobs if not job.ended).abandon(JobCancelled("to measure"))
+        while len(first_step_at) == running:
+            time.sleep(0.0005)
+        delays.append(max(first_step_at.values()) - cancelled_at - host.step_s)
+    for job in queues.jobs:
+        job.abandon(JobCancelled("measured"))
+    loop.stop()
+    loop.join(60)
+    return sorted(delays)[4] / host.step_s
+
+
+def _figures(jobs: Sequence[SimulatedJob], host: Host, seconds: float, began: float) -> Figures:
+    latencies = sorted(job.finished_s - began - job.arrival.time_s for job in jobs)
+    starts = sorted(job.started_s - job.arrival.time_s for job in jobs)
+    work_s = sum(job.arrival.steps * host.step_s + host.decode_s for job in jobs)
+    return {
+        "images_per_s": len(jobs) / seconds,
+        "p50_s": latencies[len(latencies) // 2],
+        "p99_s": latencies[math.ceil(0.99 * len(latencies)) - 1],
+        "start_p50_steps": starts[len(starts) // 2] / host.step_s,
+        "duty": work_s / seconds / host.engines["static"].capacity,
+    }
+
+
+def _fake_host() -> Host:
+    engine = FakeEngine(seconds=STEP_S, decode_s=DECODE_S, capacity=DEVICES, streams=DEVICES)
+    return Host(
+        engines=dict.fromkeys(("static", "continuous"), engine), step_s=STEP_S, decode_s=DECODE_S
+    )
+
+
+def _model_host(model: str, devices: int, cache_dir: Path) -> Host:
+    engines: dict[str, Engine] = {}
+    for policy in ("static", "continuous"):
+        engines[policy] = load_engine(
+            model, devices=devices, cache_dir=cache_dir, max_num_inference_steps=50
+        )
+    engines["static"].warm()
+    return Host(engines=engines, step_s=0.05, decode_s=0.05)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="fake")
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=160)
+    parser.add_argument("--cache-dir", type=Path, default=Path("~/.cache/imagefleet").expanduser())
+    options = parser.parse_args()
+    host = (
+        _fake_host()
+        if options.model == "fake"
+        else _model_host(options.model, options.devices, options.cache_dir)
+    )
+    figures: dict[str, float] = {}
+    numbers = count()
+    print("| case | policy | images/s | p50 s | p99 s | submit to first step, p50 steps | duty |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder, LocalRedisServer(Path(folder)) as server:
+        for case, (a_mix, load) in CASES.items():
+            mix = replace(a_mix, shapes=host.engines["static"].info.shapes[:1])
+            log = poisson(mix, load * host.ideal_rate(mix.mean_steps), options.jobs, SEED)
+            got = {}
+            for policy in host.engines:
+                got[policy] = run(server, host, policy, f"run{next(numbers)}", log)
+                cells = got[policy]
+                print(
+                    f"| {case} | {policy} | {cells['images_per_s']:.2f} | {cells['p50_s']:.2f} "
+                    f"| {cells['p99_s']:.2f} | {cells['start_p50_steps']:.1f} "
+                    f"| {cells['duty']:.3f} |",
+                    flush=True,
+                )
+                figures |= {f"{case}, {policy}, {name}": each for name, each in cells.items()}
+        cancelled = cancel_to_next_step(server, host, f"run{next(numbers)}")
+        print(f"cancelled slot to the next job's first step: {cancelled:.1f} steps (median of 9)")
+    recompiles = host.engines["continuous"].recompiles
+    print_json(
+        "batching",
+        {name: round(value, 3) for name, value in figures.items()}
+        | {
+            "model": options.model,
+            "recompiles": recompiles,
+            "cancelled_to_next_first_step_steps": round(cancelled, 2),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The device loop of continuous batching: slots are filled and freed between steps.
+
+One thread claims slots as places come free; each stream of the engine has a thread that runs it.
+When a stream fails, the health check decides whether its devices or its jobs are to blame. The loop
+knows no Celery and no JAX.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from imagefleet.shared.errors import DeviceError, ImagefleetError
+from imagefleet.worker.devices.device_loop import (
+    MAX_CONSECUTIVE_FAILURES,
+    OnDevicesFailed,
+    is_job_error,
+)
+from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
+from imagefleet.worker.devices.slot_board import SlotBoard
+from imagefleet.worker.devices.slots import Slot, work_in
+from imagefleet.worker.devices.stream_metrics import StreamMetrics
+from imagefleet.worker.devices.stream_runner import OnSteps, StreamRunner
+from imagefleet.worker.engine.interface import Shape, Stream
+from imagefleet.worker.process.critical_thread import critical_thread
+
+log = logging.getLogger(__name__)
+
+_ROOM_TIMEOUT_S: Final = 0.5
+"""How often the claiming thread looks at the store's health while all slots are taken."""
+_MIN_LEAD_STEPS: Final = 1.0
+
+NextSlots = Callable[[int, Shape | None], Sequence[Slot]]
+"""Claims up to so many slots of one shape, and prefers the given shape. It may block a moment."""
+
+
+class ContinuousLoop:
+    """Runs the streams of an engine. It has the methods of `DeviceLoop`."""
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        slots: int,
+        next_slots: NextSlots,
+        on_steps: OnSteps,
+        poll_s: float,
+        health: HealthCheck,
+        on_devices_failed: OnDevicesFailed,
+    ) -> None:
+        """
+        Args:
+            streams: The streams of the engine.
+            slots: Slots of each stream.
+            next_slots: See `NextSlots`.
+            on_steps: See `OnSteps`; it must not block.
+            poll_s: Seconds between two claims while there is no work.
+            health: Checks devices and store.
+            on_devices_failed: See `OnDevicesFailed`.
+        """
+        self._next_slots = next_slots
+        self._poll_s = poll_s
+        self._health = health
+        self._on_devices_failed = on_devices_failed
+        self._board = SlotBoard(len(streams), slots)
+        self._metrics = StreamMetrics()
+        self._runners = [
+            StreamRunner(
+                index,
+                stream,
+                self._board,
+                on_steps,
+                self._blame,
+                self._reset_failures,
+                self._metrics,
+            )
+            for index, stream in enumerate(streams)
+        ]
+        self._lead = PrefetchTimer()
+        self._stopping = threading.Event()
+        self._consecutive_failures = 0
+        self._threads = [critical_thread(self._claim_loop, "claims")]
+        self._threads += [
+            critical_thread(partial(self._stream_loop, index), f"stream-{index}")
+            for index in range(len(streams))
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Claim no further slots. Those on the devices continue; see `join`."""
+        self._stopping.set()
+        self._board.stop()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the slots on the devices. Return False if any is left after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def progress_counts(self) -> list[int | None]:
+        """Return for each stream a number that grows while it makes progress; None if idle."""
+        checking = self._health.checking_devices
+        return [
+            self._board.progress_count(index, checking=checking)
+            for index in range(len(self._runners))
+        ]
+
+    def on_devices(self, stream: int | None = None) -> list[Slot]:
+        """Return the slots between the first step and the last pixel, of one or of all streams."""
+        return self._board.on_devices(stream)
+
+    def pop_waiting(self) -> list[Slot]:
+        """Remove and return the claimed slots that have not reached the devices."""
+        return self._board.pop_waiting()
+
+    def _claim_loop(self) -> None:
+        while not self._stopping.is_set():
+            if self._health.storage_failed:
+                self._quarantine(None, [])
+                continue
+            room = self._board.wait_for_room(self._lead_steps(), _ROOM_TIMEOUT_S)
+            if room is None:
+                continue
+            started = time.monotonic()
+            slots = self._next_slots(*room)
+            self._board.add(slots)
+            if slots:
+                self._lead.record_preparation(time.monotonic() - started)
+            else:
+                self._metrics.set_busy(not self._board.is_idle())
+                self._stopping.wait(self._poll_s)
+
+    def _lead_steps(self) -> float:
+        """Return how many steps before a slot comes free the next job should be claimed."""
+        step_s = min((each.step_s for each in self._runners if each.step_s), default=0.0)
+        return max(_MIN_LEAD_STEPS, self._lead.lead_s / step_s if step_s else 0.0)
+
+    def _stream_loop(self, index: int) -> None:
+        runner = self._runners[index]
+        while (newcomers := self._board.wait_for_work(index)) is not None:
+            if self._board.running(index):
+                runner.advance(newcomers)
+            elif failed := self._board.pop_failed(index):
+                self._judge(index, failed)
+
+    def _judge(self, index: int, slots: Sequence[Slot]) -> None:
+        """Bisect failed slots if a job of them is to blame; quarantine the worker if the devices
+        are. The stream is empty."""
+        runner = self._runners[index]
+        runner.stream.reset()
+        error = runner.error
+        too_many = self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES
+        if is_job_error(error) or (not too_many and self._health.stream_ok(runner.stream)):
+            self._bisect(slots, error)
+        else:
+            self._quarantine(index, slots)
+
+    def _bisect(self, slots: Sequence[Slot], error: BaseException) -> None:
+        """Run both halves of the failed slots again. Slots of one job fail that job."""
+        works = work_in(slots)
+        if len(works) > 1:
+            first = set(works[: len(works) // 2])
+            self._board.retry([slot for slot in slots if slot.work in first])
+            self._board.retry([slot for slot in slots if slot.work not in first])
+        else:
+            self._blame(slots, error)
+
+    def _blame(self, slots: Sequence[Slot], error: BaseException) -> None:
+        """Fail the job of `slots`."""
+        if not is_job_error(error):
+            self._consecutive_failures += 1
+        if not isinstance(error, ImagefleetError):
+            error = DeviceError(f"{type(error).__name__}: {error}")
+        for work in work_in(slots):
+            work.abandon(error)
+
+    def _reset_failures(self) -> None:
+        self._consecutive_failures = 0
+
+    def _quarantine(self, index: int | None, slots: Sequence[Slot]) -> None:
+        waiting = self._board.begin_quarantine(index)
+        if waiting is None:
+            self._board.add_failed(index or 0, slots)
+            self._stopping.wait(self._poll_s)
+            return
+        try:
+            self._metrics.set_busy(False)
+            self._on_devices_failed(slots, waiting)
+            for work in work_in([*slots, *waiting]):
+                work.abandon(
+                    DeviceError("the devices of this worker fail; it takes no work for now")
+                )
+            self._health.recover(self._stopping)
+        finally:
+            self._board.end_quarantine()

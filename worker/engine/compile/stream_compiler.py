@@ -1,0 +1,133 @@
+"""Compile the programs of a stream: one image enters or leaves, all slots advance.
+
+Goes in: the diffusion programs, and the weights on the devices of one stream. Comes out: the
+executables of a shape. Streams of one mesh share them: the first compiles, the others load what it
+stored.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from imagefleet.worker.engine.batch_inputs import EmptyBatch
+from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
+from imagefleet.worker.engine.compile.program_compiler import (
+    ArrayOrShape,
+    Lower,
+    ProgramCompiler,
+)
+from imagefleet.worker.engine.diffusion_programs import (
+    Conditions,
+    Decoded,
+    DiffusionPrograms,
+    SamplerState,
+    Weights,
+)
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.mesh import Placement
+
+Slots = tuple[Conditions, SamplerState]
+
+
+@dataclass(frozen=True)
+class StreamExecutables:
+    """The executables of one shape on the devices of one stream."""
+
+    begin: Any
+    """Of one image, as `DiffusionPrograms.begin`."""
+    encode: Any
+    """Of one image, as `DiffusionPrograms.encode`."""
+    insert: Any
+    """`insert`."""
+    step: Any
+    """Of all slots, as `DiffusionPrograms.step`."""
+    unguided_step: Any
+    """As `step`, for slots of which none uses guidance."""
+    preview: Any
+    """Of all slots, as `DiffusionPrograms.preview`."""
+    decode: Any
+    """`decode_slot`."""
+
+
+def insert(slots: Slots, newcomer: Slots, slot: jax.Array) -> Slots:
+    """Put the conditions and the state of one image, leading axis 1, into a slot."""
+    inserted: Slots = jax.tree.map(
+        lambda all_slots, one: jax.lax.dynamic_update_index_in_dim(all_slots, one[0], slot, 0),
+        slots,
+        newcomer,
+    )
+    return inserted
+
+
+def decode_slot(
+    programs: DiffusionPrograms, weights: Weights, state: SamplerState, slot: jax.Array
+) -> Decoded:
+    """Decode the image of one slot. The results have the leading axis 1."""
+    one = jax.tree.map(
+        lambda each: jax.lax.dynamic_index_in_dim(each, slot, 0, keepdims=True), state
+    )
+    return programs.decode(weights, one)
+
+
+@dataclass(frozen=True)
+class StreamCompiler:
+    """The compiler of one stream. `one` and `many` describe its inputs with one and all slots."""
+
+    programs: DiffusionPrograms
+    weights: Weights
+    one: EmptyBatch
+    many: EmptyBatch
+    placement: Placement
+    copy: DeviceCopy
+    executable_cache: ExecutableCache
+
+    def compile(self, shape: Shape, rgb_factors: jax.Array) -> StreamExecutables:
+        """Load or compile all programs of a shape. A cached program is not traced."""
+        inputs = self._compiler(self.one).inputs(shape, rgb_factors)
+        return StreamExecutables(
+            **{
+                name: self.executable_cache.load_or_compile(
+                    f"{shape}/stream-of-{self.many.slots}/{name}", inputs, lower, copy=self.copy
+                )
+                for name, lower in self._lowerings(shape, rgb_factors).items()
+            }
+        )
+
+    def _lowerings(self, shape: Shape, rgb_factors: ArrayOrShape) -> dict[str, Lower]:
+        of_one, of_many = self._compiler(self.one), self._compiler(self.many)
+        one, many = (each.lowerings(shape, rgb_factors) for each in (of_one, of_many))
+        slots, newcomer = (cache(partial(each.begin_outputs, shape)) for each in (of_many, of_one))
+        number = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            (), jnp.int32, sharding=self.placement.replicated
+        )
+        decode = partial(decode_slot, self.programs)
+        return {
+            "begin": one["begin"],
+            "encode": one["encode"],
+            "insert": self._lowering(
+                insert, lambda: (slots(), newcomer(), number), donate_argnums=0
+            ),
+            "step": many["step"],
+            "unguided_step": many["unguided_step"],
+            "preview": many["preview"],
+            "decode": self._lowering(decode, lambda: (self.weights, slots()[1], number)),
+        }
+
+    def _compiler(self, empty: EmptyBatch) -> ProgramCompiler:
+        return ProgramCompiler(
+            self.programs, self.weights, empty, self.placement, self.executable_cache
+        )
+
+    def _lowering(
+        self, function: Callable[..., Any], arguments: Callable[[], Any], **options: Any
+    ) -> Lower:
+        def lower() -> jax.stages.Lowered:
+            jitted = jax.jit(function, out_shardings=self.placement.by_slot, **options)
+            with jax.set_mesh(self.placement.mesh):  # `attention` reads the current mesh
+                return jitted.lower(*arguments())
+
+        return lower
