@@ -19,9 +19,8 @@ class WorkerSettings(CallbackSettings):
 
     model: str = Field(
         default="shapes",
-        description="Model to load: `shapes` (bundled), a folder in diffusers' format, a Hugging "
-        "Face Hub id, a `.safetensors` file in the original layout, or `fake[:seconds=…]` for "
-        "tests.",
+        description="Model: `shapes` (bundled), a folder in diffusers' format, a Hugging Face Hub "
+        "id, a `.safetensors` file in the original layout, or `fake[:seconds=…]` for tests.",
     )
     shapes: CommaSeparated = Field(
         default=(),
