@@ -29,6 +29,7 @@ from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.interface import Engine, ModelOptions, Stream
 from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
@@ -293,6 +294,6 @@ def _load_engine(settings: WorkerSettings, stores: Stores) -> Engine:
         options=ModelOptions(
             scheduler=settings.scheduler,
             safety_checker=settings.safety_checker,
-            loras=settings.loras(),
+            loras=LoraOption.parse_all(settings.lora),
         ),
     )

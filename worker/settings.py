@@ -10,7 +10,8 @@ from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.request import MAX_KEEP_S
 from imagefleet.worker.callback_settings import CallbackSettings, CommaSeparated, split_words
-from imagefleet.worker.engine.interface import LoraOption, Shape
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
 
 
@@ -277,7 +278,7 @@ class WorkerSettings(CallbackSettings):
         """
         settings = super().load(**overrides)
         settings.declared_shapes()
-        settings.loras()
+        LoraOption.parse_all(settings.lora)
         MeshSpec.parse(settings.mesh, settings.devices)
         return settings
 
@@ -291,13 +292,6 @@ class WorkerSettings(CallbackSettings):
             return [Shape.parse(text) for text in self.shapes] or None
         except ValueError as error:
             raise ConfigurationError(f"IMAGEFLEET_SHAPES: {error}") from None
-
-    def loras(self) -> tuple[LoraOption, ...]:
-        """Parse `lora`. Raises ConfigurationError if one of them is no name and path."""
-        try:
-            return tuple(LoraOption.parse(text) for text in self.lora)
-        except ValueError as error:
-            raise ConfigurationError(f"IMAGEFLEET_LORA: {error}") from None
 
     @field_validator("cache_dir")
     @classmethod

@@ -26,12 +26,8 @@ from imagefleet.worker.engine.checkpoint.weights import (
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
-from imagefleet.worker.engine.interface import (
-    LoraOption,
-    ModelInfo,
-    ModelOptions,
-    Shape,
-)
+from imagefleet.worker.engine.interface import ModelInfo, ModelOptions, Shape
+from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.memory_check import require_memory
 from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement

@@ -4,14 +4,14 @@ Goes in: at most `capacity` `ImageSpec`s of one `Shape`. Comes out: uint8 images
 An engine does not know jobs, queues, records or storage.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
 
 ImageArray = NDArray[np.uint8]
 """One RGB image, uint8 `[height, width, 3]`."""
@@ -82,37 +82,6 @@ class ImageSpec:
             return self.num_inference_steps
         strength = self.init_image.strength
         return min(int(self.num_inference_steps * strength), self.num_inference_steps)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraOption:
-    """A LoRA file that is merged into the weights as they are loaded."""
-
-    name: str
-    path: str
-    scale: float = 1.0
-
-    @classmethod
-    def parse(cls, text: str) -> "LoraOption":
-        """Parse `name=path` or `name=path:0.8`. Raises ValueError on anything else."""
-        name, _, place = text.strip().partition("=")
-        path, colon, scale = place.rpartition(":")
-        if not colon or "/" in scale or not path:
-            path, scale = place, "1"
-        with suppress(ValueError):
-            if name and path and math.isfinite(float(scale)):
-                return cls(name=name, path=path, scale=float(scale))
-        raise ValueError(f"{text!r} is no LoRA; write name=path or name=path:scale, as in a=b:0.8")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AppliedLora:
-    """A LoRA that is part of the loaded weights."""
-
-    name: str
-    digest: str
-    """`sha256:…` of its file."""
-    scale: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.lora_names import layer_names, parse_key, unsupported_kind
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
-from imagefleet.worker.engine.interface import AppliedLora, LoraOption
+from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
 
 Floats = NDArray[np.float32]
 _LISTED: Final = 5
