@@ -24,6 +24,7 @@ from imagefleet.producer.misspelled_variables import misspelled_variable_warning
 from imagefleet.producer.outages import OutageTolerance
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.producer.submission import EntryParser
+from imagefleet.producer.tracing import submission_span
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.model import JobResult
 from imagefleet.shared.jobs.offers import Offer
@@ -139,8 +140,11 @@ class Client(JobAccess):
             requests = parser.parse(chunk, offers)
             job_ids = [job_id for job_id, _ in requests]
             name_entry = parser.name_entry_of_id((number for number, _ in chunk), job_ids)
-            with self.connection.translate_errors(), name_entry:
-                self.connection.records.submit(requests, by_compile_key=bool(offers))
+            span = submission_span(len(requests), enabled=self.settings.traces)
+            with self.connection.translate_errors(), name_entry, span as trace_parent:
+                self.connection.records.submit(
+                    requests, by_compile_key=bool(offers), trace_parent=trace_parent
+                )
             yield [Job(id=job_id, client=self) for job_id in job_ids]
 
     @overload

@@ -45,6 +45,11 @@ class Settings(BaseSettings):
         ge=60,
         description="Seconds that a finished job's record is kept. Its images stay.",
     )
+    traces: bool = Field(
+        default=False,
+        description="Make OpenTelemetry spans of jobs; needs the extra `traces`. Workers send them "
+        "by OTLP over HTTP, as `OTEL_EXPORTER_OTLP_ENDPOINT` and its like say.",
+    )
     storage_url: str = Field(
         default="",
         description="For producers: the fleet's store as this host reaches it, to read images and "

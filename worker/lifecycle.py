@@ -6,10 +6,11 @@ is loaded, every declared shape is compiled, and the worker is ready. `drain` un
 
 import logging
 import os
+import platform
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from imagefleet.shared.bulk.shard_message import unpack_shard
@@ -23,6 +24,7 @@ from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.malloc import return_large_buffers
 from imagefleet.worker.process.preemption import watch_for_notice
 from imagefleet.worker.process.status_server import StatusServer
+from imagefleet.worker.process.tracing import start_tracing
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.stores import open_stores
 
@@ -48,6 +50,7 @@ class Lifecycle:
         self._parts: WorkerParts | None = None
         self._running = False
         self._stop_requested = False
+        self._send_spans: Callable[[], object] = lambda: None
 
     @property
     def parts(self) -> WorkerParts:
@@ -64,6 +67,8 @@ class Lifecycle:
         started = time.monotonic()
         return_large_buffers()
         self._serve_status()
+        if self.settings.traces:
+            self._send_spans = start_tracing(f"{platform.node()}:{os.getpid()}")
         hooks = ProcessHooks(
             on_lease_lost=self._on_lease_lost,
             on_hang=self._on_devices_hung,
@@ -157,6 +162,7 @@ class Lifecycle:
         log.info("drained; requeued: %d", requeued)
         parts.progress.stop()
         parts.delivery.stop()
+        self._send_spans()
 
     def quit(self) -> None:
         """Requeue everything and end the process, within `_QUIT_TIMEOUT_S`."""

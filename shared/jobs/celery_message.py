@@ -8,8 +8,9 @@ import Celery. A test compares the messages with those that Celery itself sends.
 import base64
 import json
 import os
+import re
 import socket
-from typing import Any
+from typing import Any, Final
 
 from imagefleet.shared.jobs.request import JobRequest, pack
 
@@ -19,12 +20,18 @@ RECORDED = "recorded"
 """Header of a message that was stored together with its job's record. A message without it came
 from plain Celery, and the worker that claims it creates the record. `dead_letter_redrive.lua`
 removes the header if the record has expired."""
+_TRACE_PARENT: Final = "traceparent"
+"""Header with the span in which the job was submitted, as W3C Trace Context writes it:
+https://www.w3.org/TR/trace-context/#traceparent-header"""
+_TRACE_PARENT_FORM: Final = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 NO_PROMPTS_IN_LOGS = ""
 """`argsrepr` and `kwargsrepr`. Celery would fill them with the prompt, which it would then log, and
 which every message would contain twice."""
 
 
-def job_message(job_id: str, request: JobRequest, queue: str) -> str:
+def job_message(
+    job_id: str, request: JobRequest, queue: str, trace_parent: str | None = None
+) -> str:
     """Return the Redis list element for one job."""
     return task_message(
         TASK_NAME,
@@ -35,6 +42,7 @@ def job_message(job_id: str, request: JobRequest, queue: str) -> str:
         images=request.num_images_per_prompt,
         steps=_denoised_steps(request),
         recorded=True,
+        trace_parent=trace_parent,
     )
 
 
@@ -48,6 +56,7 @@ def task_message(
     images: int,
     steps: int | None = None,
     recorded: bool = False,
+    trace_parent: str | None = None,
 ) -> str:
     """Return the Redis list element for one call of a Celery task. `_headers` explains `images`
     and `steps`.
@@ -60,7 +69,10 @@ def task_message(
             "body": base64.b64encode(body.encode()).decode(),
             "content-encoding": "utf-8",
             "content-type": "application/json",
-            "headers": _headers(task, id, images, steps, recorded=recorded),
+            "headers": {
+                **_headers(task, id, images, steps, recorded=recorded),
+                **({_TRACE_PARENT: trace_parent} if trace_parent else {}),
+            },
             "properties": _properties(id, priority, queue),
         },
         separators=(",", ":"),
@@ -78,6 +90,21 @@ def task_arguments(message: str) -> Any:
     if envelope["properties"].get("body_encoding") == "base64":
         body = base64.b64decode(body)
     return json.loads(body)[1]
+
+
+def trace_parent_of(message: str) -> str | None:
+    """Return the span in which a job was submitted, as `traceparent`; None if none is known.
+
+    Anybody can write anything into a message, so another form than that of W3C counts as none.
+    """
+    if _TRACE_PARENT not in message:
+        return None
+    try:
+        found = json.loads(message)["headers"].get(_TRACE_PARENT)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    is_valid = isinstance(found, str) and _TRACE_PARENT_FORM.fullmatch(found)
+    return found if is_valid else None
 
 
 def _denoised_steps(request: JobRequest) -> int | None:

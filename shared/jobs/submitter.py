@@ -37,12 +37,19 @@ class JobSubmitter:
         self._resender = Resender(client, namespace)
 
     def submit(
-        self, jobs: Iterable[tuple[str, JobRequest]], *, by_compile_key: bool = True
+        self,
+        jobs: Iterable[tuple[str, JobRequest]],
+        *,
+        by_compile_key: bool = True,
+        trace_parent: str | None = None,
     ) -> list[bool]:
         """Accept jobs, all or none. Return for each whether its id is new.
 
         Each job goes to the queue of its compile key and tenant. With `by_compile_key=False` (no
         worker has announced its shapes yet) it goes to a queue that workers of any shape read.
+
+        Args:
+            trace_parent: the span of the submission, as `traceparent` of W3C Trace Context.
 
         Raises:
             InvalidRequest: a record with this id has other parameters; nothing was accepted.
@@ -52,12 +59,14 @@ class JobSubmitter:
         queues = [
             queue_of(self._namespace, request, by_compile_key=by_compile_key) for _, request in jobs
         ]
-        stored = self._accept(jobs, queues)
+        stored = self._accept(jobs, queues, trace_parent)
         known = [(job_id, text) for (job_id, _), text in zip(jobs, stored, strict=True) if text]
         self._resender.resend_lost(known, by_compile_key=by_compile_key)
         return [not text for text in stored]
 
-    def _accept(self, jobs: list[tuple[str, JobRequest]], queues: list[str]) -> list[str]:
+    def _accept(
+        self, jobs: list[tuple[str, JobRequest]], queues: list[str], trace_parent: str | None
+    ) -> list[str]:
         """Call the script. Return for each job the request of its record, '' if the job is new.
 
         The script accepts nothing while a record differs from its request by one byte. Only a seed
@@ -68,7 +77,7 @@ class JobSubmitter:
         args: list[str] = []
         for (job_id, request), queue in zip(jobs, queues, strict=True):
             keys += [job_key(self._namespace, job_id), list_key(queue, request.priority)]
-            args += [request.model_dump_json(), job_message(job_id, request, queue)]
+            args += [request.model_dump_json(), job_message(job_id, request, queue, trace_parent)]
         different = ""
         for _ in range(_MAX_CALLS):
             outcome, *answer = cast(list[Any], self._script(keys=keys, args=args))
@@ -80,6 +89,6 @@ class JobSubmitter:
                 if stored and stored != args[2 * number]:
                     different = jobs[number][0]
                     request = check_same_request(*jobs[number], stored)
-                    message = job_message(different, request, queues[number])
+                    message = job_message(different, request, queues[number], trace_parent)
                     args[2 * number : 2 * number + 2] = stored, message
         raise id_in_use_error(different)

@@ -32,6 +32,8 @@ class Attempt(Work):
     keep: KeepTime | None = None
     """How long its images are kept. None: whoever calls does not know about expired images."""
     began_at: float = field(default_factory=time.time)
+    trace_parent: str | None = None
+    """The span in which the job was submitted, as `traceparent` of W3C Trace Context."""
     step: int = 0
     """The latest step that was reported."""
     reported_quarter: int = 0

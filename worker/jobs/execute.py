@@ -29,6 +29,7 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.process.log_format import log_fields
+from imagefleet.worker.process.tracing import job_span
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,19 @@ class JobExecutor:
         return wanted, cancel_requested
 
     def _finish(self, attempt: Attempt) -> JobResult:
+        with job_span(
+            attempt.trace_parent,
+            attempt.began_at,
+            job=attempt.job_id,
+            attempt=attempt.deliveries,
+            claim=attempt.tag,
+            tenant=attempt.request.tenant or None,
+            images=len(attempt.specs),
+        ):
+            return self._finish_or_record(attempt)
+
+    def _finish_or_record(self, attempt: Attempt) -> JobResult:
+        """Finish the attempt, or record why its job did not succeed and raise that."""
         try:
             return self._finisher.finish(attempt)
         except LeaseLost:

@@ -20,6 +20,7 @@ from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.process import metrics
+from imagefleet.worker.process.tracing import add_span, stage_span
 
 
 class JobFinisher:
@@ -48,6 +49,7 @@ class JobFinisher:
             ImagefleetError: why the job cannot succeed; the caller records it.
         """
         images = attempt.wait_for_images()
+        _add_waiting_spans(attempt)
         timings = {
             "waited": round(max(0.0, attempt.began_at - attempt.submitted_at), 4),
             "denoise": round(attempt.device_s, 4),
@@ -64,7 +66,8 @@ class JobFinisher:
             worker=self._worker,
             timings={stage: round(seconds, 4) for stage, seconds in timings.items()},
         )
-        self._record(attempt, result)
+        with stage_span("record"):
+            self._record(attempt, result)
         for stage, seconds in timings.items():
             metrics.STAGE_SECONDS.labels(stage).observe(seconds)
         return result
@@ -96,11 +99,13 @@ class JobFinisher:
         )
         if not flagged:
             image = restore_kept_pixels(image, spec.init_image)
-        encoded = encode(image, file_format.value, metadata)
+        with stage_span("encode"):
+            encoded = encode(image, file_format.value, metadata)
         timings["encode"] += time.monotonic() - started
         started = time.monotonic()
         key = image_key(attempt.job_id, index, encoded.extension)
-        stored = self._put(attempt, key, encoded.data, encoded.content_type)
+        with stage_span("upload"):
+            stored = self._put(attempt, key, encoded.data, encoded.content_type)
         timings["upload"] += time.monotonic() - started
         document = sidecar(
             metadata,
@@ -151,3 +156,14 @@ class JobFinisher:
         )
         if not transition.happened and transition.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
+
+
+def _add_waiting_spans(attempt: Attempt) -> None:
+    """Add the spans of an attempt whose images are there: in the queue, until its batch, on the
+    devices. The first begins by the clock of Redis' server, the others by that of this host."""
+    now = time.time()
+    on_devices = max(attempt.began_at, now - attempt.device_s)
+    if attempt.submitted_at:
+        add_span("queued", attempt.submitted_at, attempt.began_at)
+    add_span("wait for a batch", attempt.began_at, on_devices)
+    add_span("denoise and decode", on_devices, now)

@@ -19,6 +19,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.celery_message import trace_parent_of
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -170,6 +171,7 @@ class JobStarter:
             tag=claimed.tag,
             token=claimed.attempt,
         )
+        attempt.trace_parent = trace_parent_of(claimed.message)
         if self._expiry is not None:
             attempt.keep = self._expiry.keep_time(request)
         return attempt
