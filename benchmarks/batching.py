@@ -32,7 +32,7 @@ from imagefleet.worker.devices.make_loop import make_loop
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.slots import Slot, Work
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Engine, Shape
+from imagefleet.worker.engine.interface import Engine, ImageSpec, Shape, Stream
 from imagefleet.worker.engine.load_engine import load_engine
 
 SEED = 17
@@ -82,6 +82,8 @@ class Host:
     """What is measured: an engine that is warm for each policy."""
 
     engines: Mapping[str, Engine]
+    streams: Sequence[Stream]
+    """Of the engine for `continuous`."""
     step_s: float
     decode_s: float
 
@@ -96,7 +98,7 @@ def run(
 ) -> Figures:
     """Run a log with one policy. Return images a second, latencies and duty."""
     engine = host.engines[policy]
-    streams = engine.open_streams() if policy == "continuous" else ()
+    streams = host.streams if policy == "continuous" else ()
     queues = SimulatedQueues(server, name, log)
     began = time.monotonic()
     source = QueueSource(queues, engine.capacity, began)
@@ -124,7 +126,7 @@ def cancel_to_next_step(server: LocalRedisServer, host: Host, name: str) -> floa
     """Return the steps between cancelling a job and the begin of the next job's first step, on
     devices whose slots are all taken: the median of 9."""
     engine = host.engines["continuous"]
-    limit, streams = engine.info.max_num_inference_steps, engine.open_streams()
+    limit, streams = engine.info.max_num_inference_steps, host.streams
     mix = Mix(min_steps=limit, max_steps=limit, tenants=1, shapes=engine.info.shapes[:1])
     queues = SimulatedQueues(server, name, poisson(mix, math.inf, engine.capacity + 9, SEED))
     source = QueueSource(queues, engine.capacity, time.monotonic())
@@ -171,7 +173,10 @@ def _figures(jobs: Sequence[SimulatedJob], host: Host, seconds: float, began: fl
 def _fake_host() -> Host:
     engine = FakeEngine(seconds=STEP_S, decode_s=DECODE_S, capacity=DEVICES, streams=DEVICES)
     return Host(
-        engines=dict.fromkeys(("static", "continuous"), engine), step_s=STEP_S, decode_s=DECODE_S
+        engines=dict.fromkeys(("static", "continuous"), engine),
+        streams=engine.open_streams(),
+        step_s=STEP_S,
+        decode_s=DECODE_S,
     )
 
 
@@ -182,7 +187,21 @@ def _model_host(model: str, devices: int, cache_dir: Path) -> Host:
             model, devices=devices, cache_dir=cache_dir, max_num_inference_steps=50
         )
     engines["static"].warm()
-    return Host(engines=engines, step_s=0.05, decode_s=0.05)
+    streams = engines["continuous"].open_streams()
+    once = _seconds_of(engines["static"], 1)
+    step_s = (_seconds_of(engines["static"], 21) - once) / 20
+    return Host(engines=engines, streams=streams, step_s=step_s, decode_s=once - step_s)
+
+
+def _seconds_of(engine: Engine, steps: int) -> float:
+    """Return how long a full batch of `steps` steps takes: the shortest of three."""
+    spec = ImageSpec(prompt="a red circle", num_inference_steps=steps, guidance_scale=3.0)
+    seconds = []
+    for _ in range(3):
+        started = time.monotonic()
+        engine.start_batch([spec] * engine.capacity, engine.info.shapes[0]).images()
+        seconds.append(time.monotonic() - started)
+    return min(seconds)
 
 
 def main() -> None:
@@ -192,16 +211,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=160)
     parser.add_argument("--cache-dir", type=Path, default=Path("~/.cache/imagefleet").expanduser())
     options = parser.parse_args()
-    host = (
-        _fake_host()
-        if options.model == "fake"
-        else _model_host(options.model, options.devices, options.cache_dir)
-    )
     figures: dict[str, float] = {}
     numbers = count()
     print("| case | policy | images/s | p50 s | p99 s | submit to first step, p50 steps | duty |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, LocalRedisServer(Path(folder)) as server:
+        host = (  # after the server, since a process with JAX in it must not fork
+            _fake_host()
+            if options.model == "fake"
+            else _model_host(options.model, options.devices, options.cache_dir)
+        )
         for case, (a_mix, load) in CASES.items():
             mix = replace(a_mix, shapes=host.engines["static"].info.shapes[:1])
             log = poisson(mix, load * host.ideal_rate(mix.mean_steps), options.jobs, SEED)
