@@ -12,7 +12,7 @@ AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock fuzz parity parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements clean
+.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock fuzz parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -64,6 +64,9 @@ bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis 
 
 chaos: $(VENV)/.dev ## ten minutes of injected faults, then an audit; fails if a job is lost, duplicated or foreign
 	$(BIN)/python -m tests.chaos $(CHAOS)
+
+partition: $(VENV)/.dev ## cut one of two hosts off the network, silently and with resets, then audit; needs root
+	$(BIN)/python -m tests.chaos.partition $(PARTITION)
 
 chaos-stock: $(VENV)/.dev ## the same on Celery's own Redis transport, for comparison; fails if that loses nothing
 	$(BIN)/python -m tests.chaos.stock $(CHAOS)

@@ -3,15 +3,13 @@
 The exit code is 1 if the audit found a problem.
 """
 
-import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 import click
 
 from imagefleet.shared.redis_client.local_server import find_server
-from tests.chaos.options import chaos_options, print_table
+from tests.chaos.options import chaos_options, finish_run
 from tests.chaos.suite import ChaosConfig, run
 
 
@@ -55,15 +53,7 @@ def main(
         batching=batching,
     )
     report = run(config, kept)
-    print_table(report, out)
-    for sentence in report.problems:
-        print(f"WRONG: {sentence}")
-    if report.problems:
-        print(f"the audit failed; the logs are in {kept}")
-        sys.exit(1)
-    print("0 lost, 0 doubled, 0 foreign")
-    if folder is None:
-        shutil.rmtree(kept)
+    finish_run(report, kept, out, keep=folder is not None)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -121,3 +121,15 @@ class FaultyS3Process:
     def _answer(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline()
+
+
+@contextmanager
+def environ(more: Mapping[str, str]) -> Iterator[None]:
+    """Add variables to the environment of this process, for a while."""
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -3,11 +3,10 @@
 A `ChaosConfig` goes in and an `AuditReport` comes out.
 """
 
-import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,7 @@ from tests.chaos.fleet import Fleet, run_worker
 from tests.chaos.hostile_cases import draw_hostile
 from tests.chaos.hostile_input import HostileInput
 from tests.chaos.planned_jobs import SIZES, PlannedJob, draw_jobs
-from tests.chaos.processes import PUTS, FaultyS3Process, Producers
+from tests.chaos.processes import PUTS, FaultyS3Process, Producers, environ
 from tests.chaos.webhook_receiver import FlakyReceiver
 
 NAMESPACE: Final = "chaos"
@@ -148,7 +147,7 @@ def audit(
     of_hostile = {job_id: status for job_id, status in every.items() if job_id in hostile_ids}
     statuses = {job_id: status for job_id, status in every.items() if job_id not in hostile_ids}
     audit_records(report, planned, accepted, statuses, watcher.first_terminal)
-    with _environ(s3.environment):
+    with environ(s3.environment):
         store = open_store(s3.direct_url)
     audit_images(report, by_id, statuses, store, of_hostile)
     audit_callbacks(report, planned, statuses, receiver)
@@ -287,14 +286,3 @@ def report_exit_codes(report: AuditReport, codes: Sequence[int]) -> None:
     """Report workers that failed at the end. SIGTERM may end one before it installs its handler."""
     failed = [code for code in codes if code not in (0, -signal.SIGTERM)]
     report.expect_none("injected faults", "workers that failed at the end", failed)
-
-
-@contextmanager
-def _environ(more: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(more)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -52,13 +52,14 @@ class SignedS3:
 
 
 @contextmanager
-def signed_s3(rights: Sequence[str] = ALL_RIGHTS) -> Iterator[SignedS3]:
+def signed_s3(rights: Sequence[str] = ALL_RIGHTS, address: str = "127.0.0.1") -> Iterator[SignedS3]:
     """Run moto with IAM enabled. Without IAM it accepts any credentials.
 
     Args:
         rights: what the user may do, as in `PutObject`.
+        address: that of this machine at which it listens.
     """
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     endpoint_url = f"http://{host}:{port}"
