@@ -1,10 +1,11 @@
 """Draw a small line chart as SVG. It needs no library."""
 
+import math
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT = 640, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 34, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 56, 44
 _COLOURS = ("#b3261e", "#8a8a8a", "#1a73e8", "#188038")
 
 Points = Sequence[tuple[float, float]]
@@ -12,8 +13,9 @@ Points = Sequence[tuple[float, float]]
 
 def line_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Points]) -> str:
     """Return the chart of some lines, each a sequence of points (x, y) in the order of x."""
-    x_max = max(x for points in lines.values() for x, _ in points)
-    y_max = max(y for points in lines.values() for _, y in points)
+    x_ticks = _ticks(max(x for points in lines.values() for x, _ in points))
+    y_ticks = _ticks(max(y for points in lines.values() for _, y in points))
+    x_max, y_max = x_ticks[-1], y_ticks[-1]
     plot_width, plot_height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -27,17 +29,27 @@ def line_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Point
         _text(_LEFT + plot_width / 2, _HEIGHT - 8, x_label, anchor="middle"),
         _text(6, _TOP - 8, y_label),
     ]
-    for fraction in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x, _ = place(fraction * x_max, 0)
-        _, y = place(0, fraction * y_max)
+    for tick in y_ticks:
+        _, y = place(0, tick)
         parts.append(_line([(_LEFT, y), (_LEFT + plot_width, y)], "#dddddd", 1))
-        parts.append(_text(_LEFT - 6, y + 4, f"{fraction * y_max:.3g}", anchor="end"))
-        parts.append(_text(x, _TOP + plot_height + 16, f"{fraction * x_max:.2g}", anchor="middle"))
+        parts.append(_text(_LEFT - 6, y + 4, f"{tick:g}", anchor="end"))
+    for tick in x_ticks:
+        x, _ = place(tick, 0)
+        parts.append(_text(x, _TOP + plot_height + 16, f"{tick:g}", anchor="middle"))
     for number, (name, points) in enumerate(lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         parts.append(_line([place(x, y) for x, y in points], colour, 2))
         parts.append(_text(_WIDTH - _RIGHT + 10, _TOP + 16 * number + 8, name, colour=colour))
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _ticks(largest: float) -> list[float]:
+    """Return round numbers from 0 up to at least `largest`, which is above 0; at most seven."""
+    magnitude = 10.0 ** math.floor(math.log10(largest))
+    step = next(
+        factor * magnitude for factor in (0.2, 0.5, 1.0, 2.0) if 6 * factor * magnitude >= largest
+    )
+    return [round(number * step, 9) for number in range(math.ceil(largest / step) + 1)]
 
 
 def _line(points: Points, colour: str, width: int) -> str:
