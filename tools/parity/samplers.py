@@ -18,15 +18,20 @@ from diffusers import (
     EDMEulerScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    HeunDiscreteScheduler,
+    KDPM2AncestralDiscreteScheduler,
+    KDPM2DiscreteScheduler,
     LCMScheduler,
     LMSDiscreteScheduler,
     PNDMScheduler,
+    TCDScheduler,
     UniPCMultistepScheduler,
 )
 from diffusers.schedulers import (
     scheduling_dpmsolver_multistep,
     scheduling_edm_dpmsolver_multistep,
     scheduling_euler_ancestral_discrete,
+    scheduling_k_dpm_2_ancestral_discrete,
     scheduling_lcm,
 )
 
@@ -46,6 +51,10 @@ ALL_SAMPLERS = SAMPLERS | {
     "deis": DEISMultistepScheduler,
     "unipc": UniPCMultistepScheduler,
     "lms": LMSDiscreteScheduler,
+    "heun": HeunDiscreteScheduler,
+    "kdpm2": KDPM2DiscreteScheduler,
+    "kdpm2_ancestral": KDPM2AncestralDiscreteScheduler,
+    "tcd": TCDScheduler,
 }
 EDM_SAMPLERS = {
     "edm_euler": EDMEulerScheduler,
@@ -56,6 +65,7 @@ MODULES_WITH_NOISE = (
     scheduling_dpmsolver_multistep,
     scheduling_edm_dpmsolver_multistep,
     scheduling_euler_ancestral_discrete,
+    scheduling_k_dpm_2_ancestral_discrete,
     scheduling_lcm,
 )
 """Modules whose random noise is replaced by ours."""
@@ -112,11 +122,13 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
     spacings, predictions = ("leading", "trailing", "linspace"), ("epsilon", "v_prediction")
     yield from itertools.product(ALL_SAMPLERS, predictions, spacings, (1, 2, 3, 8), (0,), ("sd",))
     yield from itertools.product(ALL_SAMPLERS, ("epsilon",), spacings, (8,), (1, 3, 7), ("sd",))
-    predicting_samples = [name for name in ALL_SAMPLERS if name not in ("pndm", "euler_ancestral")]
+    no_samples = ("pndm", "euler_ancestral", "kdpm2", "kdpm2_ancestral")
+    predicting_samples = [name for name in ALL_SAMPLERS if name not in no_samples]
     yield from itertools.product(predicting_samples, ("sample",), spacings, (5,), (0,), ("sd",))
     for prediction, steps in itertools.product(("sample", "v_prediction"), (5, 50)):
         yield "ddim", prediction, "trailing", steps, 0, "linear"
-    for name in [name for name in ALL_SAMPLERS if name not in ("pndm", "deis", "lms")]:
+    no_rescaling = ("pndm", "deis", "lms", "heun", "kdpm2", "kdpm2_ancestral")
+    for name in [name for name in ALL_SAMPLERS if name not in no_rescaling]:
         yield name, "v_prediction", "trailing", 7, 0, "zero"
     for name in ALL_SAMPLERS:
         yield name, "v_prediction", "leading", 10, 0, "cosine"
@@ -137,10 +149,10 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
 
 def cases_of_solvers() -> Iterator[tuple[str, str, str, int, int, str]]:
     """Yield the cases of the solvers with options, and of models without betas."""
-    linear = ("euler", "dpmsolver++", "deis", "unipc", "lms")
+    linear = ("euler", "dpmsolver++", "deis", "unipc", "lms", "heun", "kdpm2", "kdpm2_ancestral")
     spaced: tuple[str, ...] = ("exponential", "beta")
     yield from itertools.product(linear, ("epsilon",), ("leading",), (6,), (0, 2), spaced)
-    others, karras = ("deis", "unipc", "lms"), ("karras",)
+    others, karras = linear[2:], ("karras",)
     yield from itertools.product(others, ("v_prediction",), ("trailing",), (6,), (0, 2), karras)
     multistep = ("dpmsolver++", "deis", "unipc")
     third = ("third_order", "third_order_to_the_end")
@@ -194,9 +206,12 @@ def run(
     settings |= {"use_karras_sigmas": True} if name.endswith("karras") else {}
     scheduler = (ALL_SAMPLERS | EDM_SAMPLERS)[name].from_config(settings)
     scheduler.set_timesteps(steps)
+    skipped *= scheduler.order
     timesteps, x = scheduler.timesteps[skipped:], start * scheduler.init_noise_sigma
     if hasattr(scheduler, "set_begin_index"):  # it cannot find the index of repeated timesteps
         scheduler.set_begin_index(skipped)
+    # Pipelines pass this eta to each scheduler that takes one.
+    eta = {"eta": 0.0} if name == "tcd" else {}
     if skipped:
         x = scheduler.add_noise(clean, start, timesteps[:1])
     inputs, noises = [], iter(fresh)
@@ -208,5 +223,5 @@ def run(
         for timestep in timesteps:
             scaled = scheduler.scale_model_input(x, timestep)
             inputs.append(scaled)
-            x = scheduler.step(model(scaled, float(timestep)), timestep, x).prev_sample
+            x = scheduler.step(model(scaled, float(timestep)), timestep, x, **eta).prev_sample
     return torch.stack([*inputs[1:], x])

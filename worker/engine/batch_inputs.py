@@ -21,7 +21,7 @@ from imagefleet.worker.engine.diffusion_programs import (
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, Table
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.schedulers.registry import EXTRA_CALLS, SCHEDULERS
+from imagefleet.worker.engine.schedulers.registry import SCHEDULERS, max_calls
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
 
 _MAX_CACHED_TABLES: Final = 256
@@ -48,7 +48,7 @@ class EmptyBatch:
         """Return the batch of these programs. `max_steps` is the most that a job may ask for."""
         return cls(
             slots=slots,
-            calls=max_steps + EXTRA_CALLS,
+            calls=max_calls(max_steps),
             token_shape=token_shape,
             latent_channels=programs.latent_channels,
             pixels_per_latent=programs.pixels_per_latent,

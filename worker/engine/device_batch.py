@@ -16,6 +16,7 @@ import numpy as np
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.diffusion_programs import BatchInputs, Decoded, InitLatents, Weights
 from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
+from imagefleet.worker.engine.schedulers.registry import steps_after
 
 _MAX_STEPS_AHEAD: Final = 2
 """Steps dispatched to the devices beyond the last step known to be done. Two are enough that the
@@ -164,8 +165,11 @@ class DeviceBatch:
         return max((self._calls[slot] for slot in self._live), default=0)
 
     def _steps_after(self, call: int) -> int:
-        """Return the steps done after so many UNet calls. PNDM makes one call more than steps."""
-        return min(call, max((self._specs[slot].steps for slot in self._live), default=call))
+        """Return the steps done after so many UNet calls, in the slot that has most."""
+        done = (
+            steps_after(call, self._specs[slot].steps, self._calls[slot]) for slot in self._live
+        )
+        return max(done, default=call)
 
     def _decode(self) -> Decoded:
         self._decoded = decoded = Decoded(*self._executables.decode(self._weights, self._state))

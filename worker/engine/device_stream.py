@@ -19,6 +19,7 @@ from imagefleet.worker.engine.device_batch import device_errors
 from imagefleet.worker.engine.diffusion_programs import Decoded, InitLatents, Weights
 from imagefleet.worker.engine.interface import FinishedImage, ImageArrays, ImageSpec, Shape
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.schedulers.registry import steps_after
 
 _MAX_STEPS_AHEAD: Final = 1
 """Steps dispatched to the devices beyond the last one known to be done. Batches have two. With
@@ -110,9 +111,10 @@ class DeviceStream:
         return [slot for slot, each in self._running.items() if each.dispatched >= each.calls]
 
     def steps_done(self, slot: int) -> int:
-        """Return the steps done. PNDM makes one call of the UNet more than it has steps."""
+        """Return the steps done. Some schedulers call the UNet more often than they have steps."""
         running = self._running[slot]
-        return max(0, min(running.dispatched - len(self._ahead), running.spec.steps))
+        done = max(0, running.dispatched - len(self._ahead))
+        return steps_after(done, running.spec.steps, running.calls)
 
     def finish(self, slot: int) -> Callable[[], FinishedImage]:
         assert self._shape is not None

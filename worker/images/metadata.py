@@ -29,6 +29,9 @@ SAMPLER_NAMES: Final = MappingProxyType(
         "unipc": "UniPC",
         "lms": "LMS",
         "deis": "DEIS",
+        "heun": "Heun",
+        "kdpm2": "DPM2",
+        "kdpm2_ancestral": "DPM2 a",
     }
 )
 """The names of the schedulers that viewers of generated images know."""

@@ -7,8 +7,8 @@ A row of the table holds a timestep and the coefficients of
                                                  h', h'', …: the h of earlier rows; z: fresh noise
 
 so slots with any scheduler, step count and guidance share one executable. A row is one call of the
-model; PNDM has one row more than steps. A row also holds the coefficients of the predicted x0, for
-previews, and the noise level after the row, at which inpainting restores the parts to keep.
+model; some schedulers have more rows than steps. A row also holds the coefficients of the predicted
+x0, for previews, and the noise level after the row, at which inpainting restores the parts to keep.
 """
 
 import math

@@ -17,7 +17,7 @@ def lcm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
 
     Each step but the last adds fresh noise to its denoised sample.
     """
-    timesteps = _timesteps(schedule, steps)[skipped:]
+    timesteps = distilled_timesteps(schedule, steps)[skipped:]
     levels = [
         NoiseLevel.from_alpha_cumprod(schedule.alphas_cumprod[timestep]) for timestep in timesteps
     ]
@@ -42,7 +42,7 @@ def lcm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     return make_table(rows, levels, schedule.prediction_type)
 
 
-def _timesteps(schedule: NoiseSchedule, steps: int) -> NDArray[np.int64]:
+def distilled_timesteps(schedule: NoiseSchedule, steps: int) -> NDArray[np.int64]:
     """Return `steps` of the timesteps at which the model was distilled.
 
     With more steps than those, diffusers raises an error; here the timesteps lie closer.

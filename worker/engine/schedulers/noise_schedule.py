@@ -44,6 +44,7 @@ _KNOWN_CLASSES: Final = (
     "LCMScheduler",
     "LMSDiscreteScheduler",
     "PNDMScheduler",
+    "TCDScheduler",
     "UniPCMultistepScheduler",
 )
 """diffusers' schedulers that share these betas: a model made for one runs with all others. The
@@ -51,8 +52,9 @@ registry says which of them this engine has."""
 EDM_CLASSES: Final = ("EDMDPMSolverMultistepScheduler", "EDMEulerScheduler")
 """diffusers' schedulers of models trained with the noise levels of Karras et al. 2022. They have no
 betas, so such a model runs with these two only."""
+_DISTILLED: Final = ("LCMScheduler", "TCDScheduler")
 _LCM_BETAS: Final = ("scaled_linear", 0.00085, 0.012)
-"""Defaults of LCMScheduler; the other classes default to linear betas."""
+"""Defaults of these two; the other classes default to linear betas."""
 _CLIPS_BY_DEFAULT: Final = ("DDIMScheduler", "DDPMScheduler")
 """Classes whose `clip_sample` is true by default."""
 
@@ -123,7 +125,7 @@ class NoiseSchedule:
     def _read(cls, fields: ConfigReader, name: str) -> Self:
         _require_supported(fields, name)
         count = fields.count("num_train_timesteps", 1000)
-        curve, first, last = _LCM_BETAS if name == "LCMScheduler" else ("linear", 1e-4, 0.02)
+        curve, first, last = _LCM_BETAS if name in _DISTILLED else ("linear", 1e-4, 0.02)
         clip_sample = fields.flag("clip_sample", name in _CLIPS_BY_DEFAULT)
         bound = fields.number("clip_sample_range", 1.0, above=0)
         return cls(

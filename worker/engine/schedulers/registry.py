@@ -1,5 +1,6 @@
 """The supported schedulers, by the names that jobs use."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -15,6 +16,8 @@ from imagefleet.worker.engine.schedulers.lms import lms
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.pndm import pndm
 from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
+from imagefleet.worker.engine.schedulers.tcd import tcd
+from imagefleet.worker.engine.schedulers.two_evaluations import heun, kdpm2, kdpm2_ancestral
 from imagefleet.worker.engine.schedulers.unipc import unipc
 
 Scheduler = Callable[[NoiseSchedule, int, int], Table]
@@ -31,6 +34,10 @@ SCHEDULERS: Final[Mapping[str, Scheduler]] = {
     "deis": deis,
     "unipc": unipc,
     "lms": lms,
+    "heun": heun,
+    "kdpm2": kdpm2,
+    "kdpm2_ancestral": kdpm2_ancestral,
+    "tcd": tcd,
     "edm_euler": edm_euler,
     "edm_dpmsolver++": edm_dpmsolver,
 }
@@ -45,14 +52,29 @@ _NAME_BY_CLASS: Final = {
     "DEISMultistepScheduler": "deis",
     "UniPCMultistepScheduler": "unipc",
     "LMSDiscreteScheduler": "lms",
+    "HeunDiscreteScheduler": "heun",
+    "KDPM2DiscreteScheduler": "kdpm2",
+    "KDPM2AncestralDiscreteScheduler": "kdpm2_ancestral",
+    "TCDScheduler": "tcd",
     "EDMEulerScheduler": "edm_euler",
     "EDMDPMSolverMultistepScheduler": "edm_dpmsolver++",
 }
 
 _EDM: Final = ("edm_euler", "edm_dpmsolver++")
 
-EXTRA_CALLS: Final = 1
-"""Maximum number of calls of the model beyond the number of steps (PNDM)."""
+
+def max_calls(steps: int) -> int:
+    """Return the most calls of the model that so many steps may need.
+
+    PNDM needs one more than steps, and two evaluations in each step but the last one fewer than
+    twice as many.
+    """
+    return max(steps + 1, 2 * steps - 1)
+
+
+def steps_after(calls_done: int, steps: int, calls: int) -> int:
+    """Return the steps that have begun after some of the calls of an image."""
+    return min(steps, -(-calls_done * steps // calls))
 
 
 def available(schedule: NoiseSchedule) -> tuple[str, ...]:
@@ -61,11 +83,14 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
         return _EDM
     unsupported = set(_EDM)
     if schedule.prediction_type == "sample":
-        unsupported |= {"pndm", "euler_ancestral"}  # diffusers does not define them either
+        # diffusers does not define them either.
+        unsupported |= {"pndm", "euler_ancestral", "kdpm2", "kdpm2_ancestral"}
     if schedule.rescale_betas_zero_snr:
-        # PNDM divides by alpha, which is 0 at the last timestep. diffusers' DEIS and LMS do not
-        # know the field.
-        unsupported |= {"pndm", "deis", "lms"}
+        # PNDM divides by alpha, which is 0 at the last timestep. diffusers' others do not know the
+        # field.
+        unsupported |= {"pndm", "deis", "lms", "heun", "kdpm2", "kdpm2_ancestral"}
+    if schedule.clip_bound < math.inf:
+        unsupported.add("heun")  # h is the predicted noise, and not the predicted x0
     if schedule.dpm is None:
         unsupported |= {"dpmsolver++", "dpmsolver++_karras"}
     if schedule.deis is None:
