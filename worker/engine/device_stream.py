@@ -14,7 +14,7 @@ import numpy as np
 
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
-from imagefleet.worker.engine.compile.stream_compiler import Slots, StreamExecutables
+from imagefleet.worker.engine.compile.stream_compiler import Slots, StreamExecutables, flat
 from imagefleet.worker.engine.device_batch import device_errors
 from imagefleet.worker.engine.diffusion_programs import Decoded, InitLatents, Weights
 from imagefleet.worker.engine.interface import FinishedImage, ImageArrays, ImageSpec, Shape
@@ -61,6 +61,7 @@ class DeviceStream:
         self.rgb_factors = rgb_factors
         self._executables = executables
         self._weights = weights
+        self._unet = flat(weights.unet)
         self._placement = placement
         self._inputs = inputs
         self._slots = slots
@@ -101,7 +102,7 @@ class DeviceStream:
         program = executables.step if guided else executables.unguided_step
         conditions, state = self._arrays[self._shape]
         with device_errors():
-            state, done = program(self._weights.unet, conditions, state)
+            state, done = program(self._unet, conditions, state)
             self._arrays[self._shape] = (conditions, state)
             self._ahead.append(done)
             if len(self._ahead) > _MAX_STEPS_AHEAD:

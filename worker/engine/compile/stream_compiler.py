@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from imagefleet.worker.engine.batch_inputs import EmptyBatch
+from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.program_compiler import (
     ArrayOrShape,
@@ -31,6 +32,7 @@ from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
 
 Slots = tuple[Conditions, SamplerState]
+Flat = tuple[jax.Array, ...]
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,19 @@ class StreamExecutables:
     insert: Any
     """`insert`."""
     step: Any
-    """Of all slots, as `DiffusionPrograms.step`."""
+    """Of all slots, as `DiffusionPrograms.step`; the UNet's weights are the tuple of `flat`."""
     unguided_step: Any
     """As `step`, for slots of which none uses guidance."""
     preview: Any
     """Of all slots, as `DiffusionPrograms.preview`."""
     decode: Any
     """`decode_slot`."""
+
+
+def flat(weights: Params) -> Flat:
+    """Return the weights as a flat tuple. A call with a tree of 326 takes the host twice as long,
+    and each stream makes a call a step."""
+    return tuple(jax.tree.leaves(weights))
 
 
 def insert(slots: Slots, newcomer: Slots, slot: jax.Array) -> Slots:
@@ -111,11 +119,20 @@ class StreamCompiler:
             "insert": self._lowering(
                 insert, lambda: (slots(), newcomer(), number), donate_argnums=0
             ),
-            "step": many["step"],
-            "unguided_step": many["unguided_step"],
+            "step": self._step(slots, guidance=True),
+            "unguided_step": self._step(slots, guidance=False),
             "preview": many["preview"],
             "decode": self._lowering(decode, lambda: (self.weights, slots()[1], number)),
         }
+
+    def _step(self, slots: Callable[[], Slots], *, guidance: bool) -> Lower:
+        tree = jax.tree.structure(self.weights.unet)
+
+        def step(unet: Flat, conditions: Conditions, state: SamplerState) -> Any:
+            weights = jax.tree.unflatten(tree, unet)
+            return self.programs.step(weights, conditions, state, guidance=guidance)
+
+        return self._lowering(step, lambda: (flat(self.weights.unet), *slots()), donate_argnums=2)
 
     def _compiler(self, empty: EmptyBatch) -> ProgramCompiler:
         return ProgramCompiler(
