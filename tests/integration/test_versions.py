@@ -12,7 +12,7 @@ from PIL import Image
 
 from imagefleet import Client, State
 from tests.support.jobs import finish
-from tests.support.processes import StartWorker, until
+from tests.support.processes import StartWorker, Worker, until
 from tests.support.release import install_release, release_environment
 
 SUBMIT = """
@@ -60,18 +60,19 @@ class Release:
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    def start_worker(self) -> None:
-        """Start a worker of the release."""
+    def start_worker(self, **settings: str) -> "subprocess.Popen[bytes]":
+        """Start a worker of the release, with further settings."""
         with (self._folder / "release.log").open("ab") as log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "worker"],
                 cwd=self._folder,
-                env=self._environment,
+                env={**self._environment, **settings},
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
         self._workers.append(worker)
+        return worker
 
     def stop(self) -> None:
         """Kill its workers; show their log if the test failed."""
@@ -128,6 +129,39 @@ def test_both_workers_drain_one_queue_of_both_producers(
     assert set(json.loads(release.run(WAIT, text=theirs))) == {"succeeded"}
     everything = [producer.get(job_id) for job_id in json.loads(theirs)] + ours
     assert {job.status().deliveries for job in everything} == {1}
+    until(lambda: _nothing_left(client, namespace))
+
+
+def test_a_rolling_upgrade_and_back_under_load_loses_and_repeats_nothing(
+    release: Release, start: StartWorker, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    slow = {"IMAGEFLEET_MODEL": "fake:seconds=0.25,capacity=4"}
+    ids: list[str] = []
+
+    def submit() -> None:
+        ids.extend(json.loads(release.run(SUBMIT, "20")))
+        ours = producer.submit_many([f"prompt {n}" for n in range(20)], num_inference_steps=4)
+        ids.extend(job.id for job in ours)
+
+    old = [release.start_worker(**slow) for _ in range(2)]
+    new: list[Worker] = []
+    until(lambda: client.zcard(f"{namespace}:leases") == 2)
+    for worker in old:  # upgrade one after the other
+        submit()
+        new.append(start(**slow))
+        new[-1].await_log("ready after")
+        worker.terminate()
+        assert worker.wait(300) == 0
+    for upgraded in new:  # and back
+        submit()
+        release.start_worker(**slow)
+        until(lambda: client.zcard(f"{namespace}:leases") == 3)
+        assert upgraded.terminate() == 0
+        until(lambda: client.zcard(f"{namespace}:leases") == 2)
+    jobs = [producer.get(job_id) for job_id in ids]
+    assert len(jobs) == 160
+    assert finish(producer, jobs) == {State.SUCCEEDED}
+    assert {job.status().deliveries for job in jobs} == {1}
     until(lambda: _nothing_left(client, namespace))
 
 
