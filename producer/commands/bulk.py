@@ -17,6 +17,7 @@ from imagefleet.producer.commands.bulk_run import run
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import (
     cell,
+    counted,
     echo,
     echo_fields,
     echo_json,
@@ -83,7 +84,7 @@ def retry_failed(client: Client, name: str, as_json: bool) -> None:
     if as_json:
         echo_fields({"run": name, "shards_sent_again": shards}, as_json=True)
     else:
-        echo(f"{shards} shards sent again")
+        echo(f"{counted(shards, 'shard')} sent again")
 
 
 @client_command
@@ -107,7 +108,7 @@ def verify(client: Client, name: str, sample: int, repair: bool, as_json: bool) 
     if report.clean:
         return
     if repair:
-        echo(f"{sent} shards sent again; `imagefleet bulk wait` shows their progress")
+        echo(f"{counted(sent, 'shard')} sent again; `imagefleet bulk wait` shows their progress")
     if report.unplanned_files:
         echo(
             f"{report.unplanned_files} unplanned files: they are not in the plan, and imagefleet "

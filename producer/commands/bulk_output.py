@@ -12,7 +12,7 @@ from imagefleet.producer.bulk.dry_run import DryRun
 from imagefleet.producer.bulk.progress_view import watch
 from imagefleet.producer.bulk.rejected import describe_rejected
 from imagefleet.producer.bulk.run import BulkRun
-from imagefleet.producer.commands.output import echo, echo_json, format_duration
+from imagefleet.producer.commands.output import counted, echo, echo_json, format_duration
 from imagefleet.shared.jobs.model import State
 
 MAX_LISTED_ROWS: Final = 20
@@ -23,7 +23,7 @@ def print_rejected(count: int, first: Iterable[Mapping[str, object]], listed_in:
     """Print the first rejected rows on standard error."""
     if not count:
         return
-    echo(f"{count} rows were rejected{listed_in}:", err=True)
+    echo(f"rejected {counted(count, 'row')}{listed_in}:", err=True)
     for row, _ in zip(first, range(MAX_LISTED_ROWS), strict=False):
         echo(f"  {describe_rejected(row)}", err=True)
 

@@ -128,7 +128,7 @@ def test_a_file_of_prompts_becomes_a_verified_dataset(
     assert completed.returncode == 0, completed.stderr
     assert "30 of 30 images" in completed.stdout
     assert completed.stdout.endswith("\n")
-    assert "1 rows were rejected" in completed.stderr
+    assert "rejected 1 row;" in completed.stderr
     assert "row 31: prompt='xxx" in completed.stderr
     until(lambda: not (data / "parts").exists())
     checked = bulk("verify", data, "--sample", 2)
@@ -243,7 +243,7 @@ def test_failed_prompts_are_listed_and_do_not_stop_the_run(
     failure = failure.model_copy(update={"message": "left by a worker that died"})
     run.store.put(left, failure.model_dump_json().encode(), "application/jsonl")
     assert run.verify().clean
-    assert "1 shards sent again" in bulk("retry-failed", run.id).stdout
+    assert "1 shard sent again" in bulk("retry-failed", run.id).stdout
     assert run.wait(60).images == 30
     assert run.verify().failed == 1
     assert [each.message for each in run.failures()] != [failure.message]
