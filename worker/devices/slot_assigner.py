@@ -7,7 +7,7 @@ lock, or a simulation.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from imagefleet.worker.devices.slots import Slot
@@ -94,10 +94,10 @@ class SlotAssigner:
         self._reserve()
         return newcomers
 
-    def stepped(self, index: int) -> None:
-        """Note that a stream does one more step."""
-        left = self._streams[index].steps_left
-        left.update({at: steps - 1 for at, steps in left.items()})
+    def stepped(self, index: int, left: Mapping[int, int] | None = None) -> None:
+        """Note that a stream advances. `left` are the steps left by slot; None: one less each."""
+        before = self._streams[index].steps_left
+        before.update({at: steps - 1 for at, steps in before.items()} if left is None else left)
 
     def release(self, index: int, number: int) -> None:
         """Free a slot: its steps are done, or nobody wants its image any more."""

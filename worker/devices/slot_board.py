@@ -122,7 +122,9 @@ class SlotBoard:
             The same of all slots on the devices.
         """
         with self._changed:
-            self._assigner.stepped(stream)
+            running = self._assigner.running(stream).items()
+            left = {number: slot.spec.steps - done[slot] for number, slot in running}
+            self._assigner.stepped(stream, left)
             self._steps[stream].update(done)
             self._progress[stream] += 1
             self._room.notify_all()
