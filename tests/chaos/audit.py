@@ -30,6 +30,7 @@ _MAY_REMAIN: Final = (
     "celery-task-meta-",  # Celery's results, until they expire
     "celery-taskset-meta-",  # and those of its groups
     "_kombu.binding",  # the queues that Celery's producers declared
+    "unacked_mutex",  # kombu's lock, if its holder was killed; it expires after 5 minutes
     "{namespace}:job:",
     "{namespace}:catalogue",
     "{namespace}:ends",
