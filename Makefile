@@ -28,7 +28,7 @@ test: $(VENV)/.dev ## lint, types, contracts and every test
 	@$(MAKE) --no-print-directory .libtpu/.installed || echo "the tests of the TPU compiler will be skipped"
 	$(BIN)/python -m pytest -n 2 tests/tpu
 
-check: $(VENV)/.dev ## the quick part, about a minute: lint, types, contracts, unit tests
+check: $(VENV)/.dev ## the part without servers: lint, types, contracts, unit tests
 	$(MAKE) --no-print-directory lint types contracts unit
 
 lint: $(VENV)/.dev ## ruff, and the compose file against its schema

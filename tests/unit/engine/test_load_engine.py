@@ -105,8 +105,8 @@ def test_a_scheduler_that_the_host_chooses_is_the_default(cache_dir: Path) -> No
     options = ModelOptions(scheduler="euler")
     info = _load(FOLDER / "older", cache_dir, options=options).info
     assert info.default_scheduler == "euler"
-    with pytest.raises(ConfigurationError, match="scheduler='heun' cannot run this model; choose "):
-        _load(FOLDER / "older", cache_dir, options=ModelOptions(scheduler="heun"))
+    with pytest.raises(ConfigurationError, match="scheduler='ddpm' cannot run this model; choose "):
+        _load(FOLDER / "older", cache_dir, options=ModelOptions(scheduler="ddpm"))
 
 
 @pytest.mark.parametrize(

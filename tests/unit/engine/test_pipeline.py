@@ -259,8 +259,8 @@ def test_an_impossible_batch_is_rejected(warm_engine: WarmEngine) -> None:
         engine.start_batch([], NATIVE)
     with pytest.raises(ValueError, match="shape 64x64 is not declared"):
         engine.start_batch([spec], Shape(height=64, width=64))
-    with pytest.raises(ValueError, match="scheduler 'lms'"):
-        engine.start_batch([replace(spec, scheduler="lms")], NATIVE)
+    with pytest.raises(ValueError, match="scheduler 'ddpm'"):
+        engine.start_batch([replace(spec, scheduler="ddpm")], NATIVE)
     with pytest.raises(ValueError, match="21 steps are out of range; 1 to 20"):
         engine.start_batch([replace(spec, num_inference_steps=21)], NATIVE)
 
