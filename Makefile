@@ -6,9 +6,8 @@ BIN    := $(VENV)/bin
 OUT    ?= out
 # The last diffusers with Flax in it, on our JAX.
 TUTORIAL := torch==2.13.0 jax==0.10.2 flax==0.12.8 diffusers==0.39.0 transformers==4.57.6 pillow
-# Tests that start servers run apart from tests that load JAX, because a process with JAX in it must not fork. Most of their
-# time they wait for leases and processes, so four at once keep two cores busy.
-WITH_SERVERS = -n 4 --dist loadfile
+# Half of the tests wait for leases and processes, so three at once keep two cores busy; four took as long. Tests that start
+# servers run apart from tests that load JAX, because a process with JAX in it must not fork.
 AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
@@ -23,7 +22,7 @@ demo: $(VENV)/.demo ## run the main job: 16 prompts through Redis, a worker and 
 
 test: $(VENV)/.dev ## lint, types, contracts and every test
 	$(MAKE) --no-print-directory lint types contracts
-	$(BIN)/python -m pytest $(WITH_SERVERS) tests/chaos tests/fuzz tests/integration
+	$(BIN)/python -m pytest $(AT_ONCE) tests/chaos tests/fuzz tests/integration
 	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
 	@$(MAKE) --no-print-directory .libtpu/.installed || echo "the tests of the TPU compiler will be skipped"
 	$(BIN)/python -m pytest -n 2 tests/tpu
