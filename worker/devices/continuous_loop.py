@@ -12,16 +12,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from imagefleet.shared.errors import DeviceError, ImagefleetError
 from imagefleet.worker.devices.device_loop import (
     MAX_CONSECUTIVE_FAILURES,
     OnDevicesFailed,
+)
+from imagefleet.worker.devices.failed_slots import (
+    abandon_for_quarantine,
+    fail_work,
+    halves_of,
     is_job_error,
 )
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
 from imagefleet.worker.devices.slot_board import SlotBoard
-from imagefleet.worker.devices.slots import Slot, work_in
+from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.stream_metrics import StreamMetrics
 from imagefleet.worker.devices.stream_runner import OnSteps, StreamRunner
 from imagefleet.worker.engine.interface import Shape, Stream
@@ -165,22 +169,18 @@ class ContinuousLoop:
 
     def _bisect(self, slots: Sequence[Slot], error: BaseException) -> None:
         """Run both halves of the failed slots again. Slots of one job fail that job."""
-        works = work_in(slots)
-        if len(works) > 1:
-            first = set(works[: len(works) // 2])
-            self._board.retry([slot for slot in slots if slot.work in first])
-            self._board.retry([slot for slot in slots if slot.work not in first])
-        else:
+        halves = halves_of(slots)
+        if halves is None:
             self._blame(slots, error)
+            return
+        for half in halves:
+            self._board.retry(half)
 
     def _blame(self, slots: Sequence[Slot], error: BaseException) -> None:
         """Fail the job of `slots`."""
         if not is_job_error(error):
             self._consecutive_failures += 1
-        if not isinstance(error, ImagefleetError):
-            error = DeviceError(f"{type(error).__name__}: {error}")
-        for work in work_in(slots):
-            work.abandon(error)
+        fail_work(slots, error)
 
     def _reset_failures(self) -> None:
         self._consecutive_failures = 0
@@ -194,10 +194,7 @@ class ContinuousLoop:
         try:
             self._metrics.set_busy(False)
             self._on_devices_failed(slots, waiting)
-            for work in work_in([*slots, *waiting]):
-                work.abandon(
-                    DeviceError("the devices of this worker fail; it takes no work for now")
-                )
+            abandon_for_quarantine([*slots, *waiting])
             self._health.recover(self._stopping)
         finally:
             self._board.end_quarantine()

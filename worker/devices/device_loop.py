@@ -15,8 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from imagefleet.shared.errors import DeviceError, ImagefleetError
 from imagefleet.worker.devices.batch_metrics import BatchMetrics
+from imagefleet.worker.devices.failed_slots import (
+    abandon_for_quarantine,
+    fail_work,
+    halves_of,
+    is_job_error,
+)
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import Slot, work_in
 from imagefleet.worker.engine.interface import Engine, ImageArray, ImageArrays, RunningBatch
@@ -196,8 +201,7 @@ class DeviceLoop:
             self._changed.wait_for(lambda: not self._on_devices)
         waiting = self._pop_waiting()
         self._on_devices_failed(batch, waiting)
-        for work in work_in([*batch, *waiting]):
-            work.abandon(DeviceError("the devices of this worker fail; it takes no work for now"))
+        abandon_for_quarantine([*batch, *waiting])
         self._health.recover(self._stopping)
 
     def _pop_waiting(self) -> list[Slot]:
@@ -210,22 +214,12 @@ class DeviceLoop:
 
     def _bisect(self, batch: Sequence[Slot], error: BaseException) -> None:
         """Run both halves of a failed batch again. A batch of one job fails that job."""
-        works = work_in(batch)
-        if len(works) > 1:
-            first = set(works[: len(works) // 2])
-            self._halves.append([slot for slot in batch if slot.work in first])
-            self._halves.append([slot for slot in batch if slot.work not in first])
+        if halves := halves_of(batch):
+            self._halves.extend(halves)
             return
         if not is_job_error(error):
             self._consecutive_failures += 1
-        if not isinstance(error, ImagefleetError):
-            error = DeviceError(f"{type(error).__name__}: {error}")
-        works[0].abandon(error)
-
-
-def is_job_error(error: BaseException) -> bool:
-    """Return whether an error is about a job, so that no device need be checked."""
-    return isinstance(error, ImagefleetError) and not isinstance(error, DeviceError)
+        fail_work(batch, error)
 
 
 def _image_at(wait: Callable[[], ImageArrays], at: int) -> ImageArray:

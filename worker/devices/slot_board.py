@@ -237,11 +237,6 @@ class SlotBoard:
         with self._changed:
             return not any(self._active) and not any(self._decoding)
 
-    def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing is on the devices. Return False if something is after `timeout_s`."""
-        with self._changed:
-            return self._changed.wait_for(self.is_idle, timeout_s)
-
     def _release(self, stream: int, number: int) -> Slot:
         slot = self._assigner.running(stream)[number]
         self._assigner.release(stream, number)
