@@ -16,18 +16,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tools.parity.checkpoints import Tensors
+from tools.parity.lora_cases import CASES
 
 RANK = 3
-CASES: dict[str, tuple[str, dict[str, float]]] = {
-    "kohya": ("older", {"kohya": 0.8}),
-    "peft": ("older", {"peft": 1.0}),
-    "processors": ("older", {"processors": -0.5}),
-    "two": ("older", {"kohya": 0.5, "peft": 0.7}),
-    "xl": ("xl", {"kohya_xl": 1.3}),
-    "xl_peft": ("xl", {"peft_xl": 0.6}),
-}
-"""By case: the checkpoint, and the scale of each file. The test has the same."""
-
 _BLOCK = "attentions.0.transformer_blocks.0"
 KOHYA = {
     f"lora_unet_down_blocks_0_{_BLOCK.replace('.', '_')}_attn1_to_q": 1.0,

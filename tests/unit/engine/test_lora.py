@@ -24,18 +24,10 @@ from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.settings import WorkerSettings
 from tests.unit.engine.parity import FOLDER, worst
+from tools.parity.lora_cases import CASES
 
 LORAS: Final = FOLDER / "loras"
 EXPECTED: Final = load_file(LORAS / "expected.safetensors")
-CASES: Final[Mapping[str, tuple[str, dict[str, float]]]] = {
-    "kohya": ("older", {"kohya": 0.8}),
-    "peft": ("older", {"peft": 1.0}),
-    "processors": ("older", {"processors": -0.5}),
-    "two": ("older", {"kohya": 0.5, "peft": 0.7}),
-    "xl": ("xl", {"kohya_xl": 1.3}),
-    "xl_peft": ("xl", {"peft_xl": 0.6}),
-}
-"""As in tools/parity/lora.py."""
 UNET: Final = "lora_unet_down_blocks_0_attentions_0_proj_in"
 
 
