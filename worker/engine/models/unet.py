@@ -14,16 +14,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from imagefleet.worker.engine.attention import attention
 from imagefleet.worker.engine.models.blocks import (
     GroupNorm,
     ResnetBlock,
     Upsample,
     conv,
-    gelu,
-    layer_norm,
     linear,
 )
+from imagefleet.worker.engine.models.transformer import BlockContext, Transformer
 from imagefleet.worker.engine.models.unet_config import UNetConfig
 
 
@@ -55,96 +53,6 @@ class TimeEmbedding(nnx.Module):
         if self.cond_proj is not None and condition is not None:
             x += self.cond_proj(condition)
         return self.linear_2(jax.nn.silu(self.linear_1(x)))
-
-
-class ContextKV(NamedTuple):
-    """Keys and values of one attention layer for a context, each `[b, n, c]`."""
-
-    key: jax.Array
-    value: jax.Array
-
-
-class Attention(nnx.Module):
-    """diffusers' Attention: self-attention of the pixels, or cross-attention to the text."""
-
-    def __init__(self, width: int, context_width: int, heads: int) -> None:
-        self.heads = heads
-        self.to_q = linear(width, width, use_bias=False)
-        self.to_k = linear(context_width, width, use_bias=False)
-        self.to_v = linear(context_width, width, use_bias=False)
-        self.to_out = linear(width, width)
-
-    def project_context(self, context: jax.Array) -> ContextKV:
-        """Return keys and values of `context [b, n, d]`."""
-        return ContextKV(self.to_k(context), self.to_v(context))
-
-    def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
-        """Map `x [b, h*w, c]` to `[b, h*w, c]`."""
-        return self.to_out(attention(self.to_q(x), context.key, context.value, heads=self.heads))
-
-
-class FeedForward(nnx.Module):
-    """diffusers' FeedForward: GEGLU (Shazeer 2020), with GELU by the error function."""
-
-    def __init__(self, width: int) -> None:
-        self.proj_in = linear(width, 8 * width)
-        self.proj_out = linear(4 * width, width)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        value, gate = jnp.split(self.proj_in(x), 2, axis=-1)
-        return self.proj_out(value * gelu(gate))
-
-
-class TransformerBlock(nnx.Module):
-    """diffusers' BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
-
-    def __init__(self, width: int, context_width: int, heads: int) -> None:
-        self.norm1 = layer_norm(width, 1e-5)
-        self.attn1 = Attention(width, width, heads)
-        self.norm2 = layer_norm(width, 1e-5)
-        self.attn2 = Attention(width, context_width, heads)
-        self.norm3 = layer_norm(width, 1e-5)
-        self.ff = FeedForward(width)
-
-    def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
-        """Map `x [b, h*w, c]` to `[b, h*w, c]`; `context` is from `attn2.project_context`."""
-        normed = self.norm1(x)
-        x += self.attn1(normed, self.attn1.project_context(normed))
-        x += self.attn2(self.norm2(x), context)
-        return x + self.ff(self.norm3(x))
-
-
-BlockContext = Sequence[Sequence[ContextKV]]
-"""Keys and values of the text: for each transformer of a UNet block, for each of its layers."""
-
-
-class Transformer(nnx.Module):
-    """diffusers' Transformer2DModel: transformer layers over the pixels of a feature map."""
-
-    def __init__(self, config: UNetConfig, level: int, layers: int) -> None:
-        width = config.block_out_channels[level]
-        # diffusers uses 1e-6 here, but norm_eps in the resnets.
-        self.norm = GroupNorm(width, config.norm_num_groups, 1e-6)
-        self.proj_in = linear(width, width)
-        self.transformer_blocks = nnx.List(
-            TransformerBlock(width, config.cross_attention_dim, config.heads[level])
-            for _ in range(layers)
-        )
-        self.proj_out = linear(width, width)
-
-    def project_context(self, encoder_hidden_states: jax.Array) -> list[ContextKV]:
-        """Return the keys and values of each layer for `encoder_hidden_states [b, n, d]`."""
-        return [
-            block.attn2.project_context(encoder_hidden_states) for block in self.transformer_blocks
-        ]
-
-    def __call__(self, x: jax.Array, context: Sequence[ContextKV]) -> jax.Array:
-        """Map `x [b, h, w, c]` to `[b, h, w, c]`; `context` is from `project_context`."""
-        batch, _, _, channels = x.shape
-        hidden = self.proj_in(self.norm(x).reshape(batch, -1, channels))  # [b, h*w, c]
-        for block, key_value in zip(self.transformer_blocks, context, strict=True):
-            hidden = block(hidden, key_value)
-        return x + self.proj_out(hidden).reshape(x.shape)
 
 
 def _resnet(config: UNetConfig, channels_in: int, channels_out: int) -> ResnetBlock:
