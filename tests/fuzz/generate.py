@@ -1,5 +1,6 @@
 """Draw the cases of one round from a seed, with Hypothesis."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -7,6 +8,7 @@ from typing import Any, Final, TypeVar
 import hypothesis
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisDeprecationWarning
 
 from tests.fuzz.answers import answers
 from tests.fuzz.cases import ID, Case, MessageCase, RequestCase
@@ -61,7 +63,11 @@ def _draw_messages(count: int, seed: int) -> list[MessageCase]:
 
 
 def _draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
-    """Return about `count` examples: Hypothesis ends early if it knows no more."""
+    """Return about `count` examples: Hypothesis ends early if it knows no more.
+
+    Hypothesis warns if the state of module `random` changes meanwhile, because a strategy must not
+    draw from it. None of ours does, but other threads do: each pause before a retry has jitter.
+    """
     drawn: list[T] = []
     if not count:
         return drawn
@@ -70,5 +76,7 @@ def _draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
         drawn.append(example)
 
     decorate: Callable[[Any], Any] = hypothesis.settings(_SETTINGS, max_examples=count)
-    hypothesis.seed(seed)(decorate(hypothesis.given(strategy)(collect)))()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Do not use the", HypothesisDeprecationWarning)
+        hypothesis.seed(seed)(decorate(hypothesis.given(strategy)(collect)))()
     return drawn

@@ -1,8 +1,10 @@
 """A short run of the fuzzer; `make fuzz` is the long one."""
 
 import os
+import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +44,22 @@ def test_a_seed_draws_the_same_cases_again() -> None:
     first, second, other = (repr(draw_round(seed, size)) for seed in (7, 7, 8))
     assert first == second
     assert first != other
+
+
+def test_random_numbers_of_other_threads_disturb_no_drawing() -> None:
+    drawn = threading.Event()
+
+    def draw_random_numbers() -> None:
+        while not drawn.is_set():
+            random.random()
+
+    thread = threading.Thread(target=draw_random_numbers)
+    thread.start()
+    try:
+        assert draw_round(7, RoundSize(requests=20, messages=20, answers=10))
+    finally:
+        drawn.set()
+        thread.join()
 
 
 def test_cases_are_read_as_they_were_written(tmp_path: Path) -> None:
