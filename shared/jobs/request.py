@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     StrictBool,
     StrictInt,
+    StrictStr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -66,8 +67,8 @@ class JobRequest(Model):
     `None` means the model's default. The worker fills it in and records it beside the image.
     """
 
-    prompt: str
-    negative_prompt: str = Field(default="", exclude_if=lambda text: not text)
+    prompt: StrictStr
+    negative_prompt: StrictStr = Field(default="", exclude_if=lambda text: not text)
     """Empty if none is given, and then not sent: SDXL uses zeros in its place. A text that is given
     but empty becomes a blank. Release 0.1.0 sent an empty text in both cases."""
     height: StrictInt | None = None
@@ -81,9 +82,9 @@ class JobRequest(Model):
         default_factory=lambda: secrets.randbits(32)
     )
     """If omitted, drawn at submission, so that every attempt generates the same image."""
-    image: str | None = None
+    image: StrictStr | None = None
     """The init image: an http(s) address, or the key or URL of an object in the fleet's store."""
-    mask_image: str | None = None
+    mask_image: StrictStr | None = None
     """Where `image` is generated anew (white) and where it is kept (black)."""
     strength: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] | None = None
     """How much of `image` is replaced: the share of the steps that is denoised."""
@@ -97,7 +98,7 @@ class JobRequest(Model):
     each."""
     tenant: QueueSafeName | None = None
     """On whose behalf the job runs. Tenants of one priority level share the devices by weight."""
-    callback_url: str | None = None
+    callback_url: StrictStr | None = None
     callback_events: tuple[CallbackEvent, ...] = DEFAULT_CALLBACK_EVENTS
     ttl: Annotated[float, Field(gt=0.0, le=MAX_TTL_S, allow_inf_nan=False)] | None = Field(
         default=None, exclude_if=operator.not_
@@ -125,7 +126,7 @@ class JobRequest(Model):
             return text
         if text is None:
             return ""
-        return text or " "
+        return " " if text == "" else text
 
     @field_validator("prompt", "negative_prompt")
     @classmethod

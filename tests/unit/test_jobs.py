@@ -63,6 +63,9 @@ WRONG = [
     ({"prompt": "a", "image": "a.png", "strength": 0}, "strength", "greater than 0"),
     ({"prompt": "a", "image": "a.png", "strength": 1.1}, "strength", "or equal to 1"),
     ({}, "prompt", "field required"),
+    ({"prompt": b"a"}, "prompt", "a valid string"),
+    ({"prompt": "a", "negative_prompt": b""}, "negative_prompt", "a valid string"),
+    ({"prompt": "a", "image": b"\x89PNG"}, "image", "a valid string"),
 ]
 
 
