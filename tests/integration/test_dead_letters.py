@@ -12,6 +12,9 @@ from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.queues.claim_types import QueueGroup
+from tests.integration.conftest import MakeClaims
+from tests.support.records import start_attempt
 
 
 @pytest.fixture
@@ -92,6 +95,21 @@ def test_redriving_queues_a_failed_job_with_fresh_counts(
     with pytest.raises(UnknownJob):
         letters.redrive(letter)
     assert client.llen(queue) == 1
+
+
+def test_a_job_redriven_before_its_message_is_acknowledged_is_queued_once(
+    make_claims: MakeClaims, letters: DeadLetters, client: redis.Redis, namespace: str
+) -> None:
+    records, name = JobRecords(client, namespace, 3600), f"{namespace}.default.native"
+    records.submit([("j", JobRequest(prompt="a"))])
+    claims, groups = make_claims("w"), [QueueGroup(name="64x64", queues=(name,))]
+    [claimed] = claims.claim(groups, 1)
+    start_attempt(records, "j", claimed.attempt, claim=(claims.key, claimed.tag))
+    records.fail("j", claimed.attempt, JobError(code="x", message="y"), None)
+    assert letters.redrive(_add(letters, claimed.message, claimed.list_key)) is State.QUEUED
+    assert claims.ack(claimed.tag, records.key("j"))
+    [again] = claims.claim(groups, 2)
+    assert (again.message, again.deliveries) == (claimed.message, 1)
 
 
 def test_a_cancelled_job_is_not_redriven(

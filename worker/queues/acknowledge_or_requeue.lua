@@ -22,6 +22,8 @@ local function record_is_open()
     state, attempt = string.match(type(shard) == 'string' and shard or '', '^([^|]*)|([^|]*)')
   else
     state, attempt = unpack(redis.pcall('HMGET', KEYS[3], 'state', 'attempt'))
+    -- This attempt failed the job, and its dead letter has been redriven: another message of the job is queued.
+    if state == 'queued' and attempt == ARGV[4] then return false end
   end
   return state == 'queued' or (state == 'running' and attempt == ARGV[4])
 end
