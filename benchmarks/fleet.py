@@ -1,255 +1,173 @@
 """Measure what a fleet of many hosts asks of one Redis, without its devices.
 
-`python -m benchmarks.fleet --hosts 1 8 64 256` starts its own Redis (AOF, `appendfsync always`) and
-simulates hosts in a few processes: the real claims, leases, heartbeats, records and progress of
-batches that take as long as on a TPU host, 8 images in 7 s with 50 steps. The peer is the ideal:
-as many batches as fit into the time. It reports the share of the ideal that was reached, how long a
-claim takes, and the CPU time of Redis per image.
+`python -m benchmarks.fleet --hosts 1 8 64` starts its own Redis (AOF, `appendfsync always`) and
+simulates hosts in two processes: a worker's own claims, attempts, progress, results, heartbeats
+and searches, of batches that take as long as on a TPU host, 8 images in 7 s with 50 steps. It
+reports the share of linear that was reached, how long a claim takes, and the CPU time of Redis per
+image, from which follow the images per second that fill one core.
 
-It does not show networks between hosts, uploads, or callbacks. Redis and all simulated hosts share
-the cores of this machine, so a share below 1 may be their fault: see `host_cores`.
+`--stretch 10` makes everything that takes time take ten times longer: 1,000 hosts then ask as much
+per image and as little per second as 100, so that this machine can play them. `--real` puts one
+real worker process beside them, whose commands per image show whether the simulation is true, and
+`--stock` a worker of plain Celery with its own Redis transport, the peer.
+
+It does not show networks between hosts, and Redis shares the cores of this machine with all hosts:
+see `late`, by which the simulated hosts act too late.
 """
 
 import argparse
-import json
 import math
-import multiprocessing
-import os
-import resource
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from multiprocessing.queues import Queue
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import redis
 
 from benchmarks.report import print_json
-from imagefleet import Client
-from imagefleet.shared.jobs.model import ImageFormat, ImageResult, JobResult
-from imagefleet.shared.jobs.queues import queue_name
-from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.shared.jobs.transitions import StartRequest
-from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from benchmarks.simulation.fleet import IMAGES_PER_S, NAMESPACE, Run, simulate_fleet, submit
+from benchmarks.simulation.real_workers import imagefleet_worker, stock_worker, submit_stock
+from benchmarks.simulation.redis_load import RedisLoad
+from benchmarks.simulation.worker import BATCH_S, CAPACITY, STEPS
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.devices.slots import Slot, slots_of
-from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
-from imagefleet.worker.jobs.progress import MIN_INTERVAL_S, ProgressReporter
-from imagefleet.worker.queues.claim_types import QueueGroup
-from imagefleet.worker.queues.claims import Claims
-from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 
-NAMESPACE = "fleet"
-CAPACITY = 8
-STEPS = 50
-BATCH_S = 7.0
-LEASE_S = 20.0
-PROCESSES = 2
-RETENTION_S = 3_600
-_REQUEST = JobRequest(prompt="a lighthouse at night", num_inference_steps=STEPS)
-_INFO = FakeEngine(capacity=CAPACITY, max_num_inference_steps=STEPS).info
+SHOWN_COMMANDS: Final = 12
+STOCK_THREADS: Final = 64
+START_S: Final = 120.0
+"""Seconds within which a worker must have started."""
+
+Figures = dict[str, Any]
+Measure = Callable[[LocalRedisServer, Path], Figures]
 
 
-@dataclass
-class Measured:
-    """What the hosts of one process did in the measured time."""
-
-    images: int = 0
-    claims_s: list[float] = field(default_factory=list)
-    cpu_s: float = 0.0
-
-
-class SimulatedHost:
-    """Does what a worker asks of Redis, and sleeps while its devices would work."""
-
-    def __init__(self, url: str, number: int) -> None:
-        self._client = connect(url)
-        self._records = JobRecords(self._client, NAMESPACE, RETENTION_S)
-        self._claims = Claims(
-            no_retry_client=self._client,
-            retrying_client=self._client,
-            namespace=NAMESPACE,
-            worker=f"host-{os.getpid()}-{number}",
-            lease_s=LEASE_S,
-        )
-        self._groups = [
-            QueueGroup(name="native", queues=(queue_name(NAMESPACE, None, None, None),))
-        ]
-        self._progress = ProgressReporter(self._records)
-        self._registry = WorkerRegistry(self._client, NAMESPACE)
-        self._keeper = LeaseKeeper(
-            self._claims,
-            self._records,
-            LEASE_S,
-            on_lost=lambda: None,
-            on_heartbeat=self._announce,
-        )
-
-    def run(self, begin: float, seconds: float, measured: Measured, lock: threading.Lock) -> None:
-        """Run batches until `seconds` after `begin` (monotonic); count those that end after it."""
-        self._keeper.start()
-        running: list[Slot] = []
-        due = time.monotonic()
-        while time.monotonic() < begin + seconds:
-            slots = self._claim(begin, measured, lock)
-            self._finish(running)
-            self._denoise(slots, due)
-            due = max(due + BATCH_S, time.monotonic())
-            if begin <= time.monotonic() < begin + seconds:
-                with lock:
-                    measured.images += len(slots)
-            running = slots
-        self._finish(running)
-        self._keeper.stop()
-        self._claims.release_all()
-
-    def _announce(self) -> None:
-        worker = self._claims.worker
-        self._registry.announce(
-            WorkerStatus(worker=worker, state=WorkerState.READY, capacity=CAPACITY)
-        )
-
-    def _claim(self, begin: float, measured: Measured, lock: threading.Lock) -> list[Slot]:
-        started = time.monotonic()
-        claimed = self._claims.claim(self._groups, CAPACITY, default_steps=STEPS)
-        if started >= begin:
-            with lock:
-                measured.claims_s.append(time.monotonic() - started)
-        attempts = []
-        for each in claimed:
-            job_id = json.loads(each.message)["headers"]["id"]
-            attempts.append(plan_attempt(job_id, _REQUEST, _INFO, tag=each.tag, token=each.attempt))
-        claims = self._claims.key
-        self._records.start(
-            *(
-                StartRequest(job_id=each.job_id, attempt=each.token, claim=(claims, each.tag))
-                for each in attempts
-            )
-        )
-        return [slot for attempt in attempts for slot in slots_of(attempt)]
-
-    def _denoise(self, slots: Sequence[Slot], since: float) -> None:
-        """Report progress as often as a worker would, until the batch would be done."""
-        while (left := since + BATCH_S - time.monotonic()) > 0:
-            time.sleep(min(left, MIN_INTERVAL_S))
-            done = min(1.0, (time.monotonic() - since) / BATCH_S)
-            if done < 1.0:
-                self._progress.record(dict.fromkeys(slots, math.floor(done * STEPS)))
-
-    def _finish(self, slots: Sequence[Slot]) -> None:
-        for slot in slots:
-            attempt = slot.work
-            assert isinstance(attempt, Attempt)
-            self._records.succeed(
-                attempt.job_id, attempt.token, _result(attempt.job_id), None, steps=STEPS
-            )
-            self._claims.ack(attempt.tag, self._records.key(attempt.job_id))
-
-
-def _result(job_id: str) -> JobResult:
-    image = ImageResult(
-        index=0,
-        key=f"jobs/{job_id}/0.png",
-        url=f"s3://images/jobs/{job_id}/0.png",
-        seed=1,
-        sha256="0" * 64,
-        pixel_sha256="0" * 64,
-        size=400_000,
-        height=512,
-        width=512,
-        format=ImageFormat.PNG,
-    )
-    return JobResult(
-        images=(image,), model="m", model_digest="sha256:" + "0" * 64, worker="w", timings={}
-    )
-
-
-def _simulate(
-    url: str, hosts: int, begin: float, seconds: float, answers: "Queue[Measured]"
-) -> None:
-    """Run `hosts` hosts in this process, one thread each."""
-    measured, lock = Measured(), threading.Lock()
-    stagger = BATCH_S / max(1, hosts)
-
-    def run(number: int) -> None:
-        time.sleep(number * stagger)  # the batches of a fleet do not end at the same moment
-        SimulatedHost(url, number).run(begin, seconds, measured, lock)
-
-    with ThreadPoolExecutor(hosts) as pool:
-        list(pool.map(run, range(hosts)))
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    measured.cpu_s = used.ru_utime + used.ru_stime
-    answers.put(measured)
-
-
-def measure(server: LocalRedisServer, hosts: int, seconds: float) -> dict[str, float]:
-    """Measure a fleet of `hosts` for `seconds` after it has begun."""
+def measure_real(server: LocalRedisServer, folder: Path, seconds: float) -> Figures:
+    """Measure one real worker process, which has a fake engine that is as fast as a host."""
     client = connect(server.url)
-    client.flushall()
-    rate = hosts * CAPACITY / BATCH_S
-    jobs = math.ceil(rate * (seconds + 4 * BATCH_S))
-    with Client(server.url, namespace=NAMESPACE) as producer:
-        producer.submit_many((_REQUEST.prompt for _ in range(jobs)), num_inference_steps=STEPS)
-    begin = time.monotonic() + 2.5 * BATCH_S
-    context = multiprocessing.get_context("spawn")
-    answers: Queue[Measured] = context.Queue()
-    shares = [(hosts + number) // PROCESSES for number in range(PROCESSES)]
-    processes = [
-        context.Process(target=_simulate, args=(server.url, share, begin, seconds, answers))
-        for share in shares
-        if share
-    ]
-    for process in processes:
-        process.start()
-    time.sleep(max(0.0, begin - time.monotonic()))
-    before = _cpu_s(client)
+    with imagefleet_worker(server.url, folder, CAPACITY, BATCH_S / STEPS):
+        _wait_for(lambda: client.exists(f"{NAMESPACE}:catalogue"))
+        submit(server.url, math.ceil(IMAGES_PER_S * (seconds + 4 * BATCH_S)))
+        time.sleep(2 * BATCH_S)
+        return _measure_ends(client, seconds, lambda: _succeeded(client))
+
+
+def measure_stock(server: LocalRedisServer, folder: Path, seconds: float) -> Figures:
+    """Measure a worker of plain Celery, whose threads sleep as long as a batch takes."""
+    client = connect(server.url)
+    with stock_worker(server.url, folder, STOCK_THREADS, BATCH_S):
+        submit_stock(server.url, math.ceil(STOCK_THREADS / BATCH_S * (seconds + 4 * BATCH_S)))
+        _wait_for(lambda: client.dbsize() > STOCK_THREADS)
+        time.sleep(BATCH_S)
+        return _measure_ends(client, seconds, lambda: _stored_results(client))
+
+
+def _measure_ends(client: redis.Redis, seconds: float, ends: Callable[[], int]) -> Figures:
+    load, before = RedisLoad(client), ends()
+    load.since_last()
     time.sleep(seconds)
-    redis_s = _cpu_s(client) - before
-    measured = [answers.get(timeout=10 * BATCH_S) for _ in processes]
-    for process in processes:
-        process.join()
-    images = sum(each.images for each in measured)
-    claims = sorted(latency for each in measured for latency in each.claims_s)
+    used = load.since_last()
+    images = ends() - before
     return {
         "images_per_s": images / seconds,
-        "of_ideal": images / (rate * seconds),
-        "claim_ms_p50": 1e3 * claims[len(claims) // 2],
-        "claim_ms_p99": 1e3 * claims[math.ceil(0.99 * len(claims)) - 1],
-        "redis_ms_per_image": 1e3 * redis_s / images,
-        "redis_cores": redis_s / seconds,
-        "host_cores": sum(each.cpu_s for each in measured) / (seconds + 2.5 * BATCH_S),
+        "redis_ms_per_image": 1e3 * used.cpu_s / images,
+        "connections": client.info("clients")["connected_clients"],
+        "commands_per_image": used.calls_by_command(images),
     }
 
 
-def _cpu_s(client: redis.Redis) -> float:
-    reported = client.info("cpu")
-    return float(reported["used_cpu_user"]) + float(reported["used_cpu_sys"])
+def _succeeded(client: redis.Redis) -> int:
+    return int(client.hget(f"{NAMESPACE}:ends", "succeeded") or 0)
+
+
+def _stored_results(client: redis.Redis) -> int:
+    return sum(1 for _ in client.scan_iter("celery-task-meta-*", count=1000))
+
+
+def _wait_for(happened: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + START_S
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the worker did not begin within {START_S:g} s")
+        time.sleep(0.2)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 8, 64, 256])
-    parser.add_argument("--seconds", type=float, default=21.0)
-    options = parser.parse_args()
-    figures: dict[str, float] = {}
-    print("| hosts | images/s | of ideal | claim ms p50, p99 | Redis ms an image, cores |")
-    print("|---|---|---|---|---|")
-    for hosts in options.hosts:
+    options = _parser().parse_args()
+    figures: dict[str, Figures] = {}
+    print("| hosts | images/s | of linear | claim ms p50, p99 | late ms p50, p99 ", end="")
+    print("| Redis ms an image | Redis cores | images/s of a full core |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, measured in _measures(options).items():
         with tempfile.TemporaryDirectory() as folder, LocalRedisServer(Path(folder)) as server:
-            got = measure(server, hosts, options.seconds)
-        print(
-            f"| {hosts} | {got['images_per_s']:.1f} | {got['of_ideal']:.3f} "
-            f"| {got['claim_ms_p50']:.1f}, {got['claim_ms_p99']:.1f} "
-            f"| {got['redis_ms_per_image']:.2f}, {got['redis_cores']:.2f} |"
+            connect(server.url).config_set("appendfsync", options.appendfsync)
+            figures[name] = measured(server, Path(folder))
+        print(_row(name, figures[name]), flush=True)
+    if options.commands:
+        for name, got in figures.items():
+            shown = list(got["commands_per_image"].items())[:SHOWN_COMMANDS]
+            print(f"{name}: " + ", ".join(f"{command} {calls:.2f}" for command, calls in shown))
+    print_json("fleet", {name: _rounded(got) for name, got in figures.items()})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", type=int, nargs="*", default=[1, 8, 64])
+    parser.add_argument("--seconds", type=float, default=21.0)
+    parser.add_argument("--stretch", type=float, default=1.0)
+    parser.add_argument("--appendfsync", choices=["always", "everysec", "no"], default="always")
+    parser.add_argument("--callbacks", action="store_true", help="each job has a callback")
+    parser.add_argument("--real", action="store_true", help="measure a real worker, too")
+    parser.add_argument("--stock", action="store_true", help="measure plain Celery, too")
+    parser.add_argument("--commands", action="store_true", help="show the commands per image")
+    return parser
+
+
+def _measures(options: argparse.Namespace) -> dict[str, Measure]:
+    """Return what is to be measured, by the name of its row."""
+
+    def simulated(hosts: int) -> Measure:
+        run = Run(
+            hosts=hosts,
+            seconds=options.seconds,
+            stretch=options.stretch,
+            callbacks=options.callbacks,
         )
-        figures |= {f"{name}_{hosts}_hosts": round(value, 4) for name, value in got.items()}
-    print_json("fleet", figures)
+        return lambda server, _: simulate_fleet(server, run)
+
+    measures: dict[str, Measure] = {}
+    if options.stock:
+        measures["plain Celery"] = partial(measure_stock, seconds=options.seconds)
+    if options.real:
+        measures["a real worker"] = partial(measure_real, seconds=options.seconds)
+    return measures | {str(hosts): simulated(hosts) for hosts in options.hosts}
+
+
+def _row(name: str, got: Figures) -> str:
+    def shown(digits: int, *figures: str) -> str:
+        return ", ".join(f"{got.get(each, math.nan):.{digits}f}" for each in figures)
+
+    columns = [
+        name,
+        shown(1, "images_per_s"),
+        shown(3, "of_linear"),
+        shown(1, "claim_ms_p50", "claim_ms_p99"),
+        shown(0, "late_ms_p50", "late_ms_p99"),
+        shown(3, "redis_ms_per_image"),
+        shown(3, "redis_cores"),
+        f"{1e3 / got['redis_ms_per_image']:.0f}",
+    ]
+    return f"| {' | '.join(columns)} |"
+
+
+def _rounded(figures: Figures) -> Figures:
+    return {
+        name: {key: round(each, 2) for key, each in value.items()}
+        if isinstance(value, dict)
+        else round(value, 4)
+        for name, value in figures.items()
+    }
 
 
 if __name__ == "__main__":

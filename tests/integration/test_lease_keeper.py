@@ -34,7 +34,7 @@ def test_a_worker_that_starts_after_an_outage_gives_the_others_time_to_renew(
     keeper: LeaseKeeper, client: redis.Redis, namespace: str
 ) -> None:
     client.zadd(f"{namespace}:leases", {"could not renew": time.time() - 1})
-    keeper._renew_and_recover()
+    keeper.beat()
     assert client.zscore(f"{namespace}:leases", "could not renew")
 
 
@@ -47,6 +47,6 @@ def test_an_orphaned_claim_that_a_restart_restored_is_requeued(
     kept = client.hgetall(claims.key)
     claims.ack(message.tag)
     client.hset(claims.key, mapping={str(k): v for k, v in kept.items()})
-    keeper._renew_and_recover()
+    keeper.beat()
     assert client.lrange(queue, 0, -1) == ["a"]
     assert not client.exists(claims.key)

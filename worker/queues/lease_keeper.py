@@ -22,7 +22,7 @@ from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
 
-_RENEWALS_PER_LEASE: Final = 4
+RENEWALS_PER_LEASE: Final = 4
 
 
 class LeaseKeeper:
@@ -51,7 +51,7 @@ class LeaseKeeper:
         self._unattended: dict[str, float] = {}
         """By tag: when a claim was first seen that the worker does not attend to."""
         self._lease_s = lease_s
-        self._heartbeat_s = lease_s / _RENEWALS_PER_LEASE
+        self._heartbeat_s = lease_s / RENEWALS_PER_LEASE
         self._stopped = threading.Event()
         self._reclaim_from = self._grace_period_end()
         self._thread = critical_thread(self._loop, "lease keeper")
@@ -70,7 +70,7 @@ class LeaseKeeper:
         while not self._stopped.wait(self._heartbeat_s):
             notify_systemd("WATCHDOG=1")  # also while Redis is away: the worker waits for it
             try:
-                self._renew_and_recover()
+                self.beat()
             except redis.RedisError as error:
                 self._reclaim_from = self._grace_period_end()
                 log.warning("Redis does not answer the lease keeper: %s", error)
@@ -80,7 +80,8 @@ class LeaseKeeper:
         renew first. A start may follow such an outage too."""
         return time.monotonic() + 2 * self._heartbeat_s
 
-    def _renew_and_recover(self) -> None:
+    def beat(self) -> None:
+        """Renew the lease once, and recover what is lost or due. The thread calls this."""
         if self._claims.renew_lease():
             metrics.LEASE_RENEWALS.inc()
         else:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _RECEIVER_GONE: Final = DeliveryOutcome(
     verdict=DeliveryVerdict.GONE, reason="nothing is sent to this address since it answered 410"
 )
-_POLL_S: Final = 0.25
+POLL_S: Final = 0.25
 _LEASE_S: Final = 60.0
 """Longer than a try can last with a slow resolver."""
 _REDIS_RETRY_S: Final = 2.0
@@ -112,7 +112,7 @@ class DeliveryLoop:
                     self._stopped.wait(_REDIS_RETRY_S)
                     continue
                 if not claimed:
-                    self._sender_free.wait(_POLL_S)
+                    self._sender_free.wait(POLL_S)
                     self._sender_free.clear()
 
     def _claim_and_submit(self, pool: ThreadPoolExecutor) -> int:

@@ -1,0 +1,284 @@
+"""A worker without devices: it asks of Redis what a real worker asks, when a real one would.
+
+Claims, attempts, progress, results, acknowledgements, heartbeats and the searches for callbacks and
+expired images are those of a worker: the classes are the same. Celery is left out, but not what it
+stores. The devices and the image files are left out; their times pass on a timetable.
+"""
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import redis
+from celery import Celery
+
+from benchmarks.simulation.timetable import Timetable
+from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.image_expiry import ImageExpiry
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
+from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.row_backlog import RowBacklog
+from imagefleet.worker.devices.slots import Slot
+from imagefleet.worker.dispatcher import Dispatcher
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.jobs.execute import JobExecutor
+from imagefleet.worker.jobs.finish import JobFinisher
+from imagefleet.worker.jobs.image_sweeper import ImageSweeper
+from imagefleet.worker.jobs.in_flight import InFlight
+from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.progress import MIN_INTERVAL_S, ProgressReporter
+from imagefleet.worker.jobs.refuse import Refuser
+from imagefleet.worker.jobs.retry_policy import RetryPolicy
+from imagefleet.worker.jobs.start_attempt import JobStarter
+from imagefleet.worker.outbound.address_policy import AllowList
+from imagefleet.worker.queues.claim_types import Claimed, QueueGroup
+from imagefleet.worker.queues.claims import Claims
+from imagefleet.worker.queues.lease_keeper import RENEWALS_PER_LEASE, LeaseKeeper
+from imagefleet.worker.queues.served_queues import queue_groups
+from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.webhooks.delivery_loop import POLL_S as CALLBACK_POLL_S
+from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS
+
+CAPACITY: Final = 8
+STEPS: Final = 50
+BATCH_S: Final = 7.0
+LEASE_S: Final = 20.0
+PREFETCH_S: Final = 0.15
+"""How long before the end of a batch the next one is claimed."""
+STORE_S: Final = (0.05, 0.45)
+"""How long encoding and uploading an image takes: at least, and at most."""
+_IDLE_S: Final = float(WorkerSettings.model_fields["poll_s"].default)
+_SWEEP_S: Final = 5.0
+_STALLED_S: Final = 60.0
+_MAX_DELIVERIES: Final = 4
+_MAX_IN_FLIGHT: Final = 32
+_DELIVERED: Final = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, reason="200")
+_IMAGE: Final = np.zeros((8, 8, 3), np.uint8)
+
+
+@dataclass
+class Counted:
+    """What the workers of one process did between `begin` and `end` (monotonic)."""
+
+    begin: float = math.inf
+    end: float = math.inf
+    images: int = 0
+    claims_s: list[float] = field(default_factory=list)
+    """How long each claim of a batch took."""
+
+    def add_images(self, at: float, images: int) -> None:
+        if self.begin <= at < self.end:
+            self.images += images
+
+    def add_claim(self, began: float) -> None:
+        if self.begin <= began < self.end:
+            self.claims_s.append(time.monotonic() - began)
+
+
+class _TimedClaims(Claims):
+    """Claims whose time is measured, if they brought jobs."""
+
+    counted: Counted
+
+    def claim(self, groups: Sequence[QueueGroup], *args: Any, **options: Any) -> list[Claimed]:
+        began = time.monotonic()
+        claimed = super().claim(groups, *args, **options)
+        if claimed:
+            self.counted.add_claim(began)
+        return claimed
+
+
+class _Request:
+    """A request of Celery, as the dispatcher and the starter read it."""
+
+    def __init__(self, message: Any, on_ack: Callable[..., None]) -> None:
+        self.id: str = message.headers["id"]
+        self.name: str = message.headers["task"]
+        self.message = message
+        self.acknowledge = on_ack
+
+    def revoked(self) -> bool:
+        return False
+
+
+class SimulatedWorker:
+    """One host. `stretch` makes everything that takes time take that much longer."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        celery: Celery,
+        engine: FakeEngine,
+        namespace: str,
+        name: str,
+        timetable: Timetable,
+        counted: Counted,
+        stretch: float,
+    ) -> None:
+        self._celery, self._timetable, self._counted = celery, timetable, counted
+        self._name, self._stretch = name, stretch
+        self._records = JobRecords(client, namespace, retention_s=3600)
+        self._claims = _TimedClaims(
+            no_retry_client=client,
+            retrying_client=client,
+            namespace=namespace,
+            worker=name,
+            lease_s=LEASE_S * stretch,
+        )
+        self._claims.counted = counted
+        store = MemoryStore()
+        dead_letters = DeadLetters(client, namespace)
+        expiry = ImageExpiry(client, namespace, store.url)
+        refuser = Refuser(self._claims, self._records, dead_letters)
+        self._in_flight = InFlight()
+        self._dispatcher = Dispatcher(
+            self._claims,
+            JobStarter(self._claims, self._records, refuser, engine.info, _MAX_DELIVERIES, expiry),
+            CAPACITY,
+            self._in_flight,
+            RowBacklog(CAPACITY),
+            InputImages(store, AllowList()),
+            max_deliveries=_MAX_DELIVERIES,
+            max_in_flight=_MAX_IN_FLIGHT,
+            default_steps=STEPS,
+        )
+        self._requests: dict[str, _Request] = {}
+        strategies = {TASK_NAME: self._accept, BULK_TASK_NAME: self._accept}
+        self._dispatcher.attach(queue_groups(None, engine.info, namespace), strategies, self._send)
+        self._executor = JobExecutor(
+            self._in_flight,
+            self._records,
+            self._claims,
+            JobFinisher(store, self._records, engine, name, retry_time_s=0.0),
+            RetryPolicy(self._records, self._claims, dead_letters, 0),
+            HealthCheck(engine, store, quarantine_s=0.0),
+        )
+        self._progress = ProgressReporter(self._records)
+        self._registry = WorkerRegistry(client, namespace)
+        self._keeper = LeaseKeeper(
+            self._claims,
+            self._records,
+            LEASE_S * stretch,
+            on_lost=lambda: None,
+            tags_in_hand=self._dispatcher.tags_in_hand,
+            on_heartbeat=self._announce,
+        )
+        self._outbox = Outbox(client, namespace)
+        self._sweeper = ImageSweeper(expiry, store)
+        self._runs = RunRecords(client, namespace, retention_s=3600)
+        self._next: list[Slot] = []
+        self._claiming = threading.Lock()
+
+    def start(self, at: float) -> None:
+        """Take work from `at` (monotonic) on."""
+        add = self._timetable.repeat
+        self._claims.acquire_lease()
+        self._announce()
+        self._timetable.add(at, partial(self._begin_batch, at))
+        for seconds, action in (
+            (LEASE_S / RENEWALS_PER_LEASE, self._keeper.beat),
+            (CALLBACK_POLL_S, self._look_for_callbacks),
+            (_SWEEP_S, self._sweeper.sweep),
+            (_STALLED_S, lambda: self._runs.find_stalled(_STALLED_S)),
+        ):
+            interval_s = seconds * self._stretch
+            add(at + random.uniform(0, interval_s), interval_s, action)
+
+    def stop(self) -> None:
+        """Give back what it holds."""
+        self._claims.release_all()
+
+    def _begin_batch(self, free_at: float) -> None:
+        """Begin the batch that was prefetched. The devices have been free since `free_at`.
+
+        A batch that was claimed in time begins then, also where this process is late.
+        """
+        began = free_at if self._next else math.inf
+        self._prefetch()
+        batch, self._next = self._next, []
+        if not batch:
+            again = time.monotonic() + _IDLE_S * self._stretch
+            self._timetable.add(again, partial(self._begin_batch, again))
+            return
+        began = min(began, time.monotonic())
+        ends = began + BATCH_S * self._stretch
+        self._timetable.add(ends - PREFETCH_S * self._stretch, self._prefetch)
+        self._timetable.add(ends, partial(self._end_batch, batch, ends))
+        self._report(batch, began, ends)
+
+    def _report(self, batch: list[Slot], began: float, ends: float) -> None:
+        now = time.monotonic()
+        done = max(0.0, (now - began) / (ends - began))
+        if done < 1.0:
+            self._progress.record(dict.fromkeys(batch, int(done * STEPS)))
+        if (then := now + MIN_INTERVAL_S * self._stretch) < ends:
+            self._timetable.add(then, partial(self._report, batch, began, ends))
+
+    def _prefetch(self) -> None:
+        with self._claiming:
+            self._next = self._next or self._dispatcher.next_batch()
+
+    def _end_batch(self, batch: list[Slot], ended: float) -> None:
+        self._counted.add_images(ended, len(batch))
+        for slot in batch:
+            attempt = slot.work
+            assert isinstance(attempt, Attempt)
+            attempt.deliver(slot.index, _IMAGE)
+            stored = time.monotonic() + random.uniform(*STORE_S) * self._stretch
+            self._timetable.add(stored, partial(self._finish, attempt))
+        self._begin_batch(ended)
+
+    def _finish(self, attempt: Attempt) -> None:
+        """Do what Celery's pool and tracer do when a task ends."""
+        result = self._executor.execute(attempt.job_id, attempt.tag).model_dump(mode="json")
+        self._celery.backend.mark_as_done(attempt.job_id, result)
+        self._requests.pop(attempt.tag).acknowledge()
+        self._dispatcher.settle(attempt.tag)
+
+    def _accept(self, message: Any, _body: Any, on_ack: Callable[..., None], *_: Any) -> None:
+        request = _Request(message, on_ack)
+        self._requests[message.claimed.tag] = request
+        self._dispatcher.accept(request)  # it reads no more than this
+
+    def _send(self, request: Any) -> None:
+        """Do nothing: there is no pool, and the timetable knows when the job ends."""
+
+    def _announce(self) -> None:
+        self._registry.announce(
+            WorkerStatus(
+                worker=self._name,
+                state=WorkerState.READY,
+                version="0.0.0",
+                model="fake",
+                shapes=("512x512",),
+                devices="8 x TPU v5 lite",
+                capacity=CAPACITY,
+                claims=len(self._claims.held_tags()),
+                images=self._counted.images,
+                step_s_by_shape={"512x512": 0.14},
+                bytes_per_pixel={"png": 1.5},
+                busy=1.0,
+                started_at=time.time(),
+            )
+        )
+
+    def _look_for_callbacks(self) -> None:
+        messages = self._outbox.claim(
+            MAX_SENDERS, 60.0, max_slow=MAX_SENDERS, max_unproven=MAX_SENDERS
+        )
+        self._outbox.answered_lately(message.receiver for message in messages)
+        for message in messages:
+            self._outbox.mark_delivered(replace(message, attempts=1), _DELIVERED)
