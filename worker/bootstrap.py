@@ -295,5 +295,6 @@ def _load_engine(settings: WorkerSettings, stores: Stores) -> Engine:
             scheduler=settings.scheduler,
             safety_checker=settings.safety_checker,
             loras=LoraOption.parse_all(settings.lora),
+            streams=settings.batching == "continuous",
         ),
     )

@@ -30,6 +30,7 @@ _MAX_LINE: Final = 1_000
         "mesh",
         "devices",
         "per_device_batch",
+        "batching",
         "dtype",
         "max_num_inference_steps",
         "safety_checker",
@@ -74,7 +75,9 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
         cache_dir=settings.cache_dir,
         shared_executables=shared_executables,
         max_num_inference_steps=settings.max_num_inference_steps,
-        options=ModelOptions(safety_checker=settings.safety_checker),
+        options=ModelOptions(
+            safety_checker=settings.safety_checker, streams=settings.batching == "continuous"
+        ),
     )
     if shared_executables.store is not None:
         shared_executables.store.check()  # compiling takes minutes

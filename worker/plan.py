@@ -24,7 +24,7 @@ _MAX_LINE: Final = 1_000
 
 
 @click.command()
-@setting_flags(("model", "shapes", "dtype", "safety_checker"))
+@setting_flags(("model", "shapes", "batching", "dtype", "safety_checker"))
 @click.option(
     "--topology",
     required=True,
@@ -64,7 +64,9 @@ def _plan(settings: WorkerSettings, host: TpuHost) -> "HostPlan":
         host,
         shapes=settings.declared_shapes() or (),
         dtype=settings.dtype,
-        options=ModelOptions(safety_checker=settings.safety_checker),
+        options=ModelOptions(
+            safety_checker=settings.safety_checker, streams=settings.batching == "continuous"
+        ),
         max_per_device_batch=MAX_PER_DEVICE_BATCH,
     )
 
@@ -74,8 +76,12 @@ def _title(model: str, planned: "HostPlan") -> str:
     memory = host.generation.memory_bytes / _GIB
     return (
         f"{model} at {shapes} in {planned.dtype} on {host.name}: {host.devices} devices, "
-        f"each with {memory:.2f} GiB"
+        f"each with {memory:.2f} GiB; batching={_batching(planned)}"
     )
+
+
+def _batching(planned: "HostPlan") -> str:
+    return "continuous" if planned.streams else "static"
 
 
 def _table(planned: "HostPlan") -> Iterator[str]:
@@ -122,6 +128,7 @@ def _document(model: str, planned: "HostPlan") -> dict[str, Any]:
         "device_memory_bytes": generation.memory_bytes,
         "device_peak_flops": generation.flops,
         "dtype": str(planned.dtype),
+        "batching": _batching(planned),
         "shapes": [str(shape) for shape in planned.shapes],
         "num_inference_steps": planned.steps,
         "estimated_images_per_second": {

@@ -20,6 +20,36 @@ def _compile(*arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def _as_flags(settings: dict[str, str]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+
+
+def _as_variables(settings: dict[str, str]) -> dict[str, str]:
+    return {f"IMAGEFLEET_{name.upper()}": value for name, value in settings.items()}
+
+
+def test_a_worker_with_streams_compiles_nothing_that_was_compiled_ahead(
+    start: StartWorker, tmp_path: Path
+) -> None:
+    flags = {
+        "model": str(FOLDER / "older"),
+        "batching": "continuous",
+        "devices": "2",
+        "per_device_batch": "2",
+        "max_num_inference_steps": "20",
+        "programs_url": f"file://{tmp_path}/programs",
+        "programs_secret": "s",
+    }
+    done = _compile(*_as_flags(flags), f"--cache-dir={tmp_path}/ahead")
+    assert done.returncode == 0, done.stderr
+    compiled = [line for line in done.stdout.splitlines() if ": compiled in" in line]
+    assert len(compiled) == 7
+
+    worker = start(**_as_variables(flags), IMAGEFLEET_CACHE_DIR=str(tmp_path / "worker"))
+    worker.await_log("ready after", timeout_s=300)
+    assert "0 programs compiled, 14 loaded" in worker.output()
+
+
 def test_a_worker_compiles_nothing_that_was_compiled_ahead(
     start: StartWorker, tmp_path: Path
 ) -> None:
@@ -30,13 +60,12 @@ def test_a_worker_compiles_nothing_that_was_compiled_ahead(
         "programs_url": f"file://{tmp_path}/programs",
         "programs_secret": "s",
     }
-    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
-    done = _compile(*arguments, f"--cache-dir={tmp_path}/ahead")
+    done = _compile(*_as_flags(flags), f"--cache-dir={tmp_path}/ahead")
     assert done.returncode == 0, done.stderr
     compiled = [line for line in done.stdout.splitlines() if ": compiled in" in line]
     assert len(compiled) == 6
 
-    settings = {f"IMAGEFLEET_{name.upper()}": value for name, value in flags.items()}
+    settings = _as_variables(flags)
     first = start(**settings, IMAGEFLEET_CACHE_DIR=str(tmp_path / "first"))
     first.await_log("ready after", timeout_s=300)
     assert "0 programs compiled, 6 loaded" in first.output()

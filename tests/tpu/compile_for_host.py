@@ -1,9 +1,9 @@
 """Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST [ARGUMENT]`.
 
-WHAT is `layers`, `memory`, `published-step` with the name of a model, `programs` with the number of
-devices a copy, or `wrong` with the name of a wrong choice. The output is one line of JSON: for each
-thing that was compiled, the compiler's error or null. libtpu must be installed. It stays loaded, so
-this script runs in a process of its own.
+WHAT is `layers`, `memory`, `published-step` with the name of a model, `programs` or
+`stream-programs` with the number of devices a copy, or `wrong` with the name of a wrong choice. The
+output is one line of JSON: for each thing that was compiled, the compiler's error or null. libtpu
+must be installed. It stays loaded, so this script runs in a process of its own.
 """
 
 import json
@@ -134,7 +134,9 @@ def _small_model(devices_per_copy: int) -> Configs:
         return Configs.read(CheckpointFiles(Path(folder)))
 
 
-def _programs(placement: Placement) -> Iterator[tuple[str, Callable[[], object]]]:
+def _programs(
+    placement: Placement, *, streams: bool = False
+) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield all programs of the small model, each as a function that compiles it ahead."""
     _hurry()
     devices = placement.mesh.devices.flatten().tolist()
@@ -148,6 +150,7 @@ def _programs(placement: Placement) -> Iterator[tuple[str, Callable[[], object]]
         per_device_batch=1,
         dtype=BFLOAT16,
         max_steps=20,
+        streams=streams,
     )
     for name, lower in model.compiler.lowerings(SMALL_SHAPE, model.rgb_factors).items():
         yield name, partial(cache.compile_ahead, name, model.rgb_factors, lower)
@@ -163,6 +166,11 @@ def published_step(host: str, model: str) -> Iterator[tuple[str, Callable[[], ob
 def programs(host: str, devices_per_copy: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield all programs of the small model on all devices of a host."""
     yield from _programs(placement_of(host, model=int(devices_per_copy)))
+
+
+def stream_programs(host: str, devices_per_copy: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield all programs of a stream of the small model, on its first copy of the weights."""
+    yield from _programs(placement_of(host, model=int(devices_per_copy)), streams=True)
 
 
 def wrong(host: str, choice: str) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -192,6 +200,7 @@ def main(what: str, *arguments: str) -> None:
         "memory": memory,
         "published-step": published_step,
         "programs": programs,
+        "stream-programs": stream_programs,
         "wrong": wrong,
     }
     compiled = whats[what]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import ROOT
-from tools.tpu.__main__ import PROGRAMS
+from tools.tpu.__main__ import PROGRAMS, STREAM_PROGRAMS
 
 LIBTPU = ROOT / ".libtpu"
 
@@ -57,6 +57,13 @@ def test_the_step_of_stable_diffusion_compiles() -> None:
 def test_every_program_of_a_small_model_compiles(host: str, devices_per_copy: int) -> None:
     errors = compile_for(host, "programs", str(devices_per_copy))
     assert list(errors) == list(PROGRAMS)
+    assert refused(errors) == {}
+
+
+@pytest.mark.parametrize(("host", "devices_per_copy"), [("v2-8", 1), ("v5e-8", 1), ("v5e-8", 2)])
+def test_every_program_of_a_stream_compiles(host: str, devices_per_copy: int) -> None:
+    errors = compile_for(host, "stream-programs", str(devices_per_copy))
+    assert sorted(errors) == sorted(STREAM_PROGRAMS)
     assert refused(errors) == {}
 
 

@@ -22,7 +22,9 @@ def test_a_folder_without_weights_is_planned_as_a_table_and_as_json(tmp_path: Pa
         copied.write_bytes(config.read_bytes())
     model = ("--model", str(tmp_path), "--shapes", "64x64,128x64", "--topology", "v5e-4")
     [title, header, first, *lines] = run_plan(*model).stdout.splitlines()
-    assert title.endswith("at 64x64, 128x64 in bfloat16 on v5e-4: 4 devices, each with 15.75 GiB")
+    assert title.endswith(
+        "at 64x64, 128x64 in bfloat16 on v5e-4: 4 devices, each with 15.75 GiB; batching=static"
+    )
     assert header.split()[:3] == ["mesh", "per_device_batch", "images"]
     assert first.split()[:3] == ["data=4,model=1", "1", "4"]
     assert any("estimates" in line for line in lines)
@@ -40,6 +42,11 @@ def test_a_folder_without_weights_is_planned_as_a_table_and_as_json(tmp_path: Pa
     for batch in batches:
         assert batch["needed_bytes"] == batch["weight_bytes"] + batch["workspace_bytes"]
         assert batch["fits"] == (batch["needed_bytes"] <= document["device_memory_bytes"])
+
+    streams = json.loads(run_plan(*model, "--batching", "continuous", "--json").stdout)
+    assert (document["batching"], streams["batching"]) == ("static", "continuous")
+    for batch, stream in zip(batches, streams["batches"], strict=True):
+        assert batch["workspace_bytes"] < stream["workspace_bytes"], "it decodes beside a step"
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import jax
 
+from imagefleet.worker.engine.compile.stream_compiler import StreamExecutables
 from imagefleet.worker.engine.device_batch import ShapeExecutables
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from tools.tpu.models import SHAPES
 from tools.tpu.rows import Account, Row, account, fails, libtpu_version, memory_need_of
 
 PROGRAMS = tuple(ShapeExecutables.__dataclass_fields__)
+STREAM_PROGRAMS = tuple(StreamExecutables.__dataclass_fields__)
 STEPS = (20, 50)
 DEFAULT_ROWS = (
     *(Row(model="sd14", host="v5e-8", program=program) for program in PROGRAMS),
@@ -37,13 +39,16 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         for host in options.hosts or TPU_HOSTS:
             for devices_per_copy in options.model_axis:
                 for images in options.images:
-                    for program in options.programs:
+                    for program in options.programs or (
+                        STREAM_PROGRAMS if options.streams else PROGRAMS
+                    ):
                         yield Row(
                             model=model,
                             host=host,
                             program=program,
                             per_device_batch=images,
                             devices_per_copy=devices_per_copy,
+                            streams=options.streams,
                         )
 
 
@@ -111,7 +116,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--full", action="store_true", help="every model on every host: hours")
     parser.add_argument("--models", type=_names)
     parser.add_argument("--hosts", type=_names)
-    parser.add_argument("--programs", type=_names, default=list(PROGRAMS))
+    parser.add_argument("--programs", type=_names)
+    parser.add_argument("--streams", action="store_true", help="those of continuous batching")
     parser.add_argument("--images", type=_numbers, default=[1], help="images a device: 1,4")
     parser.add_argument("--model-axis", type=_numbers, default=[1], help="devices a copy: 1,2")
     parser.add_argument("--cache", type=Path, default=Path("out/tpu"))

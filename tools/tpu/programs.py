@@ -27,9 +27,10 @@ def lower_programs(
     placement: Placement,
     *,
     per_device_batch: int = 1,
+    streams: bool = False,
     dtype: np.dtype[Any] = BFLOAT16,
 ) -> dict[str, Lower]:
-    """Return for each program of a shape the function that lowers it."""
+    """Return for each program of a shape, or of a stream of it, the function that lowers it."""
     text_encoders = configs.text_encoders
     model = AbstractModel.of(
         configs,
@@ -39,5 +40,6 @@ def lower_programs(
         per_device_batch=per_device_batch,
         dtype=dtype,
         max_steps=MAX_STEPS,
+        streams=streams,
     )
     return model.compiler.lowerings(shape, model.rgb_factors)

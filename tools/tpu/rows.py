@@ -47,11 +47,13 @@ class Row:
     """Images that each copy of the weights generates at a time."""
     devices_per_copy: int = 1
     """The size of the axis `model` of the mesh."""
+    streams: bool = False
+    """Whether the program is that of a stream, instead of a whole batch."""
 
     @property
-    def group(self) -> tuple[str, str, int, int]:
-        """Return what the rows have in common that one batch runs."""
-        return self.model, self.host, self.per_device_batch, self.devices_per_copy
+    def group(self) -> tuple[str, str, int, int, bool]:
+        """Return what the rows have in common that one batch or stream runs."""
+        return self.model, self.host, self.per_device_batch, self.devices_per_copy, self.streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,7 @@ def memory_need_of(row: Row) -> MemoryNeed:
         per_device_batch=row.per_device_batch,
         dtype=BFLOAT16,
         platform="tpu",
+        streams=row.streams,
     )
 
 
@@ -122,11 +125,15 @@ def _compile(row: Row) -> Account:
 
 @cache
 def _lowerings(
-    model: str, host: str, per_device_batch: int, devices_per_copy: int
+    model: str, host: str, per_device_batch: int, devices_per_copy: int, streams: bool
 ) -> dict[str, Lower]:
     placement = placement_of(host, model=devices_per_copy)
     return lower_programs(
-        configs_of(model), SHAPES[model], placement, per_device_batch=per_device_batch
+        configs_of(model),
+        SHAPES[model],
+        placement,
+        per_device_batch=per_device_batch,
+        streams=streams,
     )
 
 

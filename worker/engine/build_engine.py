@@ -27,7 +27,6 @@ from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
 from imagefleet.worker.engine.interface import ModelInfo, ModelOptions, Shape
-from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.memory_check import require_memory
 from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement
@@ -72,7 +71,7 @@ def load_stable_diffusion(
     steps, guidance = default_parameters(files, configs.family)
     default_scheduler = registry.default(configs.noise, options.scheduler)
     programs, weights = load_networks(
-        files, configs, placement, numpy_dtype, shapes, per_device_batch, options.loras
+        files, configs, placement, numpy_dtype, shapes, per_device_batch, options
     )
     max_steps = limit_steps(max_num_inference_steps, configs)
     loras = applied_loras(options.loras)
@@ -108,7 +107,7 @@ def load_networks(
     dtype: np.dtype[Any],
     shapes: Sequence[Shape] = (),
     per_device_batch: int = 1,
-    loras: Sequence[LoraOption] = (),
+    options: ModelOptions | None = None,
 ) -> tuple[DiffusionPrograms, Weights]:
     """Load the networks: their structure as programs, and their weights on the devices.
 
@@ -119,12 +118,14 @@ def load_networks(
         dtype: To which the weights are cast.
         shapes: The shapes for whose batches there must be memory beside the weights.
         per_device_batch: Images that one copy of the weights denoises at a time.
-        loras: Files to merge into the weights.
+        options: The LoRAs to merge into the weights, and whether the devices will run streams.
+            None: no LoRAs, and whole batches.
 
     Raises:
         CheckpointError: weights are missing, unused, misshapen or not finite; a LoRA does not fit.
         TooLittleMemory: the weights and a batch do not fit.
     """
+    options = options or ModelOptions()
     networks = abstract_networks(configs)
     keys = {name: [each.key for each in weight_entries(name, networks[name])] for name in networks}
     opened = files.open_weights(tuple(networks), keys)
@@ -140,10 +141,11 @@ def load_networks(
         per_device_batch=per_device_batch,
         dtype=dtype,
         platform=placement.platform,
+        streams=options.streams,
     )
     require_memory(need, placement)
     trained = {name: each.shapes for name, each in mappings.items() if name in _WITH_LORA}
-    factors = read_loras(loras, trained)
+    factors = read_loras(options.loras, trained)
     parameters = {
         name: mapping.load(dtype, placement, factors.get(name))
         for name, mapping in mappings.items()

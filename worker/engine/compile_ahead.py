@@ -5,7 +5,7 @@ fingerprints that a worker with the same settings computes on such a host.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from imagefleet.worker.engine.build_engine import (
 )
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint, open_checkpoint
-from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
+from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
+from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler
 from imagefleet.worker.engine.interface import ModelOptions, Shape
 from imagefleet.worker.engine.load_engine import SharedExecutables, executable_cache_of
 from imagefleet.worker.engine.memory_check import check_available, memory_errors
@@ -39,7 +40,7 @@ from imagefleet.worker.engine.tpu_topology import placement_of
 class AbstractModel:
     """The programs of a model on a mesh, with abstract weights. The devices may be absent."""
 
-    compiler: ProgramCompiler
+    compiler: ProgramCompiler | StreamCompiler
     rgb_factors: jax.ShapeDtypeStruct
 
     @classmethod
@@ -53,6 +54,7 @@ class AbstractModel:
         per_device_batch: int,
         dtype: np.dtype[Any],
         max_steps: int,
+        streams: bool = False,
     ) -> "AbstractModel":
         """Return the programs that a worker would compile.
 
@@ -64,17 +66,26 @@ class AbstractModel:
             per_device_batch: Images that one copy of the weights denoises at a time.
             dtype: That of the weights.
             max_steps: The most steps that a job may ask for.
+            streams: Whether the worker runs streams. The programs are then those of the first; the
+                others load the same.
         """
+        if streams:
+            placement = placement.copies()[0]
         networks = abstract_networks(configs)
         parameters = abstract_weights(networks, placement, dtype)
         programs, weights = assemble(configs, networks, parameters, dtype)
         slots = placement.data * per_device_batch
-        empty_batch = EmptyBatch.of(programs, slots, token_shape, max_steps)
+        batch = EmptyBatch.of(programs, slots, token_shape, max_steps)
         rgb_factors = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
             (programs.latent_channels + 1, 3), np.float32, sharding=placement.replicated
         )
+        if not streams:
+            whole = ProgramCompiler(programs, weights, batch, placement, executable_cache)
+            return cls(whole, rgb_factors)
+        copy = DeviceCopy(devices=placement.device_list, first=placement.device_list)
+        one = replace(batch, slots=1)
         return cls(
-            ProgramCompiler(programs, weights, empty_batch, placement, executable_cache),
+            StreamCompiler(programs, weights, one, batch, placement, copy, executable_cache),
             rgb_factors,
         )
 
@@ -143,7 +154,17 @@ def compile_ahead(
     numpy_dtype = choose_dtype(dtype, placement.platform)
     declared = choose_shapes(shapes or (), configs)
     if topology is not None:
-        _require_memory(configs, declared, placement, per_device_batch, numpy_dtype, topology)
+        need = memory_need(
+            configs,
+            abstract_networks(configs),
+            declared,
+            model=placement.model,
+            per_device_batch=per_device_batch,
+            dtype=numpy_dtype,
+            platform=placement.platform,
+            streams=options.streams,
+        )
+        check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)
     make_private(cache_dir)
     abstract_model = AbstractModel.of(
         configs,
@@ -153,26 +174,6 @@ def compile_ahead(
         per_device_batch=per_device_batch,
         dtype=numpy_dtype,
         max_steps=limit_steps(max_num_inference_steps, configs),
+        streams=options.streams,
     )
     return AheadCompilation(abstract_model, declared)
-
-
-def _require_memory(
-    configs: Configs,
-    shapes: Sequence[Shape],
-    placement: Placement,
-    per_device_batch: int,
-    dtype: np.dtype[Any],
-    topology: str,
-) -> None:
-    """Require that the model fits, by the account of the worker's check before loading."""
-    need = memory_need(
-        configs,
-        abstract_networks(configs),
-        shapes,
-        model=placement.model,
-        per_device_batch=per_device_batch,
-        dtype=dtype,
-        platform=placement.platform,
-    )
-    check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)

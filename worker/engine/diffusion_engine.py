@@ -139,7 +139,7 @@ class DiffusionEngine:
 
     def _open_stream(self, copy: Placement) -> DeviceStream:
         weights: Weights = jax.tree.map(copy.take_weight, self._weights)
-        factors = copy.take_weight(self._rgb_factors)
+        factors = copy.replicate(np.asarray(self._rgb_factors))
         compiler = StreamCompiler(
             self._programs,
             weights,

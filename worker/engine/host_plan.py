@@ -66,6 +66,8 @@ class HostPlan:
     host: TpuHost
     dtype: np.dtype[Any]
     shapes: tuple[Shape, ...]
+    streams: bool
+    """Whether the memory is that of streams instead of whole batches."""
     steps: int
     """The model's default."""
     batches: tuple[BatchPlan, ...]
@@ -91,7 +93,7 @@ def plan_host(
         host: It need not be here.
         shapes: Image sizes that the worker would compile. Empty: the model's native size.
         dtype: `float32` or `bfloat16`. None: bfloat16.
-        options: Whether the safety checker runs.
+        options: Whether the safety checker runs, and whether the worker would run streams.
         max_per_device_batch: The largest batch to plan for.
 
     Raises:
@@ -101,16 +103,20 @@ def plan_host(
     # The count of FLOPs traces the networks on a CPU. On a TPU host, JAX would take the TPU.
     jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
     files = open_checkpoint(folder)
-    configs = Configs.read(files, safety_checker=options is None or options.safety_checker)
+    options = options or ModelOptions()
+    configs = Configs.read(files, safety_checker=options.safety_checker)
     shapes = choose_shapes(shapes, configs)
     steps, _ = default_parameters(files, configs.family)
     networks = abstract_networks(configs)
     flops = {shape: image_flops(configs, networks, shape) for shape in shapes}
-    planner = _Planner(configs, networks, host, choose_dtype(dtype, _PLATFORM), flops)
+    planner = _Planner(
+        configs, networks, host, choose_dtype(dtype, _PLATFORM), flops, options.streams
+    )
     return HostPlan(
         host=host,
         dtype=planner.dtype,
         shapes=shapes,
+        streams=options.streams,
         steps=steps,
         batches=tuple(planner.batches(max_per_device_batch)),
         images_per_second={
@@ -134,6 +140,7 @@ class _Planner:
     host: TpuHost
     dtype: np.dtype[Any]
     flops: Mapping[Shape, ImageFlops]
+    streams: bool
 
     def batches(self, limit: int) -> Iterator[BatchPlan]:
         """Yield for each mesh batches of 1, 2, 4 … images a copy, up to one that is too large."""
@@ -155,6 +162,7 @@ class _Planner:
             per_device_batch=per_device_batch,
             dtype=self.dtype,
             platform=_PLATFORM,
+            streams=self.streams,
         )
         peak = self.host.generation.flops * STEP_SHARE * model
         return BatchPlan(

@@ -86,7 +86,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """What the host chooses where a checkpoint leaves a choice."""
+    """What the host chooses beside the checkpoint."""
 
     scheduler: str | None = None
     """The scheduler of jobs that name none. None: that of the checkpoint."""
@@ -94,6 +94,9 @@ class ModelOptions:
     """Whether to run the model's safety checker, if it has one."""
     loras: tuple[LoraOption, ...] = ()
     """Files that are merged into the weights."""
+    streams: bool = False
+    """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`). They
+    need more memory for one image a device and less for several."""
 
 
 @dataclass(frozen=True, kw_only=True)

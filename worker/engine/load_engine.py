@@ -55,7 +55,7 @@ def load_engine(
     max_num_inference_steps: int = 100,
     options: ModelOptions | None = None,
 ) -> Engine:
-    """Load a model and place it on this host's devices. Call `warm` before `start_batch`.
+    """Load a model and place it on this host's devices. Then call `warm` or `open_streams`.
 
     Args:
         model: `shapes` (bundled), a folder in diffusers' layout, a Hub id, a file in the original
@@ -72,7 +72,8 @@ def load_engine(
             another user could put programs there.
         shared_executables: Where hosts share executables. None: nowhere.
         max_num_inference_steps: The number of steps of the longest schedule.
-        options: The scheduler and the safety checker. None: those of the checkpoint.
+        options: The scheduler, the safety checker, LoRAs, streams. None: as the checkpoint has it,
+            and whole batches.
 
     Raises:
         CheckpointError: the model cannot be found, read or run.

@@ -55,6 +55,7 @@ def memory_need(
     per_device_batch: int,
     dtype: np.dtype[Any],
     platform: str,
+    streams: bool = False,
 ) -> MemoryNeed:
     """Estimate the bytes that a device needs.
 
@@ -66,10 +67,16 @@ def memory_need(
         per_device_batch: Images that one copy of the weights denoises at a time.
         dtype: That of the weights.
         platform: `cpu`, `gpu` or `tpu`.
+        streams: Whether the devices run streams instead of whole batches.
     """
     workspaces = [
         workspace_bytes(
-            configs, shape, per_device_batch=per_device_batch, dtype=dtype, platform=platform
+            configs,
+            shape,
+            per_device_batch=per_device_batch,
+            dtype=dtype,
+            platform=platform,
+            streams=streams,
         )
         for shape in shapes
     ]
@@ -88,15 +95,26 @@ def _weight_bytes(network: nnx.Module, model: int, dtype: np.dtype[Any]) -> int:
 
 
 def workspace_bytes(
-    configs: Configs, shape: Shape, *, per_device_batch: int, dtype: np.dtype[Any], platform: str
+    configs: Configs,
+    shape: Shape,
+    *,
+    per_device_batch: int,
+    dtype: np.dtype[Any],
+    platform: str,
+    streams: bool = False,
 ) -> int:
-    """Estimate the bytes that a device needs for a batch, besides the weights."""
+    """Estimate the bytes that a device needs for a batch, besides the weights.
+
+    A stream decodes one image at a time, but beside the next steps, so it needs both.
+    """
     pixels = shape.height * shape.width
     decoder_map = pixels * configs.vae.block_out_channels[0] * dtype.itemsize
     decoder = _DECODER_MAPS[platform] * decoder_map
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
     step = 2 * (maps + max(_score_bytes(configs, latents, dtype, platform), default=0))
+    if streams:
+        return decoder + per_device_batch * step
     return per_device_batch * max(decoder, step)
 
 

@@ -16,6 +16,7 @@ from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.compile import executable_cache
 from imagefleet.worker.engine.compile.executable_cache import (
     ENGINE_FOLDER,
+    DeviceCopy,
     ExecutableCache,
     environment,
     source_digest,
@@ -172,6 +173,32 @@ def test_an_executable_of_another_runtime_is_named_and_replaced(
     second = _cache(store)
     _require_double(second)
     assert _compiled_and_reloaded(second) == (0, 1)
+
+
+def test_a_copy_that_cannot_load_what_the_first_compiled_stores_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("the runtime loads it only on its own devices")
+
+    monkeypatch.setattr(executable_cache, "load_elsewhere", refuse)
+    first, second = Placement.of(2).copies()
+    store = MemoryStore()
+
+    def double_on(placement: Placement) -> ExecutableCache:
+        cache = _cache(store)
+        array = jax.ShapeDtypeStruct((3,), np.float32, sharding=placement.replicated)
+        copy = DeviceCopy(devices=placement.device_list, first=first.device_list)
+        program = cache.load_or_compile(
+            "2x2/double", array, lambda: jax.jit(lambda x: 2 * x).lower(array), copy=copy
+        )
+        np.testing.assert_array_equal(program(placement.replicate(np.ones(3, np.float32))), 2)
+        return cache
+
+    assert _compiled_and_reloaded(double_on(first)) == (1, 0)
+    assert _compiled_and_reloaded(double_on(second)) == (1, 0)
+    assert _compiled_and_reloaded(double_on(second)) == (0, 1)
+    assert _compiled_and_reloaded(double_on(first)) == (0, 1)
 
 
 def test_the_first_compilation_says_for_what(caplog: pytest.LogCaptureFixture) -> None:

@@ -112,7 +112,9 @@ def test_the_merged_weight_reaches_the_network() -> None:
     files = CheckpointFiles(FOLDER / "older")
     configs, where = Configs.read(files), Placement.of(1)
     options = _options({"peft": 1.0})
-    _, weights = load_networks(files, configs, where, np.dtype(np.float32), loras=options)
+    _, weights = load_networks(
+        files, configs, where, np.dtype(np.float32), options=ModelOptions(loras=tuple(options))
+    )
     block = weights.unet["down_blocks"][0]["attentions"][0]["transformer_blocks"][0]
     key = "unet|down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_k.weight"
     assert worst(np.asarray(block["attn1"]["to_k"]["kernel"]).T, EXPECTED[f"peft|{key}"]) < 1e-6

@@ -57,18 +57,29 @@ def test_a_container_without_a_limit_has_the_memory_of_the_host(tmp_path: Path) 
 def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
     configs = Configs.read(CheckpointFiles(FOLDER / "older"), safety_checker=False)
 
-    def workspace(side: int, batch: int, platform: str = "cpu", dtype: str = "float32") -> int:
+    def workspace(
+        side: int,
+        batch: int,
+        platform: str = "cpu",
+        dtype: str = "float32",
+        streams: bool = False,
+    ) -> int:
         return workspace_bytes(
             configs,
             Shape(height=side, width=side),
             per_device_batch=batch,
             dtype=np.dtype(dtype),
             platform=platform,
+            streams=streams,
         )
 
     assert workspace(64, 2) == 2 * workspace(64, 1)
     assert workspace(128, 1) >= 4 * workspace(64, 1)
     assert workspace(64, 1, dtype="float16") < workspace(64, 1)
+    # A stream decodes one image at a time, beside the next steps.
+    assert workspace(64, 1) < workspace(64, 1, streams=True) < 2 * workspace(64, 1)
+    steps = [workspace(64, batch, streams=True) for batch in (1, 2, 3)]
+    assert steps[1] - steps[0] == steps[2] - steps[1] <= workspace(64, 1)
 
 
 def test_exhausted_memory_during_warming_is_the_same_error() -> None:

@@ -122,7 +122,10 @@ class ExecutableCache:
                 return executable
             stores_without.append(store)
         if copy is not None and copy.is_other:
-            return self._compile(lower())  # the stores keep what the first copy compiled
+            # The runtime does not load what the first copy compiled on these devices.
+            devices = "-".join(str(device.id) for device in copy.devices)
+            own = DeviceCopy(devices=copy.devices, first=copy.devices)
+            return self.load_or_compile(f"{name}-on-{devices}", inputs, lower, copy=own)
         if not self.compiled:
             log.info(
                 "no store has the executable %s, compiling it for %s",

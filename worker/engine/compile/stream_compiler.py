@@ -5,7 +5,7 @@ executables of a shape. Streams of one mesh share them: the first compiles, the 
 stored.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -99,13 +99,27 @@ class StreamCompiler:
         return StreamExecutables(
             **{
                 name: self.executable_cache.load_or_compile(
-                    f"{shape}/stream-of-{self.many.slots}/{name}", inputs, lower, copy=self.copy
+                    self._program(shape, name), inputs, lower, copy=self.copy
                 )
-                for name, lower in self._lowerings(shape, rgb_factors).items()
+                for name, lower in self.lowerings(shape, rgb_factors).items()
             }
         )
 
-    def _lowerings(self, shape: Shape, rgb_factors: ArrayOrShape) -> dict[str, Lower]:
+    def compile_ahead(self, shape: Shape, rgb_factors: ArrayOrShape) -> Iterator[tuple[str, bool]]:
+        """Put the executables of a shape into the stores, as `ProgramCompiler.compile_ahead`."""
+        inputs = self._compiler(self.one).inputs(shape, rgb_factors)
+        for name, lower in self.lowerings(shape, rgb_factors).items():
+            program = self._program(shape, name)
+            yield program, self.executable_cache.compile_ahead(program, inputs, lower)
+
+    def _program(self, shape: Shape, name: str) -> str:
+        return f"{shape}/stream-of-{self.many.slots}/{name}"
+
+    def lowerings(self, shape: Shape, rgb_factors: ArrayOrShape) -> dict[str, Lower]:
+        """Return for each program of a shape the function that traces and lowers it.
+
+        The weights and `rgb_factors` may be abstract, and the devices may be absent.
+        """
         of_one, of_many = self._compiler(self.one), self._compiler(self.many)
         one, many = (each.lowerings(shape, rgb_factors) for each in (of_one, of_many))
         slots, newcomer = (cache(partial(each.begin_outputs, shape)) for each in (of_many, of_one))
