@@ -31,6 +31,14 @@ from tests.chaos.suite import ChaosConfig, run
     show_default=True,
     help="The policy of the workers.",
 )
+@click.option(
+    "--prometheus",
+    is_flag=False,
+    flag_value="prometheus",
+    default=None,
+    help="Let this Prometheus scrape the fleet, and audit its counters too; by default that of the "
+    "PATH.",
+)
 @click.option("--folder", type=Path, default=None, help="Keep logs and Redis's files here.")
 def main(
     seed: int,
@@ -39,6 +47,7 @@ def main(
     killers: int,
     hostile_every: int,
     batching: str,
+    prometheus: str | None,
     folder: Path | None,
     out: Path | None,
 ) -> None:
@@ -51,6 +60,7 @@ def main(
         killers=killers,
         hostile_every=hostile_every,
         batching=batching,
+        prometheus=prometheus,
     )
     report = run(config, kept)
     finish_run(report, kept, out, keep=folder is not None)

@@ -31,6 +31,8 @@ class FaultInjector:
         self._fleet, self._server, self._lease_s = fleet, server, lease_s
         self._rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
+        self.outages: list[tuple[float, float]] = []
+        """Unix seconds at which Redis was killed and was started again."""
         self._faults: list[tuple[float, Callable[[], None]]] = [
             (KILL_EVERY_S, self._kill),
             (_FREEZE_EVERY_S, self._freeze),
@@ -79,8 +81,10 @@ class FaultInjector:
 
     def _crash(self) -> None:
         """Kill Redis and restart it from its append-only file."""
+        began = time.time()
         self._server.kill()
         self._fleet.note_outage()
         time.sleep(self._rng.uniform(0.1, 2.0))
         self._server.start()
+        self.outages.append((began, time.time()))
         self.counts["kill -9 of Redis, restarted from its AOF"] += 1

@@ -32,7 +32,8 @@ from tests.chaos.network import SERVER, Network
 from tests.chaos.options import finish_run, seed_option
 from tests.chaos.planned_jobs import SIZES, PlannedJob, draw_jobs
 from tests.chaos.processes import ROOT, Producers, environ
-from tests.chaos.suite import NAMESPACE, RecordWatcher, is_idle, report_exit_codes
+from tests.chaos.record_watcher import RecordWatcher
+from tests.chaos.suite import NAMESPACE, is_idle, report_exit_codes
 from tests.support.s3 import signed_s3
 
 _LASTING: Final = "a"
@@ -188,7 +189,7 @@ def run(seed: int, jobs: int, seconds: float, folder: Path) -> AuditReport:
             for name, clock in clocks.items()
         ]
         producers = stack.enter_context(Producers(planned, environment, folder))
-        watcher = RecordWatcher(server, [job.id for job in planned])
+        watcher = RecordWatcher(server, NAMESPACE, [job.id for job in planned])
         partition = PartitionRun(network, hosts, watcher, producers)
         partition.cut_twice(seconds)
         partition.finish()

@@ -6,7 +6,7 @@ A `ChaosConfig` goes in and an `AuditReport` comes out.
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,7 @@ from typing import Final
 import redis
 
 from imagefleet.shared.jobs.dead_letters import DeadLetters
-from imagefleet.shared.jobs.model import TERMINAL, State
-from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.status import JobStatus
-from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import open_store
 from tests.chaos.audit import (
@@ -27,16 +24,18 @@ from tests.chaos.audit import (
     audit_keys,
     audit_records,
     audit_tenants,
-    terminal_fields,
 )
 from tests.chaos.audit_hostile import audit_hostile, audit_refusals, ids_of, split_dead_letters
 from tests.chaos.audit_images import audit_images
+from tests.chaos.audit_metrics import audit_metrics, read_metrics
 from tests.chaos.faults import FaultInjector
 from tests.chaos.fleet import Fleet, run_worker
 from tests.chaos.hostile_cases import draw_hostile
 from tests.chaos.hostile_input import HostileInput
 from tests.chaos.planned_jobs import SIZES, PlannedJob, draw_jobs
 from tests.chaos.processes import PUTS, FaultyS3Process, Producers, environ
+from tests.chaos.prometheus import METRICS_SETTINGS, Prometheus
+from tests.chaos.record_watcher import RecordWatcher
 from tests.chaos.webhook_receiver import FlakyReceiver
 
 NAMESPACE: Final = "chaos"
@@ -55,9 +54,7 @@ _IMPORTS: Final = (
 )
 _HOSTILE_SHARE: Final = 0.8
 """Share of the seconds in which hostile cases are sent. The last ones still meet faults."""
-_POLL_EVERY_S: Final = 1.0
 _CALLBACKS_DUE_EVERY_S: Final = 10.0
-_CHUNK: Final = 500
 _DRAIN_S: Final = "1"
 """Seconds. Storing an image can take longer, so that some jobs are requeued."""
 _LAST_DRAIN_S: Final = 60.0
@@ -81,6 +78,8 @@ class ChaosConfig:
     lease_s: float = 3.0
     model: str = "fake:seconds=0.05,capacity=8,streams=4"
     batching: str = "static"
+    prometheus: str | None = None
+    """Prometheus' program, which scrapes the fleet during the run. None: there is none."""
 
     @property
     def hostile_count(self) -> int:
@@ -117,7 +116,10 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
         fleet = stack.enter_context(
             Fleet(workers, environment, size=config.workers, main=run_worker, imports=_IMPORTS)
         )
-        watcher = RecordWatcher(server, [job.id for job in planned])
+        prometheus = config.prometheus and stack.enter_context(
+            Prometheus(config.prometheus, folder / "prometheus", environment, fleet)
+        )
+        watcher = RecordWatcher(server, NAMESPACE, [job.id for job in planned])
         injector = FaultInjector(fleet, server, config.seed, config.lease_s)
         injector.run(config.seconds, watcher.poll)
         receiver.always_up = True
@@ -126,6 +128,8 @@ def run(config: ChaosConfig, folder: Path) -> AuditReport:
         fleet.replace_all(_LAST_DRAIN_S)
         finish_undisturbed(config, fleet, producers, hostile, watcher)
         report_faults(report, config, injector, fleet.started, s3.faults())
+        if prometheus:
+            audit_prometheus(report, prometheus, fleet, watcher, injector)
         audit_ends(report, fleet.ended)
         report_exit_codes(report, fleet.stop())
         audit(report, planned, producers.accepted(), hostile, watcher, s3, receiver)
@@ -138,7 +142,7 @@ def audit(
     planned: Sequence[PlannedJob],
     accepted: Sequence[str],
     hostile: HostileInput,
-    watcher: "RecordWatcher",
+    watcher: RecordWatcher,
     s3: FaultyS3Process,
     receiver: FlakyReceiver,
 ) -> None:
@@ -160,12 +164,25 @@ def audit(
     audit_keys(report, watcher.client, NAMESPACE, failed, letters)
 
 
+def audit_prometheus(
+    report: AuditReport,
+    prometheus: Prometheus,
+    fleet: Fleet,
+    watcher: RecordWatcher,
+    injector: FaultInjector,
+) -> None:
+    """Compare the counters with the records once every living worker was scraped again."""
+    prometheus.await_scrapes()
+    scraped = read_metrics(prometheus, {worker.log.stem for worker in fleet.workers})
+    audit_metrics(report, scraped, watcher.read_all(), injector.outages)
+
+
 def finish_undisturbed(
     config: ChaosConfig,
     fleet: Fleet,
     producers: Producers,
     hostile: HostileInput,
-    watcher: "RecordWatcher",
+    watcher: RecordWatcher,
 ) -> None:
     """Wait until the producers and all jobs have ended. No more workers are killed, but storage
     still fails one put in ten."""
@@ -206,42 +223,6 @@ def is_idle(client: redis.Redis, pids: set[int]) -> bool:
     return not client.exists(*keys) and found == [None, None] and leases == pids
 
 
-class RecordWatcher:
-    """The record watcher polls the job records and keeps each job's terminal fields when it first
-    sees them."""
-
-    def __init__(self, server: LocalRedisServer, ids: Sequence[str]) -> None:
-        self.client = connect(server.url)
-        self.open = list(ids)
-        self.first_terminal: dict[str, str] = {}
-        self._ids = list(ids)
-        self._records = JobRecords(self.client, NAMESPACE, 3600)
-        self._polled_at = 0.0
-
-    def poll(self) -> None:
-        if time.monotonic() < self._polled_at + _POLL_EVERY_S:
-            return
-        with suppress(redis.RedisError):
-            states = zip(self.open, self._records.states(self.open), strict=True)
-            ended = [job_id for job_id, state in states if state in TERMINAL]
-            for status in self._records.read(ended):
-                assert status is not None
-                self.first_terminal[status.id] = terminal_fields(status)
-            self.open = [job_id for job_id in self.open if job_id not in self.first_terminal]
-        self._polled_at = time.monotonic()
-
-    def read_all(self) -> dict[str, JobStatus]:
-        """Return every record in Redis, planned or not."""
-        prefix = f"{NAMESPACE}:job:"
-        ids = [key.removeprefix(prefix) for key in self.client.scan_iter(f"{prefix}*", count=1000)]
-        statuses: dict[str, JobStatus] = {}
-        for at in range(0, len(ids), _CHUNK):
-            for status in self._records.read(ids[at : at + _CHUNK]):
-                assert status is not None
-                statuses[status.id] = status
-        return statuses
-
-
 def _environment(
     config: ChaosConfig, server: LocalRedisServer, s3: FaultyS3Process, receiver: FlakyReceiver
 ) -> dict[str, str]:
@@ -261,6 +242,7 @@ def _environment(
         "IMAGEFLEET_NEWER_MESSAGE_S": "5",
         "IMAGEFLEET_WEBHOOK_SECRETS": receiver.secret,
         "IMAGEFLEET_CALLBACK_ALLOW": "127.0.0.0/8",
+        **(METRICS_SETTINGS if config.prometheus else {}),
     }
 
 

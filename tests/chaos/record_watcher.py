@@ -1,0 +1,54 @@
+"""Watch the job records of a chaos run, as producers see them."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import redis
+
+from imagefleet.shared.jobs.model import TERMINAL
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.status import JobStatus
+from imagefleet.shared.redis_client.connection import connect
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from tests.chaos.audit import terminal_fields
+
+_POLL_EVERY_S: Final = 1.0
+_CHUNK: Final = 500
+
+
+class RecordWatcher:
+    """The record watcher polls the job records and keeps each job's terminal fields when it first
+    sees them."""
+
+    def __init__(self, server: LocalRedisServer, namespace: str, ids: Sequence[str]) -> None:
+        self.client = connect(server.url)
+        self.open = list(ids)
+        self.first_terminal: dict[str, str] = {}
+        self._namespace = namespace
+        self._records = JobRecords(self.client, namespace, 3600)
+        self._polled_at = 0.0
+
+    def poll(self) -> None:
+        if time.monotonic() < self._polled_at + _POLL_EVERY_S:
+            return
+        with suppress(redis.RedisError):
+            states = zip(self.open, self._records.states(self.open), strict=True)
+            ended = [job_id for job_id, state in states if state in TERMINAL]
+            for status in self._records.read(ended):
+                assert status is not None
+                self.first_terminal[status.id] = terminal_fields(status)
+            self.open = [job_id for job_id in self.open if job_id not in self.first_terminal]
+        self._polled_at = time.monotonic()
+
+    def read_all(self) -> dict[str, JobStatus]:
+        """Return every record in Redis, planned or not."""
+        prefix = f"{self._namespace}:job:"
+        ids = [key.removeprefix(prefix) for key in self.client.scan_iter(f"{prefix}*", count=1000)]
+        statuses: dict[str, JobStatus] = {}
+        for at in range(0, len(ids), _CHUNK):
+            for status in self._records.read(ids[at : at + _CHUNK]):
+                assert status is not None
+                statuses[status.id] = status
+        return statuses
