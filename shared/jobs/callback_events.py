@@ -41,8 +41,14 @@ def build_callback(
     steps: int = 0,
     result: JobResult | None = None,
     error: JobError | None = None,
+    trace_parent: str | None = None,
 ) -> Callback | None:
-    """Return the callback for an event, or None if the request did not ask for it."""
+    """Return the callback for an event, or None if the request did not ask for it.
+
+    Args:
+        trace_parent: the span in which the event happened, as `traceparent`; its delivery gets a
+            span below it.
+    """
     if request.callback_url is None or event not in request.callback_events:
         return None
     data: dict[str, object] = {"id": job_id, "state": _STATE_OF[event].value}
@@ -66,4 +72,6 @@ def build_callback(
     }
     if request.tenant is not None:
         message["tenant"] = request.tenant
+    if trace_parent is not None:
+        message["trace_parent"] = trace_parent
     return Callback(id=callback_id, message=json.dumps(message))

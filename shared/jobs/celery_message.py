@@ -103,8 +103,12 @@ def trace_parent_of(message: str) -> str | None:
         found = json.loads(message)["headers"].get(_TRACE_PARENT)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    is_valid = isinstance(found, str) and _TRACE_PARENT_FORM.fullmatch(found)
-    return found if is_valid else None
+    return valid_trace_parent(found)
+
+
+def valid_trace_parent(found: object) -> str | None:
+    """Return what was found as a `traceparent` if it has the form of W3C, else None."""
+    return found if isinstance(found, str) and _TRACE_PARENT_FORM.fullmatch(found) else None
 
 
 def _denoised_steps(request: JobRequest) -> int | None:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from imagefleet.shared.errors import MessageRejected
+from imagefleet.shared.jobs.celery_message import valid_trace_parent
 from imagefleet.shared.jobs.model import Model
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -24,7 +25,7 @@ _TEST_SUFFIX: Final = ".test"
 @dataclass(frozen=True, kw_only=True)
 class OutboxMessage:
     """A message is one callback in the outbox. It is stored as JSON with exactly these fields,
-    `tenant` only if it is not empty."""
+    `tenant` and `trace_parent` only if they are not empty. Release 0.1.0 drops these two."""
 
     id: str
     """Derived from the event, so it is the same for every attempt."""
@@ -37,6 +38,8 @@ class OutboxMessage:
     tenant: str = ""
     """The tenant of the job, whose secrets sign the callback; empty: none, or one of a producer of
     release 0.1.0."""
+    trace_parent: str = ""
+    """The span in which the event happened, as `traceparent` of W3C Trace Context; empty: none."""
 
     @classmethod
     def for_test(cls, url: str, tenant: str = "") -> Self:
@@ -65,6 +68,7 @@ class OutboxMessage:
                 **{name: str(fields[name]) for name in ("id", "job_id", "url", "body")},
                 attempts=int(fields.get("attempts", 0)),
                 tenant=str(fields.get("tenant", "")),
+                trace_parent=valid_trace_parent(fields.get("trace_parent")) or "",
             )
             receiver_of(message.url)
         except (ValueError, TypeError, KeyError) as error:
@@ -81,8 +85,9 @@ class OutboxMessage:
     def dump(self) -> str:
         """Return the message as JSON."""
         fields = asdict(self)
-        if not self.tenant:
-            del fields["tenant"]
+        for name in ("tenant", "trace_parent"):
+            if not fields[name]:
+                del fields[name]
         return json.dumps(fields)
 
 

@@ -1,58 +1,21 @@
 """OpenTelemetry spans of jobs: a real worker sends them to a collector over HTTP."""
 
-import gzip
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 
 from imagefleet import Client, JobFailed
-from imagefleet.producer.demo.local_http import LocalServer
 from imagefleet.shared.jobs.celery_message import job_message, trace_parent_of
 from imagefleet.shared.jobs.request import JobRequest
+from tests.support.collector import Collector
 from tests.support.processes import StartWorker, until
+from tests.support.receiver import Receiver, respond_with
 
 TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 STAGES = {"queued", "wait for a batch", "denoise and decode", "encode", "upload", "record"}
-
-
-class Collector(LocalServer):
-    """The collector keeps the spans that it receives."""
-
-    def __init__(self) -> None:
-        spans: list[Span] = []
-        self.spans = spans
-        self.services: set[str] = set()
-        services, lock = self.services, threading.Lock()
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                if self.headers.get("content-encoding") == "gzip":
-                    body = gzip.decompress(body)
-                request = ExportTraceServiceRequest.FromString(body)
-                with lock:
-                    for each in request.resource_spans:
-                        attributes = {a.key: a.value.string_value for a in each.resource.attributes}
-                        services.add(attributes["service.name"])
-                        spans.extend(span for scope in each.scope_spans for span in scope.spans)
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                return None
-
-        super().__init__(Handler)
-
-    def jobs(self) -> list[Span]:
-        """Return the spans of attempts."""
-        return [span for span in self.spans if span.name == "imagefleet job"]
 
 
 @pytest.fixture
@@ -121,6 +84,49 @@ def test_a_collector_that_is_away_disturbs_no_job(
 ) -> None:
     start(**{**variables, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
     assert producer.submit("a").result(timeout=60).images
+
+
+def test_the_deliveries_of_its_callbacks_are_in_the_trace_of_a_job(
+    start: StartWorker, producer: Client, collector: Collector, variables: dict[str, str]
+) -> None:
+    with Receiver(respond=respond_with(503, 204)) as receiver:
+        start(**variables, IMAGEFLEET_CALLBACK_ALLOW="127.0.0.0/8")
+        job = producer.submit("a", tenant="gold", callback_url=receiver.url)
+        receiver.wait_for(2)
+        tries = until(lambda: _two(collector.named("deliver callback")))
+    [span] = until(collector.jobs)
+    assert {each.trace_id for each in tries} == {span.trace_id}
+    assert {each.parent_span_id for each in tries} == {span.span_id}
+    failed, delivered = (_attributes(each) for each in tries)
+    expected = {
+        "imagefleet.job": job.id,
+        "imagefleet.callback": f"{job.id}.succeeded",
+        "imagefleet.attempt": 1,
+        "imagefleet.tenant": "gold",
+        "imagefleet.status": 503,
+    }
+    assert failed == expected
+    assert delivered == expected | {"imagefleet.attempt": 2, "imagefleet.status": 204}
+    code = tries[0].status
+    assert [each.status.code for each in tries] == [code.STATUS_CODE_ERROR, code.STATUS_CODE_UNSET]
+
+
+def test_the_delivery_of_a_callback_at_the_start_is_below_the_submission(
+    start: StartWorker, producer: Client, collector: Collector, variables: dict[str, str]
+) -> None:
+    tracing = Client(settings=producer.settings.model_copy(update={"traces": True}))
+    with Receiver() as receiver:
+        start(**variables, IMAGEFLEET_CALLBACK_ALLOW="127.0.0.0/8")
+        with TracerProvider().get_tracer("web").start_as_current_span("request") as request:
+            tracing.submit("a", callback_url=receiver.url, callback_events=["started"])
+        receiver.wait_for(1)
+        [delivered] = until(lambda: collector.named("deliver callback"))
+    span_id = trace.format_span_id(request.get_span_context().span_id)
+    assert delivered.parent_span_id.hex() == span_id
+
+
+def _two(spans: list[Span]) -> list[Span] | None:
+    return spans if len(spans) >= 2 else None
 
 
 @pytest.mark.parametrize(

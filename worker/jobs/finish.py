@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, StorageUnavailable
-from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, ImageResult, JobError, JobResult
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.storage import ObjectStore, StoredObject
@@ -20,7 +20,7 @@ from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.process import metrics
-from imagefleet.worker.process.tracing import add_span, stage_span
+from imagefleet.worker.process.tracing import add_span, current_trace_parent, stage_span
 
 
 class JobFinisher:
@@ -66,8 +66,9 @@ class JobFinisher:
             worker=self._worker,
             timings={stage: round(seconds, 4) for stage, seconds in timings.items()},
         )
+        event = _callback(CallbackEvent.SUCCEEDED, attempt, result=result)
         with stage_span("record"):
-            self._record(attempt, result)
+            self._record(attempt, result, event)
         for stage, seconds in timings.items():
             metrics.STAGE_SECONDS.labels(stage).observe(seconds)
         return result
@@ -75,12 +76,12 @@ class JobFinisher:
     def fail(self, attempt: Attempt, error: ImagefleetError) -> None:
         """Record the job as failed, unless another attempt holds it."""
         reason = JobError(code=error.code, message=str(error))
-        event = build_callback(CallbackEvent.FAILED, attempt.job_id, attempt.request, error=reason)
+        event = _callback(CallbackEvent.FAILED, attempt, error=reason)
         self._records.fail(attempt.job_id, attempt.token, reason, event)
 
     def cancel(self, attempt: Attempt) -> None:
         """Record the job as cancelled, unless another attempt holds it."""
-        event = build_callback(CallbackEvent.CANCELLED, attempt.job_id, attempt.request)
+        event = _callback(CallbackEvent.CANCELLED, attempt)
         self._records.cancel(attempt.job_id, attempt.token, event)
 
     def _store_image(
@@ -146,16 +147,27 @@ class JobFinisher:
 
         return retry_while_unavailable(put, self._retry_time_s, f"upload of {key}")
 
-    def _record(self, attempt: Attempt, result: JobResult) -> None:
-        event = build_callback(
-            CallbackEvent.SUCCEEDED, attempt.job_id, attempt.request, result=result
-        )
+    def _record(self, attempt: Attempt, result: JobResult, event: Callback | None) -> None:
         steps = attempt.specs[0].steps
         transition = self._records.succeed(
             attempt.job_id, attempt.token, result, event, steps=steps, keep=attempt.keep
         )
         if not transition.happened and transition.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
+
+
+def _callback(
+    event: CallbackEvent,
+    attempt: Attempt,
+    *,
+    result: JobResult | None = None,
+    error: JobError | None = None,
+) -> Callback | None:
+    """Return the callback for the end of an attempt, whose span is that of this thread."""
+    parent = current_trace_parent() or attempt.trace_parent
+    return build_callback(
+        event, attempt.job_id, attempt.request, result=result, error=error, trace_parent=parent
+    )
 
 
 def _add_waiting_spans(attempt: Attempt) -> None:

@@ -88,7 +88,14 @@ def _report(attempt: Attempt, slots: Mapping[Slot, int]) -> ProgressReport:
     event = None
     if attempt.reported_quarter < _quarter(step, steps) < _QUARTERS:
         kind = CallbackEvent.PROGRESS
-        event = build_callback(kind, attempt.job_id, attempt.request, step=step, steps=steps)
+        event = build_callback(
+            kind,
+            attempt.job_id,
+            attempt.request,
+            step=step,
+            steps=steps,
+            trace_parent=attempt.trace_parent,
+        )
     return ProgressReport(
         job_id=attempt.job_id,
         attempt=attempt.token,

@@ -180,7 +180,12 @@ class JobStarter:
         started = ttl_s = keep = None
         if isinstance(plan.outcome, Attempt):
             keep = plan.outcome.keep
-            started = build_callback(CallbackEvent.STARTED, plan.job_id, plan.outcome.request)
+            started = build_callback(
+                CallbackEvent.STARTED,
+                plan.job_id,
+                plan.outcome.request,
+                trace_parent=plan.outcome.trace_parent,
+            )
             ttl_s = plan.outcome.request.ttl
         return StartRequest(
             job_id=plan.job_id,

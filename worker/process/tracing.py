@@ -61,12 +61,10 @@ def job_span(trace_parent: str | None, began_at: float, **attributes: Any) -> It
         yield
         return
     from opentelemetry.trace import SpanKind, Status, StatusCode
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    carrier = {} if trace_parent is None else {"traceparent": trace_parent}
     with _tracer().start_as_current_span(
         "imagefleet job",
-        context=TraceContextTextMapPropagator().extract(carrier),
+        context=_context_below(trace_parent),
         kind=SpanKind.CONSUMER,
         start_time=round(began_at * _NS),
         attributes=_prefixed(attributes),
@@ -96,6 +94,50 @@ def add_span(name: str, start: float, end: float) -> None:
     if _provider is not None:
         span = _tracer().start_span(name, start_time=round(start * _NS))
         span.end(end_time=round(max(start, end) * _NS))
+
+
+def current_trace_parent() -> str | None:
+    """Return the span of this thread as W3C's `traceparent`; None if there is none."""
+    if _provider is None:
+        return None
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return carrier.get("traceparent")
+
+
+def add_delivery_span(
+    trace_parent: str, start: float, end: float, *, error: str | None, **attributes: Any
+) -> None:
+    """Add the span of one try to deliver a callback, between two times in Unix seconds.
+
+    Args:
+        trace_parent: the span in which the event happened; empty: it begins a trace.
+        error: why it was not delivered; None if it was.
+        attributes: those of the span; they get the prefix `imagefleet.`.
+    """
+    if _provider is None:
+        return
+    from opentelemetry.trace import SpanKind, Status, StatusCode
+
+    span = _tracer().start_span(
+        "deliver callback",
+        context=_context_below(trace_parent),
+        kind=SpanKind.CLIENT,
+        start_time=round(start * _NS),
+        attributes=_prefixed(attributes),
+    )
+    if error is not None:
+        span.set_status(Status(StatusCode.ERROR, error))
+    span.end(end_time=round(max(start, end) * _NS))
+
+
+def _context_below(trace_parent: str | None) -> Any:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier = {"traceparent": trace_parent} if trace_parent else {}
+    return TraceContextTextMapPropagator().extract(carrier)
 
 
 def _tracer() -> Any:

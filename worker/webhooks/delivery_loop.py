@@ -5,6 +5,7 @@ Several workers run it on one outbox. If one dies, the messages that it held com
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,6 +22,7 @@ from imagefleet.shared.webhooks.outbox_message import (
 from imagefleet.worker.outbound.http_request import Admit
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
+from imagefleet.worker.process.tracing import add_delivery_span
 from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS, NoPlace, Place, SenderPlaces
 from imagefleet.worker.webhooks.retry_schedule import RETRY_DELAYS_S, retry_delay_s
 
@@ -76,13 +78,16 @@ class DeliveryLoop:
         if not message.is_test and self._outbox.is_disabled(message.url):
             self._outbox.give_up(message, _RECEIVER_GONE)
             return
+        started = time.time()
         try:
             outcome = self._sender.send(message, place.at)
         except NoPlace as refusal:
             self._outbox.postpone(message, refusal.delay_s)
             return
         place.record(outcome)
-        self._record(replace(message, attempts=message.attempts + 1), outcome)
+        tried = replace(message, attempts=message.attempts + 1)
+        _add_span(tried, outcome, started)
+        self._record(tried, outcome)
 
     def _record(self, tried: OutboxMessage, outcome: DeliveryOutcome) -> None:
         if tried.is_test:  # it is no callback of a job, so it is not counted and never repeated
@@ -147,3 +152,19 @@ class DeliveryLoop:
         finally:
             place.release()
             self._sender_free.set()
+
+
+def _add_span(tried: OutboxMessage, outcome: DeliveryOutcome, started: float) -> None:
+    """Add the span of a try. It names no address and no text of the receiver."""
+    delivered = outcome.verdict is DeliveryVerdict.DELIVERED
+    add_delivery_span(
+        tried.trace_parent,
+        started,
+        time.time(),
+        error=None if delivered else outcome.verdict,
+        job=tried.job_id,
+        callback=tried.id,
+        attempt=tried.attempts,
+        tenant=tried.tenant or None,
+        status=outcome.status,
+    )
