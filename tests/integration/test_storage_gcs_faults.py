@@ -185,7 +185,8 @@ def test_every_put_sends_a_checksum_of_its_data(faulty: FaultyS3, store: GcsStor
     bodies = []
 
     def record(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-        bodies.append(body)
+        if handler.command == "POST":  # a poll of another process may have found this port
+            bodies.append(body)
         _answer(200, {"name": "a"})(handler, body, number)
 
     faulty.fault = record
