@@ -61,7 +61,7 @@ bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.policies
 
 bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis and the command are killed
-	$(BIN)/python -m tests.chaos_bulk
+	$(BIN)/python -m tests.chaos_bulk $(CHAOS)
 
 chaos: $(VENV)/.dev ## ten minutes of injected faults, then an audit; fails if a job is lost, duplicated or foreign
 	$(BIN)/python -m tests.chaos $(CHAOS)

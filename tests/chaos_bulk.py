@@ -51,6 +51,7 @@ class Fleet:
     model: str
     devices: int
     batch: int
+    batching: str
     steps: int | None
     shard_size: int
     kills: int = 0
@@ -69,6 +70,7 @@ class Fleet:
             "IMAGEFLEET_MODEL": self.model,
             "IMAGEFLEET_DEVICES": str(self.devices),
             "IMAGEFLEET_PER_DEVICE_BATCH": str(self.batch),
+            "IMAGEFLEET_BATCHING": self.batching,
             "IMAGEFLEET_CACHE_DIR": str(self.folder / "programs"),
             "IMAGEFLEET_STORAGE_URL": f"{self.folder.as_uri()}/jobs",
             "IMAGEFLEET_LEASE_S": "4",
@@ -253,6 +255,7 @@ def main() -> None:
     parser.add_argument("--model", default="shapes")
     parser.add_argument("--devices", type=int, default=1, help="of each worker")
     parser.add_argument("--batch", type=int, default=4, help="slots per device")
+    parser.add_argument("--batching", choices=("static", "continuous"), default="static")
     parser.add_argument("--keep", type=Path, help="folder for everything; default: a temporary one")
     options = parser.parse_args()
     folder = (options.keep or Path(tempfile.mkdtemp(prefix="imagefleet-bulk-chaos-"))).resolve()
@@ -266,6 +269,7 @@ def main() -> None:
             model=options.model,
             devices=options.devices,
             batch=options.batch,
+            batching=options.batching,
             steps=options.steps,
             shard_size=options.shard_size,
         )
@@ -280,7 +284,7 @@ def main() -> None:
     sys.exit(any(result[name] for name in bad))
 
 
-def _run(fleet: Fleet, source: Path, options: argparse.Namespace) -> dict[str, float]:
+def _run(fleet: Fleet, source: Path, options: argparse.Namespace) -> dict[str, float | str]:
     noisy, quiet = fleet.folder / "disturbed", fleet.folder / "undisturbed"
     faults = Faults(kill_every=options.kill_every, min_ready=options.min_ready, limit=options.limit)
     undisturbed = make_without_faults(fleet, source, quiet)
@@ -288,6 +292,7 @@ def _run(fleet: Fleet, source: Path, options: argparse.Namespace) -> dict[str, f
     seconds = make_with_faults(fleet, source, noisy, faults)
     verified = fleet.command("verify", noisy.as_uri()).wait()
     return {
+        "batching": options.batching,
         "prompts": options.count,
         "workers killed -9": fleet.kills,
         "seconds between kills": round(seconds / max(1, fleet.kills), 1),
@@ -300,7 +305,7 @@ def _run(fleet: Fleet, source: Path, options: argparse.Namespace) -> dict[str, f
     }
 
 
-def _show(result: dict[str, float]) -> None:
+def _show(result: dict[str, float | str]) -> None:
     table = Table(title="a dataset made under faults")
     table.add_column("what")
     table.add_column("", justify="right")
