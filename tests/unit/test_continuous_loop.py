@@ -14,7 +14,10 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.devices.continuous_loop import ContinuousLoop
 from imagefleet.worker.devices.health_check import HealthCheck
+from imagefleet.worker.devices.slot_board import SlotBoard
 from imagefleet.worker.devices.slots import Slot, slots_of
+from imagefleet.worker.devices.stream_metrics import StreamMetrics
+from imagefleet.worker.devices.stream_runner import StreamRunner
 from imagefleet.worker.engine.fake import FAIL, HANG, FakeEngine
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
@@ -153,6 +156,29 @@ def test_a_cancelled_slot_is_free_while_its_neighbour_goes_on() -> None:
     assert not neighbour.ended
     neighbour.abandon(JobCancelled("the test is over"))
     fixture.stop()
+
+
+def test_the_next_job_takes_a_cancelled_slot_before_the_next_step() -> None:
+    fixture = Fixture()
+    neighbour, cancelled, later = _attempt("n", 9), _attempt("c", 9), _attempt("later", 9)
+    board, metrics = SlotBoard(1, 2), StreamMetrics()
+
+    def cancel_during_a_step(_: Mapping[Slot, int]) -> None:
+        cancelled.abandon(JobCancelled("it was cancelled"))
+
+    runner = StreamRunner(
+        0,
+        fixture.streams_of_engine[0],
+        board,
+        cancel_during_a_step,
+        lambda *_: None,
+        lambda: None,
+        metrics,
+    )
+    board.add([*slots_of(neighbour), *slots_of(cancelled)])
+    runner.advance(board.wait_for_work(0) or {})
+    board.add(slots_of(later))
+    assert board.wait_for_work(0) == {1: slots_of(later)[0]}
 
 
 def test_a_failing_job_among_good_ones_fails_alone() -> None:

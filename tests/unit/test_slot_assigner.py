@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from imagefleet.shared.errors import JobCancelled
 from imagefleet.worker.devices.slot_assigner import SlotAssigner
 from imagefleet.worker.devices.slots import Slot, Work
 from imagefleet.worker.engine.interface import ImageSpec, Shape
@@ -51,6 +52,16 @@ def test_free_slots_are_taken_in_the_order_of_the_claims() -> None:
     assert _take_all(assigner, 2) == slots[:4]
     assigner.release(1, 0)
     assert assigner.take(1) == {0: slots[4]}
+
+
+def test_the_place_of_an_image_that_nobody_wants_is_claimed_for_before_it_is_free() -> None:
+    assigner = SlotAssigner(1, 2)
+    slots = [_slot(9), _slot(9)]
+    assigner.add(slots)
+    assigner.take(0)
+    assert assigner.wanted()[0] == 0
+    slots[0].work.abandon(JobCancelled("it was cancelled"))
+    assert assigner.wanted()[0] == 1
 
 
 def test_as_many_are_wanted_as_places_are_free_or_soon_will_be() -> None:

@@ -75,10 +75,14 @@ class SlotAssigner:
         """Return the slots of a stream that run, by their number."""
         return self._streams[stream].running
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any slot waits for a place."""
+        return bool(self._ready or self._retries)
+
     def is_idle(self) -> bool:
         """Return whether nothing runs and nothing waits."""
-        waits = bool(self._ready or self._retries)
-        return not waits and not any(stream.running for stream in self._streams)
+        return not self.has_waiting and not any(stream.running for stream in self._streams)
 
     def take(self, index: int) -> dict[int, Slot]:
         """Assign waiting slots to the free slots of a stream. Return the newcomers by number."""
@@ -107,9 +111,10 @@ class SlotAssigner:
     def wanted(self, lead_steps: float = 0.0) -> tuple[int, Shape | None]:
         """Return how many more slots to claim, and the shape that the claim should prefer.
 
-        Counted are the slots that are free or will be within `lead_steps` steps, without those that
-        waiting slots will take. A stream that has just begun is filled up with its own shape, as a
-        batch is; otherwise whose turn it is decides, and no shape is preferred.
+        Counted are the slots that are free or will be within `lead_steps` steps, or whose images
+        nobody wants any more, without those that waiting slots will take. A stream that has
+        just begun is filled up with its own shape, as a batch is; otherwise whose turn it is
+        decides, and no shape is preferred.
         """
         if self._retries or self._lone_work() is not None or self._head_is_alone():
             return 0, None
@@ -118,7 +123,10 @@ class SlotAssigner:
         for stream in self._streams:
             if stream.exclusive or stream.reserved is not None:
                 continue
-            soon = sum(left <= lead_steps for left in stream.steps_left.values())
+            soon = sum(
+                stream.steps_left[at] <= lead_steps or slot.work.ended
+                for at, slot in stream.running.items()
+            )
             free = stream.capacity - len(stream.running)
             will_be_empty = soon == len(stream.running)
             open_slots[None if will_be_empty else stream.shape] += soon + free

@@ -99,7 +99,8 @@ class SlotBoard:
 
         with self._changed:
             self._active[stream] = False
-            self._changed.notify_all()  # whoever waits until nothing is active
+            if self._quarantined or self._stopping or self._assigner.has_waiting:
+                self._changed.notify_all()  # else idle streams would wake at each step of others
             self._changed.wait_for(lambda: has_work() or self._is_over())
             if self._is_over():
                 self._changed.notify_all()

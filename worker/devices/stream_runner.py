@@ -66,16 +66,16 @@ class StreamRunner:
         self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"fetch-{index}")
 
     def advance(self, newcomers: Mapping[int, Slot]) -> None:
-        """Start the newcomers, take a step, and let finished images leave.
+        """Start the newcomers, take a step, and let finished and unwanted images leave.
 
         A failure leaves all running slots on the board, to be judged.
         """
         try:
             for number, slot in newcomers.items():
                 self._start(number, slot)
-            self._drop_ended()
             if self._board.running(self._index):
                 self._step()
+            self._drop_ended()  # last, so that newcomers take these slots before the next step
         except Exception as error:  # after any error the slots must end and the stream continue
             self._note_failure(error)
             self._started_at.clear()
