@@ -37,6 +37,8 @@ class SlotBoard:
         self._failed: list[list[Slot]] = [[] for _ in range(streams)]
         """Failed slots by stream, until they are judged."""
         self._claiming = False
+        self._lead_steps = 0.0
+        """The lead of the thread that waits for room."""
         self._quarantined = False
         self._stopping = False
         lock = threading.RLock()  # a signal handler may interrupt the thread that holds it
@@ -59,12 +61,10 @@ class SlotBoard:
             did not happen in time.
         """
 
-        def may_claim() -> bool:
-            wanted = self._assigner.wanted(lead_steps)[0]
-            return self._stopping or (wanted > 0 and not self._quarantined)
-
         with self._room:
-            if not self._room.wait_for(may_claim, timeout_s) or self._stopping:
+            self._lead_steps = lead_steps
+            may_claim = self._room.wait_for(lambda: self._stopping or self._has_room(), timeout_s)
+            if not may_claim or self._stopping:
                 return None
             self._claiming = True
             return self._assigner.wanted(lead_steps)
@@ -108,7 +108,8 @@ class SlotBoard:
             self._active[stream] = True
             self._steps[stream].update(dict.fromkeys(newcomers.values(), 0))
             self._progress[stream] += 1
-            self._room.notify_all()
+            if newcomers and self._has_room():
+                self._room.notify_all()
             return newcomers
 
     def running(self, stream: int) -> dict[int, Slot]:
@@ -128,7 +129,8 @@ class SlotBoard:
             self._assigner.stepped(stream, left)
             self._steps[stream].update(done)
             self._progress[stream] += 1
-            self._room.notify_all()
+            if self._has_room():  # else the thread that claims would wake at each step
+                self._room.notify_all()
             return {slot: steps for each in self._steps for slot, steps in each.items()}
 
     def drop(self, stream: int, number: int) -> None:
@@ -237,6 +239,9 @@ class SlotBoard:
         """Return whether nothing is on the devices."""
         with self._changed:
             return not any(self._active) and not any(self._decoding)
+
+    def _has_room(self) -> bool:
+        return not self._quarantined and self._assigner.wanted(self._lead_steps)[0] > 0
 
     def _release(self, stream: int, number: int) -> Slot:
         slot = self._assigner.running(stream)[number]
