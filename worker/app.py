@@ -27,6 +27,11 @@ from imagefleet.worker.settings import WorkerSettings
 
 def create_app(settings: WorkerSettings) -> Celery:
     """Return a Celery app whose workers serve the queues of their model, or those named by `-Q`."""
+    if settings.models:
+        raise ConfigurationError(
+            "IMAGEFLEET_MODELS needs the command imagefleet-worker, which runs a process for one "
+            "model after the other"
+        )
     redis_url = settings.redis_url.get_secret_value()
     url, options = celery_url(redis_url), transport_options(redis_url)
     app = Celery("imagefleet", broker=url, backend=url, set_as_current=False)

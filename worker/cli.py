@@ -6,6 +6,7 @@ Every setting of docs/settings.md is a flag. A flag overrides its environment va
 after `--` go to Celery's own worker command.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,10 @@ import click
 from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.settings import ENV_PREFIX
 from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.process.log_format import use_json
 
+_LOG_LINE: Final = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"
+"""As Celery's."""
 _PACKAGES: Final = ("celery", "jax", "flax", "numpy", "PIL", "boto3", "tokenizers", "safetensors")
 """Packages of the extra `worker`."""
 
@@ -39,6 +43,7 @@ if missing := list(filter(_is_missing, _PACKAGES)):
 # They import numpy.
 from imagefleet.worker.compile import compile_command  # noqa: E402
 from imagefleet.worker.doctor import doctor  # noqa: E402
+from imagefleet.worker.model_switcher import ModelSwitcher  # noqa: E402
 from imagefleet.worker.plan import plan  # noqa: E402
 from imagefleet.worker.setting_flags import exit_on_error, setting_flags  # noqa: E402
 from imagefleet.worker.settings import WorkerSettings  # noqa: E402
@@ -91,6 +96,15 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     with exit_on_error(given):
         settings = WorkerSettings.load(**given)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in given.items()})
+    if settings.models:
+        logging.basicConfig(level=loglevel.upper(), format=_LOG_LINE)
+        if settings.log_format == "json":
+            use_json(logging.getLogger())
+        with exit_on_error(given):
+            switcher = ModelSwitcher(
+                settings, ["run", "--loglevel", loglevel, "--", *celery_arguments]
+            )
+            sys.exit(switcher.run())
     from imagefleet.worker.app import app  # the import reads the settings from the environment
     from imagefleet.worker.celery_app.command import run_celery
 

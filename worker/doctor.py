@@ -176,17 +176,18 @@ def _delete(store: ObjectStore, key: str) -> ImagefleetError | None:
 
 
 def _check_model(settings: WorkerSettings) -> Iterator[Finding]:
-    if settings.model.startswith("fake"):
-        yield Finding(Verdict.WARNING, f"{settings.model} makes test images")
-        return
-    from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint
+    for model in settings.every_model():
+        if model.startswith("fake"):
+            yield Finding(Verdict.WARNING, f"{model} makes test images")
+            continue
+        from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint
 
-    folder = find_checkpoint(settings.model, with_weights=False)
-    yield Finding(Verdict.OK, f"{settings.model}: {folder}; a worker checks its files as it loads")
+        folder = find_checkpoint(model, with_weights=False)
+        yield Finding(Verdict.OK, f"{model}: {folder}; a worker checks its files as it loads")
 
 
 def _check_devices(settings: WorkerSettings) -> Iterator[Finding]:
-    if settings.model.startswith("fake"):
+    if all(model.startswith("fake") for model in settings.every_model()):
         return
     from imagefleet.worker.engine.mesh import Placement, start_backend
     from imagefleet.worker.engine.mesh_spec import MeshSpec

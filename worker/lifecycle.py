@@ -78,7 +78,9 @@ class Lifecycle:
         self._parts = build(self.settings, self._stores, hooks)
         engine = self._parts.engine
         url = self._stores.images_url
-        self._parts.offers.announce(offer_of(engine.info, storage_url=url))
+        self._parts.offers.announce(
+            offer_of(engine.info, storage_url=url), default=self.settings.serves_default
+        )
         log.info("ready after %.1f s: %s", time.monotonic() - started, _describe(engine))
 
     def _serve_status(self) -> None:

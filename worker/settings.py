@@ -9,20 +9,16 @@ from pydantic import Field, SecretStr, field_validator
 from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.request import MAX_KEEP_S
-from imagefleet.worker.callback_settings import CallbackSettings, CommaSeparated, split_words
+from imagefleet.worker.callback_settings import CommaSeparated, split_words
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
+from imagefleet.worker.model_settings import ModelSettings
 
 
-class WorkerSettings(CallbackSettings):
+class WorkerSettings(ModelSettings):
     """The settings of one worker process."""
 
-    model: str = Field(
-        default="shapes",
-        description="Model: `shapes` (bundled), a folder in diffusers' format, a Hugging Face Hub "
-        "id, a `.safetensors` file in the original layout, or `fake[:seconds=…]` for tests.",
-    )
     shapes: CommaSeparated = Field(
         default=(),
         description="Image sizes that this worker makes, as in `512x512,768x512` (height x width "
@@ -239,7 +235,7 @@ class WorkerSettings(CallbackSettings):
         "the worker ends. Until then it claims no jobs.",
     )
 
-    @field_validator("shapes", "bulk_allow", mode="before")
+    @field_validator("shapes", "lora", "bulk_allow", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return split_words(value)
@@ -280,6 +276,10 @@ class WorkerSettings(CallbackSettings):
         settings.declared_shapes()
         LoraOption.parse_all(settings.lora)
         MeshSpec.parse(settings.mesh, settings.devices)
+        if settings.models and settings.lora:
+            raise ConfigurationError(
+                "IMAGEFLEET_LORA fits one model; it cannot be used with IMAGEFLEET_MODELS"
+            )
         return settings
 
     def declared_shapes(self) -> list[Shape] | None:

@@ -49,10 +49,11 @@ class OfferRegistry:
         self._offers: dict[str, Offer] = {}
         self._read_at = float("-inf")
 
-    def announce(self, offer: Offer) -> None:
-        """Store an offer under its model's name and as the default."""
+    def announce(self, offer: Offer, *, default: bool = True) -> None:
+        """Store an offer under its model's name, and as that of jobs that name no model."""
         text = offer.model_dump_json()
-        self._redis.hset(self._key, mapping={offer.model: text, DEFAULT_MODEL: text})
+        names = [offer.model, DEFAULT_MODEL] if default else [offer.model]
+        self._redis.hset(self._key, mapping=dict.fromkeys(names, text))
 
     def offers(self) -> dict[str, Offer]:
         """Return the offers by model name. `default` serves jobs that name no model.

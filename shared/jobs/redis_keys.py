@@ -15,6 +15,11 @@ def job_ends_key(namespace: str) -> str:
     return f"{namespace}:ends"
 
 
+def model_switch_key(namespace: str, model: str) -> str:
+    """Return the key that one worker holds while it switches to a model (string)."""
+    return f"{namespace}:model-switch:{model}"
+
+
 def known_queues_key(namespace: str) -> str:
     """Return the key of the queues that hold, or may hold, messages (set); see `queue.lua`."""
     return f"{namespace}:queues"

@@ -57,6 +57,7 @@ NOT_RUN: Final = {
     "docs/operations.md": {
         "imagefleet workers drain": "there is no such worker; test_fleet_status.py drains one",
         "imagefleet-worker doctor": "it needs the host of a worker; test_doctor.py has one",
+        "imagefleet-worker --models": _MODELS,
         "imagefleet exporter": _LONG,
         "kubectl": "it needs a cluster; tests/unit/test_deploy_files.py checks the files",
     },

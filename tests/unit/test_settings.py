@@ -184,3 +184,14 @@ def test_the_error_of_a_flag_names_the_flag_in_plain_words(
         WorkerSettings.load(**given)
     assert name_flag(str(refused.value), given).startswith(sentence)
     assert name_flag(str(refused.value), {name: None}) == str(refused.value)
+
+
+def test_lora_files_are_separated_by_commas() -> None:
+    settings = WorkerSettings.load(lora="a=/loras/a.safetensors:0.8, b=/loras/b.safetensors")
+    assert settings.lora == ("a=/loras/a.safetensors:0.8", "b=/loras/b.safetensors")
+
+
+def test_models_are_separated_as_in_a_shell() -> None:
+    settings = WorkerSettings.load(models="shapes '/my models/sd'")
+    assert settings.every_model() == ("shapes", "/my models/sd")
+    assert WorkerSettings.load().every_model() == ("shapes",)

@@ -111,6 +111,7 @@ def _dispatcher_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
                 None if none_named else queues,
                 lifecycle.parts.engine.info,
                 lifecycle.settings.namespace,
+                default=lifecycle.settings.serves_default,
             )
             dispatcher = lifecycle.parts.dispatcher
             dispatcher.attach(groups, consumer.strategies, self._send_to_pool)

@@ -65,6 +65,7 @@ class FakeEngine:
         shapes: Sequence[Shape] | None = None,
         max_num_inference_steps: int = 100,
         failure_file: Path | None = None,
+        name: str = "fake",
     ) -> None:
         """
         Args:
@@ -75,11 +76,12 @@ class FakeEngine:
             shapes: Declared shapes; by default 64x64.
             max_num_inference_steps: The announced limit.
             failure_file: Every batch fails while this file exists, as on a failing device.
+            name: The announced name of the model.
         """
         self.capacity = capacity
         self.devices = "fake"
         self.info = ModelInfo(
-            name="fake",
+            name=name,
             digest="sha256:" + "0" * 64,
             shapes=tuple(shapes or [Shape(height=64, width=64)]),
             schedulers=("ddim",),
@@ -100,7 +102,7 @@ class FakeEngine:
     ) -> "FakeEngine":
         """Make an engine from `fake` or `fake:seconds=0.05,capacity=8`.
 
-        The option `sick` is the path of the failure file.
+        The option `sick` is the path of the failure file, `name` the model's announced name.
 
         Raises:
             ConfigurationError: an option is unknown or not a number.
@@ -112,7 +114,7 @@ class FakeEngine:
             capacity, streams = int(options.pop("capacity", 8)), int(options.pop("streams", 1))
         except ValueError:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}") from None
-        failure_file = options.pop("sick", None)
+        failure_file, name = options.pop("sick", None), options.pop("name", "fake")
         too_small = min(seconds, decode_s) < 0 or min(capacity, streams) < 1
         if options or too_small or capacity % streams:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}")
@@ -124,6 +126,7 @@ class FakeEngine:
             shapes=shapes,
             max_num_inference_steps=max_num_inference_steps,
             failure_file=None if failure_file is None else Path(failure_file),
+            name=name,
         )
 
     def warm(self) -> None:

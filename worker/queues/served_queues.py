@@ -12,13 +12,19 @@ from imagefleet.worker.engine.interface import ModelInfo
 from imagefleet.worker.queues.claim_types import QueueGroup
 
 
-def queue_groups(queues: Sequence[str] | None, info: ModelInfo, namespace: str) -> list[QueueGroup]:
+def queue_groups(
+    queues: Sequence[str] | None, info: ModelInfo, namespace: str, *, default: bool = True
+) -> list[QueueGroup]:
     """Group `queues` by compile key; None stands for all queues of this model.
 
     A queue whose compile key is unknown makes a group of its own.
+
+    Args:
+        default: whether the jobs that name no model are among those of this model.
     """
-    jobs = _shapes_by_queue(info, namespace, queue_name)
-    shards = _shapes_by_queue(info, namespace, bulk_queue)
+    models = (None, info.name) if default else (info.name,)
+    jobs = _shapes_by_queue(info, models, namespace, queue_name)
+    shards = _shapes_by_queue(info, models, namespace, bulk_queue)
     grouped: dict[tuple[str, bool], list[str]] = {}
     for queue in [*jobs, *shards] if queues is None else queues:
         plain = without_tenant(queue)
@@ -31,13 +37,13 @@ def queue_groups(queues: Sequence[str] | None, info: ModelInfo, namespace: str) 
 
 
 def _shapes_by_queue(
-    info: ModelInfo, namespace: str, make_name: Callable[..., str]
+    info: ModelInfo, models: Sequence[str | None], namespace: str, make_name: Callable[..., str]
 ) -> dict[str, str]:
-    """Return the shape of each queue of this model; `make_name` builds the queue names."""
+    """Return the shape of each queue of `models`; `make_name` builds the queue names."""
     sizes = [((shape.height, shape.width), shape) for shape in info.shapes]
     native: tuple[None, None] = (None, None)
     return {
         make_name(namespace, model, *size): str(shape)
-        for model in (None, info.name)
+        for model in models
         for size, shape in [(native, info.shapes[0]), *sizes]
     }

@@ -1,0 +1,73 @@
+"""A worker with several models switches when another model is the more urgent."""
+
+import pytest
+
+from imagefleet.shared.jobs.fleet_status import QueueStatus
+from imagefleet.worker.next_model import SwitchPolicy, WaitingWork, next_model, waiting_by_model
+
+POLICY = SwitchPolicy(min_stay_s=60.0, max_wait_s=120.0)
+Waiting = dict[str, WaitingWork]
+
+
+def _jobs(count: int, oldest_s: float) -> WaitingWork:
+    return WaitingWork(jobs=count, oldest_s=oldest_s)
+
+
+def _next(waiting: Waiting, *, stayed_s: float = 60.0, is_idle: bool = False) -> str | None:
+    return next_model("a", ["b", "c"], waiting, stayed_s=stayed_s, is_idle=is_idle, policy=POLICY)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "chosen"),
+    [
+        pytest.param({}, None, id="nothing waits"),
+        pytest.param({"a": _jobs(1, 5.0)}, None, id="only its own jobs"),
+        pytest.param({"b": _jobs(1, 1.0)}, "b", id="jobs of another and none of its own"),
+        pytest.param({"b": _jobs(9, 1.0), "c": _jobs(1, 2.0)}, "c", id="the oldest job decides"),
+        pytest.param({"a": _jobs(1, 5.0), "b": _jobs(1, 125.0)}, None, id="not old enough"),
+        pytest.param({"a": _jobs(1, 5.0), "b": _jobs(1, 125.1)}, "b", id="old enough"),
+        pytest.param({"a": WaitingWork(shards=3), "b": _jobs(1, 0.0)}, "b", id="jobs before rows"),
+        pytest.param({"d": _jobs(1, 999.0)}, None, id="a model that this worker has not"),
+    ],
+)
+def test_the_waiting_jobs_decide(waiting: Waiting, chosen: str | None) -> None:
+    assert _next(waiting) == chosen
+
+
+def test_a_model_stays_for_a_while() -> None:
+    waiting = {"b": _jobs(1, 1_000.0)}
+    assert _next(waiting, stayed_s=59.9) is None
+    assert _next(waiting, stayed_s=60.0) == "b"
+
+
+def test_only_an_idle_worker_switches_for_a_dataset() -> None:
+    waiting = {"b": WaitingWork(shards=1), "c": WaitingWork(shards=2)}
+    assert _next(waiting) is None
+    assert _next(waiting, is_idle=True) == "c"
+    assert _next({**waiting, "a": WaitingWork(shards=1)}, is_idle=True) is None
+
+
+def test_queues_are_added_up_and_jobs_without_a_model_count_for_the_default() -> None:
+    queues = [
+        _queue("default", waiting=2, oldest_s=7.0),
+        _queue("a", waiting=1, oldest_s=9.0),
+        _queue("a", waiting=4, oldest_s=None, datasets=True),
+        _queue("b", waiting=1, oldest_s=None),
+    ]
+    assert waiting_by_model(queues, "a") == {
+        "a": WaitingWork(jobs=3, oldest_s=9.0, shards=4),
+        "b": WaitingWork(jobs=1),
+    }
+
+
+def _queue(
+    model: str, *, waiting: int, oldest_s: float | None, datasets: bool = False
+) -> QueueStatus:
+    return QueueStatus(
+        model=model,
+        shape="native",
+        datasets=datasets,
+        waiting=waiting,
+        tenants=1,
+        oldest_s=oldest_s,
+    )

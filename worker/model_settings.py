@@ -1,0 +1,73 @@
+"""The settings of a worker that say which models it serves."""
+
+import shlex
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
+
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.callback_settings import CallbackSettings
+
+
+class ModelSettings(CallbackSettings):
+    """The settings of models. `worker.next_model` says when a worker switches."""
+
+    model: str = Field(
+        default="shapes",
+        description="Model: `shapes` (bundled), a folder in diffusers' format, a Hugging Face Hub "
+        "id, a `.safetensors` file in the original layout, or `fake[:seconds=…]` for tests.",
+    )
+    models: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Several models in place of `model`, separated by spaces and quoted as in a "
+        "shell. One at a time is on the devices; the first is for jobs that name none. "
+        "docs/operations.md says when the worker switches.",
+    )
+    model_min_stay_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=86400,
+        description="With `models`: seconds for which a model stays on the devices at least.",
+    )
+    model_max_wait_s: float = Field(
+        default=120.0,
+        ge=0,
+        le=86400,
+        description="With `models`: seconds by which the oldest job of another model may be older "
+        "than the oldest of the model on the devices.",
+    )
+    serves_default: bool = Field(
+        default=True,
+        description="Whether this worker makes the jobs that name no model. All workers that do "
+        "should have the same model.",
+    )
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _split_models(cls, value: object) -> object:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    def every_model(self) -> tuple[str, ...]:
+        """Return `models`, or the one model."""
+        return self.models or (self.model,)
+
+    @classmethod
+    def load(cls, **overrides: object) -> Self:
+        """Load as `Settings.load` does, then check `models`.
+
+        Raises:
+            ConfigurationError: it names the variable or the override that is wrong.
+        """
+        settings = super().load(**overrides)
+        if settings.models:
+            if "model" in settings.model_fields_set:
+                raise ConfigurationError(
+                    "IMAGEFLEET_MODELS is set and IMAGEFLEET_MODEL too; use one"
+                )
+            if len(set(settings.models)) < max(2, len(settings.models)):
+                raise ConfigurationError(
+                    f"IMAGEFLEET_MODELS={shlex.join(settings.models)!r}: name two models or more, "
+                    "each once; for one model use IMAGEFLEET_MODEL"
+                )
+        return settings
