@@ -37,6 +37,7 @@ class JobParameters(TypedDict, total=False):
     strength: float | None
     preview: bool | None
     scheduler: str | None
+    loras: Sequence[tuple[str, float]] | str | None
     model: str | None
     format: ImageFormat | str | None
     priority: int | None

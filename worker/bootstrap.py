@@ -29,7 +29,6 @@ from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.interface import Engine, ModelOptions, Stream
 from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
@@ -294,7 +293,8 @@ def _load_engine(settings: WorkerSettings, stores: Stores) -> Engine:
         options=ModelOptions(
             scheduler=settings.scheduler,
             safety_checker=settings.safety_checker,
-            loras=LoraOption.parse_all(settings.lora),
+            loras=settings.merged_loras(),
+            job_loras=settings.job_loras(),
             streams=settings.batching == "continuous",
         ),
     )

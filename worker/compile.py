@@ -34,6 +34,7 @@ _MAX_LINE: Final = 1_000
         "dtype",
         "max_num_inference_steps",
         "safety_checker",
+        "job_lora",
         "cache_dir",
         "programs_url",
         "programs_secret",
@@ -76,7 +77,9 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
         shared_executables=shared_executables,
         max_num_inference_steps=settings.max_num_inference_steps,
         options=ModelOptions(
-            safety_checker=settings.safety_checker, streams=settings.batching == "continuous"
+            safety_checker=settings.safety_checker,
+            job_loras=settings.job_loras(),
+            streams=settings.batching == "continuous",
         ),
     )
     if shared_executables.store is not None:

@@ -84,7 +84,7 @@ class Dispatcher:
         self._claims = claims
         self._starter = starter
         self.refuser: Final = starter.refuser
-        self._receiver = MessageReceiver(claims, starter.refuser, input_images, max_deliveries)
+        self._receiver = MessageReceiver(claims, starter, input_images, max_deliveries)
         self._in_flight = in_flight
         self._backlog = backlog
         self._input_images = input_images

@@ -11,12 +11,11 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.request import MAX_KEEP_S
 from imagefleet.worker.callback_settings import CommaSeparated, split_words
 from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
-from imagefleet.worker.model_settings import ModelSettings
+from imagefleet.worker.lora_settings import LoraSettings
 
 
-class WorkerSettings(ModelSettings):
+class WorkerSettings(LoraSettings):
     """The settings of one worker process."""
 
     shapes: CommaSeparated = Field(
@@ -62,10 +61,6 @@ class WorkerSettings(ModelSettings):
     safety_checker: bool = Field(
         default=True,
         description="Whether the model's safety checker, if any, makes the images it flags black.",
-    )
-    lora: CommaSeparated = Field(
-        default=(),
-        description="LoRA files to merge, as in `a=/loras/a.safetensors:0.8,b=…`. Default: none.",
     )
     cache_dir: Path = Field(
         default=Path("~/.cache/imagefleet").expanduser(),
@@ -191,7 +186,8 @@ class WorkerSettings(ModelSettings):
         default=3600.0,
         ge=0,
         le=31_536_000,
-        description="Seconds for which a message of a newer release waits for a worker.",
+        description="Seconds for which a message of a newer release, or a job with a LoRA that "
+        "this worker lacks, waits for another worker.",
     )
     max_retries: int = Field(
         default=3,
@@ -235,7 +231,7 @@ class WorkerSettings(ModelSettings):
         "the worker ends. Until then it claims no jobs.",
     )
 
-    @field_validator("shapes", "lora", "bulk_allow", mode="before")
+    @field_validator("shapes", "bulk_allow", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return split_words(value)
@@ -274,12 +270,7 @@ class WorkerSettings(ModelSettings):
         """
         settings = super().load(**overrides)
         settings.declared_shapes()
-        LoraOption.parse_all(settings.lora)
         MeshSpec.parse(settings.mesh, settings.devices)
-        if settings.models and settings.lora:
-            raise ConfigurationError(
-                "IMAGEFLEET_LORA fits one model; it cannot be used with IMAGEFLEET_MODELS"
-            )
         return settings
 
     def declared_shapes(self) -> list[Shape] | None:

@@ -55,6 +55,14 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 @image_options
 @click.option("--preview", is_flag=True, help="Keep a preview in the job's status while it runs.")
 @click.option("--scheduler", help="Default: the model's.")
+@click.option(
+    "--lora",
+    "loras",
+    multiple=True,
+    callback=lambda _context, _option, texts: ",".join(texts) or None,
+    metavar="NAME:SCALE",
+    help="LoRA that the workers hold, and its scale (default 1); repeat the option for more.",
+)
 @click.option("--model", help="Default: the fleet's default model.")
 @click.option(
     "--format",

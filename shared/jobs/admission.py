@@ -15,7 +15,7 @@ def admit(request: JobRequest, offers: dict[str, Offer]) -> None:
     Without offers (no worker was ever ready) every request passes, and a worker checks it later.
 
     Raises:
-        InvalidRequest: no worker offers this model, shape, scheduler or number of steps.
+        InvalidRequest: no worker offers this model, shape, scheduler, LoRA or number of steps.
     """
     if not offers:
         return
@@ -38,6 +38,11 @@ def admit(request: JobRequest, offers: dict[str, Offer]) -> None:
         raise InvalidRequest(
             "scheduler", request.scheduler, f"is unknown; the schedulers are {known}"
         )
+    for name, _ in request.loras:
+        if name not in offer.loras:
+            known = ", ".join(sorted(offer.loras)) or "none"
+            limit = f"is no LoRA that the workers of {offer.model} hold; they hold {known}"
+            raise InvalidRequest("loras", name, limit)
     steps = request.num_inference_steps
     _check_denoised_steps(request, steps or offer.num_inference_steps)
     if steps is not None and steps > offer.max_num_inference_steps:

@@ -7,7 +7,7 @@ leave: a preempted fleet comes back, and its producers can submit meanwhile.
 import time
 from typing import TYPE_CHECKING, Final, cast
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -34,6 +34,8 @@ class Offer(Model):
     num_inference_steps: int
     guidance_scale: float
     scheduler: str
+    loras: dict[str, str] = Field(default_factory=dict)
+    """Digest (`sha256:…`) of each LoRA file that jobs may use, by name."""
     storage_url: str | None = None
     """The store of the fleet, as its workers open it. None: a worker of release 0.1.0, or a store
     that no other process can open."""

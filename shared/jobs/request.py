@@ -28,11 +28,14 @@ from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import InvalidRequest, MessageRejected, NewerMessage
 from imagefleet.shared.jobs.addresses import check_http_url, check_image_address
 from imagefleet.shared.jobs.caller_metadata import check_metadata
+from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.prompt_text import check_text
 
-MESSAGE_VERSION: Final = 1
-"""To be raised when workers of the version before could not read a job correctly."""
+MESSAGE_VERSION: Final = 2
+"""The newest version of a message, to be raised when workers of the version before could not read a
+job correctly. Version 2: the job has `loras`. Other jobs are sent as version 1, so that workers of
+release 0.1.0 can run them."""
 
 MAX_PROMPT_CHARACTERS: Final = 4_000
 MAX_SIDE_PIXELS: Final = 2_048
@@ -91,6 +94,8 @@ class JobRequest(Model):
     preview: StrictBool = False
     """Whether the status shows a preview, renewed every few seconds."""
     scheduler: QueueSafeName | None = None
+    loras: LoraScales = Field(default=(), exclude_if=operator.not_)
+    """LoRA that the image is generated with, of those that the workers hold, with their scales."""
     model: QueueSafeName | None = None
     format: ImageFormat = ImageFormat.PNG
     priority: Annotated[StrictInt, Field(ge=0, le=9)] = 3
@@ -223,7 +228,8 @@ class JobRequest(Model):
 
 def pack(request: JobRequest) -> dict[str, Any]:
     """Return the keyword arguments of the job's Celery message."""
-    return {"version": MESSAGE_VERSION, "request": request.model_dump(mode="json")}
+    version = MESSAGE_VERSION if request.loras else 1
+    return {"version": version, "request": request.model_dump(mode="json")}
 
 
 def request_fields(kwargs: dict[str, Any]) -> object:
@@ -255,11 +261,11 @@ def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest
         raise MessageRejected("the message has no keyword arguments")
     request = request_fields(kwargs)
     version = MESSAGE_VERSION if request is kwargs else kwargs.get("version")
-    if version != MESSAGE_VERSION:
+    if version not in range(1, MESSAGE_VERSION + 1):
         newer = isinstance(version, int) and version > MESSAGE_VERSION
         kind, shown = (NewerMessage if newer else MessageRejected), repr(version)[:40]
         raise kind(
-            f"the message has version {shown}, and this worker reads only {MESSAGE_VERSION}; "
+            f"the message has version {shown}, and this worker reads 1 to {MESSAGE_VERSION}; "
             "upgrade the producer, or let workers of its version drain the queue"
         )
     if not isinstance(request, dict):

@@ -28,6 +28,7 @@ _CLOUD = (
     "it needs a Google Cloud project with TPUs; tests/unit/test_deploy_files.py checks the files"
 )
 _MODELS = "it needs a Stable Diffusion checkpoint of gigabytes"
+_LORA = "it needs workers that hold LoRA; tests/integration/test_job_loras.py has some"
 _INSTALL = "it builds and installs packages; tests/integration/test_package.py does so"
 NOT_RUN: Final = {
     "README.md": {
@@ -50,6 +51,11 @@ NOT_RUN: Final = {
         "imagefleet fleet --watch": _LONG,
     },
     "docs/engine.md": {"imagefleet-worker --model": _MODELS},
+    "docs/lora.md": {
+        "imagefleet-worker --model": _MODELS,
+        "imagefleet submit": _LORA,
+        "from imagefleet": _LORA,
+    },
     "docs/models.md": {
         "python -c": "it needs PyTorch, diffusers and a checkpoint of gigabytes",
         "imagefleet-worker --model": _MODELS,

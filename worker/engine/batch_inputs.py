@@ -40,10 +40,17 @@ class EmptyBatch:
     """That of a prompt: the number of text encoders, and of tokens."""
     latent_channels: int
     pixels_per_latent: int
+    loras: int = 0
+    """The number of LoRA that jobs may use."""
 
     @classmethod
     def of(
-        cls, programs: DiffusionPrograms, slots: int, token_shape: tuple[int, int], max_steps: int
+        cls,
+        programs: DiffusionPrograms,
+        slots: int,
+        token_shape: tuple[int, int],
+        max_steps: int,
+        loras: int = 0,
     ) -> Self:
         """Return the batch of these programs. `max_steps` is the most that a job may ask for."""
         return cls(
@@ -52,6 +59,7 @@ class EmptyBatch:
             token_shape=token_shape,
             latent_channels=programs.latent_channels,
             pixels_per_latent=programs.pixels_per_latent,
+            loras=loras,
         )
 
     def inputs(self) -> BatchInputs:
@@ -66,6 +74,7 @@ class EmptyBatch:
             guidance=np.ones(slots, np.float32),
             rows=np.zeros((slots, self.calls, COLUMNS), np.float32),
             calls=np.zeros(slots, np.int32),
+            lora_scales=np.zeros((slots, self.loras), np.float32) if self.loras else None,
         )
 
     def init_images(self, shape: Shape) -> InitImages:
@@ -116,7 +125,8 @@ class BatchInputBuilder:
         """Build the inputs of a batch; `specs[i]` takes slot i.
 
         Raises:
-            ValueError: a scheduler that this model does not have, or a step count out of range.
+            ValueError: a scheduler or a LoRA that this model does not have, or a step count out of
+                range.
         """
         inputs = self.empty.inputs()
         for slot, spec in enumerate(specs):
@@ -129,6 +139,8 @@ class BatchInputBuilder:
             inputs.guidance[slot] = spec.guidance_scale
             inputs.rows[slot] = table.padded(inputs.rows.shape[1])
             inputs.calls[slot] = len(table.rows)
+            for name, scale in spec.loras:
+                inputs.lora_scales[slot, self._lora_number(name)] = scale
         return inputs
 
     def init_images(self, specs: Sequence[ImageSpec], shape: Shape) -> InitImages | None:
@@ -155,6 +167,12 @@ class BatchInputBuilder:
             arrays.key[slot] = divmod(spec.seed, 2**32)
             arrays.image_index[slot] = spec.image_index
         return arrays
+
+    def _lora_number(self, name: str) -> int:
+        names = [lora.name for lora in self._info.job_loras]
+        if name not in names:
+            raise ValueError(f"LoRA {name!r} is not available; there are {', '.join(names)}")
+        return names.index(name)
 
     def _table(self, spec: ImageSpec) -> Table:
         scheduler, steps = spec.scheduler, spec.num_inference_steps

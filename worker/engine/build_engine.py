@@ -5,6 +5,8 @@ devices and whose programs are not compiled yet. Every fault of a checkpoint is 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,7 @@ from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, open_checkpoint
+from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors, job_loras
 from imagefleet.worker.engine.checkpoint.lora import applied_loras, digest_with, read_loras
 from imagefleet.worker.engine.checkpoint.pipeline_index import Family
 from imagefleet.worker.engine.checkpoint.weights import (
@@ -30,11 +33,11 @@ from imagefleet.worker.engine.interface import ModelInfo, ModelOptions, Shape
 from imagefleet.worker.engine.memory_check import require_memory
 from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement
-from imagefleet.worker.engine.networks import abstract_networks, assemble
+from imagefleet.worker.engine.networks import abstract_networks, assemble, place_factors
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 
-_WITH_LORA: Final = ("text_encoder", "text_encoder_2", "unet")
+WITH_LORA: Final = ("text_encoder", "text_encoder_2", "unet")
 """Networks to which a LoRA may be added."""
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
@@ -80,6 +83,7 @@ def load_stable_diffusion(
         source=identity.source,
         digest=digest_with(files.digest(), loras),
         loras=loras,
+        job_loras=job_loras(options.job_loras),
         shapes=shapes,
         schedulers=registry.available(configs.noise),
         default_scheduler=default_scheduler,
@@ -118,8 +122,8 @@ def load_networks(
         dtype: To which the weights are cast.
         shapes: The shapes for whose batches there must be memory beside the weights.
         per_device_batch: Images that one copy of the weights denoises at a time.
-        options: The LoRAs to merge into the weights, and whether the devices will run streams.
-            None: no LoRAs, and whole batches.
+        options: The LoRAs to merge into the weights, those that jobs may use, and whether the
+            devices will run streams. None: no LoRAs, and whole batches.
 
     Raises:
         CheckpointError: weights are missing, unused, misshapen or not finite; a LoRA does not fit.
@@ -127,7 +131,8 @@ def load_networks(
     """
     options = options or ModelOptions()
     networks = abstract_networks(configs)
-    keys = {name: [each.key for each in weight_entries(name, networks[name])] for name in networks}
+    entries = {name: weight_entries(name, network) for name, network in networks.items()}
+    keys = {name: [each.key for each in listed] for name, listed in entries.items()}
     opened = files.open_weights(tuple(networks), keys)
     mappings = {
         name: WeightMapping(name, network, opened[name]) for name, network in networks.items()
@@ -143,13 +148,18 @@ def load_networks(
         platform=placement.platform,
         streams=options.streams,
     )
-    require_memory(need, placement)
-    trained = {name: each.shapes for name, each in mappings.items() if name in _WITH_LORA}
+    trained = {name: each.shapes for name, each in mappings.items() if name in WITH_LORA}
     factors = read_loras(options.loras, trained)
+    job_factors = JobLoraFactors(options.job_loras, trained)
+    need = replace(need, weights=need.weights + job_factors.size * dtype.itemsize)
+    require_memory(need, placement)
     parameters = {
         name: mapping.load(dtype, placement, factors.get(name))
         for name, mapping in mappings.items()
     }
+    for name in trained:
+        place = partial(place_factors, placement=placement, dtype=dtype)
+        job_factors.add_to(name, parameters[name], entries[name], place)
     return assemble(configs, networks, parameters, dtype)
 
 

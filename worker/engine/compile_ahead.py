@@ -4,16 +4,19 @@ Goes in: the configs of a checkpoint, and a host. Comes out: executables in the 
 fingerprints that a worker with the same settings computes on such a host.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 
 from imagefleet.worker.engine.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.build_engine import (
+    WITH_LORA,
     choose_dtype,
     choose_shapes,
     limit_steps,
@@ -21,17 +24,25 @@ from imagefleet.worker.engine.build_engine import (
 )
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint, open_checkpoint
+from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
+from imagefleet.worker.engine.checkpoint.weights import Params, weight_entries
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler
 from imagefleet.worker.engine.interface import ModelOptions, Shape
 from imagefleet.worker.engine.load_engine import SharedExecutables, executable_cache_of
+from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.memory_check import check_available, memory_errors
 from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement, start_backend
 from imagefleet.worker.engine.mesh_spec import MeshSpec
-from imagefleet.worker.engine.networks import abstract_networks, abstract_weights, assemble
+from imagefleet.worker.engine.networks import (
+    abstract_factors,
+    abstract_networks,
+    abstract_weights,
+    assemble,
+)
 from imagefleet.worker.engine.tpu_hosts import TpuHost
 from imagefleet.worker.engine.tpu_topology import placement_of
 
@@ -55,6 +66,7 @@ class AbstractModel:
         dtype: np.dtype[Any],
         max_steps: int,
         streams: bool = False,
+        job_loras: Sequence[LoraOption] = (),
     ) -> "AbstractModel":
         """Return the programs that a worker would compile.
 
@@ -68,14 +80,16 @@ class AbstractModel:
             max_steps: The most steps that a job may ask for.
             streams: Whether the worker runs streams. The programs are then those of the first; the
                 others load the same.
+            job_loras: Files that jobs may use.
         """
         if streams:
             placement = placement.copies()[0]
         networks = abstract_networks(configs)
         parameters = abstract_weights(networks, placement, dtype)
+        _add_factors(job_loras, networks, parameters, placement, dtype)
         programs, weights = assemble(configs, networks, parameters, dtype)
         slots = placement.data * per_device_batch
-        batch = EmptyBatch.of(programs, slots, token_shape, max_steps)
+        batch = EmptyBatch.of(programs, slots, token_shape, max_steps, len(job_loras))
         rgb_factors = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
             (programs.latent_channels + 1, 3), np.float32, sharding=placement.replicated
         )
@@ -88,6 +102,27 @@ class AbstractModel:
             StreamCompiler(programs, weights, one, batch, placement, copy, executable_cache),
             rgb_factors,
         )
+
+
+def _add_factors(
+    job_loras: Sequence[LoraOption],
+    networks: Mapping[str, nnx.Module],
+    parameters: Mapping[str, Params],
+    placement: Placement,
+    dtype: np.dtype[Any],
+) -> None:
+    """Put abstract factors of LoRA beside the abstract weights. Their files are read."""
+    entries = {name: weight_entries(name, networks[name]) for name in networks if name in WITH_LORA}
+    factors = JobLoraFactors(
+        job_loras,
+        {
+            name: {entry.key: entry.stored_shapes[0] for entry in listed}
+            for name, listed in entries.items()
+        },
+    )
+    place = partial(abstract_factors, placement=placement, dtype=dtype)
+    for name, listed in entries.items():
+        factors.add_to(name, parameters[name], listed, place)
 
 
 @dataclass(frozen=True)
@@ -175,5 +210,6 @@ def compile_ahead(
         dtype=numpy_dtype,
         max_steps=limit_steps(max_num_inference_steps, configs),
         streams=options.streams,
+        job_loras=options.job_loras,
     )
     return AheadCompilation(abstract_model, declared)

@@ -62,7 +62,11 @@ class DiffusionEngine:
         self._weights = weights
         self._tokenizer = tokenizer
         self._empty_batch = EmptyBatch.of(
-            programs, self.capacity, tokenizer.shape, info.max_num_inference_steps
+            programs,
+            self.capacity,
+            tokenizer.shape,
+            info.max_num_inference_steps,
+            loras=len(info.job_loras),
         )
         self._input_builder = BatchInputBuilder(self._empty_batch, info, tokenizer, noise)
         self._one_image = BatchInputBuilder(

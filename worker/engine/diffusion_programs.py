@@ -8,7 +8,6 @@ the prompt.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -17,7 +16,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from imagefleet.worker.engine.checkpoint.weights import Params
+from imagefleet.worker.engine.image_noise import NoiseUse, fold_in, normal
 from imagefleet.worker.engine.models.latent_scale import LatentScale
+from imagefleet.worker.engine.models.lora_layers import merge_network
 from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
@@ -54,6 +55,8 @@ class BatchInputs(NamedTuple):
     """float32 `[b, calls, COLUMNS]`, padded."""
     calls: Any
     """int32 `[b]`: the number of rows that are not padding. 0 in a padding slot."""
+    lora_scales: Any = None
+    """float32 `[b, LoRA]`: the scale of each LoRA that jobs may use. None if there are none."""
 
 
 class InitImages(NamedTuple):
@@ -91,6 +94,8 @@ class Conditions(NamedTuple):
     """float32 `[b, h, w, c]`: the initial noise. Inpainting also adds it to the kept parts."""
     step_key: jax.Array
     """uint32 `[b, 2]`: the key of the noise that some schedulers add at each step."""
+    lora_scales: jax.Array | None = None
+    """As in `BatchInputs`."""
 
 
 class SamplerState(NamedTuple):
@@ -115,36 +120,6 @@ class Decoded(NamedTuple):
     """bool `[b]`: whether the decoder's output is free of NaN and infinity."""
     flagged: jax.Array
     """bool `[b]`: whether the safety checker made the image black."""
-
-
-class NoiseUse(IntEnum):
-    """The purpose of noise. Each purpose has its own keys, `fold_in(key(seed), use + image_index)`.
-
-    Keys of two purposes never coincide: an image index is far below the distance of two members.
-    """
-
-    START = 0
-    STEPS = 1 << 16
-    ENCODING = 2 << 16
-
-
-def fold_in(key: jax.Array, number: jax.Array) -> jax.Array:
-    """Fold `number [b]` into the threefry keys `key`, uint32 `[b, 2]`."""
-
-    def fold_one(key: jax.Array, number: jax.Array) -> jax.Array:
-        return jax.random.key_data(jax.random.fold_in(_wrap_key(key), number))
-
-    return jax.vmap(fold_one)(key, number)
-
-
-def normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
-    """Draw normal noise, float32 `[b, *size]`, from keys `uint32 [b, 2]`."""
-    return jax.vmap(lambda key: jax.random.normal(_wrap_key(key), size, jnp.float32))(key)
-
-
-def _wrap_key(key: jax.Array) -> jax.Array:
-    wrapped: jax.Array = jax.random.wrap_key_data(key, impl="threefry2x32")
-    return wrapped
 
 
 def apply_guidance(outputs: jax.Array, guidance: jax.Array) -> jax.Array:
@@ -186,13 +161,14 @@ class DiffusionPrograms:
     ) -> tuple[Conditions, SamplerState]:
         """Encode the prompts, draw the initial noise and mix it with the init latents."""
         slots, *size = init_latents.latents.shape
-        prompt = self.prompt_encoder(weights.text, inputs.tokens, inputs.has_negative)
+        tokens, has_negative, scales = inputs.tokens, inputs.has_negative, inputs.lora_scales
+        prompt = self.prompt_encoder(weights.text, tokens, has_negative, scales)
         hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
         height, width = (side * self.pixels_per_latent for side in size[:2])
         # SDXL's original size, crop corner and target size (Podell et al. 2023, section 2.2):
         # diffusers' defaults, an image that is not cropped.
         time_ids = (height, width, 0, 0, height, width)
-        text = self._merge_unet(weights.unet).project_context(hidden, pooled, time_ids)
+        text = self._merge_unet(weights.unet, scales).project_context(hidden, pooled, time_ids)
         noise = normal(fold_in(inputs.key, NoiseUse.START + inputs.image_index), tuple(size))
         mix = inputs.initial_mix[:, :, None, None, None]
         conditions = Conditions(
@@ -203,6 +179,7 @@ class DiffusionPrograms:
             init_latents=init_latents,
             noise=noise,
             step_key=fold_in(inputs.key, NoiseUse.STEPS + inputs.image_index),
+            lora_scales=scales,
         )
         return conditions, SamplerState(
             latents=mix[:, 0] * init_latents.latents + mix[:, 1] * noise,
@@ -261,7 +238,7 @@ class DiffusionPrograms:
 
         `prompts` is 2 for the negative prompt and the prompt with guidance, 1 for the prompt alone.
         """
-        network, slots = self._merge_unet(unet), len(latents)
+        network, slots = self._merge_unet(unet, conditions.lora_scales), len(latents)
         if network.config.time_cond_proj_dim is not None:
             prompts = 1  # the UNet itself applies the guidance
         inputs = jnp.repeat(latents.astype(self.dtype), prompts, axis=0)  # [b * p, h, w, c]
@@ -273,8 +250,8 @@ class DiffusionPrograms:
         outputs = outputs.astype(jnp.float32).reshape(slots, prompts, *latents.shape[1:])
         return outputs[:, 0] if prompts == 1 else apply_guidance(outputs, conditions.guidance)
 
-    def _merge_unet(self, unet: Params) -> UNet:
-        return cast(UNet, nnx.merge(self.unet, unet))
+    def _merge_unet(self, unet: Params, lora_scales: jax.Array | None) -> UNet:
+        return cast(UNet, merge_network(self.unet, unet, lora_scales))
 
     def _merge_vae(self, weights: Weights) -> Vae:
         return cast(Vae, nnx.merge(self.vae, weights.vae))

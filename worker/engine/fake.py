@@ -31,6 +31,7 @@ from imagefleet.worker.engine.interface import (
     RunningBatch,
     Shape,
 )
+from imagefleet.worker.engine.lora_options import JobLora, LoraOption
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class FakeEngine:
         max_num_inference_steps: int = 100,
         failure_file: Path | None = None,
         name: str = "fake",
+        job_loras: Sequence[LoraOption] = (),
     ) -> None:
         """
         Args:
@@ -77,6 +79,7 @@ class FakeEngine:
             max_num_inference_steps: The announced limit.
             failure_file: Every batch fails while this file exists, as on a failing device.
             name: The announced name of the model.
+            job_loras: LoRA that jobs may use. Their files are not read.
         """
         self.capacity = capacity
         self.devices = "fake"
@@ -89,6 +92,7 @@ class FakeEngine:
             default_num_inference_steps=min(4, max_num_inference_steps),
             default_guidance_scale=7.5,
             max_num_inference_steps=max_num_inference_steps,
+            job_loras=tuple(JobLora(name=each.name, digest=_digest(each)) for each in job_loras),
         )
         self._seconds, self._decode_s = seconds, decode_s
         self._streams = streams
@@ -98,7 +102,12 @@ class FakeEngine:
 
     @classmethod
     def parse(
-        cls, model: str, *, shapes: Sequence[Shape] | None, max_num_inference_steps: int
+        cls,
+        model: str,
+        *,
+        shapes: Sequence[Shape] | None,
+        max_num_inference_steps: int,
+        job_loras: Sequence[LoraOption] = (),
     ) -> "FakeEngine":
         """Make an engine from `fake` or `fake:seconds=0.05,capacity=8`.
 
@@ -127,6 +136,7 @@ class FakeEngine:
             max_num_inference_steps=max_num_inference_steps,
             failure_file=None if failure_file is None else Path(failure_file),
             name=name,
+            job_loras=job_loras,
         )
 
     def warm(self) -> None:
@@ -251,6 +261,10 @@ class _FakeBatch:
     def _required_steps(self) -> int:
         live = (spec for slot, spec in enumerate(self._specs) if slot not in self._dropped)
         return max((spec.steps for spec in live), default=0)
+
+
+def _digest(option: LoraOption) -> str:
+    return f"sha256:{hashlib.sha256(option.path.encode()).hexdigest()}"
 
 
 def _image(spec: ImageSpec, shape: Shape) -> ImageArray:

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
+from imagefleet.worker.engine.lora_options import AppliedLora, JobLora, LoraOption
 
 ImageArray = NDArray[np.uint8]
 """One RGB image, uint8 `[height, width, 3]`."""
@@ -74,6 +74,8 @@ class ImageSpec:
     guidance_scale: float
     scheduler: str = "ddim"
     init_image: InitImage | None = None
+    loras: tuple[tuple[str, float], ...] = ()
+    """Name and scale of each LoRA, of those in `ModelInfo.job_loras`, each at most once."""
 
     @property
     def steps(self) -> int:
@@ -94,6 +96,8 @@ class ModelOptions:
     """Whether to run the model's safety checker, if it has one."""
     loras: tuple[LoraOption, ...] = ()
     """Files that are merged into the weights."""
+    job_loras: tuple[LoraOption, ...] = ()
+    """Files of which each job chooses, with its own scales. Their own scales are 1."""
     streams: bool = False
     """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`). They
     need more memory for one image a device and less for several."""
@@ -111,6 +115,8 @@ class ModelInfo:
     """`sha256:…` over the files of the checkpoint that were read, and LoRA with their scales."""
     loras: tuple[AppliedLora, ...] = ()
     """What was merged into the weights."""
+    job_loras: tuple[JobLora, ...] = ()
+    """What jobs may use."""
     shapes: tuple[Shape, ...]
     """Declared shapes; the first is the default."""
     schedulers: tuple[str, ...]

@@ -81,7 +81,10 @@ def load_engine(
     """
     if model == "fake" or model.startswith("fake:"):
         return FakeEngine.parse(
-            model, shapes=shapes, max_num_inference_steps=max_num_inference_steps
+            model,
+            shapes=shapes,
+            max_num_inference_steps=max_num_inference_steps,
+            job_loras=(options or ModelOptions()).job_loras,
         )
     from imagefleet.worker.engine.build_engine import load_stable_diffusion
     from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, find_checkpoint

@@ -1,7 +1,7 @@
-"""Name the LoRA files that are merged into a model.
+"""Name LoRA files: those that are merged into a model, and those that jobs may use.
 
-The input is the text of the setting, the output records. This module reads no files and needs
-neither numpy nor JAX.
+The input is the text of a setting, the output records. This module reads no files and needs neither
+numpy nor JAX.
 """
 
 import math
@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.jobs.model import check_name
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraOption:
-    """A LoRA file that is merged into the weights as they are loaded."""
+    """A LoRA file that is read as the weights are loaded."""
 
     name: str
     path: str
@@ -40,12 +41,51 @@ class LoraOption:
         except ValueError as error:
             raise ConfigurationError(f"IMAGEFLEET_LORA: {error}") from None
 
+    @classmethod
+    def parse_job_loras(cls, texts: Sequence[str]) -> "tuple[LoraOption, ...]":
+        """Parse the setting `job_lora`.
+
+        Raises:
+            ConfigurationError: one of them is not `name=path`, or two have the same name.
+        """
+        try:
+            options = tuple(cls._parse_job_lora(text) for text in texts)
+            names = [option.name for option in options]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"two files have the name {name!r}; jobs could not tell them")
+        except ValueError as error:
+            raise ConfigurationError(f"IMAGEFLEET_JOB_LORA: {error}") from None
+        return options
+
+    @classmethod
+    def _parse_job_lora(cls, text: str) -> "LoraOption":
+        name, equals, path = text.strip().partition("=")
+        if not equals or not path:
+            raise ValueError(f"{text!r} is no LoRA; write name=path, as in style=/loras/a")
+        if cls.parse(text).scale != 1:
+            raise ValueError(f"{text!r} has a scale; write name=path, since each job gives its own")
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise ValueError(f"the name {name!r} {error}") from None
+        return cls(name=name, path=path)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AppliedLora:
-    """A LoRA that is part of the loaded weights."""
+    """A LoRA that is part of the loaded weights, or that a job used."""
 
     name: str
     digest: str
     """`sha256:…` of its file."""
     scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLora:
+    """A LoRA that jobs may use."""
+
+    name: str
+    digest: str
+    """`sha256:…` of its file."""

@@ -109,7 +109,7 @@ class Placement:
         parts = {shard.device: shard.data for shard in weight.addressable_shards}
         taken: jax.Array = jax.make_array_from_single_device_arrays(
             weight.shape,
-            self.weight_sharding(weight.shape),
+            NamedSharding(self.mesh, weight.sharding.spec),
             [parts[device] for device in self.mesh.devices.flat],
         )
         return taken
@@ -149,6 +149,11 @@ class Placement:
         """Return the sharding of a weight, split along `model` by `split_axis`."""
         axis = split_axis(shape, self.model)
         return self.replicated if axis is None else self._sharding(*[None] * axis, MODEL)
+
+    def output_sharding(self, channels_out: int) -> NamedSharding:
+        """Return the sharding of a matrix `[in, out]`, split by output if the devices divide it."""
+        is_split = self.model > 1 and channels_out % self.model == 0
+        return self._sharding(None, MODEL) if is_split else self.replicated
 
     def place_weight(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Index], NDArray[Any]]

@@ -17,6 +17,7 @@ from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weigh
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.clip_text import ClipText
 from imagefleet.worker.engine.models.latent_scale import LatentScale
+from imagefleet.worker.engine.models.lora_layers import StackedFactors
 from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
@@ -58,6 +59,31 @@ def abstract_weights(
         name: cast(Params, jax.tree.map(abstract, nnx.to_pure_dict(nnx.state(network))))
         for name, network in networks.items()
     }
+
+
+def place_factors(
+    factors: StackedFactors, placement: Placement, dtype: np.dtype[Any]
+) -> StackedFactors:
+    """Place factors of LoRA on the devices. `up` is split like the weight beside which it is."""
+    splits = factor_shardings(factors, placement)
+    down, up = (each.astype(dtype) for each in factors)
+    return StackedFactors(jax.device_put(down, splits.down), jax.device_put(up, splits.up))
+
+
+def abstract_factors(
+    factors: StackedFactors, placement: Placement, dtype: np.dtype[Any]
+) -> StackedFactors:
+    """Return factors of LoRA as shapes, as `place_factors` places them."""
+    arrays = [
+        jax.ShapeDtypeStruct(each.shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+        for each, sharding in zip(factors, factor_shardings(factors, placement), strict=True)
+    ]
+    return StackedFactors(*arrays)
+
+
+def factor_shardings(factors: StackedFactors, placement: Placement) -> StackedFactors:
+    """Return the shardings of factors. The few columns between them are whole on every device."""
+    return StackedFactors(placement.replicated, placement.output_sharding(factors.up.shape[1]))
 
 
 def assemble(

@@ -16,6 +16,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.models.clip_text import ClipText
+from imagefleet.worker.engine.models.lora_layers import merge_network
 
 
 class EncodedPrompt(NamedTuple):
@@ -36,7 +37,11 @@ class PromptEncoder:
     """Whether the states of the negative prompt are zeros if none is given (SDXL)."""
 
     def __call__(
-        self, weights: Sequence[Params], tokens: jax.Array, has_negative: jax.Array
+        self,
+        weights: Sequence[Params],
+        tokens: jax.Array,
+        has_negative: jax.Array,
+        lora_scales: jax.Array | None = None,
     ) -> EncodedPrompt:
         """Encode the prompts.
 
@@ -45,11 +50,14 @@ class PromptEncoder:
             tokens: int32 `[b, 2, e, n]`.
             has_negative: bool `[b]`: whether a negative prompt is given. One that is given is
                 encoded even if it is empty, as in diffusers.
+            lora_scales: float32 `[b, LoRA]`. None if no layer has LoRA.
 
         Returns:
             The states with the leading axes `[b, 2]`.
         """
-        encoders = [nnx.merge(*parts) for parts in zip(self.networks, weights, strict=True)]
+        encoders = [
+            merge_network(*parts, lora_scales) for parts in zip(self.networks, weights, strict=True)
+        ]
         slots, pair, _, length = tokens.shape
         states = [
             encode(tokens[:, :, index].reshape(slots * pair, length))

@@ -61,6 +61,7 @@ def image_metadata(
     - model, model_digest (`sha256:…`)
     - model_source: only of a model from the Hub: its id and the commit, `org/name@commit`
     - loras: only of a model with LoRA: name, digest of the file and scale of each
+    - job_loras: only with LoRA of the job: the same
     - versions: versions of imagefleet and the libraries of the engine, by name
     """
     return {
@@ -81,6 +82,7 @@ def image_metadata(
         **({"model_source": info.source} if info.source else {}),
         "model_digest": info.digest,
         **({"loras": [asdict(lora) for lora in info.loras]} if info.loras else {}),
+        **_job_lora_metadata(spec, info),
         "versions": {"imagefleet": _imagefleet_version(), **info.versions},
     }
 
@@ -153,6 +155,17 @@ def _init_image_metadata(spec: ImageSpec) -> dict[str, Any]:
     if spec.init_image is None:
         return {}
     return {"strength": spec.init_image.strength, "original": spec.init_image.digest}
+
+
+def _job_lora_metadata(spec: ImageSpec, info: ModelInfo) -> dict[str, Any]:
+    if not spec.loras:
+        return {}
+    digests = {lora.name: lora.digest for lora in info.job_loras}
+    return {
+        "job_loras": [
+            {"name": name, "digest": digests[name], "scale": scale} for name, scale in spec.loras
+        ]
+    }
 
 
 @cache

@@ -65,6 +65,7 @@ def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
         num_inference_steps=info.default_num_inference_steps,
         guidance_scale=info.default_guidance_scale,
         scheduler=info.default_scheduler,
+        loras={lora.name: lora.digest for lora in info.job_loras},
         storage_url=storage_url,
     )
 
@@ -92,6 +93,7 @@ def plan_attempt(
             num_inference_steps=info.default_num_inference_steps if steps is None else steps,
             guidance_scale=info.default_guidance_scale if guidance is None else guidance,
             scheduler=request.scheduler or info.default_scheduler,
+            loras=request.loras,
         )
         for index in range(request.num_images_per_prompt)
     )

@@ -17,11 +17,11 @@ from imagefleet.shared.errors import (
     TooManyDeliveries,
 )
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
-from imagefleet.shared.jobs.request import request_fields, unpack
+from imagefleet.shared.jobs.request import JobRequest, request_fields, unpack
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.jobs.image_places import ReturnSchedule, image_source
 from imagefleet.worker.jobs.input_images import InputImages
-from imagefleet.worker.jobs.refuse import Refuser
+from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
 from imagefleet.worker.queues.claims import Claims
@@ -38,12 +38,13 @@ class MessageReceiver:
     def __init__(
         self,
         claims: Claims,
-        refuser: Refuser,
+        starter: JobStarter,
         input_images: InputImages,
         max_deliveries: int,
     ) -> None:
         self._claims = claims
-        self._refuser = refuser
+        self._refuser = starter.refuser
+        self._lora_names = starter.lora_names
         self._input_images = input_images
         self._returns = ReturnSchedule()
         self._max_deliveries = max_deliveries
@@ -76,7 +77,8 @@ class MessageReceiver:
             message = parse_envelope(claimed, task)
             if message.due is not None and self._claims.delay(claimed.tag, message.due):
                 return True
-            _check_arguments(message, task)
+            if self._lacks_lora(_check_arguments(message, task), message):
+                return True
         except NewerMessage as error:
             if not self._claims.postpone(claimed):  # no newer worker came in time
                 raise MessageRejected(str(error)) from error
@@ -95,6 +97,17 @@ class MessageReceiver:
             raise MessageRejected(
                 f"the message is longer than {len(claimed.message)} characters, and is not read"
             )
+
+    def _lacks_lora(self, request: JobRequest | None, message: ClaimedMessage) -> bool:
+        """Postpone a job that needs LoRA which only other workers hold. Return whether it was.
+
+        Its producer saw an offer with them. Without a record, it is refused at once, because its
+        producer was plain Celery. After `newer_message_s` it is refused, too, by `JobStarter`.
+        """
+        if request is None or not message.recorded:
+            return False
+        names = {name for name, _ in request.loras}
+        return not names <= self._lora_names and self._claims.postpone(message.claimed)
 
     def _delay_without_place(self, message: ClaimedMessage) -> bool:
         """Delay a job that needs input images if there is no place for it."""
@@ -121,9 +134,11 @@ class MessageReceiver:
         strategy(message, None, on_ack, on_reject, [])
 
 
-def _check_arguments(message: ClaimedMessage, task: str) -> None:
-    """Raise an error for arguments that Celery need not see. Those of a job are read later, so that
-    its refusal reaches the callers of Celery's results too.
+def _check_arguments(message: ClaimedMessage, task: str) -> JobRequest | None:
+    """Raise an error for arguments that Celery need not see, and return the request of a job.
+
+    A job whose request cannot be read gives None: `JobStarter` refuses it later, so that the
+    refusal reaches the callers of Celery's results too.
 
     Raises:
         NewerMessage: only a newer worker can read them.
@@ -131,10 +146,10 @@ def _check_arguments(message: ClaimedMessage, task: str) -> None:
     """
     if task == BULK_TASK_NAME:
         unpack_shard(message.task_arguments)
-        return
+        return None
     try:
-        unpack(message.task_arguments, message.headers["id"], tolerant=message.recorded)
+        return unpack(message.task_arguments, message.headers["id"], tolerant=message.recorded)
     except NewerMessage:
         raise
     except (MessageRejected, InvalidRequest):
-        pass  # `JobStarter` refuses it
+        return None

@@ -99,6 +99,8 @@ class JobStarter:
         self._info = info
         offer = offer_of(info)
         self._offers = {offer.model: offer, DEFAULT_MODEL: offer}
+        self.lora_names: Final = frozenset(offer.loras)
+        """The LoRA that jobs may use in this worker."""
         self._max_deliveries = max_deliveries
         self._expiry = expiry
 

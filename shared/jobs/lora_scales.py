@@ -1,0 +1,61 @@
+"""Check the LoRA of a job: names of files that the workers hold, each with a scale.
+
+What a caller gives comes in, pairs or a text. Pairs in the order of their names come out, so that
+two spellings of one mixture are the same job. This module does not know which files there are;
+`shared.jobs.admission` checks that.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from imagefleet.shared.jobs.model import QueueSafeName
+
+MAX_LORAS: Final = 16
+MAX_LORA_SCALE: Final = 10.0
+_FORM: Final = (
+    "must be pairs of a name and a scale, as in [('style', 0.8)], or a text like 'style:0.8,other'"
+)
+
+
+def parse_pairs(value: object) -> object:
+    """Return the pairs in a text `name:scale,name`, and check that any other value is pairs.
+
+    A name without a scale has the scale 1.
+
+    Raises:
+        ValueError: `value` has another form.
+    """
+    if isinstance(value, str):
+        words = [word.strip() for word in value.split(",")]
+        return [_parse_word(word) for word in words if word]
+    is_list = isinstance(value, Sequence)
+    if not is_list or not all(isinstance(each, list | tuple) and len(each) == 2 for each in value):
+        raise ValueError(_FORM)
+    return value
+
+
+def _parse_word(word: str) -> tuple[str, str]:
+    name, colon, scale = word.partition(":")
+    return name.strip(), scale if colon else "1"
+
+
+def _check_names(pairs: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    names = [name for name, _ in pairs]
+    if len(names) > MAX_LORAS:
+        raise ValueError(f"must be at most {MAX_LORAS}")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"names {name!r} twice; give each LoRA one scale")
+    return tuple(sorted(pairs))
+
+
+LoraScale = tuple[
+    QueueSafeName,
+    Annotated[float, Field(ge=-MAX_LORA_SCALE, le=MAX_LORA_SCALE, allow_inf_nan=False)],
+]
+LoraScales = Annotated[
+    tuple[LoraScale, ...], BeforeValidator(parse_pairs), AfterValidator(_check_names)
+]
+"""Name and scale of each LoRA."""

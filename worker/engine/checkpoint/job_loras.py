@@ -1,0 +1,104 @@
+"""Put the factors of LoRA that jobs choose among the parameters of a model.
+
+The input is LoRA files and the weights that they fit, the output the factors of each layer, side by
+side, placed on the devices. `worker.engine.models.lora_layers` computes with them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.lora import (
+    Floats,
+    LoraFactors,
+    Loras,
+    applied_loras,
+    read_loras,
+)
+from imagefleet.worker.engine.checkpoint.weights import Params, WeightEntry
+from imagefleet.worker.engine.lora_options import JobLora, LoraOption
+from imagefleet.worker.engine.models.lora_layers import LORA, Columns, StackedFactors
+
+Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
+PlaceFactors = Callable[[StackedFactors], StackedFactors]
+"""Returns factors, float32 in numpy, as arrays on the devices, or as abstract ones."""
+
+
+def job_loras(options: Sequence[LoraOption]) -> tuple[JobLora, ...]:
+    """Return the names and digests of files that were read."""
+    return tuple(JobLora(name=each.name, digest=each.digest) for each in applied_loras(options))
+
+
+class JobLoraFactors:
+    """The factors of all files, by the layers that they fit."""
+
+    def __init__(self, options: Sequence[LoraOption], shapes: Shapes) -> None:
+        """Read the files. `shapes` has by network and key the shape of each weight.
+
+        Raises:
+            CheckpointError: A file is missing or damaged, is no plain LoRA, or does not fit the
+                model.
+        """
+        self._options = options
+        self._loras: list[Loras] = [read_loras([option], shapes) for option in options]
+
+    @property
+    def size(self) -> int:
+        """Return how many numbers the factors have."""
+        return sum(
+            factors.down.size + factors.up.size
+            for loras in self._loras
+            for by_key in loras.values()
+            for listed in by_key.values()
+            for factors in listed
+        )
+
+    def add_to(
+        self, network: str, params: Params, entries: Sequence[WeightEntry], place: PlaceFactors
+    ) -> None:
+        """Place the factors of a network, and put them beside the weights of their layers.
+
+        Raises:
+            CheckpointError: A file has factors for a weight that is no linear layer and no
+                convolution.
+        """
+        for entry in entries:
+            found = [
+                (number, factors)
+                for number, loras in enumerate(self._loras)
+                for factors in loras.get(network, {}).get(entry.key, ())
+            ]
+            if not found:
+                continue
+            *parents, leaf = entry.path
+            if leaf != "kernel":
+                option = self._options[found[0][0]]
+                raise CheckpointError(
+                    f"{option.path}: {network} {entry.key} is no linear layer and no convolution, "
+                    f"so jobs cannot use it; merge the file with --lora {option.name}={option.path}"
+                )
+            layer: Any = params
+            for name in parents:
+                layer = layer[name]
+            columns, stacked = _stack(found, entry)
+            layer[LORA] = {columns: place(stacked)}
+
+
+def _stack(
+    found: Sequence[tuple[int, LoraFactors]], entry: WeightEntry
+) -> tuple[Columns, StackedFactors]:
+    """Return the factors of one layer side by side, in our layout, and whose each column is."""
+    columns = tuple(number for number, factors in found for _ in factors.down)
+    downs = [_down(factors.down, entry.shape) for _, factors in found]
+    ups = [factors.scale * factors.up.T for _, factors in found]
+    return columns, StackedFactors(np.concatenate(downs, axis=-1), np.concatenate(ups))
+
+
+def _down(down: Floats, shape: tuple[int, ...]) -> Floats:
+    """Return `[rank, in, …]` of torch as `[…, in, rank]`, for a weight of `shape` in our layout."""
+    if len(shape) == 2:
+        return down.reshape(len(down), -1).T
+    height, width, channels, _ = shape
+    return down.reshape(len(down), channels, height, width).transpose(2, 3, 1, 0)
