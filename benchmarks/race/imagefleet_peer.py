@@ -42,7 +42,7 @@ def main() -> None:
 def _write_noise(config: RaceConfig, height: int, width: int) -> None:
     import jax.numpy as jnp
 
-    from imagefleet.worker.engine.diffusion_programs import NoiseUse, fold_in, normal
+    from imagefleet.worker.engine.image_noise import NoiseUse, fold_in, normal
 
     keys = jnp.array([(0, seed) for seed in range(config.batch)], np.uint32)
     of_first_image = jnp.full(config.batch, NoiseUse.START, np.uint32)

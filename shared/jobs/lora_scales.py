@@ -5,7 +5,6 @@ two spellings of one mixture are the same job. This module does not know which f
 `shared.jobs.admission` checks that.
 """
 
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -30,10 +29,13 @@ def parse_pairs(value: object) -> object:
     if isinstance(value, str):
         words = [word.strip() for word in value.split(",")]
         return [_parse_word(word) for word in words if word]
-    is_list = isinstance(value, Sequence)
-    if not is_list or not all(isinstance(each, list | tuple) and len(each) == 2 for each in value):
-        raise ValueError(_FORM)
-    return value
+    if isinstance(value, list | tuple) and all(map(_is_pair, value)):
+        return value
+    raise ValueError(_FORM)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2
 
 
 def _parse_word(word: str) -> tuple[str, str]:

@@ -73,7 +73,8 @@ def test_another_mixture_is_another_job() -> None:
 
 
 def test_a_job_without_lora_is_sent_as_release_0_1_0_knows_it() -> None:
-    for nothing in ((), [], ""):
+    empty: tuple[Any, ...] = ((), [], "")
+    for nothing in empty:
         sent = pack(_request(nothing))
         assert sent["version"] == 1
         assert "loras" not in sent["request"]

@@ -109,7 +109,7 @@ class Placement:
         parts = {shard.device: shard.data for shard in weight.addressable_shards}
         taken: jax.Array = jax.make_array_from_single_device_arrays(
             weight.shape,
-            NamedSharding(self.mesh, weight.sharding.spec),
+            NamedSharding(self.mesh, cast(NamedSharding, weight.sharding).spec),
             [parts[device] for device in self.mesh.devices.flat],
         )
         return taken

@@ -15,15 +15,17 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
+from imagefleet.worker.engine.build_engine import WITH_LORA, load_networks, load_tokenizer
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
 from imagefleet.worker.engine.interface import ImageSpec, ModelOptions, Shape
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, PROMPTS, worst
 from tools.parity.lora_cases import CASES
@@ -147,6 +149,30 @@ def test_a_job_computes_what_the_merged_model_computes(case: str) -> None:
     for one, other, without in zip(chosen, merged, plain, strict=True):
         assert worst(one, other) < 1e-5
         assert worst(without, other) > 1e-4 or case == "xl_peft"
+
+
+@pytest.mark.parametrize("base", ["older", "xl"])
+def test_a_lora_of_every_layer_computes_what_the_merged_model_computes(
+    base: str, tmp_path: Path
+) -> None:
+    random, tensors = np.random.default_rng(5), {}
+    files = CheckpointFiles(FOLDER / base)
+    for network, model in abstract_networks(Configs.read(files)).items():
+        for entry in weight_entries(network, model) if network in WITH_LORA else ():
+            if entry.path[-1] != "kernel":
+                continue
+            out, *rest = entry.stored_shapes[0]
+            layer, ones = f"{network}.{entry.key.removesuffix('.weight')}", [1] * (len(rest) - 1)
+            down, up = random.normal(0, 0.1, (2, *rest)), random.normal(0, 0.1, (out, 2, *ones))
+            tensors[f"{layer}.lora_A.weight"] = down.astype(np.float32)
+            tensors[f"{layer}.lora_B.weight"] = up.astype(np.float32)
+    assert any("downsamplers" in key for key in tensors)
+    save_file(tensors, tmp_path / "all.safetensors")
+    file = LoraOption(name="all", path=str(tmp_path / "all.safetensors"), scale=0.7)
+    merged = _one_step(base, loras=[file])
+    chosen = _one_step(base, held=[replace(file, scale=1.0)], scales={"all": 0.7})
+    for one, other in zip(chosen, merged, strict=True):
+        assert worst(one, other) < 1e-5
 
 
 def _one_step(

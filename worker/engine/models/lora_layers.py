@@ -5,8 +5,8 @@ adds up (s * (down x)), where s has the scale of each column's LoRA in this slot
 weights and the scales are inputs, so one program serves every mixture, and slots never mix.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -57,19 +57,17 @@ class LoraLayer(nnx.Module):
         scales = jnp.repeat(self.scales, len(x) // len(self.scales), axis=0)
         scales = scales.reshape(len(x), *[1] * (x.ndim - 2), -1)
         hidden = self._project_down(x) * scales
-        return self.layer(x) + hidden.astype(x.dtype) @ self.factors.up
+        added: jax.Array = hidden.astype(x.dtype) @ self.factors.up
+        return self.layer(x) + added
 
     def _project_down(self, x: jax.Array) -> jax.Array:
         layer, down = self.layer, self.factors.down
         if isinstance(layer, nnx.Linear):
-            return x @ down
-        return convolve(
-            x,
-            down,
-            np.broadcast_to(layer.strides, 2).tolist(),
-            layer.padding,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
+            hidden: jax.Array = x @ down
+            return hidden
+        strides, padding = cast(int, layer.strides), cast(Sequence[tuple[int, int]], layer.padding)
+        axes = ("NHWC", "HWIO", "NHWC")
+        return convolve(x, down, (strides, strides), padding, dimension_numbers=axes)
 
 
 def merge_network(
