@@ -130,6 +130,7 @@ def _measures(options: argparse.Namespace) -> dict[str, Measure]:
     def simulated(hosts: int) -> Measure:
         run = Run(
             hosts=hosts,
+            fleet=hosts,
             seconds=options.seconds,
             stretch=options.stretch,
             callbacks=options.callbacks,

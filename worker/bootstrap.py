@@ -16,7 +16,6 @@ from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.offers import OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.worker_status import WorkerRegistry
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.worker.bulk.recover_runs import RunRecovery
@@ -107,7 +106,7 @@ class _Builder:
     def build(self) -> WorkerParts:
         self._no_retry_client, self._retrying_client = _connect(self._settings)
         check_image_store(self._stores.images, self._settings)
-        delivery = start_delivery(self._retrying_client, self._settings)
+        self._delivery = start_delivery(self._retrying_client, self._settings)
         self._engine = _load_engine(self._settings, self._stores)
         self._streams = self._warm()
         self._records = self._job_records(self._retrying_client)
@@ -148,7 +147,7 @@ class _Builder:
             ),
             image_sweeper=ImageSweeper(self._expiry, self._stores.images),
             offers=OfferRegistry(self._retrying_client, self._settings.namespace),
-            delivery=delivery,
+            delivery=self._delivery,
             status=status,
         )
 
@@ -160,7 +159,8 @@ class _Builder:
         return ()
 
     def _job_records(self, client: redis.Redis) -> JobRecords:
-        return JobRecords(client, self._settings.namespace, self._settings.retention_s)
+        settings = self._settings
+        return JobRecords(client, settings.namespace, settings.retention_s, self._delivery.wake)
 
     def _build_expiry(self) -> ImageExpiry:
         return ImageExpiry(
@@ -247,7 +247,6 @@ class _Builder:
 
     def _build_status_reporter(self) -> StatusReporter:
         return StatusReporter(
-            WorkerRegistry(self._no_retry_client, self._settings.namespace),
             self._name,
             self._engine,
             self._health,
@@ -265,7 +264,7 @@ class _Builder:
             lease_s,
             self._hooks.on_lease_lost,
             self._dispatcher.tags_in_hand,
-            status.report,
+            status,
         )
 
 

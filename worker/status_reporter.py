@@ -9,7 +9,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final, Self
 
-from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.text import mask_credentials, printable
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.engine.interface import Engine
@@ -21,11 +21,10 @@ _MAX_ERROR_CHARACTERS: Final = 300
 
 
 class StatusReporter:
-    """Reports one worker. The lease keeper calls `report` at each heartbeat."""
+    """Reports one worker. The lease keeper stores its status at each heartbeat."""
 
     def __init__(
         self,
-        registry: WorkerRegistry,
         worker: str,
         engine: Engine,
         health: HealthCheck,
@@ -40,7 +39,6 @@ class StatusReporter:
             on_drain_requested: called once, if somebody asks this worker to drain.
             lease_s: seconds without a report after which the worker is not ready.
         """
-        self._registry = registry
         self._worker = worker
         self._engine = engine
         self._health = health
@@ -82,12 +80,15 @@ class StatusReporter:
         self._draining = True
         notify_systemd("STOPPING=1")
 
-    def report(self) -> None:
-        """Store the status in Redis. Drain if somebody asked for it."""
+    def status(self) -> str:
+        """Return what Redis is to store of this worker."""
         notify_systemd("READY=1")
-        drain = self._registry.announce(self._status())
+        return self._status().dump()
+
+    def stored(self, *, drain_requested: bool) -> None:
+        """Note that Redis answered. Drain if somebody asked for it."""
         self._reported_at = time.monotonic()
-        if drain and not self._drain_requested:
+        if drain_requested and not self._drain_requested:
             self._drain_requested = True
             self._on_drain_requested()
 

@@ -35,6 +35,8 @@ class Run:
     """One measurement."""
 
     hosts: int
+    """Of the fleet, or of one process of it."""
+    fleet: int
     seconds: float
     """Of a host that is not stretched."""
     stretch: float = 1.0
@@ -82,7 +84,7 @@ def simulate(
     now = time.monotonic()
     counted.begin, counted.end = now + run.warm_up_s, now + run.warm_up_s + run.measured_s
     for at, host in enumerate(hosts):  # the batches of a fleet do not end at the same moment
-        host.start(now + at * BATCH_S * run.stretch / run.hosts)
+        host.start(now + at * BATCH_S * run.stretch / run.hosts, run.fleet)
     timetable.run(counted.end, _THREADS)
     used = resource.getrusage(resource.RUSAGE_SELF)
     answers.put(

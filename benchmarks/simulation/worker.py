@@ -24,10 +24,11 @@ from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
+from imagefleet.worker.celery_app.results import celery_result
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot
@@ -39,7 +40,8 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
-from imagefleet.worker.jobs.progress import MIN_INTERVAL_S, ProgressReporter
+from imagefleet.worker.jobs.message_end import MessageEnd
+from imagefleet.worker.jobs.progress import MIN_INTERVAL_S, RECORD_INTERVAL_S, ProgressReporter
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.jobs.start_attempt import JobStarter
@@ -49,7 +51,7 @@ from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import RENEWALS_PER_LEASE, LeaseKeeper
 from imagefleet.worker.queues.served_queues import queue_groups
 from imagefleet.worker.settings import WorkerSettings
-from imagefleet.worker.webhooks.delivery_loop import POLL_S as CALLBACK_POLL_S
+from imagefleet.worker.webhooks.delivery_loop import poll_s as callback_poll_s
 from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS
 
 CAPACITY: Final = 8
@@ -167,14 +169,13 @@ class SimulatedWorker:
             HealthCheck(engine, store, quarantine_s=0.0),
         )
         self._progress = ProgressReporter(self._records)
-        self._registry = WorkerRegistry(client, namespace)
         self._keeper = LeaseKeeper(
             self._claims,
             self._records,
             LEASE_S * stretch,
             on_lost=lambda: None,
             tags_in_hand=self._dispatcher.tags_in_hand,
-            on_heartbeat=self._announce,
+            report=self,
         )
         self._outbox = Outbox(client, namespace)
         self._sweeper = ImageSweeper(expiry, store)
@@ -182,15 +183,14 @@ class SimulatedWorker:
         self._next: list[Slot] = []
         self._claiming = threading.Lock()
 
-    def start(self, at: float) -> None:
-        """Take work from `at` (monotonic) on."""
+    def start(self, at: float, fleet: int) -> None:
+        """Take work from `at` (monotonic) on, in a fleet of so many hosts."""
         add = self._timetable.repeat
-        self._claims.acquire_lease()
-        self._announce()
+        self._claims.acquire_lease(self.status())
         self._timetable.add(at, partial(self._begin_batch, at))
         for seconds, action in (
             (LEASE_S / RENEWALS_PER_LEASE, self._keeper.beat),
-            (CALLBACK_POLL_S, self._look_for_callbacks),
+            (callback_poll_s(fleet), self._look_for_callbacks),
             (_SWEEP_S, self._sweeper.sweep),
             (_STALLED_S, lambda: self._runs.find_stalled(_STALLED_S)),
         ):
@@ -223,7 +223,11 @@ class SimulatedWorker:
         now = time.monotonic()
         done = max(0.0, (now - began) / (ends - began))
         if done < 1.0:
-            self._progress.record(dict.fromkeys(batch, int(done * STEPS)))
+            self._progress.record_due(
+                dict.fromkeys(batch, int(done * STEPS)),
+                MIN_INTERVAL_S * self._stretch,
+                RECORD_INTERVAL_S * self._stretch,
+            )
         if (then := now + MIN_INTERVAL_S * self._stretch) < ends:
             self._timetable.add(then, partial(self._report, batch, began, ends))
 
@@ -243,8 +247,11 @@ class SimulatedWorker:
 
     def _finish(self, attempt: Attempt) -> None:
         """Do what Celery's pool and tracer do when a task ends."""
-        result = self._executor.execute(attempt.job_id, attempt.tag).model_dump(mode="json")
-        self._celery.backend.mark_as_done(attempt.job_id, result)
+        store = partial(celery_result, self._celery.backend, attempt.job_id)
+        end = MessageEnd(claims=self._claims, tag=attempt.tag, store=store)
+        result = self._executor.execute(attempt.job_id, attempt.tag, end).model_dump(mode="json")
+        if not end.happened:
+            self._celery.backend.mark_as_done(attempt.job_id, result)
         self._requests.pop(attempt.tag).acknowledge()
         self._dispatcher.settle(attempt.tag)
 
@@ -256,8 +263,12 @@ class SimulatedWorker:
     def _send(self, request: Any) -> None:
         """Do nothing: there is no pool, and the timetable knows when the job ends."""
 
-    def _announce(self) -> None:
-        self._registry.announce(
+    def stored(self, *, drain_requested: bool) -> None:
+        """Do nothing: no simulated host drains."""
+
+    def status(self) -> str:
+        """Return what it says of itself."""
+        return (
             WorkerStatus(
                 worker=self._name,
                 state=WorkerState.READY,
@@ -273,7 +284,7 @@ class SimulatedWorker:
                 busy=1.0,
                 started_at=time.time(),
             )
-        )
+        ).dump()
 
     def _look_for_callbacks(self) -> None:
         messages = self._outbox.claim(

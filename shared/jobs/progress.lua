@@ -1,7 +1,7 @@
 -- Record the progress of running attempts, and put their callbacks into the outbox.
 -- KEYS 1 outbox (sorted set: id by due time)   2 outbox messages (hash)   3.. job records (hash)
--- ARGV six for each job: attempt   step   steps   callback id ('' for none)   callback message JSON
---      preview ('' for none)
+-- ARGV six for each job: attempt   step ('' to record nothing, and only answer)   steps
+--      callback id ('' for none)   callback message JSON   preview ('' for none)
 -- Returns for each job 1, 0 if the producer asked to cancel, -1 if the attempt does not hold the job any more.
 local FIELDS = 6
 local now = redis.call('TIME')[1]
@@ -9,7 +9,7 @@ local now = redis.call('TIME')[1]
 local function record_progress(key, attempt, step, steps, callback, message, preview)
   local record = redis.pcall('HMGET', key, 'state', 'attempt', 'cancel_requested')
   if record.err or record[1] ~= 'running' or record[2] ~= attempt then return -1 end
-  redis.call('HSET', key, 'step', step, 'steps', steps)
+  if step ~= '' then redis.call('HSET', key, 'step', step, 'steps', steps) end
   if preview ~= '' then redis.call('HSET', key, 'preview', preview) end
   if callback ~= '' then
     redis.call('ZADD', KEYS[1], now, callback)

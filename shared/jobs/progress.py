@@ -30,7 +30,10 @@ class ProgressReport:
     callback: Callback | None = None
     preview: str = ""
     """A data URL; empty if there is no new one."""
+    only_ask: bool = False
+    """Whether nothing is recorded, and only the answer is wanted: for Redis that is no write."""
 
     def arguments(self) -> tuple[str | int, ...]:
         """Return the arguments of `progress.lua` for this job."""
-        return (self.attempt, self.step, self.steps, *callback_args(self.callback), self.preview)
+        step = "" if self.only_ask else self.step
+        return (self.attempt, step, self.steps, *callback_args(self.callback), self.preview)

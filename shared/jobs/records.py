@@ -35,6 +35,7 @@ from imagefleet.shared.jobs.status import (
 )
 from imagefleet.shared.jobs.submitter import JobSubmitter
 from imagefleet.shared.jobs.transitions import (
+    Acknowledgement,
     JobTransitions,
     StartRequest,
     TransitionResult,
@@ -53,14 +54,20 @@ _MAX_REQUEUED_PER_CALL: Final = 100
 class JobRecords:
     """This class reads and changes the job records of one namespace. Threads may share it."""
 
-    def __init__(self, client: "Redis", namespace: str, retention_s: int) -> None:
+    def __init__(
+        self,
+        client: "Redis",
+        namespace: str,
+        retention_s: int,
+        on_callback: Callable[[], None] = lambda: None,
+    ) -> None:
         self._redis = client
         self._namespace = namespace
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
         self._delayed = delayed_key(namespace)
         self.submit: Final = JobSubmitter(client, namespace).submit
         self._resender = Resender(client, namespace)
-        self._transitions = JobTransitions(client, namespace, retention_s)
+        self._transitions = JobTransitions(client, namespace, retention_s, on_callback)
         self._progress = load_script(client, __package__, "progress")
         self._request_cancel = load_script(client, __package__, "request_cancel")
         self._retry = load_script(client, __package__, "retry")
@@ -199,13 +206,23 @@ class JobRecords:
         *,
         steps: int = 0,
         keep: KeepTime | None = None,
+        acknowledgement: Acknowledgement | None = None,
     ) -> TransitionResult:
         """End a job as succeeded. `steps` is recorded as its progress, because the last report of
-        progress may have been skipped. Its images are kept for `keep` from now."""
+        progress may have been skipped. Its images are kept for `keep` from now. Its message may end
+        in the same step (`acknowledgement`)."""
         fields: dict[str, str | int] = dict(result.record_fields())
         if steps:
             fields |= {"step": steps, "steps": steps}
-        return self._transitions.end(State.SUCCEEDED, job_id, attempt, fields, callback, keep=keep)
+        return self._transitions.end(
+            State.SUCCEEDED,
+            job_id,
+            attempt,
+            fields,
+            callback,
+            keep=keep,
+            acknowledgement=acknowledgement,
+        )
 
     def fail(
         self,

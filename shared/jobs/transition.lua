@@ -2,7 +2,8 @@
 -- If the producer asked to cancel, the job may only end: it can neither start nor be requeued.
 -- KEYS 1 job record (hash)   2 outbox (sorted set: id by due time)   3 outbox messages (hash)
 --      4 ends of jobs (hash: state, or failed:code, to number)
---      5 claims of the worker (hash), only with ARGV 8
+--      5 claims of the worker (hash), only with ARGV 8 or 12
+--      6 deliveries (hash: sha1 of message -> count)   7 the job's result for Celery (string), both only with ARGV 12
 --      last: expiring images of a store (sorted set: job id by due time), only with ARGV 10
 -- ARGV 1 attempt that must hold the job ('': any)
 --      2 states it may leave, as ',queued,running,'        3 state it enters
@@ -11,17 +12,41 @@
 --      8 tag that must be among the claims ('': none)
 --      9 seconds after its submission within which the job must start for the first time ('': for ever)
 --      10 seconds from now until its images expire (0: never; '': leave the entry as it is)   11 job id
---      12.. field, value, field, value ...; an empty value deletes the field
+--      12 tag of the claim to acknowledge with the transition ('': none)
+--      13 result in Celery's form, which is stored and published, too ('': none)   14 seconds it is kept (0: for ever)
+--      15.. field, value, field, value ...; an empty value deletes the field
 -- Returns {1 if it was applied else 0, state before ('' if there is no record), attempt before,
 -- 1 if it was refused because the producer asked to cancel else 0, submitted_at, retries,
--- 1 if it was refused because the job did not start in time else 0}.
+-- 1 if it was refused because the job did not start in time else 0,
+-- 1 if the result was stored and the claim acknowledged, as ARGV 12 asks, else 0}.
 local TERMINAL = {succeeded = true, failed = true, cancelled = true}
 
 local record = redis.call(
   'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries')
 local state, attempt = record[1] or '', record[2] or ''
-local function answer(happened, cancel_requested, expired)
-  return {happened, state, attempt, cancel_requested, record[4] or '0', record[5] or '0', expired}
+local function answer(happened, cancel_requested, expired, acknowledged)
+  return {
+    happened, state, attempt, cancel_requested, record[4] or '0', record[5] or '0', expired,
+    acknowledged or 0}
+end
+
+-- Store the result for Celery, then release the claim: both, or neither if a key holds something else. Whoever
+-- claims the message of an ended job acknowledges it and stores its result, so the caller may do both later.
+local function acknowledge(tag, result, kept_s)
+  local entry = redis.pcall('HGET', KEYS[5], tag)
+  if type(entry) ~= 'string' then return 0 end
+  if result ~= '' then
+    local stored = kept_s == '0' and redis.pcall('SET', KEYS[7], result)
+      or redis.pcall('SETEX', KEYS[7], kept_s, result)
+    if stored.err or type(redis.pcall('PUBLISH', KEYS[7], result)) ~= 'number' then return 0 end
+  end
+  redis.call('HDEL', KEYS[5], tag)
+  local _, message = split_entry(entry)
+  local any_redelivered = redis.pcall('HLEN', KEYS[6])
+  if message and type(any_redelivered) == 'number' and any_redelivered > 0 then
+    redis.call('HDEL', KEYS[6], redis.sha1hex(message))
+  end
+  return 1
 end
 if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true)
   or (ARGV[1] ~= '' and ARGV[1] ~= attempt)
@@ -36,31 +61,37 @@ if ARGV[9] ~= '' and submitted_at and not has_started
   return answer(0, 0, 1)
 end
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
-redis.call('HSET', KEYS[1], 'state', ARGV[3])
-redis.call('HDEL', KEYS[1], 'preview', 'retry_at', 'images_kept_until', 'images_deleted_at')
-if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], ARGV[4], now) end
+local set, deleted = {'state', ARGV[3]}, {'preview', 'retry_at', 'images_kept_until', 'images_deleted_at'}
+local function set_field(name, value)
+  set[#set + 1], set[#set + 2] = name, value
+end
+if ARGV[4] ~= '' then set_field(ARGV[4], now) end
 local ended_as = ARGV[3]
-for i = 12, #ARGV, 2 do
+for i = 15, #ARGV, 2 do
   if ARGV[i] == 'error' then
     ended_as = ended_as .. ':' .. (string.match(ARGV[i + 1], '^{"code":"([%w_]+)"') or 'unknown')
   end
   if ARGV[i + 1] == '' then
-    redis.call('HDEL', KEYS[1], ARGV[i])
+    deleted[#deleted + 1] = ARGV[i]
   else
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+    set_field(ARGV[i], ARGV[i + 1])
   end
 end
+local kept_until
 if ARGV[10] == '0' then
   redis.pcall('ZREM', KEYS[#KEYS], ARGV[11])
 elseif ARGV[10] ~= '' then
   local due = string.format('%.6f', clock[1] + clock[2] / 1e6 + ARGV[10])
   redis.pcall('ZADD', KEYS[#KEYS], due, ARGV[11])  -- a key of another type costs no job
-  if ARGV[3] == 'succeeded' then redis.call('HSET', KEYS[1], 'images_kept_until', due) end
+  if ARGV[3] == 'succeeded' then kept_until = due end
 end
+redis.call('HDEL', KEYS[1], unpack(deleted))
+if kept_until then set_field('images_kept_until', kept_until) end
+redis.call('HSET', KEYS[1], unpack(set))
 if TERMINAL[ARGV[3]] then redis.pcall('HINCRBY', KEYS[4], ended_as, 1) end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
 if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], now, ARGV[6])
   redis.call('HSET', KEYS[3], ARGV[6], ARGV[7])
 end
-return answer(1, 0, 0)
+return answer(1, 0, 0, ARGV[12] ~= '' and acknowledge(ARGV[12], ARGV[13], ARGV[14]) or 0)

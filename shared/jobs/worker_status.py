@@ -1,8 +1,9 @@
 """The status that each worker reports with every heartbeat. `imagefleet fleet` shows it."""
 
+import time
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -11,6 +12,8 @@ from imagefleet.shared.jobs.redis_keys import drain_requests_key, leases_key, wo
 
 if TYPE_CHECKING:
     from redis import Redis
+
+_COUNT_FOR_S: Final = 5.0
 
 
 class WorkerState(StrEnum):
@@ -61,23 +64,19 @@ class WorkerStatus(Model):
     lease_left_s: float | None = None
     """Seconds until the lease expires unless it is renewed; negative if it has expired."""
 
+    def dump(self) -> str:
+        """Return what is stored in Redis."""
+        return self.model_dump_json(exclude={"lease_left_s"})
+
 
 class WorkerRegistry:
-    """Reads and writes the status of the workers of one namespace. Threads may share it."""
+    """Reads the status of the workers of one namespace. Threads may share it."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
         self._workers = workers_key(namespace)
         self._leases = leases_key(namespace)
         self._drain_requests = drain_requests_key(namespace)
-
-    def announce(self, status: WorkerStatus) -> bool:
-        """Store the status of a worker. Return whether somebody asked it to drain."""
-        text = status.model_dump_json(exclude={"lease_left_s"})
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hset(self._workers, status.worker, text)
-            pipe.sismember(self._drain_requests, status.worker)
-            return bool(pipe.execute()[1])
 
     def request_drain(self, workers: Iterable[str]) -> None:
         """Ask workers to drain. They do so at their next heartbeat."""
@@ -101,6 +100,24 @@ class WorkerRegistry:
             _read(name, texts.get(name), ends_at - now)
             for name, ends_at in sorted(cast(list[tuple[str, float]], leases))
         ]
+
+
+class WorkerCount:
+    """Counts the workers that hold a lease, at most once in five seconds. For one thread."""
+
+    def __init__(self, client: "Redis", namespace: str) -> None:
+        self._redis = client
+        self._leases = leases_key(namespace)
+        self._count = 0
+        self._counted_until = 0.0
+
+    def get(self) -> int:
+        """Return their number, which may be five seconds old."""
+        now = time.monotonic()
+        if now >= self._counted_until:
+            self._count = self._redis.zcard(self._leases)
+            self._counted_until = now + _COUNT_FOR_S
+        return self._count
 
 
 def _read(worker: str, text: str | None, lease_left_s: float) -> WorkerStatus:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from imagefleet import Client
 from imagefleet.producer.cli import main
 from imagefleet.shared.jobs.redis_keys import leases_key, workers_key
-from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerState, WorkerStatus
+from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from tests.integration.conftest import MakeClaims
 from tests.support.http_client import http_get
 from tests.support.processes import StartWorker, Worker, until
@@ -102,7 +102,7 @@ def test_the_status_of_a_worker_without_a_lease_is_forgotten(
 ) -> None:
     """A worker of release 0.1.0 removes the lease of a dead worker and leaves its status."""
     status = WorkerStatus(worker="gone", state=WorkerState.READY)
-    WorkerRegistry(client, namespace).announce(status)
+    client.hset(f"{namespace}:workers", status.worker, status.dump())
     assert producer.fleet.read().workers == ()
     make_claims("other").reclaim_expired()
     assert not client.exists(workers_key(namespace))
@@ -160,7 +160,7 @@ def test_the_command_shows_workers_and_queues(
     said = WorkerStatus(
         worker="host:1:ab", state=WorkerState.READY, model="m", last_error="\x1b[31mred"
     )
-    WorkerRegistry(client, namespace).announce(said)
+    client.hset(f"{namespace}:workers", said.worker, said.dump())
     client.zadd(leases_key(namespace), {"host:1:ab": 4_000_000_000})
     producer.submit("a")
     done = CliRunner(env=settings).invoke(main, ["fleet", *flags])

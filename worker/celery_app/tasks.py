@@ -8,6 +8,7 @@ from celery.worker.request import Request
 
 from imagefleet.shared.errors import ImagefleetError, JobCancelled, LeaseLost
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME
+from imagefleet.worker.celery_app.results import message_end
 from imagefleet.worker.lifecycle import Lifecycle
 
 
@@ -35,13 +36,17 @@ def add_render_task(app: Celery, lifecycle: Lifecycle) -> None:
     )
     def render(self: Task, /, **_: Any) -> dict[str, Any]:
         job_id, tag = self.request.id, self.request.properties["delivery_tag"]
+        end = message_end(self, lifecycle.parts.claims, tag)
         try:
-            return lifecycle.parts.executor.execute(job_id, tag).model_dump(mode="json")
+            result = lifecycle.parts.executor.execute(job_id, tag, end)
         except JobCancelled as error:
             self.backend.mark_as_revoked(job_id, str(error), request=self.request)
             raise Ignore from error
         except LeaseLost as error:
             raise Ignore from error
+        if end is not None and end.happened:
+            self.request.ignore_result = True  # it is stored already
+        return result.model_dump(mode="json")
 
 
 def _end_before_ack(lifecycle: Lifecycle) -> type[Request]:

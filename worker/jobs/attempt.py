@@ -38,6 +38,10 @@ class Attempt(Work):
     """The latest step that was reported."""
     reported_quarter: int = 0
     """Quarter of its steps that the latest `progress` callback reported."""
+    asked_at: float = field(default_factory=time.monotonic)
+    """When it was last asked whether the job is cancelled (monotonic); at first, its start."""
+    recorded_at: float = field(default_factory=time.monotonic)
+    """When its step was last recorded (monotonic); at first, its start."""
 
     def advance_step(self, denoising: Iterable[int]) -> int:
         """Update and return the step of the whole job: the mean over its images.

@@ -27,6 +27,7 @@ from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
+from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.process.tracing import job_span
@@ -62,8 +63,11 @@ class JobExecutor:
         self._retries = retries
         self._health = health
 
-    def execute(self, job_id: str, tag: str) -> JobResult:
+    def execute(self, job_id: str, tag: str, end: MessageEnd | None = None) -> JobResult:
         """Wait for a claimed job, store its images, record its end and return its result.
+
+        Args:
+            end: ends the message with the job. None: the caller acknowledges it later.
 
         Raises:
             ImagefleetError: why the job did not succeed. It is recorded already.
@@ -71,17 +75,21 @@ class JobExecutor:
         outcome = self._in_flight.get(tag)
         tenant = outcome.request.tenant if isinstance(outcome, Attempt) else None
         with log_fields(job=job_id, claim=tag, tenant=tenant):
-            return self._execute(job_id, tag, outcome)
+            return self._execute(job_id, tag, outcome, end)
 
     def _execute(
-        self, job_id: str, tag: str, outcome: Attempt | ImagefleetError | None
+        self,
+        job_id: str,
+        tag: str,
+        outcome: Attempt | ImagefleetError | None,
+        end: MessageEnd | None,
     ) -> JobResult:
         try:
             if outcome is None:
                 return self._recorded_result(job_id)
             if isinstance(outcome, ImagefleetError):
                 raise outcome
-            return self._finish(outcome)
+            return self._finish(outcome, end)
         except ImagefleetError:
             raise
         except Exception as error:  # Celery would drop it, and its claim would be held forever
@@ -139,7 +147,7 @@ class JobExecutor:
             (cancel_requested if transition.cancel_requested else wanted).append(attempt)
         return wanted, cancel_requested
 
-    def _finish(self, attempt: Attempt) -> JobResult:
+    def _finish(self, attempt: Attempt, end: MessageEnd | None) -> JobResult:
         with job_span(
             attempt.trace_parent,
             attempt.began_at,
@@ -149,12 +157,12 @@ class JobExecutor:
             tenant=attempt.request.tenant or None,
             images=len(attempt.specs),
         ):
-            return self._finish_or_record(attempt)
+            return self._finish_or_record(attempt, end)
 
-    def _finish_or_record(self, attempt: Attempt) -> JobResult:
+    def _finish_or_record(self, attempt: Attempt, end: MessageEnd | None) -> JobResult:
         """Finish the attempt, or record why its job did not succeed and raise that."""
         try:
-            return self._finisher.finish(attempt)
+            return self._finisher.finish(attempt, end)
         except LeaseLost:
             raise
         except JobCancelled:

@@ -19,6 +19,7 @@ from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.tracing import add_span, current_trace_parent, stage_span
 
@@ -41,8 +42,9 @@ class JobFinisher:
         self._worker = worker
         self._retry_time_s = retry_time_s
 
-    def finish(self, attempt: Attempt) -> JobResult:
-        """Wait for the images of the attempt, store them and record the job as succeeded.
+    def finish(self, attempt: Attempt, end: MessageEnd | None = None) -> JobResult:
+        """Wait for the images of the attempt, store them and record the job as succeeded. With
+        `end` its message ends, too.
 
         Raises:
             LeaseLost: another attempt holds the job; nothing was recorded.
@@ -68,7 +70,7 @@ class JobFinisher:
         )
         event = _callback(CallbackEvent.SUCCEEDED, attempt, result=result)
         with stage_span("record"):
-            self._record(attempt, result, event)
+            self._record(attempt, result, event, end)
         for stage, seconds in timings.items():
             metrics.STAGE_SECONDS.labels(stage).observe(seconds)
         return result
@@ -147,11 +149,25 @@ class JobFinisher:
 
         return retry_while_unavailable(put, self._retry_time_s, f"upload of {key}")
 
-    def _record(self, attempt: Attempt, result: JobResult, event: Callback | None) -> None:
+    def _record(
+        self,
+        attempt: Attempt,
+        result: JobResult,
+        event: Callback | None,
+        end: MessageEnd | None,
+    ) -> None:
         steps = attempt.specs[0].steps
         transition = self._records.succeed(
-            attempt.job_id, attempt.token, result, event, steps=steps, keep=attempt.keep
+            attempt.job_id,
+            attempt.token,
+            result,
+            event,
+            steps=steps,
+            keep=attempt.keep,
+            acknowledgement=None if end is None else end.acknowledgement(result),
         )
+        if end is not None:
+            end.note(transition)
         if not transition.happened and transition.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
 

@@ -1,4 +1,4 @@
-"""Report the progress of batches to the job records without delaying the devices.
+"""Report the progress of batches to the job records without delaying the devices or Redis.
 
 One thread writes. While it is busy, a newer step replaces an older one. The answers say which jobs
 were cancelled or are held by another attempt; their attempts are abandoned.
@@ -21,9 +21,11 @@ from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 
 log = logging.getLogger(__name__)
 
-MIN_INTERVAL_S: Final = 0.5
-"""Seconds between two reports. A report costs Redis as much as a claim, so a fleet of a hundred
-hosts must not report every step."""
+MIN_INTERVAL_S: Final = 1.0
+"""Seconds between two questions whether a job is cancelled."""
+RECORD_INTERVAL_S: Final = 2.0
+"""Seconds after which the step of a job is recorded again. Redis writes each record to its
+append-only file, which costs it several times as much as a question."""
 _QUARTERS: Final = 4
 """A job gets a `progress` callback after each quarter of its steps but the last."""
 
@@ -62,17 +64,35 @@ class ProgressReporter:
                 latest, self._latest = self._latest, None
             if latest is not None:
                 try:
-                    self.record(latest)
+                    self.record_due(latest, MIN_INTERVAL_S, RECORD_INTERVAL_S)
                 except Exception:  # jobs succeed without their progress
                     log.exception("progress was not recorded")
                 time.sleep(MIN_INTERVAL_S)
 
     def record(self, steps: Mapping[Slot, int]) -> None:
         """Write how many steps the slots have done, without the thread. Abandon cancelled jobs."""
-        attempts = [attempt for attempt in attempts_in(steps) if not attempt.ended]
-        reports = [_report(attempt, steps) for attempt in attempts]
+        self.record_due(steps, 0.0, 0.0)
+
+    def record_due(
+        self, steps: Mapping[Slot, int], ask_after_s: float, record_after_s: float
+    ) -> None:
+        """Ask about the jobs of the slots, and write their steps, each not too soon after the last
+        time. Callbacks and previews are written whenever a job is asked about."""
+        now = time.monotonic()
+        attempts = [
+            attempt
+            for attempt in attempts_in(steps)
+            if not attempt.ended and now - attempt.asked_at >= ask_after_s
+        ]
+        reports = [
+            _report(attempt, steps, only_ask=now - attempt.recorded_at < record_after_s)
+            for attempt in attempts
+        ]
         answers = self._records.progress(*reports)
         for attempt, report, answer in zip(attempts, reports, answers, strict=True):
+            attempt.asked_at = now
+            if not report.only_ask:
+                attempt.recorded_at = now
             attempt.reported_quarter = _quarter(report.step, report.steps)
             if answer is ProgressAnswer.LOST:
                 lost = f"job {attempt.job_id}: another attempt holds it, or it has ended"
@@ -81,8 +101,9 @@ class ProgressReporter:
                 attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
 
 
-def _report(attempt: Attempt, slots: Mapping[Slot, int]) -> ProgressReport:
-    """Update the step of an attempt and return its report."""
+def _report(attempt: Attempt, slots: Mapping[Slot, int], *, only_ask: bool) -> ProgressReport:
+    """Update the step of an attempt and return its report. `only_ask`: unless there is more to say
+    than the step."""
     step = attempt.advance_step(done for slot, done in slots.items() if slot.work is attempt)
     steps = attempt.specs[0].steps
     event = None
@@ -96,13 +117,15 @@ def _report(attempt: Attempt, slots: Mapping[Slot, int]) -> ProgressReport:
             steps=steps,
             trace_parent=attempt.trace_parent,
         )
+    preview = _preview(attempt)
     return ProgressReport(
         job_id=attempt.job_id,
         attempt=attempt.token,
         step=step,
         steps=steps,
         callback=event,
-        preview=_preview(attempt),
+        preview=preview,
+        only_ask=only_ask and event is None and not preview,
     )
 
 

@@ -123,7 +123,8 @@ class MessageReceiver:
         claimed, job_id = message.claimed, message.headers["id"]
 
         def on_ack(*_: Any) -> None:
-            self._refuser.acknowledge(claimed, job_id)
+            if self._claims.holds(claimed.tag):  # else its message has ended with its job
+                self._refuser.acknowledge(claimed, job_id)
 
         def on_reject(_log: Any, _errors: Any, requeue: bool = False) -> None:
             if requeue:

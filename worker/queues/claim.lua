@@ -17,8 +17,8 @@
 --        batch_steps    most steps among the jobs that are in the batch already, 0 if there are none
 --        max_message_bytes  a message that is longer is returned cut
 --      2 accounts by level, as JSON: what this script returned last time, {} at first
--- Returns {accounts as JSON, {{tag, list, message, delivery, 1 if it is cut else 0}, …}}, or false if this
--- worker has no lease: it must acquire one first.
+-- Returns {accounts as JSON, {{tag, list, message, delivery, 1 if it is cut else 0}, …}, workers that have a lease},
+-- or false if this worker has none: it must acquire one first.
 local request, accounts = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
 if not redis.call('ZSCORE', KEYS[2], request.worker) then return false end
 local any_redelivered = redis.call('HLEN', KEYS[3]) > 0
@@ -138,4 +138,4 @@ end
 for _, queue in ipairs(queues) do
   if queue.empty_levels == #LEVELS then forget_queue(KEYS[4], queue.name) end
 end
-return {cjson.encode(accounts), claimed}
+return {cjson.encode(accounts), claimed, redis.call('ZCARD', KEYS[2])}

@@ -167,7 +167,7 @@ class Claims(Lease):
                 keys=keys, args=[tag, 0, int(counted), self.attempt(tag), shard]
             )
         finally:
-            self._forget([tag])
+            self.forget([tag])
         if outcome == _REQUEUED:
             why, how = ("failover?", "counted") if counted else ("it was requeued", "uncounted")
             log.warning(
@@ -283,14 +283,14 @@ class Claims(Lease):
         try:
             return sum(call_many(self._release, client or self._retrying_client, calls))
         finally:
-            self._forget(tags)
+            self.forget(tags)
 
     def abandon(self, tags: Collection[str]) -> None:
         """Stop holding `tags`, which nothing attends to. They are requeued, counted, as orphans."""
         self._abandoned.update(tags)
         self._held.difference_update(tags)
 
-    def _forget(self, tags: Collection[str]) -> None:
+    def forget(self, tags: Collection[str]) -> None:
         """Stop holding `tags`. A claim that Redis did not release is orphaned from now on."""
         for known in (self._held, self._requeuing, self._abandoned):
             known.difference_update(tags)

@@ -29,16 +29,38 @@ class Lease:
         self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
         self._deliveries = deliveries_key(namespace)
         self._status_keys = [workers_key(namespace), drain_requests_key(namespace)]
+        self.drain_requested = False
+        """Whether, at the latest renewal, somebody had asked this worker to drain."""
         self._renew_lease = load_script(client, __package__, "renew_lease")
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
 
-    def acquire_lease(self) -> None:
-        """Acquire the lease, also after it was lost. `claim` needs one."""
-        self._renew_lease(keys=self._leases, args=[self.worker, self._lease_s, 1])
+    @property
+    def deliveries(self) -> str:
+        """The hash that counts the deliveries of messages whose workers died."""
+        return self._deliveries
 
-    def renew_lease(self) -> bool:
+    def acquire_lease(self, status: str = "") -> None:
+        """Acquire the lease, also after it was lost. `claim` needs one.
+
+        Args:
+            status: what `imagefleet fleet` shows of this worker; see `WorkerStatus.dump`.
+        """
+        self._renew(status, acquire=True)
+
+    def renew_lease(self, status: str = "") -> bool:
         """Renew the lease. Return False if it expired and others reclaimed the messages."""
-        return bool(self._renew_lease(keys=self._leases, args=[self.worker, self._lease_s, 0]))
+        return self._renew(status, acquire=False)
+
+    def _renew(self, status: str, *, acquire: bool) -> bool:
+        renewed, drain_requested = cast(
+            list[int],
+            self._renew_lease(
+                keys=[*self._leases, *self._status_keys],
+                args=[self.worker, self._lease_s, int(acquire), status],
+            ),
+        )
+        self.drain_requested = bool(drain_requested)
+        return bool(renewed)
 
     def count_workers(self) -> int:
         """Return how many workers hold a lease."""

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import redis
 
@@ -23,6 +23,21 @@ from imagefleet.worker.queues.claims import Claims
 log = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE: Final = 4
+_RECOVERIES_PER_HEARTBEAT: Final = 5.0
+"""Workers of the fleet that look for expired leases and due messages, on average, between two of
+their heartbeats. One would be enough; of five on average, all are late once in 150 heartbeats."""
+
+
+class StatusReport(Protocol):
+    """What a worker says of itself with each heartbeat."""
+
+    def status(self) -> str:
+        """Return the status, as `WorkerStatus.dump` writes it."""
+        ...
+
+    def stored(self, *, drain_requested: bool) -> None:
+        """Note that the status is stored, and whether somebody asked this worker to drain."""
+        ...
 
 
 class LeaseKeeper:
@@ -35,18 +50,18 @@ class LeaseKeeper:
         lease_s: float,
         on_lost: Callable[[], None],
         tags_in_hand: Callable[[], set[str]] | None = None,
-        on_heartbeat: Callable[[], None] = lambda: None,
+        report: StatusReport | None = None,
     ) -> None:
         """
         Args:
             on_lost: called after the lease expired, before a new one is acquired.
             tags_in_hand: returns the tags of the claims that the worker attends to; None: of all.
-            on_heartbeat: called after the lease was acquired, and after each renewal.
+            report: says with each heartbeat what the worker does.
         """
         self._claims = claims
         self._records = records
         self._on_lost = on_lost
-        self._on_heartbeat = on_heartbeat
+        self._report = report
         self._tags_in_hand = tags_in_hand or claims.held_tags
         self._unattended: dict[str, float] = {}
         """By tag: when a claim was first seen that the worker does not attend to."""
@@ -57,8 +72,8 @@ class LeaseKeeper:
         self._thread = critical_thread(self._loop, "lease keeper")
 
     def start(self) -> None:
-        self._claims.acquire_lease()
-        self._attempt(self._on_heartbeat)
+        self._claims.acquire_lease(self._status())
+        self._reported()
         self._thread.start()
 
     def stop(self) -> None:
@@ -82,22 +97,34 @@ class LeaseKeeper:
 
     def beat(self) -> None:
         """Renew the lease once, and recover what is lost or due. The thread calls this."""
-        if self._claims.renew_lease():
+        if self._claims.renew_lease(self._status()):
             metrics.LEASE_RENEWALS.inc()
         else:
             log.error("the lease ran out while this host was frozen; other workers have its jobs")
             metrics.LEASES_LOST.inc()
             self._on_lost()
-            self._claims.acquire_lease()
-        for recover in (
-            self._on_heartbeat,
-            self._abandon_unattended,
-            self._requeue_orphans,
-            self._reclaim_expired,
-            self._records.requeue_due,
-            self._sweep_queues,
-        ):
-            self._attempt(recover)
+            self._claims.acquire_lease(self._status())
+        self._reported()
+        for step in (self._abandon_unattended, self._requeue_orphans):
+            self._attempt(step)
+        self._recover_for_fleet()
+
+    def _status(self) -> str:
+        return "" if self._report is None else self._report.status()
+
+    def _reported(self) -> None:
+        if self._report is not None:
+            self._report.stored(drain_requested=self._claims.drain_requested)
+
+    def _recover_for_fleet(self) -> None:
+        """Do this worker's share of what any worker can do: if each did it at each heartbeat, it
+        would cost Redis time that grows with the square of their number."""
+        workers = self._claims.count_workers()
+        if random.random() * workers < _RECOVERIES_PER_HEARTBEAT:
+            self._attempt(self._reclaim_expired)
+            self._attempt(self._records.requeue_due)
+        if random.random() * workers < 1.0:
+            self._attempt(self._sweep_queues)
 
     def _attempt(self, step: Callable[[], object]) -> None:
         """Call one step. Damaged data in Redis must not stop the other steps."""
@@ -119,10 +146,6 @@ class LeaseKeeper:
                 metrics.RECLAIMED.inc(messages)
 
     def _sweep_queues(self) -> None:
-        """Sweep, on average in one worker of the fleet per heartbeat: more would only cost Redis
-        time."""
-        if random.random() * self._claims.count_workers() >= 1:
-            return
         _, dropped = self._records.sweep_queues()
         if dropped:
             log.info("dropped messages of jobs that have ended: %d", dropped)

@@ -6,7 +6,7 @@ Several workers run it on one outbox. If one dies, the messages that it held com
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol
@@ -31,10 +31,19 @@ log = logging.getLogger(__name__)
 _RECEIVER_GONE: Final = DeliveryOutcome(
     verdict=DeliveryVerdict.GONE, reason="nothing is sent to this address since it answered 410"
 )
-POLL_S: Final = 0.25
+_MIN_POLL_S: Final = 0.25
+_MAX_POLL_S: Final = 5.0
+_POLL_PER_WORKER_S: Final = 0.125
+"""A worker looks for callbacks every so many seconds for each worker of the fleet: all together
+look eight times a second. It looks at once for those that it has written."""
 _LEASE_S: Final = 60.0
 """Longer than a try can last with a slow resolver."""
 _REDIS_RETRY_S: Final = 2.0
+
+
+def poll_s(workers: int) -> float:
+    """Return how long a worker pauses after it found no callback that is due."""
+    return min(max(_MIN_POLL_S, workers * _POLL_PER_WORKER_S), _MAX_POLL_S)
 
 
 class MessageSender(Protocol):
@@ -49,13 +58,22 @@ class DeliveryLoop:
     """Delivers callbacks in threads of its own, from `start` to `stop`."""
 
     def __init__(
-        self, outbox: Outbox, sender: MessageSender, delays_s: Sequence[float] = RETRY_DELAYS_S
+        self,
+        outbox: Outbox,
+        sender: MessageSender,
+        delays_s: Sequence[float] = RETRY_DELAYS_S,
+        count_workers: Callable[[], int] = lambda: 1,
     ) -> None:
+        """
+        Args:
+            count_workers: returns how many workers the fleet has; they share the polling.
+        """
         self._outbox = outbox
         self._sender = sender
         self._delays_s = delays_s
+        self._count_workers = count_workers
         self._stopped = threading.Event()
-        self._sender_free = threading.Event()
+        self._wake = threading.Event()
         self._places = SenderPlaces()
         self._thread = critical_thread(self._loop, "webhooks")
 
@@ -69,9 +87,13 @@ class DeliveryLoop:
         Another worker sends the remaining ones again once they come due.
         """
         self._stopped.set()
-        self._sender_free.set()
+        self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
+
+    def wake(self) -> None:
+        """Look for callbacks at once: one was put into the outbox."""
+        self._wake.set()
 
     def _deliver(self, message: OutboxMessage, place: Place) -> None:
         """Send one claimed message. Remove it from the outbox, or schedule its retry."""
@@ -112,13 +134,14 @@ class DeliveryLoop:
             while not self._stopped.is_set():
                 try:
                     claimed = self._claim_and_submit(pool)
+                    pause_s = 0.0 if claimed else poll_s(self._count_workers())
                 except redis.RedisError as error:
                     log.warning("Redis does not answer the delivery of callbacks: %s", error)
                     self._stopped.wait(_REDIS_RETRY_S)
                     continue
                 if not claimed:
-                    self._sender_free.wait(POLL_S)
-                    self._sender_free.clear()
+                    self._wake.wait(pause_s)
+                    self._wake.clear()
 
     def _claim_and_submit(self, pool: ThreadPoolExecutor) -> int:
         """Claim as many messages as senders are free. Return how many there were."""
@@ -151,7 +174,7 @@ class DeliveryLoop:
             log.exception("callback %s will come due again", message.id)
         finally:
             place.release()
-            self._sender_free.set()
+            self._wake.set()
 
 
 def _add_span(tried: OutboxMessage, outcome: DeliveryOutcome, started: float) -> None:

@@ -3,6 +3,7 @@
 import logging
 from typing import TYPE_CHECKING
 
+from imagefleet.shared.jobs.worker_status import WorkerCount
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.settings import WorkerSettings
@@ -28,6 +29,8 @@ def start_delivery(client: "Redis", settings: WorkerSettings) -> DeliveryLoop:
             "IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks%s are sent without a signature", whose
         )
     sender = Sender(secrets, AllowList.parse(settings.callback_allow))
-    loop = DeliveryLoop(Outbox(client, settings.namespace, settings.retention_s), sender)
+    outbox = Outbox(client, settings.namespace, settings.retention_s)
+    workers = WorkerCount(client, settings.namespace)
+    loop = DeliveryLoop(outbox, sender, count_workers=workers.get)
     loop.start()
     return loop

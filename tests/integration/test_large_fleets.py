@@ -1,0 +1,95 @@
+"""In a large fleet the workers share what each worker of a small one does by itself."""
+
+import random
+import time
+
+import pytest
+import redis
+
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.redis_keys import leases_key
+from imagefleet.shared.jobs.worker_status import WorkerCount
+from imagefleet.worker.queues.claim_types import QueueGroup
+from imagefleet.worker.queues.lease_keeper import LeaseKeeper
+from imagefleet.worker.webhooks.delivery_loop import poll_s
+from tests.integration.conftest import MakeClaims
+
+
+@pytest.fixture
+def group(namespace: str) -> list[QueueGroup]:
+    return [QueueGroup(name="64x64", queues=(f"{namespace}.q",))]
+
+
+def _add_workers(client: redis.Redis, namespace: str, count: int) -> None:
+    expiry = time.time() + 600
+    client.zadd(leases_key(namespace), {f"other-{number}": expiry for number in range(count)})
+
+
+def test_a_worker_of_a_large_fleet_pauses_after_a_claim_that_brought_nothing(
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    namespace: str,
+    group: list[QueueGroup],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _add_workers(client, namespace, 100)
+    claims = make_claims("w")
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert claims.claim(group, 1) == []
+    client.lpush(group[0].queues[0], "a")
+    assert claims.claim(group, 1) == []
+    others = [QueueGroup(name="64x128", queues=(f"{namespace}.other",))]
+    client.lpush(others[0].queues[0], "b")
+    assert [each.message for each in claims.claim(others, 1)] == ["b"]
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1)
+    assert [each.message for each in claims.claim(group, 1)] == ["a"]
+    client.lpush(group[0].queues[0], "c")
+    assert [each.message for each in claims.claim(group, 1)] == ["c"]
+
+
+def test_a_worker_of_a_small_fleet_does_not_pause(
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    namespace: str,
+    group: list[QueueGroup],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _add_workers(client, namespace, 7)
+    claims = make_claims("w")
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert claims.claim(group, 1) == []
+    client.lpush(group[0].queues[0], "a")
+    assert [each.message for each in claims.claim(group, 1)] == ["a"]
+
+
+@pytest.mark.parametrize(("drawn", "is_reclaimed"), [(0.04, True), (0.06, False)])
+def test_of_a_hundred_workers_five_on_average_reclaim_in_a_heartbeat(
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    drawn: float,
+    is_reclaimed: bool,
+) -> None:
+    claims = make_claims("w")
+    _add_workers(client, namespace, 98)
+    client.zadd(leases_key(namespace), {"dead": time.time() - 1})
+    keeper = LeaseKeeper(claims, JobRecords(client, namespace, 3600), 60, lambda: None)
+    keeper._reclaim_from = 0.0
+    monkeypatch.setattr(random, "random", lambda: drawn)
+    keeper.beat()
+    assert (client.zscore(leases_key(namespace), "dead") is None) == is_reclaimed
+
+
+def test_workers_look_for_callbacks_eight_times_a_second_all_together(
+    client: redis.Redis, namespace: str
+) -> None:
+    _add_workers(client, namespace, 24)
+    count = WorkerCount(client, namespace)
+    assert count.get() == 24
+    assert poll_s(24) == 3.0
+    assert [poll_s(1), poll_s(1000)] == [0.25, 5.0]
+    _add_workers(client, namespace, 30)
+    assert count.get() == 24  # it is read again after five seconds

@@ -1,0 +1,72 @@
+"""How often progress is asked for and recorded, without Redis."""
+
+from collections.abc import Sequence
+
+from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
+from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.devices.slots import Slot, slots_of
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
+from imagefleet.worker.jobs.progress import ProgressReporter
+
+_LONG_S = 3600.0
+
+
+class Records:
+    """Keeps the reports, and answers each as it is told."""
+
+    def __init__(self) -> None:
+        self.reports: list[ProgressReport] = []
+        self.answer = ProgressAnswer.GO_ON
+
+    def progress(self, *reports: ProgressReport) -> Sequence[ProgressAnswer]:
+        self.reports += reports
+        return [self.answer] * len(reports)
+
+
+def attempt(**request: object) -> Attempt:
+    parsed = JobRequest.parse({"prompt": "a", "num_inference_steps": 8, **request})
+    return plan_attempt("j", parsed, FakeEngine().info, token="w/1.0")
+
+
+def reporter(records: Records) -> ProgressReporter:
+    return ProgressReporter(records)  # type: ignore[arg-type]  # it needs no more of them
+
+
+def at_step(work: Attempt, step: int) -> dict[Slot, int]:
+    return dict.fromkeys(slots_of(work), step)
+
+
+def test_a_job_is_not_asked_about_too_soon_after_its_start() -> None:
+    records = Records()
+    reporter(records).record_due(at_step(attempt(), 1), _LONG_S, _LONG_S)
+    assert records.reports == []
+
+
+def test_between_two_records_it_is_only_asked_whether_the_job_is_cancelled() -> None:
+    records, work = Records(), attempt()
+    reporter(records).record_due(at_step(work, 1), 0.0, _LONG_S)
+    [report] = records.reports
+    assert report.only_ask
+    assert work.step == 1
+    records.answer = ProgressAnswer.CANCEL
+    reporter(records).record_due(at_step(work, 2), 0.0, _LONG_S)
+    assert work.ended
+
+
+def test_a_step_is_recorded_when_the_last_record_is_old_enough() -> None:
+    records, work = Records(), attempt()
+    reporter(records).record(at_step(work, 3))
+    [report] = records.reports
+    assert (report.step, report.only_ask) == (3, False)
+    reporter(records).record_due(at_step(work, 4), 0.0, _LONG_S)
+    assert records.reports[1].only_ask
+
+
+def test_a_callback_is_written_with_the_step_however_soon() -> None:
+    records = Records()
+    work = attempt(callback_url="https://hooks.example/", callback_events=["progress"])
+    reporter(records).record_due(at_step(work, 2), 0.0, _LONG_S)
+    [report] = records.reports
+    assert report.callback is not None
+    assert not report.only_ask

@@ -1,0 +1,37 @@
+"""Say what Celery would store as the result of a task, without storing it."""
+
+from typing import Any
+
+from celery import Task, states
+
+from imagefleet.worker.jobs.message_end import CeleryResult, MessageEnd
+from imagefleet.worker.queues.claims import Claims
+
+
+def message_end(task: Task, claims: Claims, tag: str) -> MessageEnd | None:
+    """Return how the message of the running `task` can end with its job. None: Celery must end it,
+    because it has a workflow to follow first."""
+    request = task.request
+    if request.callbacks or request.chain or request.chord or request.group:
+        return None
+
+    def store(result: dict[str, Any]) -> CeleryResult:
+        return celery_result(task.backend, request.id, result, request)
+
+    return MessageEnd(claims=claims, tag=tag, store=None if request.ignore_result else store)
+
+
+def celery_result(
+    backend: Any, task_id: str, result: dict[str, Any], request: Any = None
+) -> CeleryResult:
+    """Return the key and the text that Celery's backend for Redis writes for a success.
+
+    Source: `BaseKeyValueStoreBackend._store_result` of Celery 5.7.
+    """
+    meta = backend._get_result_meta(result, states.SUCCESS, None, request)
+    key = backend.get_key_for_task(task_id)
+    return CeleryResult(
+        key=key.decode() if isinstance(key, bytes) else key,
+        text=backend.encode({**meta, "task_id": task_id}),
+        keep_s=int(backend.expires or 0),
+    )
