@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.celery_app.results import celery_result
+from imagefleet.worker.celery_app.results import celery_result, message_end
 from imagefleet.worker.jobs.message_end import CeleryResult, MessageEnd
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
@@ -169,3 +170,21 @@ def _without_date(stored: Any) -> dict[str, Any]:
 
 def _sha1(job: Job) -> str:
     return hashlib.sha1(job.claimed.message.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("part", ["callbacks", "chain", "chord", "group"])
+def test_celery_itself_ends_a_message_with_a_workflow(part: str, claims: Claims) -> None:
+    """It sends the rest of the workflow after the result, and must not lose it if it dies then."""
+    parts = dict.fromkeys(["callbacks", "chain", "chord", "group"])
+    plain = SimpleNamespace(request=SimpleNamespace(**parts, ignore_result=False, id="j"))
+    assert message_end(plain, claims, "1.0") is not None
+    task = SimpleNamespace(request=SimpleNamespace(**{**parts, part: ["x"]}, ignore_result=False))
+    assert message_end(task, claims, "1.0") is None
+
+
+def test_a_result_that_the_producer_does_not_want_is_not_stored(claims: Claims) -> None:
+    parts = dict.fromkeys(["callbacks", "chain", "chord", "group"])
+    task = SimpleNamespace(request=SimpleNamespace(**parts, ignore_result=True))
+    end = message_end(task, claims, "1.0")
+    assert end is not None
+    assert end.acknowledgement(result_of_one_image()).result == ""
