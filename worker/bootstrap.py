@@ -9,12 +9,14 @@ import platform
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import redis
 
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
-from imagefleet.shared.jobs.offers import OfferRegistry
+from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
 from imagefleet.shared.redis_client.server_check import check_server
@@ -26,8 +28,7 @@ from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.watchdog import Watchdog
 from imagefleet.worker.dispatcher import Dispatcher
-from imagefleet.worker.engine.interface import Engine, ModelOptions, Stream
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.interface import Engine, Stream
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.image_sweeper import ImageSweeper
@@ -37,6 +38,7 @@ from imagefleet.worker.jobs.progress import ProgressReporter
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.jobs.start_attempt import JobStarter
+from imagefleet.worker.load_model import load_model
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
@@ -107,7 +109,7 @@ class _Builder:
         self._no_retry_client, self._retrying_client = _connect(self._settings)
         check_image_store(self._stores.images, self._settings)
         self._delivery = start_delivery(self._retrying_client, self._settings)
-        self._engine = _load_engine(self._settings, self._stores)
+        self._engine = load_model(self._settings, self._stores)
         self._streams = self._warm()
         self._records = self._job_records(self._retrying_client)
         self._dead_letters = DeadLetters(
@@ -146,7 +148,7 @@ class _Builder:
                 shards.runs, self._settings.bulk_stalled_s, shards.destinations
             ),
             image_sweeper=ImageSweeper(self._expiry, self._stores.images),
-            offers=OfferRegistry(self._retrying_client, self._settings.namespace),
+            offers=self._offers(self._retrying_client),
             delivery=self._delivery,
             status=status,
         )
@@ -265,7 +267,18 @@ class _Builder:
             self._hooks.on_lease_lost,
             self._dispatcher.tags_in_hand,
             status,
+            self._offer_renewal(),
         )
+
+    def _offer_renewal(self) -> Callable[[], None]:
+        """Return what renews the offers of this worker, if that is due."""
+        info, settings = self._engine.info, self._settings
+        names = {info.name, DEFAULT_MODEL} if settings.serves_default else {info.name}
+        renewal = OfferRenewal(self._offers(self._no_retry_client), settings.forget_models_s)
+        return partial(renewal.renew_if_due, names)
+
+    def _offers(self, client: redis.Redis) -> OfferRegistry:
+        return OfferRegistry(client, self._settings.namespace)
 
 
 def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
@@ -276,24 +289,3 @@ def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
         for warning in check_server(client, url, settings.namespace):
             log.warning("%s", warning)
     return connect(url, retries=0), connect(url, retries=RETRY_FOREVER)
-
-
-def _load_engine(settings: WorkerSettings, stores: Stores) -> Engine:
-    return load_engine(
-        settings.model,
-        shapes=settings.declared_shapes(),
-        per_device_batch=settings.per_device_batch,
-        mesh=settings.mesh,
-        devices=settings.devices,
-        dtype=settings.dtype,
-        cache_dir=settings.cache_dir,
-        shared_executables=stores.executables,
-        max_num_inference_steps=settings.max_num_inference_steps,
-        options=ModelOptions(
-            scheduler=settings.scheduler,
-            safety_checker=settings.safety_checker,
-            loras=settings.merged_loras(),
-            job_loras=settings.job_loras(),
-            streams=settings.batching == "continuous",
-        ),
-    )

@@ -11,7 +11,7 @@ from imagefleet.worker.callback_settings import CallbackSettings
 
 
 class ModelSettings(CallbackSettings):
-    """The settings of models. `worker.next_model` says when a worker switches."""
+    """The settings of models. `worker.next_model` decides when a worker switches."""
 
     model: str = Field(
         default="shapes",
@@ -41,6 +41,14 @@ class ModelSettings(CallbackSettings):
         default=True,
         description="Whether this worker makes the jobs that name no model. All workers that do "
         "should have the same model.",
+    )
+
+    forget_models_s: float = Field(
+        default=30 * 86400.0,
+        ge=86400,
+        le=3650 * 86400,
+        description="Seconds for which producers can submit jobs for a model after the last worker "
+        "that offered it has left. Then the model is forgotten.",
     )
 
     @field_validator("models", mode="before")

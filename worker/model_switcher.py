@@ -20,6 +20,7 @@ import redis
 
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.fleet_status import FleetReader
+from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
 from imagefleet.shared.jobs.redis_keys import model_switch_key
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.redis_client.child_process import die_with_parent
@@ -53,6 +54,8 @@ class ModelSwitcher:
         )
         self._redis = connect(settings.redis_url.get_secret_value())
         self._fleet = FleetReader(self._redis, settings.namespace)
+        registry = OfferRegistry(self._redis, settings.namespace)
+        self._offers = OfferRenewal(registry, settings.forget_models_s)
         self._names: dict[str, str] = {}
         """The announced name of each model that was loaded."""
         self._worker: subprocess.Popen[bytes] | None = None
@@ -169,6 +172,7 @@ class ModelSwitcher:
         by_name = {name: each for each, name in self._names.items()}
         default = self._names[self._settings.models[0]] if self._settings.serves_default else ""
         try:
+            self._offers.renew_if_due(self._names.values())
             name = next_model(
                 status.model,
                 by_name.keys() - {status.model},

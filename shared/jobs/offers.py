@@ -1,22 +1,29 @@
 """An offer says which model the workers serve, with its shapes, schedulers and defaults.
 
 Workers announce offers, and producers check requests against them. Offers stay when the workers
-leave: a preempted fleet comes back, and its producers can submit meanwhile.
+leave: a preempted fleet comes back, and its producers can submit meanwhile. A model that no worker
+has offered for weeks is forgotten.
 """
 
+import logging
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ConfigDict, Field
 
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
-from imagefleet.shared.jobs.redis_keys import offers_key
+from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
+from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
     from redis import Redis
 
+log = logging.getLogger(__name__)
+
 _CACHE_TTL_S: Final = 10.0
+_RENEW_EVERY_S: Final = 3600.0
 
 
 class Offer(Model):
@@ -48,6 +55,8 @@ class OfferRegistry:
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
         self._key = offers_key(namespace)
+        self._offered_at_key = offered_at_key(namespace)
+        self._renew = load_script(client, __package__, "renew_offers")
         self._offers: dict[str, Offer] = {}
         self._read_at = float("-inf")
 
@@ -56,6 +65,12 @@ class OfferRegistry:
         text = offer.model_dump_json()
         names = [offer.model, DEFAULT_MODEL] if default else [offer.model]
         self._redis.hset(self._key, mapping=dict.fromkeys(names, text))
+
+    def renew(self, models: Collection[str], keep_s: float) -> list[str]:
+        """Note that `models` are offered now. Forget and return those that nobody has offered for
+        `keep_s`."""
+        keys = [self._key, self._offered_at_key]
+        return cast(list[str], self._renew(keys=keys, args=[keep_s, *models]))
 
     def offers(self) -> dict[str, Offer]:
         """Return the offers by model name. `default` serves jobs that name no model.
@@ -67,3 +82,21 @@ class OfferRegistry:
             self._offers = {name: Offer.model_validate_json(text) for name, text in texts.items()}
             self._read_at = time.monotonic()
         return self._offers
+
+
+class OfferRenewal:
+    """Renews the offers of one worker once an hour, so that they are not forgotten."""
+
+    def __init__(self, registry: OfferRegistry, keep_s: float) -> None:
+        self._registry = registry
+        self._keep_s = keep_s
+        self._renewed_at = float("-inf")
+
+    def renew_if_due(self, models: Collection[str]) -> None:
+        """Renew the offers of `models` unless that was done within the last hour."""
+        if time.monotonic() - self._renewed_at < _RENEW_EVERY_S:
+            return
+        forgotten = self._registry.renew(models, self._keep_s)
+        self._renewed_at = time.monotonic()
+        if forgotten:
+            log.warning("models that nobody offers any more are forgotten: %s", forgotten)

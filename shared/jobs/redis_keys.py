@@ -100,6 +100,11 @@ def offers_key(namespace: str) -> str:
     return f"{namespace}:catalogue"
 
 
+def offered_at_key(namespace: str) -> str:
+    """Return the key of when each model was offered last (sorted set: model by Unix seconds)."""
+    return f"{namespace}:catalogue:offered"
+
+
 def weights_key(namespace: str) -> str:
     """Return the key of the tenants' weights (hash: tenant to weight)."""
     return f"{namespace}:weights"

@@ -51,17 +51,20 @@ class LeaseKeeper:
         on_lost: Callable[[], None],
         tags_in_hand: Callable[[], set[str]] | None = None,
         report: StatusReport | None = None,
+        renew_offers: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
             on_lost: called after the lease expired, before a new one is acquired.
             tags_in_hand: returns the tags of the claims that the worker attends to; None: of all.
             report: says with each heartbeat what the worker does.
+            renew_offers: called at each heartbeat, to keep the fleet from forgetting the model.
         """
         self._claims = claims
         self._records = records
         self._on_lost = on_lost
         self._report = report
+        self._renew_offers = renew_offers or (lambda: None)
         self._tags_in_hand = tags_in_hand or claims.held_tags
         self._unattended: dict[str, float] = {}
         """By tag: when a claim was first seen that the worker does not attend to."""
@@ -105,7 +108,7 @@ class LeaseKeeper:
             self._on_lost()
             self._claims.acquire_lease(self._status())
         self._reported()
-        for step in (self._abandon_unattended, self._requeue_orphans):
+        for step in (self._abandon_unattended, self._requeue_orphans, self._renew_offers):
             self._attempt(step)
         self._recover_for_fleet()
 

@@ -1,0 +1,33 @@
+"""Load the model that the settings name. Settings go in, an engine that is not warm comes out."""
+
+from imagefleet.worker.engine.interface import Engine, ModelOptions
+from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.settings import WorkerSettings
+from imagefleet.worker.stores import Stores
+
+
+def load_model(settings: WorkerSettings, stores: Stores) -> Engine:
+    """Load the engine.
+
+    Raises:
+        CheckpointError: the model cannot be found, read or run.
+        ConfigurationError: this host or this model does not support a setting.
+    """
+    return load_engine(
+        settings.model,
+        shapes=settings.declared_shapes(),
+        per_device_batch=settings.per_device_batch,
+        mesh=settings.mesh,
+        devices=settings.devices,
+        dtype=settings.dtype,
+        cache_dir=settings.cache_dir,
+        shared_executables=stores.executables,
+        max_num_inference_steps=settings.max_num_inference_steps,
+        options=ModelOptions(
+            scheduler=settings.scheduler,
+            safety_checker=settings.safety_checker,
+            loras=settings.merged_loras(),
+            job_loras=settings.job_loras(),
+            streams=settings.batching == "continuous",
+        ),
+    )
