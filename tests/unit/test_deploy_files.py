@@ -1,5 +1,6 @@
 """The files in `deploy` are valid, and agree with the worker that they start."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -53,28 +54,58 @@ def test_the_validator_refuses_what_is_wrong() -> None:
         kubernetes_validate.validate(wrong, _KUBERNETES, strict=True)
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is missing")
-@pytest.mark.parametrize("overlay", ["v5e-8", "autoscale"])
-def test_kustomize_builds_the_overlays(overlay: str) -> None:
+def _build(overlay: str) -> dict[tuple[str, str], Any]:
+    """Return what Kustomize builds, by kind and name."""
     built = subprocess.run(
         ["kubectl", "kustomize", str(DEPLOY / "kubernetes" / overlay)],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    documents = {(each["kind"], each["metadata"]["name"]): each for each in _load(built)}
+    return {(each["kind"], each["metadata"]["name"]): each for each in _load(built)}
+
+
+_needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is missing")
+
+
+@_needs_kubectl
+@pytest.mark.parametrize(
+    ("overlay", "chips", "topology"),
+    [("v5e-8", "8", "2x4"), ("v5e-16", "4", "4x4"), ("autoscale", "8", "2x4")],
+)
+def test_kustomize_builds_the_overlays(overlay: str, chips: str, topology: str) -> None:
+    documents = _build(overlay)
+    for document in documents.values():
+        if document["kind"] not in _CUSTOM:
+            kubernetes_validate.validate(document, _KUBERNETES, strict=True)
     worker = documents["Deployment", "worker"]
     pod = worker["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    assert container["resources"]["limits"] == {"google.com/tpu": "8"}
-    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+    assert container["resources"]["limits"] == {"google.com/tpu": chips}
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
     assert container["image"] == "registry.example.com/imagefleet:0.2.0"
     settings = container["envFrom"][0]["configMapRef"]["name"]
     names = set(documents["ConfigMap", settings]["data"])
-    assert ("replicas" in worker["spec"]) == (overlay == "v5e-8")
+    assert ("replicas" in worker["spec"]) == (overlay != "autoscale")
     assert {name.removeprefix("IMAGEFLEET_").lower() for name in names} <= set(
         WorkerSettings.model_fields
     )
+
+
+@_needs_kubectl
+def test_a_worker_of_a_multi_host_slice_has_the_chips_of_its_host_only() -> None:
+    pod = _build("v5e-16")["Deployment", "worker"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    chips = int(container["resources"]["limits"]["google.com/tpu"])
+    bounds = [int(each) for each in variables["TPU_CHIPS_PER_PROCESS_BOUNDS"].split(",")]
+    assert math.prod(bounds) == chips
+    assert variables["TPU_VISIBLE_CHIPS"] == ",".join(map(str, range(chips)))
+    assert variables["TPU_PROCESS_BOUNDS"] == "1,1,1"
+    assert variables["CLOUD_TPU_TASK_ID"] == variables["TPU_WORKER_ID"] == "0"
+    assert variables["TPU_WORKER_HOSTNAMES"] == "localhost"
+    [term] = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
 
 
 def test_every_grace_period_is_longer_than_a_drain() -> None:
