@@ -124,7 +124,7 @@ def _switch(client: Client, parent: int, model: str, folder: Path) -> Switch:
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     [worker] = children
     assert worker == result.worker.split(":")[1], "a worker process is left"
-    return Switch(
+    switch = Switch(
         seconds=seconds,
         worker_mb=_memory_mb(worker, "VmHWM"),
         parent_mb=_memory_mb(str(parent), "VmRSS"),
@@ -132,6 +132,8 @@ def _switch(client: Client, parent: int, model: str, folder: Path) -> Switch:
         programs=sum(path.is_file() for path in (folder / "cache/executables").rglob("*")),
         pixels=result.images[0].pixel_sha256 or "",
     )
+    print(f"{model}: {switch}", file=sys.stderr, flush=True)
+    return switch
 
 
 def _memory_mb(pid: str, field: str) -> float:
