@@ -59,6 +59,8 @@ bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.fleet --stock --real
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.policies
+	$(BIN)/python -m benchmarks.batching
+	$(BIN)/python -m benchmarks.duty
 
 bulk-chaos: $(VENV)/.dev ## 2,000 prompts become a dataset while workers, Redis and the command are killed
 	$(BIN)/python -m tests.chaos_bulk $(CHAOS)

@@ -7,9 +7,9 @@ a step of 22 ms, 65 ms for decoding. Its images are replaced by smooth noise wit
 as long to compress as a photo. All jobs wait from the start. The rate is that between the first and
 the last tenth of the images; a duty of 1 is the rate of devices that never wait.
 
-The worker, Redis and the S3 server share the cores of this machine, so a duty below 1 may be their
-fault: compare the CPU time that the worker needs for an image with what one image may take. It does
-not show real devices or the calls of their programs.
+The worker, Redis and the S3 server share the cores of this machine, so a duty below 1 may be its
+fault: the table has the time for which the threads of the worker were ready to run and had no core.
+It does not show real devices or the calls of their programs.
 """
 
 import argparse
@@ -135,11 +135,12 @@ def measure(
         client.submit("wake up", num_inference_steps=1).result(timeout=READY_S)
         SlowS3.image_times.clear()
         prompts = [f"a photo of object {number} on a wooden table" for number in range(jobs)]
-        began, used = time.monotonic(), cpu_s(worker.pid)
+        began, used, waited = time.monotonic(), cpu_s(worker.pid), waited_s(worker.pid)
         submitted = client.submit_many(prompts, num_inference_steps=STEPS, format=case.file_format)
         for job in submitted:
             job.result(timeout=JOB_S)
         seconds, used = time.monotonic() - began, cpu_s(worker.pid) - used
+        waited = waited_s(worker.pid) - waited
     finally:
         worker.terminate()
         worker.wait()
@@ -151,6 +152,7 @@ def measure(
         "worker_cpu_ms_per_image": 1e3 * used / jobs,
         "worker_cores": used / seconds,
         "encode_cpu_ms": 1e3 * encode_cpu_s(case),
+        "waited_ms_per_image": 1e3 * waited / jobs,
     }
 
 
@@ -166,6 +168,12 @@ def cpu_s(pid: int) -> float:
     """Return the CPU time of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def waited_s(pid: int) -> float:
+    """Return for how long the threads of a process have waited for a core."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[1]) for file in files) / 1e9
 
 
 def encode_cpu_s(case: Case) -> float:
@@ -220,8 +228,11 @@ def main() -> None:
         run_worker()
         return
     figures: dict[str, float] = {}
-    print("| case | images/s | duty | worker CPU ms an image | cores of the worker | encoding ms |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print(
+        "| case | images/s | duty | worker CPU ms an image | of it encoding | cores of the worker "
+        "| waited for a core, ms an image |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|")
     with (
         tempfile.TemporaryDirectory() as name,
         LocalRedisServer(Path(name) / "redis") as server,
@@ -231,8 +242,8 @@ def main() -> None:
             got = measure(case, server, s3, Path(name), options.jobs)
             print(
                 f"| {case} | {got['images_per_s']:.2f} | {got['duty']:.3f} "
-                f"| {got['worker_cpu_ms_per_image']:.1f} | {got['worker_cores']:.2f} "
-                f"| {got['encode_cpu_ms']:.1f} |",
+                f"| {got['worker_cpu_ms_per_image']:.1f} | {got['encode_cpu_ms']:.1f} "
+                f"| {got['worker_cores']:.2f} | {got['waited_ms_per_image']:.0f} |",
                 flush=True,
             )
             figures |= {f"{case}, {name}": round(value, 4) for name, value in got.items()}
