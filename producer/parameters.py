@@ -35,6 +35,7 @@ class JobParameters(TypedDict, total=False):
     image: ImageInput | None
     mask_image: ImageInput | None
     strength: float | None
+    image_guidance_scale: float | None
     preview: bool | None
     scheduler: str | None
     loras: Sequence[tuple[str, float]] | str | None

@@ -38,7 +38,7 @@ _COMPARED_FIELDS: Final = (*RowParameters.model_fields, "height", "width")
 _INTEGER_FIELDS: Final = frozenset(
     {"num_inference_steps", "num_images_per_prompt", "seed", "height", "width"}
 )
-_IMAGE_PARAMETERS: Final = frozenset({"mask_image", "strength"})
+_IMAGE_PARAMETERS: Final = frozenset({"mask_image", "strength", "image_guidance_scale"})
 """Parameters that need an image."""
 _MIN_SIMILARITY: Final = 0.85
 """A column name at least this similar to a parameter's name is taken for a typing error."""
@@ -95,7 +95,7 @@ class RowPlanner:
         """Whether a parameter of all rows needs an image, and each row must bring its own."""
         stand_in = {"image": NOT_YET_UPLOADED} if self._needs_image else {}
         common = JobRequest.parse({"prompt": "any", **self._common, **stand_in})
-        admit(common, offers)
+        admit(common, offers, images_come_later=True)
         self._images = common.num_images_per_prompt
         self._common_steps = self._steps(common)
         self._common_values = {name: getattr(common, name) for name in _COMPARED_FIELDS}
@@ -192,8 +192,10 @@ class RowPlanner:
 
     def _steps(self, request: JobRequest) -> int:
         offer = self._offers.get(request.model or DEFAULT_MODEL)
-        default = 0 if offer is None else offer.num_inference_steps
-        return request.denoised_steps(request.num_inference_steps or default)
+        if offer is None:
+            return request.denoised_steps(request.num_inference_steps or 0)
+        steps = request.num_inference_steps or offer.num_inference_steps
+        return request.denoised_steps(steps, offer.strength)
 
     def _duplicate_key(self, request: JobRequest, seeded: bool) -> str:
         """Return a key of all parameters, with the run's values and without copied columns."""

@@ -13,8 +13,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def image_options(command: F) -> F:
-    """Add the options `--image`, `--mask-image` and `--strength`."""
+    """Add the options `--image`, `--mask-image`, `--strength` and `--image-guidance-scale`."""
     for option in (
+        click.option(
+            "--image-guidance-scale",
+            type=float,
+            help="How closely a model that edits images follows the init image.",
+        ),
         click.option(
             "--strength",
             type=float,

@@ -162,7 +162,8 @@ def _read_stdin(given: Mapping[str, Any]) -> Iterator[str]:
 
 def _checkable(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters without images, which become addresses when they are uploaded."""
-    return {n: value for n, value in given.items() if n not in ("image", "mask_image", "strength")}
+    of_images = ("image", "mask_image", "strength", "image_guidance_scale")
+    return {name: value for name, value in given.items() if name not in of_images}
 
 
 def _submit(

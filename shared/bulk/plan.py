@@ -67,6 +67,7 @@ class RowParameters(Model):
     """The init image: an http(s) address, or the key or URL of an object in the fleet's store."""
     mask_image: str | None = None
     strength: float | None = None
+    image_guidance_scale: float | None = Field(default=None, exclude_if=lambda scale: scale is None)
 
 
 class ShardRow(RowParameters):

@@ -9,13 +9,19 @@ from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 
 
-def admit(request: JobRequest, offers: dict[str, Offer]) -> None:
+def admit(
+    request: JobRequest, offers: dict[str, Offer], *, images_come_later: bool = False
+) -> None:
     """Check a valid request against the offers of the fleet.
 
     Without offers (no worker was ever ready) every request passes, and a worker checks it later.
 
+    Args:
+        images_come_later: the request stands for rows that may name images of their own.
+
     Raises:
-        InvalidRequest: no worker offers this model, shape, scheduler, LoRA or number of steps.
+        InvalidRequest: no worker offers this model, shape, scheduler, LoRA or number of steps, or
+            the model needs images that the request lacks, or does not take one that it has.
     """
     if not offers:
         return
@@ -43,14 +49,31 @@ def admit(request: JobRequest, offers: dict[str, Offer]) -> None:
             known = ", ".join(sorted(offer.loras)) or "none"
             limit = f"is no LoRA that the workers of {offer.model} hold; they hold {known}"
             raise InvalidRequest("loras", name, limit)
+    _check_images(request, offer, images_come_later=images_come_later)
     steps = request.num_inference_steps
-    _check_denoised_steps(request, steps or offer.num_inference_steps)
+    _check_denoised_steps(request, offer, steps or offer.num_inference_steps)
     if steps is not None and steps > offer.max_num_inference_steps:
         limit = f"must be at most {offer.max_num_inference_steps} with {offer.model}"
         raise InvalidRequest("num_inference_steps", steps, limit)
 
 
-def _check_denoised_steps(request: JobRequest, steps: int) -> None:
-    if request.denoised_steps(steps) < 1:
+def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool) -> None:
+    needed = " and ".join(offer.required_images)
+    for name in offer.required_images:
+        if getattr(request, name) is None and not images_come_later:
+            raise InvalidRequest(
+                name, None, f"is missing; every job of {offer.model} needs {needed}"
+            )
+    for names, default in (
+        (("mask_image", "strength"), offer.strength),
+        (("image_guidance_scale",), offer.image_guidance_scale),
+    ):
+        for name in names:
+            if default is None and (value := getattr(request, name)) is not None:
+                raise InvalidRequest(name, value, f"is not a parameter of {offer.model}")
+
+
+def _check_denoised_steps(request: JobRequest, offer: Offer, steps: int) -> None:
+    if request.denoised_steps(steps, offer.strength) < 1:
         limit = f"leaves none of {steps} steps to denoise; raise it, or raise num_inference_steps"
-        raise InvalidRequest("strength", request.denoised_share, limit)
+        raise InvalidRequest("strength", request.denoised_share(offer.strength), limit)

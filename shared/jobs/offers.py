@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
+from imagefleet.shared.jobs.request import DEFAULT_STRENGTH
 from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ class Offer(Model):
     scheduler: str
     loras: dict[str, str] = Field(default_factory=dict)
     """Digest (`sha256:…`) of each LoRA file that jobs may use, by name."""
+    required_images: tuple[str, ...] = ()
+    """Those of `image` and `mask_image` that every job needs."""
+    strength: float | None = DEFAULT_STRENGTH
+    """None: the model takes neither `strength` nor `mask_image`."""
+    image_guidance_scale: float | None = None
+    """None: the model takes none."""
     storage_url: str | None = None
     """The store of the fleet, as its workers open it. None: a worker of release 0.1.0, or a store
     that no other process can open."""

@@ -45,7 +45,7 @@ MAX_IMAGES: Final = 64
 MAX_INPUT_BYTES: Final = 20_000_000
 """Bytes of the file of an `image` or `mask_image`."""
 DEFAULT_STRENGTH: Final = 0.8
-"""The default of diffusers."""
+"""The default of diffusers for ordinary models. A model's offer has its own."""
 MAX_SEED: Final = 2**32 - 1
 MAX_TTL_S: Final = 31_536_000
 """A year."""
@@ -91,6 +91,11 @@ class JobRequest(Model):
     """Where `image` is generated anew (white) and where it is kept (black)."""
     strength: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] | None = None
     """How much of `image` is replaced: the share of the steps that is denoised."""
+    image_guidance_scale: (
+        Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)] | None
+    ) = Field(default=None, exclude_if=lambda scale: scale is None)
+    """How closely a model that edits images (instruct-pix2pix) follows `image`. As in diffusers,
+    there is no guidance below 1. A number is sent only if one is given: release 0.1.0 has none."""
     preview: StrictBool = False
     """Whether the status shows a preview, renewed every few seconds."""
     scheduler: QueueSafeName | None = None
@@ -172,7 +177,7 @@ class JobRequest(Model):
 
     @model_validator(mode="after")
     def _check_image_is_given(self) -> Self:
-        for field in ("mask_image", "strength"):
+        for field in ("mask_image", "strength", "image_guidance_scale"):
             if getattr(self, field) is not None and self.image is None:
                 raise InvalidRequest(field, getattr(self, field), "needs an image")
         return self
@@ -183,16 +188,19 @@ class JobRequest(Model):
             raise ValueError("height and width must be given together, or neither")
         return self
 
-    @property
-    def denoised_share(self) -> float:
-        """The share of its steps that is denoised: `strength` with an init image, else 1."""
-        if self.image is None:
-            return 1.0
-        return DEFAULT_STRENGTH if self.strength is None else self.strength
+    def denoised_share(self, default_strength: float | None = DEFAULT_STRENGTH) -> float:
+        """Return the share of its steps that is denoised: `strength` with an init image, else 1.
 
-    def denoised_steps(self, steps: int) -> int:
+        Args:
+            default_strength: The model's. None: the model takes no `strength`.
+        """
+        if self.image is None or default_strength is None:
+            return 1.0
+        return default_strength if self.strength is None else self.strength
+
+    def denoised_steps(self, steps: int, default_strength: float | None = DEFAULT_STRENGTH) -> int:
         """Return how many of `steps` are denoised."""
-        return int(steps * self.denoised_share)
+        return int(steps * self.denoised_share(default_strength))
 
     @classmethod
     def parse(cls, parameters: dict[str, Any], *, stored: bool = False) -> Self:

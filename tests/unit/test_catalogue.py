@@ -1,6 +1,7 @@
 """The registry keeps each offer under its model's name and as the default; requests are checked
 against it."""
 
+from dataclasses import replace
 from typing import Any
 
 import fakeredis
@@ -10,6 +11,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.worker.engine.interface import ImageUse
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tests.support.engines import INFO
 
@@ -60,3 +62,45 @@ def test_strength_must_leave_a_step_to_denoise(offers: dict[str, Offer]) -> None
         check(num_inference_steps=10, strength=0.09)
     with pytest.raises(InvalidRequest, match=r"strength=0\.8: leaves none of 1 steps"):
         check(num_inference_steps=1)
+
+
+def _offers(image_use: ImageUse) -> dict[str, Offer]:
+    return {"default": offer_of(replace(INFO, image_use=image_use))}
+
+
+def test_a_model_that_inpaints_needs_an_image_and_a_mask() -> None:
+    offers = _offers(ImageUse(required=("image", "mask_image"), default_strength=1.0))
+    missing = "is missing; every job of tiny needs image and mask_image"
+    with pytest.raises(InvalidRequest, match=f"^image=None: {missing}"):
+        admit(JobRequest(prompt="a"), offers)
+    with pytest.raises(InvalidRequest, match=f"^mask_image=None: {missing}"):
+        admit(JobRequest(prompt="a", image="a.png"), offers)
+    masked = JobRequest(prompt="a", image="a.png", mask_image="m.png", num_inference_steps=1)
+    admit(masked, offers)  # the default strength of this model leaves the one step
+    admit(JobRequest(prompt="a"), offers, images_come_later=True)
+    with pytest.raises(
+        InvalidRequest, match=r"image_guidance_scale=2\.0: is not a parameter of tiny"
+    ):
+        admit(masked.model_copy(update={"image_guidance_scale": 2.0}), offers)
+
+
+def test_a_model_that_edits_images_takes_no_mask_and_no_strength() -> None:
+    edits = ImageUse(required=("image",), default_strength=None, default_image_guidance_scale=1.5)
+    offers = _offers(edits)
+    admit(JobRequest(prompt="a", image="a.png", image_guidance_scale=0), offers)
+    with pytest.raises(InvalidRequest, match=r"strength=0\.5: is not a parameter of tiny"):
+        admit(JobRequest(prompt="a", image="a.png", strength=0.5), offers)
+    with pytest.raises(InvalidRequest, match=r"mask_image='m\.png': is not a parameter of tiny"):
+        admit(JobRequest(prompt="a", image="a.png", mask_image="m.png"), offers)
+    info = replace(INFO, image_use=edits)
+    [spec] = plan_attempt("j", JobRequest(prompt="a", image="a.png"), info).specs
+    assert spec.image_guidance_scale == 1.5
+    [spec] = plan_attempt("j", JobRequest(prompt="a", image="a.png"), INFO).specs
+    assert spec.image_guidance_scale is None
+
+
+def test_the_image_guidance_scale_is_sent_only_if_it_is_given() -> None:
+    request = JobRequest(prompt="a", image="a.png")
+    assert "image_guidance_scale" not in request.model_dump(mode="json")
+    given = JobRequest(prompt="a", image="a.png", image_guidance_scale=0)
+    assert given.model_dump(mode="json")["image_guidance_scale"] == 0

@@ -103,7 +103,7 @@ class InitImageFeed:
     def _fetch(self, work: RowWork) -> InitImage | None:
         """Fetch the images of a row, and try again while a server does not answer."""
         request, retries = self._request_of(work), 0
-        key = (request.image, request.mask_image, request.denoised_share, work.shape)
+        key = (request.image, request.mask_image, request.strength, work.shape)
         while True:
             if work.ended:
                 raise LeaseLost("nothing waits for this row any more")

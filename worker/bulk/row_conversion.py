@@ -21,7 +21,7 @@ from imagefleet.worker.jobs.attempt import plan_attempt
 
 _COMPARED_FIELDS: Final = (
     *("prompt", "negative_prompt", "seed"),
-    *("num_inference_steps", "guidance_scale", "scheduler"),
+    *("num_inference_steps", "guidance_scale", "image_guidance_scale", "scheduler"),
 )
 """Fields of a sample's document that its row decides."""
 _INIT_IMAGE_FIELDS: Final = ("init_image", "mask_image", "strength")
@@ -45,7 +45,7 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
     It may belong to another plan or model.
     """
     document = sample.document
-    start = _init_image_fields(request)
+    start = _init_image_fields(request, info)
     return (
         document.get("model_digest") == info.digest
         and all(document.get(name) == start.get(name) for name in _INIT_IMAGE_FIELDS)
@@ -87,7 +87,7 @@ def _sample(
     encoded = encode(image, request.format.value, metadata)
     document = {
         **metadata,
-        **_init_image_fields(request),
+        **_init_image_fields(request, engine.info),
         "key": key,
         "row": row.row,
         "sha256": hashlib.sha256(encoded.data).hexdigest(),
@@ -97,7 +97,7 @@ def _sample(
     return Sample(key=key, image=encoded.data, extension=encoded.extension, document=document)
 
 
-def _init_image_fields(request: JobRequest) -> dict[str, Any]:
+def _init_image_fields(request: JobRequest, info: ModelInfo) -> dict[str, Any]:
     """Return the fields of a sample's document that say what the image started from.
 
     Datasets are published, so its addresses are without credentials and signatures.
@@ -106,7 +106,7 @@ def _init_image_fields(request: JobRequest) -> dict[str, Any]:
         return {}
     fields = {
         "init_image": mask_fetched_url(request.image),
-        "strength": request.denoised_share,
+        "strength": request.denoised_share(info.image_use.default_strength),
     }
     if request.mask_image is not None:
         fields["mask_image"] = mask_fetched_url(request.mask_image)

@@ -12,6 +12,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
 from imagefleet.worker.engine.diffusion_programs import (
     BatchInputs,
     DiffusionPrograms,
@@ -42,6 +43,7 @@ class EmptyBatch:
     pixels_per_latent: int
     loras: int = 0
     """The number of LoRA that jobs may use."""
+    unet_image: UnetImage = UnetImage.NONE
 
     @classmethod
     def of(
@@ -60,11 +62,12 @@ class EmptyBatch:
             latent_channels=programs.latent_channels,
             pixels_per_latent=programs.pixels_per_latent,
             loras=loras,
+            unet_image=programs.unet_image,
         )
 
     def inputs(self) -> BatchInputs:
         """Return the inputs of the batch."""
-        slots = self.slots
+        slots, is_edited = self.slots, self.unet_image is UnetImage.EDITED
         return BatchInputs(
             tokens=np.zeros((slots, 2, *self.token_shape), np.int32),
             has_negative=np.zeros(slots, np.bool_),
@@ -75,14 +78,15 @@ class EmptyBatch:
             rows=np.zeros((slots, self.calls, COLUMNS), np.float32),
             calls=np.zeros(slots, np.int32),
             lora_scales=np.zeros((slots, self.loras), np.float32) if self.loras else None,
+            image_guidance=np.ones(slots, np.float32) if is_edited else None,
         )
 
     def init_images(self, shape: Shape) -> InitImages:
         """Return the init images of the batch: no slot has one."""
-        slots, init_latents = self.slots, self.init_latents(shape)
+        slots, size = self.slots, (self.slots, shape.height, shape.width)
         return InitImages(
-            pixels=np.zeros((slots, shape.height, shape.width, 3), np.uint8),
-            inpaint_mask=init_latents.inpaint_mask,
+            pixels=np.zeros((*size, 3), np.uint8),
+            inpaint_mask=np.ones((*size, 1), np.bool_),
             key=np.zeros((slots, 2), np.uint32),
             image_index=np.zeros(slots, np.uint32),
         )
@@ -91,8 +95,11 @@ class EmptyBatch:
         """Return the init latents of a batch in which no slot has an init image."""
         factor = self.pixels_per_latent
         size = (self.slots, shape.height // factor, shape.width // factor)
+        channels = self.unet_image.channels(self.latent_channels)
         return InitLatents(
-            np.zeros((*size, self.latent_channels), np.float32), np.ones((*size, 1), np.bool_)
+            latents=np.zeros((*size, self.latent_channels), np.float32),
+            inpaint_mask=np.ones((*size, 1), np.bool_),
+            unet_image=np.zeros((*size, channels), np.float32) if channels else None,
         )
 
 
@@ -135,8 +142,10 @@ class BatchInputBuilder:
             inputs.has_negative[slot] = spec.negative_prompt != ""
             inputs.key[slot] = divmod(spec.seed, 2**32)
             inputs.image_index[slot] = spec.image_index
-            inputs.initial_mix[slot] = initial_mix(spec, table)
+            inputs.initial_mix[slot] = initial_mix(spec, table, self.empty.unet_image)
             inputs.guidance[slot] = spec.guidance_scale
+            if spec.image_guidance_scale is not None and inputs.image_guidance is not None:
+                inputs.image_guidance[slot] = spec.image_guidance_scale
             inputs.rows[slot] = table.padded(inputs.rows.shape[1])
             inputs.calls[slot] = len(table.rows)
             for name, scale in spec.loras:
@@ -151,7 +160,7 @@ class BatchInputBuilder:
         """
         if all(spec.init_image is None for spec in specs):
             return None
-        arrays, factor = self.empty.init_images(shape), self.empty.pixels_per_latent
+        arrays = self.empty.init_images(shape)
         for slot, spec in enumerate(specs):
             if (init_image := spec.init_image) is None:
                 continue
@@ -162,8 +171,7 @@ class BatchInputBuilder:
                 )
             arrays.pixels[slot] = init_image.pixels
             if (mask := init_image.inpaint_mask) is not None:
-                # PyTorch's nearest interpolation takes the first pixel of each square.
-                arrays.inpaint_mask[slot] = mask[::factor, ::factor, None]
+                arrays.inpaint_mask[slot] = mask[..., None]
             arrays.key[slot] = divmod(spec.seed, 2**32)
             arrays.image_index[slot] = spec.image_index
         return arrays
@@ -192,13 +200,17 @@ class BatchInputBuilder:
         return SCHEDULERS[scheduler](self._noise, steps, skipped)
 
 
-def initial_mix(spec: ImageSpec, table: Table) -> tuple[float, float]:
+def initial_mix(
+    spec: ImageSpec, table: Table, unet_image: UnetImage = UnetImage.NONE
+) -> tuple[float, float]:
     """Return the factors of the init latents and of the noise in the first latents.
 
     As in diffusers, inpainting at strength 1 starts from noise alone, but image-to-image without a
-    mask at strength 1 does not.
+    mask at strength 1 does not. A UNet that edits images starts from noise alone, too.
     """
     init_image = spec.init_image
-    if init_image is None or (init_image.mask_levels is not None and init_image.strength == 1):
+    if init_image is None or unet_image is UnetImage.EDITED:
+        return 0.0, table.init_noise_sigma
+    if init_image.mask_levels is not None and init_image.strength == 1:
         return 0.0, table.init_noise_sigma
     return table.start

@@ -90,6 +90,7 @@ def load_stable_diffusion(
         default_num_inference_steps=min(steps, max_steps),
         default_guidance_scale=guidance,
         max_num_inference_steps=max_steps,
+        image_use=configs.family.image_use,
         versions={library: version(library) for library in ("jax", "jaxlib", "flax")},
     )
     return DiffusionEngine(

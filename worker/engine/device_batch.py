@@ -61,7 +61,7 @@ class DeviceBatch:
             rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
         """
         self._executables = executables
-        guided = any(spec.guidance_scale > 1 for spec in specs)
+        guided = any(spec.is_guided for spec in specs)
         self._step = executables.step if guided else executables.unguided_step
         self._weights = weights
         self._specs = specs

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
 from imagefleet.worker.engine.checkpoint.weights import Params
-from imagefleet.worker.engine.image_noise import NoiseUse, fold_in, normal
+from imagefleet.worker.engine.guidance import apply_guidance
+from imagefleet.worker.engine.image_noise import NoiseUse, fold_in, image_key, normal
 from imagefleet.worker.engine.models.latent_scale import LatentScale
 from imagefleet.worker.engine.models.lora_layers import merge_network
 from imagefleet.worker.engine.models.safety import SafetyChecker
@@ -57,6 +59,8 @@ class BatchInputs(NamedTuple):
     """int32 `[b]`: the number of rows that are not padding. 0 in a padding slot."""
     lora_scales: Any = None
     """float32 `[b, LoRA]`: the scale of each LoRA that jobs may use. None if there are none."""
+    image_guidance: Any = None
+    """float32 `[b]`: the scale of the guidance by an image. None: the UNet has none."""
 
 
 class InitImages(NamedTuple):
@@ -65,7 +69,7 @@ class InitImages(NamedTuple):
     pixels: Any
     """uint8 `[b, H, W, 3]`."""
     inpaint_mask: Any
-    """bool `[b, h, w, 1]`: True where the image is generated. It is kept elsewhere."""
+    """bool `[b, H, W, 1]`: True where the image is generated. It is kept elsewhere."""
     key: Any
     """As in `BatchInputs`."""
     image_index: Any
@@ -79,6 +83,8 @@ class InitLatents(NamedTuple):
     """float32 `[b, h, w, c]`."""
     inpaint_mask: Any
     """bool `[b, h, w, 1]`."""
+    unet_image: Any = None
+    """float32 `[b, h, w, i]`: the channels that the UNet gets beside the latents. None: none."""
 
 
 class Conditions(NamedTuple):
@@ -95,6 +101,8 @@ class Conditions(NamedTuple):
     step_key: jax.Array
     """uint32 `[b, 2]`: the key of the noise that some schedulers add at each step."""
     lora_scales: jax.Array | None = None
+    """As in `BatchInputs`."""
+    image_guidance: jax.Array | None = None
     """As in `BatchInputs`."""
 
 
@@ -122,17 +130,6 @@ class Decoded(NamedTuple):
     """bool `[b]`: whether the safety checker made the image black."""
 
 
-def apply_guidance(outputs: jax.Array, guidance: jax.Array) -> jax.Array:
-    """Apply classifier-free guidance (Ho & Salimans 2022, equation 6) in float32.
-
-    `outputs [b, 2, h, w, c]` are without and with the prompt. A slot whose `guidance [b]` is 1 or
-    less gets the output with the prompt.
-    """
-    without, conditional = outputs[:, 0], outputs[:, 1]
-    scale = guidance[:, None, None, None]
-    return jnp.where(scale > 1, without + scale * (conditional - without), conditional)
-
-
 @dataclass(frozen=True)
 class DiffusionPrograms:
     """The programs of one model. This record holds the networks' structure, but no weights."""
@@ -146,15 +143,33 @@ class DiffusionPrograms:
     latent_scale: LatentScale
     pixels_per_latent: int
     dtype: DTypeLike
+    unet_image: UnetImage = UnetImage.NONE
 
     def encode(self, weights: Weights, init_images: InitImages) -> InitLatents:
         """Sample VAE latents of the init images from the encoder's distribution, as diffusers."""
         pixels = init_images.pixels.astype(jnp.float32) / 127.5 - 1
+        mean, latents = self._sample_latents(weights, pixels, init_images, NoiseUse.ENCODING)
+        # PyTorch's nearest interpolation takes the first pixel of each square.
+        every = slice(None, None, self.pixels_per_latent)
+        mask = init_images.inpaint_mask[:, every, every]
+        image = None
+        if self.unet_image is UnetImage.EDITED:  # as in diffusers, without noise and not scaled
+            image = mean
+        elif self.unet_image is UnetImage.MASKED:
+            kept = jnp.where(init_images.inpaint_mask, 0, pixels)
+            use = NoiseUse.MASKED_ENCODING
+            _, kept_latents = self._sample_latents(weights, kept, init_images, use)
+            image = jnp.concatenate([mask.astype(jnp.float32), kept_latents], axis=-1)
+        return InitLatents(latents, mask, image)
+
+    def _sample_latents(
+        self, weights: Weights, pixels: jax.Array, init_images: InitImages, use: NoiseUse
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the mean of the encoder's distribution, and scaled latents drawn from it."""
         mean, log_variance = self._merge_vae(weights).encode(pixels.astype(self.dtype))
         mean, deviation = mean.astype(jnp.float32), jnp.exp(log_variance.astype(jnp.float32) / 2)
-        key = fold_in(init_images.key, NoiseUse.ENCODING + init_images.image_index)
-        latents = mean + deviation * normal(key, mean.shape[1:])
-        return InitLatents(self.latent_scale.scale(latents), init_images.inpaint_mask)
+        noise = normal(image_key(init_images.key, use, init_images.image_index), mean.shape[1:])
+        return mean, self.latent_scale.scale(mean + deviation * noise)
 
     def begin(
         self, weights: Weights, inputs: BatchInputs, init_latents: InitLatents
@@ -169,7 +184,7 @@ class DiffusionPrograms:
         # diffusers' defaults, an image that is not cropped.
         time_ids = (height, width, 0, 0, height, width)
         text = self._merge_unet(weights.unet, scales).project_context(hidden, pooled, time_ids)
-        noise = normal(fold_in(inputs.key, NoiseUse.START + inputs.image_index), tuple(size))
+        noise = normal(image_key(inputs.key, NoiseUse.START, inputs.image_index), tuple(size))
         mix = inputs.initial_mix[:, :, None, None, None]
         conditions = Conditions(
             text=text,
@@ -178,8 +193,9 @@ class DiffusionPrograms:
             calls=inputs.calls,
             init_latents=init_latents,
             noise=noise,
-            step_key=fold_in(inputs.key, NoiseUse.STEPS + inputs.image_index),
+            step_key=image_key(inputs.key, NoiseUse.STEPS, inputs.image_index),
             lora_scales=scales,
+            image_guidance=inputs.image_guidance,
         )
         return conditions, SamplerState(
             latents=mix[:, 0] * init_latents.latents + mix[:, 1] * noise,
@@ -206,18 +222,16 @@ class DiffusionPrograms:
         """
         row = coefficients.row_at(conditions.rows, state.position)
         timestep = coefficients.timestep(row)
-        output = self._predict(unet, conditions, state.latents, timestep, 2 if guidance else 1)
-        fresh = normal(fold_in(conditions.step_key, state.position), state.latents.shape[1:])
+        output = self._predict(unet, conditions, state.latents, timestep, guidance=guidance)
+        key = fold_in(conditions.step_key, state.position)
+        fresh = normal(key, state.latents.shape[1:])
         denoised, history = coefficients.step(state.latents, output, state.history, fresh, row)
-        init_latents, mask = conditions.init_latents
-        kept = coefficients.noised_to_next_level(row, init_latents, conditions.noise)
         x0 = coefficients.predicted_x0(row, state.latents, output)
-        next_state = SamplerState(
-            latents=jnp.where(mask, denoised, kept),
-            history=history,
-            position=state.position + 1,
-            predicted_x0=jnp.where(mask, x0, init_latents),
-        )
+        if self.unet_image is UnetImage.NONE:
+            init_latents, mask, _ = conditions.init_latents
+            kept = coefficients.noised_to_next_level(row, init_latents, conditions.noise)
+            denoised, x0 = jnp.where(mask, denoised, kept), jnp.where(mask, x0, init_latents)
+        next_state = SamplerState(denoised, history, state.position + 1, predicted_x0=x0)
         active = state.position < conditions.calls
         state = jax.tree.map(
             lambda new, old: jnp.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old),
@@ -232,23 +246,34 @@ class DiffusionPrograms:
         conditions: Conditions,
         latents: jax.Array,
         timestep: jax.Array,
-        prompts: int,
+        *,
+        guidance: bool,
     ) -> jax.Array:
         """Return the UNet's output, float32 `[b, h, w, c]`.
 
-        `prompts` is 2 for the negative prompt and the prompt with guidance, 1 for the prompt alone.
+        With guidance the UNet runs on the negative prompt and the prompt, otherwise on the prompt
+        alone. A UNet that edits an image then also runs on the negative prompt without the image.
         """
         network, slots = self._merge_unet(unet, conditions.lora_scales), len(latents)
-        if network.config.time_cond_proj_dim is not None:
-            prompts = 1  # the UNet itself applies the guidance
-        inputs = jnp.repeat(latents.astype(self.dtype), prompts, axis=0)  # [b * p, h, w, c]
-        text = jax.tree.map(
-            lambda x: x[:, -prompts:].reshape(slots * prompts, *x.shape[2:]), conditions.text
+        # A distilled UNet applies the guidance itself.
+        prompts = 2 if guidance and network.config.time_cond_proj_dim is None else 1
+        text = jax.tree.map(lambda x: x[:, -prompts:], conditions.text)
+        image = conditions.init_latents.unet_image
+        images = [] if image is None else [image] * prompts
+        if self.unet_image is UnetImage.EDITED and prompts == 2:
+            text = jax.tree.map(lambda x: jnp.concatenate([x[:, :1], x], axis=1), text)
+            images = [jnp.zeros_like(image), *images]
+        rows = max(prompts, len(images))
+        inputs = jnp.repeat(latents[:, None], rows, axis=1)  # [b, r, h, w, c]
+        if images:
+            inputs = jnp.concatenate([inputs, jnp.stack(images, axis=1)], axis=-1)
+        inputs, text = jax.tree.map(
+            lambda x: x.reshape(slots * rows, *x.shape[2:]), (inputs.astype(self.dtype), text)
         )
-        guidance = jnp.repeat(conditions.guidance, prompts)
-        outputs = network(inputs, jnp.repeat(timestep, prompts), text, guidance)
-        outputs = outputs.astype(jnp.float32).reshape(slots, prompts, *latents.shape[1:])
-        return outputs[:, 0] if prompts == 1 else apply_guidance(outputs, conditions.guidance)
+        scale = jnp.repeat(conditions.guidance, rows)
+        outputs = network(inputs, jnp.repeat(timestep, rows), text, scale)
+        outputs = outputs.astype(jnp.float32).reshape(slots, rows, *latents.shape[1:])
+        return apply_guidance(outputs, conditions.guidance, conditions.image_guidance)
 
     def _merge_unet(self, unet: Params, lora_scales: jax.Array | None) -> UNet:
         return cast(UNet, merge_network(self.unet, unet, lora_scales))

@@ -25,7 +25,8 @@ class ImageFlops:
     text: int
     """Of the text encoders, for the prompt and its negative prompt."""
     step: int
-    """Of one step with guidance: the UNet runs on both prompts."""
+    """Of one step with guidance: the UNet runs on both prompts, and a third time if it edits
+    images."""
     decode: int
     """Of the decoder and the safety checker."""
 
@@ -38,14 +39,16 @@ def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Sha
     """Count the FLOPs of an image of this shape. `networks` are from `abstract_networks`."""
     factor = configs.vae.downsampling
     latents = (shape.height // factor, shape.width // factor, configs.vae.latent_channels)
+    inputs = _array(configs.guided_rows, *latents[:2], configs.unet.in_channels)
     length = configs.text_encoders[0].max_position_embeddings
-    hidden = _array(2, length, configs.unet.cross_attention_dim)
+    hidden = _array(configs.guided_rows, length, configs.unet.cross_attention_dim)
     text_time = configs.unet.text_time
-    pooled = None if text_time is None else _array(2, text_time.pooled)
+    pooled = None if text_time is None else _array(configs.guided_rows, text_time.pooled)
 
     def project(network: Any, *inputs: Any) -> Any:
         return network.project_context(*inputs, (0,) * 6)
 
+    timesteps = _array(configs.guided_rows, dtype=jnp.float32)
     context = jax.eval_shape(*_call(networks["unet"], project, hidden, pooled))
     tokens = _array(2, length, dtype=jnp.int32)
     text = sum(_flops(networks[name], tokens) for name in configs.family.text_encoders)
@@ -55,7 +58,7 @@ def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Sha
         decode += _flops(safety, pixels)
     return ImageFlops(
         text=text,
-        step=_flops(networks["unet"], _array(2, *latents), _array(2, dtype=jnp.float32), context),
+        step=_flops(networks["unet"], inputs, timesteps, context),
         decode=decode,
     )
 

@@ -18,6 +18,12 @@ class NoiseUse(IntEnum):
     START = 0
     STEPS = 1 << 16
     ENCODING = 2 << 16
+    MASKED_ENCODING = 3 << 16
+
+
+def image_key(key: jax.Array, use: NoiseUse, image_index: jax.Array) -> jax.Array:
+    """Return the keys, uint32 `[b, 2]`, of one purpose for images of the seeds `key [b, 2]`."""
+    return fold_in(key, use + image_index)
 
 
 def fold_in(key: jax.Array, number: jax.Array) -> jax.Array:

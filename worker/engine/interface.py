@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from imagefleet.shared.jobs.request import DEFAULT_STRENGTH
 from imagefleet.worker.engine.lora_options import AppliedLora, JobLora, LoraOption
 
 ImageArray = NDArray[np.uint8]
@@ -62,6 +63,19 @@ class InitImage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageUse:
+    """How a model uses the `image` of a job."""
+
+    required: tuple[str, ...] = ()
+    """Those of `image` and `mask_image` that every job needs."""
+    default_strength: float | None = DEFAULT_STRENGTH
+    """`strength` of jobs that name none, diffusers' default for image-to-image. None: the model
+    takes neither `strength` nor `mask_image`."""
+    default_image_guidance_scale: float | None = None
+    """`image_guidance_scale` of jobs that name none. None: the model takes none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageSpec:
     """One image to generate, in diffusers' names. The image depends on nothing else."""
 
@@ -76,6 +90,14 @@ class ImageSpec:
     init_image: InitImage | None = None
     loras: tuple[tuple[str, float], ...] = ()
     """Name and scale of each LoRA, of those in `ModelInfo.job_loras`, each at most once."""
+    image_guidance_scale: float | None = None
+    """None: the model takes none."""
+
+    @property
+    def is_guided(self) -> bool:
+        """Return whether the UNet also runs on the negative prompt."""
+        image_guidance = self.image_guidance_scale
+        return self.guidance_scale > 1 and (image_guidance is None or image_guidance >= 1)
 
     @property
     def steps(self) -> int:
@@ -124,6 +146,7 @@ class ModelInfo:
     default_num_inference_steps: int
     default_guidance_scale: float
     max_num_inference_steps: int
+    image_use: ImageUse = field(default_factory=ImageUse)
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the libraries that an image depends on (jax, jaxlib, flax)."""
 

@@ -112,7 +112,8 @@ def workspace_bytes(
     decoder = _DECODER_MAPS[platform] * decoder_map
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
-    step = 2 * (maps + max(_score_bytes(configs, latents, dtype, platform), default=0))
+    scores = max(_score_bytes(configs, latents, dtype, platform), default=0)
+    step = configs.guided_rows * (maps + scores)
     if streams:
         return decoder + per_device_batch * step
     return per_device_batch * max(decoder, step)

@@ -114,6 +114,7 @@ def assemble(
         latent_scale=LatentScale.of(configs.vae),
         pixels_per_latent=configs.vae.downsampling,
         dtype=dtype,
+        unet_image=configs.family.unet_image,
     )
     return programs, Weights(
         text=tuple(parameters[name] for name in text_encoders),

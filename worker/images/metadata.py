@@ -57,6 +57,7 @@ def image_metadata(
     - prompt_truncated: whether the model read only the first 77 tokens of the prompt
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
       mask
+    - image_guidance_scale: only of a model that edits images
     - nsfw: whether the safety checker blacked the image out
     - model, model_digest (`sha256:…`)
     - model_source: only of a model from the Hub: its id and the commit, `org/name@commit`
@@ -154,7 +155,13 @@ def infotext(metadata: Mapping[str, Any]) -> str:
 def _init_image_metadata(spec: ImageSpec) -> dict[str, Any]:
     if spec.init_image is None:
         return {}
-    return {"strength": spec.init_image.strength, "original": spec.init_image.digest}
+    metadata: dict[str, Any] = {
+        "strength": spec.init_image.strength,
+        "original": spec.init_image.digest,
+    }
+    if spec.image_guidance_scale is not None:
+        metadata["image_guidance_scale"] = spec.image_guidance_scale
+    return metadata
 
 
 def _job_lora_metadata(spec: ImageSpec, info: ModelInfo) -> dict[str, Any]:

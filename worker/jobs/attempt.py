@@ -70,6 +70,9 @@ def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
         guidance_scale=info.default_guidance_scale,
         scheduler=info.default_scheduler,
         loras={lora.name: lora.digest for lora in info.job_loras},
+        required_images=info.image_use.required,
+        strength=info.image_use.default_strength,
+        image_guidance_scale=info.image_use.default_image_guidance_scale,
         storage_url=storage_url,
     )
 
@@ -85,6 +88,9 @@ def plan_attempt(
 ) -> Attempt:
     """Return the attempt at a job, with the defaults of the model filled in."""
     steps, guidance = request.num_inference_steps, request.guidance_scale
+    image_guidance = request.image_guidance_scale
+    if image_guidance is None:
+        image_guidance = info.image_use.default_image_guidance_scale
     shape = info.shapes[0]
     if request.height is not None and request.width is not None:
         shape = Shape(height=request.height, width=request.width)
@@ -98,6 +104,7 @@ def plan_attempt(
             guidance_scale=info.default_guidance_scale if guidance is None else guidance,
             scheduler=request.scheduler or info.default_scheduler,
             loras=request.loras,
+            image_guidance_scale=image_guidance,
         )
         for index in range(request.num_images_per_prompt)
     )

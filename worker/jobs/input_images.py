@@ -28,7 +28,7 @@ from imagefleet.shared.errors import (
     InvalidInput,
     InvalidRequest,
 )
-from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
+from imagefleet.shared.jobs.request import DEFAULT_STRENGTH, MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import InitImage, Shape
 from imagefleet.worker.images.file_structure import check_structure
@@ -71,17 +71,20 @@ class InputImages:
         store: ObjectStore,
         allow: AllowList,
         *,
+        default_strength: float | None = DEFAULT_STRENGTH,
         timeout_s: float = _TIMEOUT_S,
         max_jobs: int = 64,
         max_fetches: int = 16,
     ) -> None:
         """
         Args:
+            default_strength: the model's. None: it takes no `strength`.
             max_jobs: jobs that may wait for their images, or have them fetched.
             max_fetches: jobs whose images are fetched at the same time.
         """
         self._store = store
         self._allow = allow
+        self._default_strength = default_strength
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
         self._decoding = threading.Semaphore(_MAX_DECODING)
@@ -147,7 +150,7 @@ class InputImages:
         return InitImage(
             pixels=pixels,
             mask_levels=mask_levels,
-            strength=request.denoised_share,
+            strength=request.denoised_share(self._default_strength),
             digest=f"sha256:{digest.hexdigest()}",
         )
 

@@ -40,7 +40,6 @@ def test_images_from_init_images_equal_those_of_diffusers(
     for case in cases:
         kind, scheduler, strength = case.split("|")
         mask = answers["repaint"] if kind == "inpaint" else None
-        latent_mask = np.ones((8, 8), bool) if mask is None else mask[::4, ::4]
         init_image = InitImage(
             pixels=answers["pixels"][0],
             mask_levels=None if mask is None else mask.astype(np.uint8) * 255,
@@ -63,7 +62,9 @@ def test_images_from_init_images_equal_those_of_diffusers(
         next_draw[0] = draws["encoding"]
         init_images = InitImages(
             pixels=answers["pixels"],
-            inpaint_mask=np.stack([latent_mask[..., None]] * 2),
+            inpaint_mask=np.stack(
+                [np.ones((32, 32, 1), bool) if mask is None else mask[..., None]] * 2
+            ),
             **same_key,
         )
         init_latents = encode(oracle.weights, init_images)

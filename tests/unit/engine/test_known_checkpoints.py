@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +21,20 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine import diffusion_programs
+from imagefleet.worker.engine.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_programs import (
     BatchInputs,
     DiffusionPrograms,
+    InitImages,
     InitLatents,
 )
+from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.latent_scale import LatentScale
 from imagefleet.worker.engine.networks import abstract_networks
@@ -37,7 +43,13 @@ from tests.support.processes import ROOT
 from tests.unit.engine.parity import FOLDER, worst
 from tools.parity.fuzz.draft import noise
 from tools.parity.known.checkpoints import KNOWN, KnownCheckpoint
-from tools.parity.known.write import digest, write_configs, write_weights
+from tools.parity.known.write import (
+    digest,
+    init_image,
+    inpaint_mask,
+    write_configs,
+    write_weights,
+)
 
 ANSWERS: Final = load_file(FOLDER / "known.safetensors")
 DIGESTS: Final[dict[str, dict[str, str]]] = json.loads((FOLDER / "known.json").read_text())
@@ -45,6 +57,7 @@ LOADS: Final = [name for name, checkpoint in KNOWN.items() if not checkpoint.ref
 REFUSED: Final = [name for name, checkpoint in KNOWN.items() if checkpoint.refused]
 PROMPT, NEGATIVE = "a red circle on blue", "blue"
 STEPS, GUIDANCE, SIDE, TIMESTEP = 3, 3.0, 64, 500.0
+IMAGE_GUIDANCE, STRENGTH = 1.5, 0.7
 """As in tools/parity/known/truth.py."""
 
 
@@ -64,24 +77,30 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
     default = registry.default(configs.noise)
     table = registry.SCHEDULERS[default](configs.noise, STEPS, 0)
     tokens = load_tokenizer(files, configs)([NEGATIVE, PROMPT])
-    inputs = _inputs(tokens, table)
+    inputs = _inputs(tokens, table, programs.unet_image is UnetImage.EDITED)
     size = SIDE // configs.vae.downsampling
     latents = np.moveaxis(noise((1, 4, size, size)), 1, -1)
-    none = InitLatents(np.zeros((1, size, size, 4), np.float32), np.ones((1, size, size, 1), bool))
-    conditions, state = _begin(programs, weights, inputs, none)
+    init_latents = _init_latents(programs, weights)
+    conditions, state = _begin(programs, weights, inputs, init_latents)
     predict = _predictor(programs, weights, conditions)
 
     output = predict(latents, np.full(1, TIMESTEP, np.float32))
     assert worst(output, np.moveaxis(ANSWERS[f"{name}|output"], 1, -1)) < 1e-5
 
-    sample, history = latents * np.float32(table.init_noise_sigma), state.history
-    for row in table.rows:
-        output = predict(sample, row[:1])
-        sample, history = _advance(sample, output, history, latents, row[None])
-    image = np.asarray(_decode(programs.vae, programs.latent_scale, weights.vae, sample), int)
-    difference = np.abs(image - ANSWERS[f"{name}|image"])
-    assert difference.max() <= 1
-    assert difference.mean() < 2e-3
+    starts = {"image": (table, latents * np.float32(table.init_noise_sigma))}
+    if programs.unet_image is UnetImage.MASKED:
+        table = registry.SCHEDULERS[default](configs.noise, STEPS, STEPS - int(STEPS * STRENGTH))
+        of_image, of_noise = (np.float32(factor) for factor in table.start)
+        starts["noised"] = table, of_image * init_latents.latents + of_noise * latents
+    for kind, (table, sample) in starts.items():
+        history = state.history
+        for row in table.rows:
+            output = predict(sample, row[:1])
+            sample, history = _advance(sample, output, history, latents, row[None])
+        image = np.asarray(_decode(programs.vae, programs.latent_scale, weights.vae, sample), int)
+        difference = np.abs(image - ANSWERS[f"{name}|{kind}"])
+        assert difference.max() <= 1
+        assert difference.mean() < 2e-3
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -123,7 +142,26 @@ def _shapes(network: str, model: Any) -> dict[str, tuple[int, ...]]:
     return {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
 
 
-def _inputs(tokens: NDArray[np.int32], table: coefficients.Table) -> BatchInputs:
+def _init_latents(programs: DiffusionPrograms, weights: Any) -> InitLatents:
+    """Return the latents that a UNet gets beside the noise, if it gets any."""
+    shape = Shape(height=SIDE, width=SIDE)
+    empty = EmptyBatch.of(programs, 1, (1, 77), STEPS)
+    if programs.unet_image is UnetImage.NONE:
+        return empty.init_latents(shape)
+    images = empty.init_images(shape)._replace(
+        pixels=init_image(SIDE)[None], inpaint_mask=inpaint_mask(SIDE)[None, :, :, None] > 0
+    )
+    with patch.object(diffusion_programs, "normal", _normal):
+        encoded: InitLatents = _encode(programs, weights, images)
+    return encoded
+
+
+def _normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
+    height, width, channels = size
+    return jnp.moveaxis(noise((len(key), channels, height, width)), 1, -1)
+
+
+def _inputs(tokens: NDArray[np.int32], table: coefficients.Table, is_edited: bool) -> BatchInputs:
     return BatchInputs(
         tokens=tokens[None],
         has_negative=np.ones(1, bool),
@@ -133,6 +171,7 @@ def _inputs(tokens: NDArray[np.int32], table: coefficients.Table) -> BatchInputs
         guidance=np.full(1, GUIDANCE, np.float32),
         rows=table.padded(STEPS + 1)[None],
         calls=np.full(1, len(table.rows), np.int32),
+        image_guidance=np.full(1, IMAGE_GUIDANCE, np.float32) if is_edited else None,
     )
 
 
@@ -140,6 +179,11 @@ def _predictor(
     programs: DiffusionPrograms, weights: Any, conditions: Any
 ) -> Callable[[Any, Any], Any]:
     return partial(_predict, programs, weights.unet, conditions)
+
+
+@partial(jax.jit, static_argnums=0)
+def _encode(programs: DiffusionPrograms, weights: Any, images: InitImages) -> Any:
+    return programs.encode(weights, images)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -151,7 +195,7 @@ def _begin(programs: DiffusionPrograms, weights: Any, inputs: Any, init_latents:
 def _predict(
     programs: DiffusionPrograms, unet: Any, conditions: Any, latents: Any, timestep: Any
 ) -> Any:
-    return programs._predict(unet, conditions, latents, timestep, 2)
+    return programs._predict(unet, conditions, latents, timestep, guidance=True)
 
 
 @jax.jit

@@ -159,7 +159,20 @@ def test_a_file_without_configs_beside_it_needs_those_of_its_base(
             "playgroundai/playground-v2.5-1024px-aesthetic",
         ),
         (4, 0, ("conditioner.embedders.0.model.ln_final.weight",), None),
-        (9, 768, ("cond_stage_model.transformer.x",), None),
+        (
+            *(9, 768),
+            ("cond_stage_model.transformer.x",),
+            "stable-diffusion-v1-5/stable-diffusion-inpainting",
+        ),
+        (9, 1024, (), "stabilityai/stable-diffusion-2-inpainting"),
+        (
+            *(9, 0),
+            ("conditioner.embedders.1.model.ln_final.weight",),
+            "diffusers/stable-diffusion-xl-1.0-inpainting-0.1",
+        ),
+        (8, 768, ("cond_stage_model.transformer.x",), "timbrooks/instruct-pix2pix"),
+        (8, 1024, (), None),
+        (5, 768, ("cond_stage_model.transformer.x",), None),
         (4, 0, (), None),
     ],
 )

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import transformers
 from diffusers import DiffusionPipeline, UNet2DConditionModel
+from diffusers.models.autoencoders import vae
 from diffusers.utils import torch_utils
 
 from tools.parity.checkpoints import randomise, scale_down_output
@@ -30,6 +31,10 @@ MODULES_OF_PIPELINES = (
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
     "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl",
     "diffusers.pipelines.latent_consistency_models.pipeline_latent_consistency_text2img",
+    "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_inpaint",
+    "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_instruct_pix2pix",
+    "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl_inpaint",
+    "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl_instruct_pix2pix",
 )
 
 
@@ -106,7 +111,7 @@ def ours_noise() -> Iterator[None]:
         return torch.from_numpy(noise(tuple(shape)))
 
     with contextlib.ExitStack() as patches:
-        for module in (*MODULES_WITH_NOISE, torch_utils):
+        for module in (*MODULES_WITH_NOISE, torch_utils, vae):
             patches.enter_context(patch.object(module, "randn_tensor", draw))
         for name in MODULES_OF_PIPELINES:
             if name in sys.modules:

@@ -120,13 +120,9 @@ KNOWN: Final[Mapping[str, KnownCheckpoint]] = {
         *_DDIM,
         {"in_channels": 9},
         pipeline="StableDiffusionInpaintPipeline",
-        refused="_class_name is 'StableDiffusionInpaintPipeline'",
     ),
     "timbrooks/instruct-pix2pix": _sd1(
-        *_ANCESTRAL,
-        {"in_channels": 8},
-        pipeline="StableDiffusionInstructPix2PixPipeline",
-        refused="_class_name is 'StableDiffusionInstructPix2PixPipeline'",
+        *_ANCESTRAL, {"in_channels": 8}, pipeline="StableDiffusionInstructPix2PixPipeline"
     ),
     "lambdalabs/sd-image-variations-diffusers": _other("StableDiffusionImageVariationPipeline"),
     # Stable Diffusion 2
@@ -145,10 +141,7 @@ KNOWN: Final[Mapping[str, KnownCheckpoint]] = {
         },
     ),
     "stabilityai/stable-diffusion-2-inpainting": _sd2(
-        *_PNDM,
-        {"in_channels": 9},
-        pipeline="StableDiffusionInpaintPipeline",
-        refused="_class_name is 'StableDiffusionInpaintPipeline'",
+        *_PNDM, {"in_channels": 9}, pipeline="StableDiffusionInpaintPipeline"
     ),
     "stabilityai/stable-diffusion-2-depth": _other("StableDiffusionDepth2ImgPipeline"),
     "stabilityai/stable-diffusion-x4-upscaler": _other("StableDiffusionUpscalePipeline"),
@@ -181,12 +174,11 @@ KNOWN: Final[Mapping[str, KnownCheckpoint]] = {
         refused="_class_name is 'StableDiffusionXLImg2ImgPipeline'",
     ),
     "diffusers/stable-diffusion-xl-1.0-inpainting-0.1": _xl(
-        *_EULER,
-        {"in_channels": 9},
-        pipeline="StableDiffusionXLInpaintPipeline",
-        refused="_class_name is 'StableDiffusionXLInpaintPipeline'",
+        *_EULER, {"in_channels": 9}, pipeline="StableDiffusionXLInpaintPipeline"
     ),
-    "diffusers/sdxl-instructpix2pix-768": _other("StableDiffusionXLInstructPix2PixPipeline"),
+    "diffusers/sdxl-instructpix2pix-768": _xl(
+        *_EULER, {"in_channels": 8}, pipeline="StableDiffusionXLInstructPix2PixPipeline"
+    ),
     # Others
     "stabilityai/stable-diffusion-3-medium-diffusers": _other("StableDiffusion3Pipeline"),
     "black-forest-labs/FLUX.1-schnell": _other("FluxPipeline"),

@@ -1,7 +1,8 @@
 """diffusers' answers for the well-known checkpoints of `tools.parity.known.checkpoints`.
 
 There is no input. The output is, by name and `|`: the UNet's output with guidance for the first
-noise, and the image; and the digests of the names and shapes of all weights.
+noise, the image, and of inpainting the image that starts from a noised one; and the digests of the
+names and shapes of all weights.
 """
 
 import tempfile
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL, DiffusionPipeline, UNet2DConditionModel
 from diffusers.loaders import single_file_utils
+from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from imagefleet.worker.engine.checkpoint.original_layout import CLIP_PREFIXES, OPEN_CLIP_PREFIXES
@@ -21,10 +23,19 @@ from tools.parity.fuzz.draft import noise
 from tools.parity.fuzz.truth import ours_noise
 from tools.parity.known.checkpoints import KNOWN, KnownCheckpoint
 from tools.parity.known.single_file import SINGLE_FILES, content_digest, original_tensors
-from tools.parity.known.write import Shapes, current_name, digest, write_configs, write_weights
+from tools.parity.known.write import (
+    Shapes,
+    current_name,
+    digest,
+    init_image,
+    inpaint_mask,
+    write_configs,
+    write_weights,
+)
 
 PROMPT, NEGATIVE = "a red circle on blue", "blue"
 STEPS, GUIDANCE, SIDE, TIMESTEP = 3, 3.0, 64, 500.0
+IMAGE_GUIDANCE, STRENGTH = 1.5, 0.7
 """The test asks for the same."""
 _TEXT_ENCODERS = {
     "CLIPTextModel": CLIPTextModel,
@@ -56,11 +67,17 @@ def _answers(folder: Path, checkpoint: KnownCheckpoint) -> tuple[Tensors, dict[s
     pipeline = DiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32, variant=variant)
     pipeline.set_progress_bar_config(disable=True)
     outputs = _record_unet(pipeline)
-    images = _generate(pipeline, "np")
+    answers = {"output": outputs[0], "image": _image(pipeline)}
+    if "Inpaint" in checkpoint.pipeline:
+        answers["noised"] = _image(pipeline, strength=STRENGTH)
+    return answers, digests
+
+
+def _image(pipeline: Any, **parameters: Any) -> torch.Tensor:
+    images = _generate(pipeline, "np", **parameters)
     if not np.isfinite(images).all():
         raise ArithmeticError("the image is not finite")
-    image = torch.from_numpy((images * 255).round().astype(np.uint8))
-    return {"output": outputs[0], "image": image.contiguous()}, digests
+    return torch.from_numpy((images * 255).round().astype(np.uint8)).contiguous()
 
 
 def _record_unet(pipeline: Any) -> list[torch.Tensor]:
@@ -70,14 +87,14 @@ def _record_unet(pipeline: Any) -> list[torch.Tensor]:
     def replace_inputs(_module: object, args: Any, kwargs: Any) -> Any:
         if outputs:
             return None
-        latents = torch.from_numpy(noise((1, 4, SIDE // 8, SIDE // 8)))
-        return (latents.repeat(len(args[0]), 1, 1, 1), torch.tensor(TIMESTEP)), kwargs
+        inputs = args[0].clone()  # the channels after the fourth are not noise
+        inputs[:, :4] = torch.from_numpy(noise((1, 4, SIDE // 8, SIDE // 8)))
+        return (inputs, torch.tensor(TIMESTEP)), kwargs
 
     def record(_module: object, _args: object, _kwargs: object, out: Any) -> None:
         if not outputs:
             raw = out[0]
-            guided = raw[:1] + GUIDANCE * (raw[1:] - raw[:1]) if len(raw) == 2 else raw
-            outputs.append(guided.clone().contiguous())
+            outputs.append(_guided(raw).clone().contiguous())
 
     first = pipeline.unet.register_forward_pre_hook(replace_inputs, with_kwargs=True)
     with_record = pipeline.unet.register_forward_hook(record, with_kwargs=True)
@@ -87,19 +104,35 @@ def _record_unet(pipeline: Any) -> list[torch.Tensor]:
     return outputs
 
 
-def _generate(pipeline: Any, output_type: str) -> Any:
+def _guided(raw: torch.Tensor) -> torch.Tensor:
+    if len(raw) == 1:
+        return raw
+    if len(raw) == 2:
+        return raw[:1] + GUIDANCE * (raw[1:] - raw[:1])
+    both, image, without = raw.chunk(3)
+    return without + GUIDANCE * (both - image) + IMAGE_GUIDANCE * (image - without)
+
+
+def _generate(pipeline: Any, output_type: str, strength: float = 1.0) -> Any:
+    name = type(pipeline).__name__
+    extra: dict[str, Any] = {"height": SIDE, "width": SIDE}
     # LatentConsistencyModelPipeline has no negative prompt.
-    knows_negatives = not type(pipeline).__name__.startswith("LatentConsistency")
-    negative = {"negative_prompt": NEGATIVE} if knows_negatives else {}
+    extra |= {} if name.startswith("LatentConsistency") else {"negative_prompt": NEGATIVE}
+    if "Inpaint" in name or "Pix2Pix" in name:
+        extra["image"] = Image.fromarray(init_image(SIDE))
+    if "Inpaint" in name:
+        extra |= {"mask_image": Image.fromarray(inpaint_mask(SIDE)), "strength": strength}
+    if "Pix2Pix" in name:
+        extra["image_guidance_scale"] = IMAGE_GUIDANCE
+    if name == "StableDiffusionInstructPix2PixPipeline":  # its images have the size of the input
+        extra = {key: value for key, value in extra.items() if key not in ("height", "width")}
     with ours_noise():
         return pipeline(
             PROMPT,
             num_inference_steps=STEPS,
             guidance_scale=GUIDANCE,
-            height=SIDE,
-            width=SIDE,
             output_type=output_type,
-            **negative,
+            **extra,
         ).images
 
 

@@ -69,6 +69,21 @@ def write_weights(folder: Path, checkpoint: KnownCheckpoint, network: str, shape
     )
 
 
+def init_image(side: int) -> NDArray[np.uint8]:
+    """Return an image to start from, uint8 `[side, side, 3]`: smooth, and different everywhere."""
+    rows, columns = np.mgrid[:side, :side] / side
+    channels = np.stack([rows, columns, (rows - columns) ** 2], axis=-1)
+    return np.round(255 * channels).astype(np.uint8)
+
+
+def inpaint_mask(side: int) -> NDArray[np.uint8]:
+    """Return a mask, 255 where the image is generated. Its edges lie within the 8x8 pixels of a
+    latent."""
+    mask = np.zeros((side, side), np.uint8)
+    mask[5 : side - 13, 19 : side - 4] = 255
+    return mask
+
+
 def draw(network: str, key: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Draw a weight by its name: norms around 1, biases around 0, and matrices that keep scales."""
     name = f"{network}.{current_name(key)}"

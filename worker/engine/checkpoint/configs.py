@@ -13,6 +13,7 @@ from imagefleet.worker.engine.checkpoint.pipeline_index import (
     CLIP_TEXT_PROJECTED,
     Family,
     PipelineIndex,
+    UnetImage,
 )
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.models.clip_text import ClipTextConfig
@@ -23,13 +24,13 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 _SCHEDULER: Final = "scheduler/scheduler_config.json"
 _OTHER_UNETS: Final = {
-    5: "depth-to-image",
-    7: "an upscaler",
-    8: "instruct-pix2pix",
-    9: "inpainting",
+    5: "a UNet of depth-to-image",
+    7: "a UNet of an upscaler",
+    8: "a UNet of instruct-pix2pix",
+    9: "a UNet of inpainting",
 }
 """Kinds of UNet by their input channels, where latents have four. Each gets further images beside
-the latents. An ordinary checkpoint can inpaint, too."""
+the latents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +89,23 @@ class Configs:
         return configs
 
     def _require_known_input(self) -> None:
-        """Raise CheckpointError if the UNet gets more than latents."""
+        """Raise CheckpointError if the UNet gets other images than the pipeline gives it."""
         channels = self.unet.in_channels
-        if channels != self.vae.latent_channels and channels in _OTHER_UNETS:
+        if channels == self.input_channels:
+            return
+        ordinary = {self.vae.latent_channels: "an ordinary UNet, which can inpaint, too"}
+        if (kind := (_OTHER_UNETS | ordinary).get(channels)) is not None:
             raise CheckpointError(
-                f"unet/config.json: in_channels={channels} is the UNet of "
-                f"{_OTHER_UNETS[channels]}, which gets further images as input; this engine runs "
-                f"UNets with in_channels={self.vae.latent_channels}, which can inpaint as well"
+                f"unet/config.json: in_channels={channels} is {kind}, but the pipeline in {INDEX} "
+                f"gives its UNet {self.family.unet_image.value}, so in_channels must be "
+                f"{self.input_channels}"
             )
+
+    @property
+    def input_channels(self) -> int:
+        """Return the number of the UNet's input channels that the pipeline fills."""
+        latents = self.vae.latent_channels
+        return latents + self.family.unet_image.channels(latents)
 
     def _require_known_latents(self) -> None:
         """Raise CheckpointError if the pipeline would ignore the autoencoder's statistics."""
@@ -112,7 +122,7 @@ class Configs:
         pooled = self._pooled_width if len(self.text_encoders) > 1 else None
         last = self.text_encoders[-1].projection_dim if len(self.text_encoders) > 1 else None
         for fields, one, other in (
-            ("UNet in_channels, autoencoder latent_channels", self.unet.in_channels, latent),
+            ("UNet in_channels, channels of its input", self.unet.in_channels, self.input_channels),
             ("UNet out_channels, autoencoder latent_channels", self.unet.out_channels, latent),
             ("UNet cross_attention_dim, text hidden_size", self.unet.cross_attention_dim, text),
             ("UNet pooled text, text projection_dim", text_time and text_time.pooled, pooled),
@@ -123,6 +133,11 @@ class Configs:
                     f"the configs of this checkpoint contradict each other: {fields} must be "
                     f"equal but are {one} and {other}; take all parts from one model"
                 )
+
+    @property
+    def guided_rows(self) -> int:
+        """Return the rows of the UNet's batch for one image with guidance."""
+        return 3 if self.family.unet_image is UnetImage.EDITED else 2
 
     @property
     def _pooled_width(self) -> int | None:

@@ -189,6 +189,23 @@ UNREAD: Final = re.compile(
 last layer and the projection of Stable Diffusion 2's text encoder."""
 
 
+_BASES: Final[Mapping[int, Mapping[str, str]]] = {
+    4: {
+        "1": "stable-diffusion-v1-5/stable-diffusion-v1-5",
+        "2": "stabilityai/stable-diffusion-2-1",
+        "xl": "stabilityai/stable-diffusion-xl-base-1.0",
+        "playground": "playgroundai/playground-v2.5-1024px-aesthetic",
+    },
+    8: {"1": "timbrooks/instruct-pix2pix"},
+    9: {
+        "1": "stable-diffusion-v1-5/stable-diffusion-inpainting",
+        "2": "stabilityai/stable-diffusion-2-inpainting",
+        "xl": "diffusers/stable-diffusion-xl-1.0-inpainting-0.1",
+    },
+}
+"""Hub ids by the UNet's input channels, and by kind."""
+
+
 def base_model(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     """Return the Hub id whose configs and tokenizers a file needs, as diffusers chooses it.
 
@@ -198,15 +215,14 @@ def base_model(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     attention = shapes.get(
         f"{UNET_PREFIX}input_blocks.2.1.transformer_blocks.0.attn2.to_k.weight", (0,)
     )
-    if first is None or first[1] != 4:
-        return None
+    by_channels = {} if first is None else _BASES.get(first[1], {})
     if attention[-1] == 1024:
-        return "stabilityai/stable-diffusion-2-1"
+        return by_channels.get("2")
     if "edm_mean" in shapes:
-        return "playgroundai/playground-v2.5-1024px-aesthetic"
+        return by_channels.get("playground")
     if "conditioner.embedders.1.model.ln_final.weight" in shapes:
-        return "stabilityai/stable-diffusion-xl-base-1.0"
+        return by_channels.get("xl")
     if "conditioner.embedders.0.model.ln_final.weight" in shapes:
         return None
     is_first = any(key.startswith("cond_stage_model.transformer.") for key in shapes)
-    return "stable-diffusion-v1-5/stable-diffusion-v1-5" if is_first else None
+    return by_channels.get("1") if is_first else None

@@ -5,12 +5,14 @@ as the one that the part's own config names, so the classes are checked here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from typing import Any, Final, Self
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, has_part
+from imagefleet.worker.engine.interface import ImageUse
 
 CLIP_TEXT: Final = "CLIPTextModel"
 CLIP_TEXT_PROJECTED: Final = "CLIPTextModelWithProjection"
@@ -19,6 +21,22 @@ _IMAGE_PROCESSORS: Final = (
     *("CLIPFeatureExtractor", "CLIPImageProcessor"),
     *("CLIPImageProcessorFast", "CLIPImageProcessorPil"),
 )
+
+
+class UnetImage(Enum):
+    """What a UNet gets at every step beside the noisy latents."""
+
+    NONE = "no image"
+    MASKED = "a mask and a masked image"
+    """Inpainting UNets: the mask, one channel, and the latents of the image without what is masked
+    (Rombach et al. 2022)."""
+    EDITED = "an image to edit"
+    """instruct-pix2pix: the latents of the image, which has a guidance scale of its own (Brooks et
+    al. 2023)."""
+
+    def channels(self, latent_channels: int) -> int:
+        """Return the number of channels beside those of the latents."""
+        return {UnetImage.NONE: 0, UnetImage.MASKED: 1 + latent_channels}.get(self, latent_channels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,46 +61,70 @@ class Family:
     zeros_absent_negatives: bool
     """Whether the pipeline knows `force_zeros_for_empty_prompt`, which is true by default. Other
     pipelines of diffusers ignore it."""
+    unet_image: UnetImage = UnetImage.NONE
+    image_use: ImageUse = field(default_factory=ImageUse)
 
+
+_SD: Final = Family(
+    text_encoders=("text_encoder",),
+    text_encoder_classes=(CLIP_TEXT,),
+    tokenizers=("tokenizer",),
+    guidance_scale=7.5,
+    num_inference_steps=50,
+    scheduler_fields={"steps_offset": 1, "clip_sample": False},
+    old_sample_size=64,
+    may_have_safety_checker=True,
+    normalises_latents=False,
+    zeros_absent_negatives=False,
+)
+_XL: Final = Family(
+    text_encoders=("text_encoder", "text_encoder_2"),
+    text_encoder_classes=(CLIP_TEXT, CLIP_TEXT_PROJECTED),
+    tokenizers=("tokenizer", "tokenizer_2"),
+    guidance_scale=5.0,
+    num_inference_steps=50,
+    scheduler_fields={},
+    old_sample_size=None,
+    may_have_safety_checker=False,
+    normalises_latents=True,
+    zeros_absent_negatives=True,
+)
+_INPAINTING: Final = ("image", "mask_image")
+_EDITING: Final = ImageUse(
+    required=("image",), default_strength=None, default_image_guidance_scale=1.5
+)
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    "StableDiffusionPipeline": Family(
-        text_encoders=("text_encoder",),
-        text_encoder_classes=(CLIP_TEXT,),
-        tokenizers=("tokenizer",),
+    "StableDiffusionPipeline": _SD,
+    "LatentConsistencyModelPipeline": replace(
+        _SD, guidance_scale=8.5, num_inference_steps=4, scheduler_fields={}, old_sample_size=None
+    ),
+    "StableDiffusionInpaintPipeline": replace(
+        _SD,
+        scheduler_fields={"steps_offset": 1, "skip_prk_steps": True},
+        unet_image=UnetImage.MASKED,
+        image_use=ImageUse(required=_INPAINTING, default_strength=1.0),
+    ),
+    "StableDiffusionInstructPix2PixPipeline": replace(
+        _SD,
+        num_inference_steps=100,
+        scheduler_fields={},
+        old_sample_size=None,
+        unet_image=UnetImage.EDITED,
+        image_use=_EDITING,
+    ),
+    "StableDiffusionXLPipeline": _XL,
+    "StableDiffusionXLInpaintPipeline": replace(
+        _XL,
         guidance_scale=7.5,
-        num_inference_steps=50,
-        scheduler_fields={"steps_offset": 1, "clip_sample": False},
-        old_sample_size=64,
-        may_have_safety_checker=True,
-        normalises_latents=False,
-        zeros_absent_negatives=False,
+        unet_image=UnetImage.MASKED,
+        image_use=ImageUse(required=_INPAINTING, default_strength=0.9999),
     ),
-    "LatentConsistencyModelPipeline": Family(
-        text_encoders=("text_encoder",),
-        text_encoder_classes=(CLIP_TEXT,),
-        tokenizers=("tokenizer",),
-        guidance_scale=8.5,
-        num_inference_steps=4,
-        scheduler_fields={},
-        old_sample_size=None,
-        may_have_safety_checker=True,
-        normalises_latents=False,
-        zeros_absent_negatives=False,
-    ),
-    "StableDiffusionXLPipeline": Family(
-        text_encoders=("text_encoder", "text_encoder_2"),
-        text_encoder_classes=(CLIP_TEXT, CLIP_TEXT_PROJECTED),
-        tokenizers=("tokenizer", "tokenizer_2"),
-        guidance_scale=5.0,
-        num_inference_steps=50,
-        scheduler_fields={},
-        old_sample_size=None,
-        may_have_safety_checker=False,
-        normalises_latents=True,
-        zeros_absent_negatives=True,
+    "StableDiffusionXLInstructPix2PixPipeline": replace(
+        _XL, num_inference_steps=100, unet_image=UnetImage.EDITED, image_use=_EDITING
     ),
 }
+"""By class name. The numbers are diffusers' defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +165,9 @@ class PipelineIndex:
                 f"{INDEX}: add_watermarker is {index['add_watermarker']!r}, but this engine adds "
                 "no watermark to the pixels; set it to false if the model's licence allows that"
             )
+        for name in ("requires_aesthetics_score", "is_cosxl_edit"):
+            if index.get(name):
+                raise CheckpointError(f"{INDEX}: {name} is {index[name]!r}; it must be false")
         return cls(
             family=family,
             text_encoder_classes=tuple(

@@ -1,0 +1,139 @@
+"""Models whose UNet gets an image at every step: inpainting and instruct-pix2pix."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import jax
+import numpy as np
+import pytest
+
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.weights import weight_entries
+from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.interface import ImageArray, ImageSpec, InitImage, Shape, Stream
+from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.networks import abstract_networks
+from tools.parity.known.checkpoints import KNOWN
+from tools.parity.known.write import init_image, inpaint_mask, write_configs, write_weights
+
+SIDE: Final = 64
+SHAPE: Final = Shape(height=SIDE, width=SIDE)
+MODELS: Final = {
+    "stable-diffusion-inpainting": "runwayml/stable-diffusion-inpainting",
+    "instruct-pix2pix": "timbrooks/instruct-pix2pix",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_quickly() -> Iterator[None]:
+    """Compile without most optimisations: two models run for a few steps each."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_images_of_both_policies_depend_on_their_own_image_only(
+    name: str, tmp_path: Path, cache_dir: Path
+) -> None:
+    folder = _write(tmp_path, MODELS[name])
+    engine = load_engine(
+        str(folder), shapes=[SHAPE], devices=1, per_device_batch=2, cache_dir=cache_dir
+    )
+    assert isinstance(engine, DiffusionEngine)
+    engine.warm()
+    first, second = _specs(engine)
+    together = engine.start_batch([first, second], SHAPE).images()
+    alone = engine.start_batch([second], SHAPE).images()
+    assert np.array_equal(alone[0], together[1])
+    other_image = replace(second, init_image=_init_image(engine, pixels=together[0]))
+    assert not np.array_equal(engine.start_batch([other_image], SHAPE).images()[0], alone[0])
+
+    [stream] = engine.open_streams()
+    streamed = [_run(stream, spec) for spec in (first, second)]
+    assert np.abs(np.asarray(streamed, int) - together).max() <= 1
+    assert engine.recompiles == 0
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "channels", "message"),
+    [
+        ("StableDiffusionPipeline", 9, "in_channels=9 is a UNet of inpainting, but the pipeline"),
+        ("StableDiffusionPipeline", 8, "in_channels=8 is a UNet of instruct-pix2pix, but the pip"),
+        ("StableDiffusionInpaintPipeline", 4, "in_channels=4 is an ordinary UNet, which can inp"),
+        (
+            "StableDiffusionInpaintPipeline",
+            8,
+            "a mask and a masked image, so in_channels must be 9",
+        ),
+        ("StableDiffusionInstructPix2PixPipeline", 9, "an image to edit, so in_channels must be 8"),
+        (
+            "StableDiffusionInpaintPipeline",
+            6,
+            "channels of its input must be equal but are 6 and 9",
+        ),
+    ],
+)
+def test_a_unet_that_its_pipeline_cannot_feed_is_refused(
+    pipeline: str, channels: int, message: str, tmp_path: Path
+) -> None:
+    checkpoint = KNOWN["CompVis/stable-diffusion-v1-4"]
+    unet = {**checkpoint.unet, "in_channels": channels}
+    write_configs(tmp_path, replace(checkpoint, pipeline=pipeline, unet=unet))
+    with pytest.raises(CheckpointError, match=message):
+        Configs.read(CheckpointFiles(tmp_path))
+
+
+@pytest.mark.parametrize("field", ["requires_aesthetics_score", "is_cosxl_edit"])
+def test_a_field_that_would_change_the_image_is_refused(field: str, tmp_path: Path) -> None:
+    write_configs(tmp_path, KNOWN["diffusers/sdxl-instructpix2pix-768"])
+    index = tmp_path / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {field: True}))
+    with pytest.raises(CheckpointError, match=f"{field} is True; it must be false"):
+        Configs.read(CheckpointFiles(tmp_path))
+
+
+def _write(folder: Path, name: str) -> Path:
+    write_configs(folder, KNOWN[name])
+    for network, model in abstract_networks(Configs.read(CheckpointFiles(folder))).items():
+        shapes = {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
+        write_weights(folder, KNOWN[name], network, shapes)
+    return folder
+
+
+def _specs(engine: DiffusionEngine) -> list[ImageSpec]:
+    guided = ImageSpec(
+        prompt="a red circle",
+        negative_prompt="blue",
+        seed=7,
+        num_inference_steps=4,
+        guidance_scale=3.0,
+        image_guidance_scale=engine.info.image_use.default_image_guidance_scale,
+        scheduler="euler",
+        init_image=_init_image(engine, pixels=init_image(SIDE)),
+    )
+    turned = _init_image(engine, pixels=init_image(SIDE)[::-1].copy())
+    return [guided, replace(guided, guidance_scale=1.0, scheduler="ddim", init_image=turned)]
+
+
+def _init_image(engine: DiffusionEngine, pixels: ImageArray) -> InitImage:
+    strength = engine.info.image_use.default_strength
+    mask = inpaint_mask(SIDE) if "mask_image" in engine.info.image_use.required else None
+    return InitImage(
+        pixels=pixels,
+        mask_levels=mask,
+        strength=1.0 if strength is None else 0.7,
+        digest="sha256:0",
+    )
+
+
+def _run(stream: Stream, spec: ImageSpec) -> ImageArray:
+    stream.start(0, spec, SHAPE)
+    while not stream.step():
+        pass
+    return stream.finish(0)().pixels
