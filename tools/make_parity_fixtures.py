@@ -6,9 +6,9 @@
 The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with the key names of
 2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
 `expected.safetensors`; `edits.safetensors`, `samplers.safetensors`; the names and shapes of the
-weights of published models; the answers for well-known checkpoints (`known`); and `loras`. The
-tests that read them need no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1
-and transformers 5.23.0.
+weights of published models; the answers for well-known checkpoints (`known`); `loras`; and images
+with the bundled model's LoRA (`outline`). The tests that read them need no torch. The stored files
+were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
@@ -32,6 +32,7 @@ from tools.parity.edits import edits
 from tools.parity.full_size import full_size
 from tools.parity.known.truth import converted_single_files, known_answers
 from tools.parity.lora import write_loras
+from tools.parity.outline import write_outlines
 from tools.parity.safety import write_safety_checkpoint
 from tools.parity.samplers import sampler_runs
 from tools.parity.xl import expected_of_xl, write_xl_checkpoint
@@ -102,6 +103,7 @@ PARTS = {
     "known.safetensors": write_known,
     "single_files.json": write_single_files,
     "loras": write_lora_files,
+    "outline.safetensors": write_outlines,
 }
 
 
