@@ -14,6 +14,7 @@ from diffusers import (
     DDIMScheduler,
     DEISMultistepScheduler,
     DPMSolverMultistepScheduler,
+    DPMSolverSinglestepScheduler,
     EDMDPMSolverMultistepScheduler,
     EDMEulerScheduler,
     EulerAncestralDiscreteScheduler,
@@ -56,6 +57,7 @@ ALL_SAMPLERS = SAMPLERS | {
     "kdpm2": KDPM2DiscreteScheduler,
     "kdpm2_ancestral": KDPM2AncestralDiscreteScheduler,
     "tcd": TCDScheduler,
+    "dpmsolver++_singlestep": DPMSolverSinglestepScheduler,
 }
 EDM_SAMPLERS = {
     "edm_euler": EDMEulerScheduler,
@@ -87,7 +89,8 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
     yield from itertools.product(predicting_samples, ("sample",), spacings, (5,), (0,), ("sd",))
     for prediction, steps in itertools.product(("sample", "v_prediction"), (5, 50)):
         yield "ddim", prediction, "trailing", steps, 0, "linear"
-    no_rescaling = ("pndm", "deis", "lms", "heun", "kdpm2", "kdpm2_ancestral")
+    no_rescaling: tuple[str, ...] = ("pndm", "deis", "lms", "heun", "kdpm2", "kdpm2_ancestral")
+    no_rescaling = (*no_rescaling, "dpmsolver++_singlestep")
     for name in [name for name in ALL_SAMPLERS if name not in no_rescaling]:
         yield name, "v_prediction", "trailing", 7, 0, "zero"
     for name in ALL_SAMPLERS:
@@ -109,7 +112,8 @@ def cases() -> Iterator[tuple[str, str, str, int, int, str]]:
 
 def cases_of_solvers() -> Iterator[tuple[str, str, str, int, int, str]]:
     """Yield the cases of the solvers with options, and of models without betas."""
-    linear = ("euler", "dpmsolver++", "deis", "unipc", "lms", "heun", "kdpm2", "kdpm2_ancestral")
+    linear: tuple[str, ...] = ("euler", "dpmsolver++", "deis", "unipc", "lms", "heun", "kdpm2")
+    linear = (*linear, "kdpm2_ancestral", "dpmsolver++_singlestep")
     spaced: tuple[str, ...] = ("exponential", "beta")
     yield from itertools.product(linear, ("epsilon",), ("leading",), (6,), (0, 2), spaced)
     others, karras = linear[2:], ("karras",)
@@ -117,13 +121,17 @@ def cases_of_solvers() -> Iterator[tuple[str, str, str, int, int, str]]:
     multistep = ("dpmsolver++", "deis", "unipc")
     third = ("third_order", "third_order_to_the_end")
     yield from itertools.product(multistep, ("epsilon",), ("leading",), (3, 7, 20), (0, 2), third)
+    configs: tuple[str, ...] = ("heun", "third_order", "third_order_heun", "third_order_to_the_end")
+    configs = (*configs, "not_lower_at_last", "sigma_min", "first_order", "clipped_cosine")
+    single = ("dpmsolver++_singlestep",)
+    yield from itertools.product(single, ("epsilon",), ("linspace",), (6, 7, 20), (0, 2), configs)
     for steps in (5, 20):
         yield "dpmsolver++", "epsilon", "leading", steps, 0, "third_order_sde"
         for config in ("bh1", "bh1_third_order", "corrected_later", "first_order", "sigma_min"):
             yield "unipc", "v_prediction", "trailing", steps, 0, config
         yield "deis", "epsilon", "linspace", steps, 0, "first_order"
     predictions = ("epsilon", "v_prediction")
-    configs: tuple[str, ...] = ("edm", "edm_sigma_min", "edm_exponential")
+    configs = ("edm", "edm_sigma_min", "edm_exponential")
     yield from itertools.product(
         EDM_SAMPLERS, predictions, ("leading",), (4, 8, 20), (0, 1), configs
     )

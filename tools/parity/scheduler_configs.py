@@ -28,6 +28,7 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "sde": SDE,
     "sde_heun": {**SDE, "solver_type": "heun"},
     "third_order": {**SD, "solver_order": 3},
+    "third_order_heun": {**SD, "solver_order": 3, "solver_type": "heun"},
     "third_order_sde": {**SDE, "solver_order": 3},
     "third_order_to_the_end": {**SIGMA_MIN, "solver_order": 3, "lower_order_final": False},
     "bh1": {**SIGMA_MIN, "solver_type": "bh1"},

@@ -32,6 +32,7 @@ CLASSES: Final = {
     "kdpm2": "KDPM2DiscreteScheduler",
     "kdpm2_ancestral": "KDPM2AncestralDiscreteScheduler",
     "tcd": "TCDScheduler",
+    "dpmsolver++_singlestep": "DPMSolverSinglestepScheduler",
     "edm_euler": "EDMEulerScheduler",
     "edm_dpmsolver++": "EDMDPMSolverMultistepScheduler",
 }
@@ -126,6 +127,13 @@ def test_padding_a_table_does_not_change_its_rows() -> None:
         ({"final_sigmas_type": "one"}, "final_sigmas_type"),
         ({"_class_name": "EulerDiscreteScheduler", "timestep_type": "continuous"}, "timestep_type"),
         ({"_class_name": "DPMSolverMultistepScheduler", "solver_order": 4}, "solver_order"),
+        (
+            {
+                "_class_name": "DPMSolverSinglestepScheduler",
+                "algorithm_type": "sde-dpmsolver++",
+            },
+            "algorithm_type='sde-dpmsolver",
+        ),
         ({"_class_name": "UniPCMultistepScheduler", "predict_x0": False}, "predict_x0=False"),
         ({"_class_name": "UniPCMultistepScheduler", "disable_corrector": 1}, "disable_corrector=1"),
         ({"_class_name": "DEISMultistepScheduler", "solver_type": "x"}, "solver_type='x'"),

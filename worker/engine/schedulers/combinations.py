@@ -31,6 +31,12 @@ def sample_before(previous: Combination) -> Combination:
     return np.asarray((SAMPLE - known) / keep)
 
 
+def at_next_row(kept: Combination, made: Combination) -> Combination:
+    """Return what was `kept` at the row before, if that row made this row's sample by `made`."""
+    keep, *lags = kept
+    return np.asarray(keep * sample_before(made) + np.array([0.0, 0.0, *lags[:-1]]))
+
+
 def starting_from(step: Combination, start: Combination) -> Combination:
     """Return what `step` makes of another sample than that of this row."""
     keep = step[0]

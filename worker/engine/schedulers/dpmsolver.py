@@ -18,7 +18,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     training_ratios,
     x0_from_output,
 )
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise_schedule import Floats, NoiseSchedule
 from imagefleet.worker.engine.schedulers.solver_options import DpmOptions
 
 _FEW_STEPS: Final = 15
@@ -28,22 +28,11 @@ _FEW_STEPS: Final = 15
 def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
     options = _options(schedule)
-    # -log(ratio) is lambda of the paper. Timesteps with lambda below the bound are left out.
-    clipped = int((-np.log(training_ratios(schedule)) < options.lambda_min_clipped).sum())
-    timesteps, ratios = multistep_levels(
-        schedule,
-        steps,
-        clipped=clipped,
-        rounds_down=schedule.beta_schedule == "squaredcos_cap_v2",  # as diffusers, for this only
-    )
+    # As diffusers, for these betas only.
+    rounds_down = schedule.beta_schedule == "squaredcos_cap_v2"
+    timesteps, levels = dpm_levels(schedule, options, steps, rounds_down=rounds_down)
     # `lambda_min_clipped` may already have removed the first timesteps.
     skipped = min(skipped, len(timesteps) - 1)
-    last = (
-        CLEAN
-        if schedule.final_sigmas_type == "zero"
-        else NoiseLevel.from_ratio(training_ratios(schedule)[0])
-    )
-    levels = [*(NoiseLevel.from_ratio(ratio) for ratio in ratios), last]
     rows = []
     for index, (combination, fresh) in enumerate(
         dpm_steps(options, levels[skipped:], len(timesteps), schedule.final_sigmas_type)
@@ -58,6 +47,26 @@ def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
 def dpmsolver_karras(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     """Return the table of `dpmsolver` with the noise levels of Karras et al. 2022."""
     return dpmsolver(replace(schedule, sigma_spacing="karras"), steps, skipped)
+
+
+def dpm_levels(
+    schedule: NoiseSchedule, options: DpmOptions, steps: int, *, rounds_down: bool = False
+) -> tuple[Floats, list[NoiseLevel]]:
+    """Return the timesteps, the noise level at each, and the one after the last.
+
+    Args:
+        schedule: The checkpoint's.
+        options: Of the solver.
+        steps: The number of steps.
+        rounds_down: See `multistep_levels`.
+    """
+    trained = training_ratios(schedule)
+    # -log(ratio) is lambda of the paper. Timesteps with lambda below the bound are left out.
+    clipped = int((-np.log(trained) < options.lambda_min_clipped).sum())
+    timesteps, ratios = multistep_levels(schedule, steps, clipped=clipped, rounds_down=rounds_down)
+    is_clean = schedule.final_sigmas_type == "zero"
+    last = CLEAN if is_clean else NoiseLevel.from_ratio(trained[0])
+    return timesteps, [*(NoiseLevel.from_ratio(ratio) for ratio in ratios), last]
 
 
 def dpm_steps(

@@ -36,6 +36,7 @@ _KNOWN_CLASSES: Final = (
     "DEISMultistepScheduler",
     "DPMSolverMultistepScheduler",
     "DPMSolverSDEScheduler",
+    "DPMSolverSinglestepScheduler",
     "EulerAncestralDiscreteScheduler",
     "EulerDiscreteScheduler",
     "HeunDiscreteScheduler",
@@ -89,6 +90,8 @@ class NoiseSchedule:
     level of training."""
     dpm: DpmOptions | None
     """None: DPM-Solver++ is not supported."""
+    singlestep: DpmOptions | None
+    """None: singlestep DPM-Solver++ is not supported."""
     deis: DeisOptions | None
     """None: DEIS is not supported."""
     unipc: UniPcOptions | None
@@ -144,6 +147,7 @@ class NoiseSchedule:
             sigma_spacing=_sigma_spacing(fields),
             final_sigmas_type=fields.choice("final_sigmas_type", "zero", ("zero", "sigma_min")),
             dpm=DpmOptions.read(fields, is_own="DPMSolverMultistep" in name),
+            singlestep=DpmOptions.read_singlestep(fields, is_own="Singlestep" in name),
             deis=DeisOptions.read(fields, is_own=name.startswith("DEIS")),
             unipc=UniPcOptions.read(fields, is_own=name.startswith("UniPC")),
             lcm=LcmOptions.read(fields, count),

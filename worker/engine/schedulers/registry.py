@@ -15,6 +15,7 @@ from imagefleet.worker.engine.schedulers.lcm import lcm
 from imagefleet.worker.engine.schedulers.lms import lms
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.pndm import pndm
+from imagefleet.worker.engine.schedulers.singlestep import singlestep
 from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
 from imagefleet.worker.engine.schedulers.tcd import tcd
 from imagefleet.worker.engine.schedulers.two_evaluations import heun, kdpm2, kdpm2_ancestral
@@ -38,6 +39,7 @@ SCHEDULERS: Final[Mapping[str, Scheduler]] = {
     "kdpm2": kdpm2,
     "kdpm2_ancestral": kdpm2_ancestral,
     "tcd": tcd,
+    "dpmsolver++_singlestep": singlestep,
     "edm_euler": edm_euler,
     "edm_dpmsolver++": edm_dpmsolver,
 }
@@ -48,6 +50,7 @@ _NAME_BY_CLASS: Final = {
     "EulerDiscreteScheduler": "euler",
     "LCMScheduler": "lcm",
     "DPMSolverMultistepScheduler": "dpmsolver++",
+    "DPMSolverSinglestepScheduler": "dpmsolver++_singlestep",
     "PNDMScheduler": "pndm",
     "DEISMultistepScheduler": "deis",
     "UniPCMultistepScheduler": "unipc",
@@ -89,10 +92,13 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
         # PNDM divides by alpha, which is 0 at the last timestep. diffusers' others do not know the
         # field.
         unsupported |= {"pndm", "deis", "lms", "heun", "kdpm2", "kdpm2_ancestral"}
+        unsupported.add("dpmsolver++_singlestep")
     if schedule.clip_bound < math.inf:
         unsupported.add("heun")  # h is the predicted noise, and not the predicted x0
     if schedule.dpm is None:
         unsupported |= {"dpmsolver++", "dpmsolver++_karras"}
+    if schedule.singlestep is None:
+        unsupported.add("dpmsolver++_singlestep")
     if schedule.deis is None:
         unsupported.add("deis")
     if schedule.unipc is None or not _ends_finite(schedule, schedule.unipc):

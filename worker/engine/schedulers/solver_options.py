@@ -20,6 +20,12 @@ _DPM_VALUES: Final[Values] = {
 }
 """Supported values of DPM-Solver++'s options, the default first. As in diffusers, the types of DEIS
 and UniPC stand for the defaults."""
+_SINGLESTEP_VALUES: Final[Values] = {
+    **_DPM_VALUES,
+    "algorithm_type": ("dpmsolver++", "deis"),
+}
+"""The same of the singlestep solver. Its SDE would start a group's later steps from a sample whose
+noise the table does not keep."""
 _DEIS_VALUES: Final[Values] = {
     "solver_order": _ORDERS,
     "solver_type": ("logrho", "midpoint", "heun", "bh1", "bh2"),
@@ -69,6 +75,18 @@ class DpmOptions:
             stochastic=values["algorithm_type"] == "sde-dpmsolver++",
             lower_order_final=fields.flag("lower_order_final", True),
             euler_at_final=fields.flag("euler_at_final", False),
+            lambda_min_clipped=fields.number("lambda_min_clipped", -math.inf),
+        )
+
+    @classmethod
+    def read_singlestep(cls, fields: ConfigReader, *, is_own: bool) -> Self | None:
+        """Return the options of the singlestep solver. None: it is not supported with this file."""
+        if (values := _values(fields, _SINGLESTEP_VALUES, is_own=is_own)) is None:
+            return None
+        return cls(
+            solver_order=order_of(values),
+            solver_type="heun" if values["solver_type"] == "heun" else "midpoint",
+            lower_order_final=fields.flag("lower_order_final", False),
             lambda_min_clipped=fields.number("lambda_min_clipped", -math.inf),
         )
 
