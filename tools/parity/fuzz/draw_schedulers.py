@@ -10,20 +10,27 @@ OURS = (
     "EulerDiscreteScheduler",
     "EulerAncestralDiscreteScheduler",
     "DPMSolverMultistepScheduler",
+    "DPMSolverSinglestepScheduler",
     "LCMScheduler",
+    "TCDScheduler",
+    "DEISMultistepScheduler",
+    "UniPCMultistepScheduler",
+    "LMSDiscreteScheduler",
+    "HeunDiscreteScheduler",
+    "KDPM2DiscreteScheduler",
+    "KDPM2AncestralDiscreteScheduler",
 )
 OTHERS = (
     "DDPMScheduler",
-    "HeunDiscreteScheduler",
-    "UniPCMultistepScheduler",
-    "DEISMultistepScheduler",
-    "KDPM2DiscreteScheduler",
-    "DPMSolverSinglestepScheduler",
-    "LMSDiscreteScheduler",
+    "DPMSolverSDEScheduler",
     "EDMEulerScheduler",
+    "EDMDPMSolverMultistepScheduler",
     "FlowMatchEulerDiscreteScheduler",
 )
-NAMES = ("ddim", "pndm", "euler", "euler_ancestral", "dpmsolver++", "dpmsolver++_karras", "lcm")
+NAMES = (
+    *("ddim", "pndm", "euler", "euler_ancestral", "dpmsolver++", "dpmsolver++_karras", "lcm"),
+    *("dpmsolver++_singlestep", "tcd", "deis", "unipc", "lms", "heun", "kdpm2", "kdpm2_ancestral"),
+)
 FIELDS: dict[str, list[Any]] = {
     "beta_schedule": ["linear", "scaled_linear", "squaredcos_cap_v2", "sigmoid", REMOVED],
     "beta_start": [0.00085, 0.0001, REMOVED],
@@ -39,9 +46,10 @@ FIELDS: dict[str, list[Any]] = {
     "rescale_betas_zero_snr": [True, False],
     "use_karras_sigmas": [True, False],
     "use_exponential_sigmas": [True, False],
+    "use_beta_sigmas": [True, False],
     "final_sigmas_type": ["zero", "sigma_min"],
     "solver_order": [1, 2, 3],
-    "solver_type": ["midpoint", "heun"],
+    "solver_type": ["midpoint", "heun", "bh1", "bh2", "logrho"],
     "algorithm_type": ["dpmsolver++", "sde-dpmsolver++", "dpmsolver"],
     "lower_order_final": [True, False],
     "euler_at_final": [True, False],
