@@ -161,9 +161,9 @@ def test_sigterm_requeues_what_has_not_started_and_loses_nothing(
 def test_previews_and_progress_come_from_a_job_s_own_slot(
     start: StartWorker, producer: Client
 ) -> None:
-    start(IMAGEFLEET_MODEL="fake:seconds=0.1,capacity=2,streams=1")
+    start(IMAGEFLEET_MODEL="fake:seconds=0.5,capacity=2,streams=1")
     first = producer.submit("first", num_inference_steps=80, preview=True)
-    until(lambda: (first.status().step or 0) > 20)
+    until(lambda: (first.status().step or 0) > 5)
     second = producer.submit("second", num_inference_steps=80)
     until(lambda: second.status().step)
     assert (second.status().step or 0) < (first.status().step or 0)

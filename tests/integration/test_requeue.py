@@ -154,6 +154,7 @@ class SlowStarter:
     """The starter starts one attempt, and calls `meanwhile` before it returns it."""
 
     refuser = None
+    lora_names: frozenset[str] = frozenset()
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         self.attempt = plan_attempt("j", REQUEST, FakeEngine().info, tag="1.000000")
