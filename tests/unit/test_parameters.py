@@ -12,8 +12,8 @@ from imagefleet.producer.parameters import JobParameters
 from imagefleet.shared.jobs.request import JobRequest
 
 PARAMETERS = get_type_hints(JobParameters)
-_ALSO_AS_TEXT = {"keep": {str}}
-"""Parameters that a request keeps as numbers, and that a caller may also write as a text."""
+_ALSO_AS_TEXT = {"keep": {str}, "loras": {str}}
+"""Parameters that a request keeps in another form, and that a caller may also write as a text."""
 _SAME = {Sequence: list, tuple: list, Mapping: dict}
 """What a caller may give, and the types in which a request keeps it, as one type each."""
 
