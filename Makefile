@@ -12,7 +12,7 @@ AT_ONCE = -n 3 --dist loadfile
 RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --pytorch .venv-parity/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit bench bulk-chaos chaos chaos-stock fuzz parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements clean
+.PHONY: help demo test check lint format types contracts unit long bench bulk-chaos chaos chaos-stock fuzz parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -47,6 +47,9 @@ contracts: $(VENV)/.dev ## which module may import which
 
 unit: $(VENV)/.dev ## the tests that start no server
 	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
+
+long: $(VENV)/.dev ## the tests that `make test` leaves out: each well-known checkpoint whose networks another one has
+	$(BIN)/python -m pytest $(AT_ONCE) -m long tests
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.engine

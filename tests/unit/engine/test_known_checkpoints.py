@@ -69,7 +69,18 @@ def compile_quickly() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.mark.parametrize("name", LOADS)
+def _marked(names: list[str]) -> Iterator[Any]:
+    """Mark as long those with the networks of an earlier one: they differ in scheduler and files,
+    which other tests cover."""
+    seen: list[object] = []
+    for name in names:
+        known = KNOWN[name]
+        networks = (known.unet, known.vae, known.text_encoders)
+        yield pytest.param(name, marks=[pytest.mark.long] if networks in seen else [])
+        seen.append(networks)
+
+
+@pytest.mark.parametrize("name", list(_marked(LOADS)))
 def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path: Path) -> None:
     files = _write(tmp_path, KNOWN[name])
     configs = Configs.read(files)
