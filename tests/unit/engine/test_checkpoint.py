@@ -180,7 +180,7 @@ def test_the_error_names_a_config_that_is_not_json(checkpoint: Path) -> None:
         ),
         ("unet/config.json", {"cross_attention_dim": "wide"}, "cross_attention_dim='wide' is not"),
         ("unet/config.json", {"norm_num_groups": 7}, "norm_num_groups=7 does not divide"),
-        ("unet/config.json", {"in_channels": 9}, "in_channels=9 is the UNet of inpainting"),
+        ("unet/config.json", {"in_channels": 9}, "in_channels=9 is a UNet of inpainting"),
         ("unet/config.json", {"in_channels": 6}, "UNet in_channels"),
         (SCHEDULER, {"num_train_timesteps": "1000"}, "num_train_timesteps='1000' is not a whole"),
         (SCHEDULER, {"num_train_timesteps": 0}, "num_train_timesteps=0 is not a whole"),
