@@ -24,8 +24,8 @@ from pathlib import Path
 from benchmarks.report import print_json
 from imagefleet import Client
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
-from imagefleet.worker.engine.interface import Engine, ImageSpec, ModelOptions
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.interface import Engine, ImageSpec
+from imagefleet.worker.load_model import load_model
 from imagefleet.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[1]
@@ -104,18 +104,7 @@ def measure(case: Case, folder: Path, server: LocalRedisServer) -> dict[str, flo
 
 def load_bare(case: Case) -> Engine:
     """Return the warm engine that a worker of `case` loads."""
-    settings = WorkerSettings.load(model=case.model)
-    engine = load_engine(
-        settings.model,
-        shapes=settings.declared_shapes(),
-        per_device_batch=settings.per_device_batch,
-        mesh=settings.mesh,
-        devices=settings.devices,
-        dtype=settings.dtype,
-        cache_dir=settings.cache_dir,
-        max_num_inference_steps=settings.max_num_inference_steps,
-        options=ModelOptions(scheduler=settings.scheduler, safety_checker=settings.safety_checker),
-    )
+    engine = load_model(WorkerSettings.load(model=case.model))
     engine.warm()
     return engine
 

@@ -109,7 +109,7 @@ class _Builder:
         self._no_retry_client, self._retrying_client = _connect(self._settings)
         check_image_store(self._stores.images, self._settings)
         self._delivery = start_delivery(self._retrying_client, self._settings)
-        self._engine = load_model(self._settings, self._stores)
+        self._engine = load_model(self._settings, self._stores.executables)
         self._streams = self._warm()
         self._records = self._job_records(self._retrying_client)
         self._dead_letters = DeadLetters(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from imagefleet.shared.settings import Settings
@@ -10,7 +10,15 @@ from imagefleet.shared.webhooks.signature import check_secrets
 from imagefleet.shared.webhooks.tenant_secrets import WebhookSecrets, parse_tenant_secrets
 from imagefleet.worker.outbound.address_policy import AllowList
 
-CommaSeparated = Annotated[tuple[str, ...], NoDecode]
+
+def _split_words(value: object) -> Any:
+    """Return the words of a text between its commas, and any other value as it is."""
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    return value
+
+
+CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_words)]
 """Several values in one variable, separated by commas."""
 
 
@@ -34,15 +42,10 @@ class CallbackSettings(Settings):
         "reach, as in `127.0.0.1,10.0.0.0/8`. Default: public addresses only.",
     )
 
-    @field_validator("callback_allow", mode="before")
-    @classmethod
-    def _split_callback_allow(cls, value: object) -> object:
-        return split_words(value)
-
     @field_validator("webhook_secrets", mode="before")
     @classmethod
     def _split_secrets(cls, value: object) -> object:
-        return tuple(map(SecretStr, split_words(value))) if isinstance(value, str) else value
+        return tuple(map(SecretStr, _split_words(value))) if isinstance(value, str) else value
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
@@ -68,10 +71,3 @@ class CallbackSettings(Settings):
             self.webhook_tenant_secrets.get_secret_value(), "IMAGEFLEET_WEBHOOK_TENANT_SECRETS"
         )
         return WebhookSecrets(fleet=secrets, by_tenant=by_tenant)
-
-
-def split_words(value: object) -> Any:
-    """Return the words of a text between its commas, and any other value as it is."""
-    if isinstance(value, str):
-        return tuple(word.strip() for word in value.split(",") if word.strip())
-    return value

@@ -1,13 +1,17 @@
 """Load the model that the settings name. Settings go in, an engine that is not warm comes out."""
 
 from imagefleet.worker.engine.interface import Engine, ModelOptions
-from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
 from imagefleet.worker.settings import WorkerSettings
-from imagefleet.worker.stores import Stores
 
 
-def load_model(settings: WorkerSettings, stores: Stores) -> Engine:
+def load_model(
+    settings: WorkerSettings, shared_executables: SharedExecutables | None = None
+) -> Engine:
     """Load the engine.
+
+    Args:
+        shared_executables: Where hosts share executables. None: nowhere.
 
     Raises:
         CheckpointError: the model cannot be found, read or run.
@@ -21,7 +25,7 @@ def load_model(settings: WorkerSettings, stores: Stores) -> Engine:
         devices=settings.devices,
         dtype=settings.dtype,
         cache_dir=settings.cache_dir,
-        shared_executables=stores.executables,
+        shared_executables=shared_executables,
         max_num_inference_steps=settings.max_num_inference_steps,
         options=ModelOptions(
             scheduler=settings.scheduler,

@@ -2,10 +2,10 @@
 
 from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from imagefleet.shared.errors import ConfigurationError
-from imagefleet.worker.callback_settings import CommaSeparated, split_words
+from imagefleet.worker.callback_settings import CommaSeparated
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.model_settings import ModelSettings
 
@@ -22,11 +22,6 @@ class LoraSettings(ModelSettings):
         description="LoRA files that jobs may use, by the names that jobs give, as in "
         "`a=/loras/a.safetensors,b=…`. All of them stay on the devices. Default: none.",
     )
-
-    @field_validator("lora", "job_lora", mode="before")
-    @classmethod
-    def _split_loras(cls, value: object) -> object:
-        return split_words(value)
 
     @classmethod
     def load(cls, **overrides: object) -> Self:

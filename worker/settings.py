@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.request import MAX_KEEP_S
-from imagefleet.worker.callback_settings import CommaSeparated, split_words
+from imagefleet.worker.callback_settings import CommaSeparated
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
 from imagefleet.worker.lora_settings import LoraSettings
@@ -230,11 +230,6 @@ class WorkerSettings(LoraSettings):
         description="Seconds that the devices or the storage may fail their health check before "
         "the worker ends. Until then it claims no jobs.",
     )
-
-    @field_validator("shapes", "bulk_allow", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return split_words(value)
 
     @field_validator("keep", mode="before")
     @classmethod

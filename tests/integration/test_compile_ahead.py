@@ -28,22 +28,29 @@ def _as_variables(settings: dict[str, str]) -> dict[str, str]:
     return {f"IMAGEFLEET_{name.upper()}": value for name, value in settings.items()}
 
 
-def test_a_worker_with_streams_compiles_nothing_that_was_compiled_ahead(
-    start: StartWorker, tmp_path: Path
-) -> None:
-    flags = {
+def _flags(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {
         "model": str(FOLDER / "older"),
-        "batching": "continuous",
-        "devices": "2",
-        "per_device_batch": "2",
         "max_num_inference_steps": "20",
         "programs_url": f"file://{tmp_path}/programs",
         "programs_secret": "s",
+        **more,
     }
+
+
+def _compile_ahead(flags: dict[str, str], tmp_path: Path) -> list[str]:
+    """Compile with these flags, and return the lines that the command printed."""
     done = _compile(*_as_flags(flags), f"--cache-dir={tmp_path}/ahead")
     assert done.returncode == 0, done.stderr
-    compiled = [line for line in done.stdout.splitlines() if ": compiled in" in line]
-    assert len(compiled) == 7
+    return done.stdout.splitlines()
+
+
+def test_a_worker_with_streams_compiles_nothing_that_was_compiled_ahead(
+    start: StartWorker, tmp_path: Path
+) -> None:
+    flags = _flags(tmp_path, batching="continuous", devices="2", per_device_batch="2")
+    printed = _compile_ahead(flags, tmp_path)
+    assert len([line for line in printed if ": compiled in" in line]) == 7
 
     worker = start(**_as_variables(flags), IMAGEFLEET_CACHE_DIR=str(tmp_path / "worker"))
     worker.await_log("ready after", timeout_s=300)
@@ -53,17 +60,9 @@ def test_a_worker_with_streams_compiles_nothing_that_was_compiled_ahead(
 def test_a_worker_compiles_nothing_that_was_compiled_ahead(
     start: StartWorker, tmp_path: Path
 ) -> None:
-    flags = {
-        "model": str(FOLDER / "older"),
-        "devices": "1",
-        "max_num_inference_steps": "20",
-        "programs_url": f"file://{tmp_path}/programs",
-        "programs_secret": "s",
-    }
-    done = _compile(*_as_flags(flags), f"--cache-dir={tmp_path}/ahead")
-    assert done.returncode == 0, done.stderr
-    compiled = [line for line in done.stdout.splitlines() if ": compiled in" in line]
-    assert len(compiled) == 6
+    flags = _flags(tmp_path, devices="1")
+    printed = _compile_ahead(flags, tmp_path)
+    assert len([line for line in printed if ": compiled in" in line]) == 6
 
     settings = _as_variables(flags)
     first = start(**settings, IMAGEFLEET_CACHE_DIR=str(tmp_path / "first"))
@@ -77,7 +76,7 @@ def test_a_worker_compiles_nothing_that_was_compiled_ahead(
     assert "1 programs compiled, 5 loaded" in second.output()
     assert second.output().count("damaged or not signed with our secret") == 1
     # The worker names what its executables are for in the words of the command.
-    device = next(line for line in done.stdout.splitlines() if line.startswith("device="))
+    device = next(line for line in printed if line.startswith("device="))
     assert device in second.output()
 
 

@@ -19,6 +19,7 @@ from imagefleet.worker.celery_app.results import celery_result, message_end
 from imagefleet.worker.jobs.message_end import CeleryResult, MessageEnd
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
+from tests.integration.conftest import MakeClaims
 from tests.support.records import result_of_one_image
 
 STORED = "stored by celery"
@@ -30,16 +31,8 @@ def records(client: redis.Redis, namespace: str) -> JobRecords:
 
 
 @pytest.fixture
-def claims(client: redis.Redis, namespace: str) -> Claims:
-    made = Claims(
-        no_retry_client=client,
-        retrying_client=client,
-        namespace=namespace,
-        worker="w",
-        lease_s=60,
-    )
-    made.acquire_lease()
-    return made
+def claims(make_claims: MakeClaims) -> Claims:
+    return make_claims("w")
 
 
 class Job:
