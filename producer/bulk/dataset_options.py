@@ -80,10 +80,11 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
 def _row_parameters(given: dict[str, Any]) -> RowParameters:
     """Parse the parameters for all rows. Raise InvalidRequest if one is wrong."""
     try:
-        return RowParameters.model_validate(given)
+        parsed = RowParameters.model_validate(given)
     except ValueError:
         JobRequest.parse({"prompt": "any", **given})  # raises InvalidRequest for the same value
         raise
+    return parsed if parsed.loras else parsed.model_copy(update={"loras": None})
 
 
 def _one_of(kind: Any, field: str, value: object) -> Any:

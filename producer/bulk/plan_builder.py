@@ -23,6 +23,7 @@ from imagefleet.shared.bulk.file_layout import MAX_ROWS, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.offers import Offer
 
 MAX_SHARD_SIZE: Final = 100_000
 
@@ -73,6 +74,8 @@ class PlanBuilder:
         self._shards: list[Future[ShardPlan]] = []
         self._seen = _SeenRows() if spec.dedupe else None
         self._rows = self._samples = self._duplicates = self._input_images = 0
+        self._loras: set[str] = set()
+        """Names of the LoRA that the rows use."""
         self._tables: list[tuple[str, str | None]] = []
         """Name and digest of each table."""
         self._folder: Path | None = None
@@ -109,10 +112,14 @@ class PlanBuilder:
         shard.lines.append(planned.line)
         shard.samples += planned.images
         self._input_images += planned.from_image
+        self._loras.update(name for name, _ in planned.loras)
         self.image_steps[planned.size] += planned.images * planned.steps
 
-    def finish(self, model_digest: str | None) -> Plan:
+    def finish(self, offer: Offer | None) -> Plan:
         """Write the last shards and return the plan.
+
+        Args:
+            offer: of the run's model, with its digest and those of its LoRA.
 
         Raises:
             InvalidRequest: no row can be generated.
@@ -134,10 +141,13 @@ class PlanBuilder:
             parameters=defaults.parameters,
             seed=defaults.seed,
             model=defaults.model,
-            model_digest=model_digest,
+            model_digest=None if offer is None else offer.digest,
             columns=dict(defaults.columns),
             dedupe=self._spec.dedupe,
             input_images=self._input_images,
+            loras={
+                name: None if offer is None else offer.loras[name] for name in sorted(self._loras)
+            },
             source=_describe(self._tables),
             rows=self._rows,
             samples=self._samples,

@@ -15,7 +15,7 @@ from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner
 from imagefleet.shared.bulk.file_layout import PLAN
-from imagefleet.shared.bulk.plan import Plan
+from imagefleet.shared.bulk.plan import NO_WORK_FIELDS, Plan
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -44,7 +44,7 @@ def plan_dataset(
     with writer, PlanBuilder(spec, planner, writer) as builder:
         add_rows(sources, spec, builder)
         images.finish()
-        plan = builder.finish(_model_digest(spec, offers))
+        plan = builder.finish(offers.get(spec.defaults.model or DEFAULT_MODEL))
     existing = existing or read_plan(store)  # another command may have planned meanwhile
     if existing is not None:
         check_same_work(existing, plan, store)
@@ -103,19 +103,13 @@ def _check_columns(defaults: RowDefaults, table: Table) -> None:
         )
 
 
-def _model_digest(spec: DatasetSpec, offers: dict[str, Offer]) -> str | None:
-    offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
-    return None if offer is None else offer.digest
-
-
 def check_same_work(existing: Plan, new: Plan, store: ObjectStore) -> None:
-    """Raise PlanConflict if the stored plan is not `new`, or if their models differ."""
+    """Raise PlanConflict if the stored plan is not `new`, or if their model or LoRA differ."""
     if not existing.is_same_work(new):
         fields = [
             name
             for name in Plan.model_fields
-            if name not in ("created_at", "source", "model_digest")
-            and getattr(existing, name) != getattr(new, name)
+            if name not in NO_WORK_FIELDS and getattr(existing, name) != getattr(new, name)
         ]
         raise PlanConflict(
             f"{store.url} holds another plan: {', '.join(fields)} differ; use another destination, "
@@ -126,3 +120,10 @@ def check_same_work(existing: Plan, new: Plan, store: ObjectStore) -> None:
             f"{store.url} was planned for model {existing.model_digest}, but the fleet has "
             f"{new.model_digest} now; one model must generate the whole dataset"
         )
+    for name, planned in existing.loras.items():
+        now = new.loras.get(name)
+        if planned and now and planned != now:
+            raise PlanConflict(
+                f"{store.url} was planned for LoRA {name}={planned}, but the fleet has {now} now; "
+                "one file must be used for the whole dataset"
+            )

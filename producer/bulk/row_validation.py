@@ -20,6 +20,7 @@ from imagefleet.producer.input_images import IMAGE_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical_json, derive_seed
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest
@@ -72,6 +73,7 @@ class PlannedRow(NamedTuple):
     """Whether the row starts from an image."""
     steps: int
     """Denoising steps of each image; 0 if they are the model's and the model is not known."""
+    loras: LoraScales
 
 
 class RowPlanner:
@@ -98,6 +100,7 @@ class RowPlanner:
         admit(common, offers, images_come_later=True)
         self._images = common.num_images_per_prompt
         self._common_steps = self._steps(common)
+        self._common_loras = common.loras
         self._common_values = {name: getattr(common, name) for name in _COMPARED_FIELDS}
         if self._images > defaults.shard_size:
             raise InvalidRequest(
@@ -137,8 +140,8 @@ class RowPlanner:
                 seed = derive_seed(self._defaults.seed, number)
                 line = f'{{"prompt":{encode_basestring(row)},"row":{number},"seed":{seed}}}'
                 has_image = self._defaults.parameters.image is not None
-                size, steps = self._defaults.size, self._common_steps
-                return PlannedRow(line, row, self._images, size, has_image, steps)
+                size, steps, loras = self._defaults.size, self._common_steps, self._common_loras
+                return PlannedRow(line, row, self._images, size, has_image, steps, loras)
             row = {self._prompt: row}
         if isinstance(row, RejectedRow):
             return row
@@ -162,6 +165,8 @@ class RowPlanner:
         duplicate_key = self._duplicate_key(request, parameters.get("seed") is not None)
         fields.setdefault("seed", derive_seed(self._defaults.seed, number))
         fields["row"] = number
+        if fields.get("loras") == self._common_loras:
+            del fields["loras"]  # workers of release 0.1.0 know no such field, even an empty one
         if extra:
             fields["extra"] = extra
         return PlannedRow(
@@ -171,6 +176,7 @@ class RowPlanner:
             size=size,
             from_image=request.image is not None,
             steps=self._steps(request),
+            loras=request.loras,
         )
 
     def _request(self, parameters: Mapping[str, Any], folder: Path | None) -> JobRequest:

@@ -13,6 +13,7 @@ from imagefleet.producer.client import Client
 from imagefleet.producer.commands.bulk_output import print_dry_run, print_rejected, watch_run
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.image_options import image_options
+from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import ImageFormat
@@ -60,6 +61,7 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
 @image_options
 @click.option("--scheduler", help="Default: the model's.")
+@lora_option
 @click.option("--model", help="Default: the fleet's default model.")
 @click.option(
     "--column",

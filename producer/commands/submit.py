@@ -11,6 +11,7 @@ import click
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.image_options import image_options
+from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
 from imagefleet.producer.job import Job
@@ -55,14 +56,7 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 @image_options
 @click.option("--preview", is_flag=True, help="Keep a preview in the job's status while it runs.")
 @click.option("--scheduler", help="Default: the model's.")
-@click.option(
-    "--lora",
-    "loras",
-    multiple=True,
-    callback=lambda _context, _option, texts: ",".join(texts) or None,
-    metavar="NAME:SCALE",
-    help="LoRA that the workers hold, and its scale (default 1); repeat the option for more.",
-)
+@lora_option
 @click.option("--model", help="Default: the fleet's default model.")
 @click.option(
     "--format",

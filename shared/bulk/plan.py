@@ -14,10 +14,13 @@ from typing import Annotated, Any, Final, Self
 from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.errors import PlanDamaged
+from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.request import MAX_IMAGES, MAX_SEED, JobRequest
 
 PLAN_VERSION: Final = 1
+NO_WORK_FIELDS: Final = frozenset({"created_at", "source", "model_digest", "loras"})
+"""Fields of a plan in which two plans of the same work may differ."""
 _GOLDEN_RATIO: Final = 0x9E3779B9
 """2³² divided by the golden ratio. It is odd, so its multiples reach every 32-bit number once."""
 
@@ -68,6 +71,8 @@ class RowParameters(Model):
     mask_image: str | None = None
     strength: float | None = None
     image_guidance_scale: float | None = Field(default=None, exclude_if=lambda scale: scale is None)
+    loras: LoraScales | None = Field(default=None, exclude_if=lambda loras: loras is None)
+    """An empty one in a row stands for an image without the LoRA of the run."""
 
 
 class ShardRow(RowParameters):
@@ -103,6 +108,9 @@ class Plan(Model):
     input_images: int = 0
     """Rows that start from an image. Release 0.1.0 refuses a plan that has this field, and so never
     generates such rows from their text alone."""
+    loras: dict[str, str | None] = Field(default_factory=dict)
+    """Digest of each LoRA that a row uses, by name; None if no worker had announced it. Release
+    0.1.0 refuses a plan that has this field, too."""
     source: Source
     rows: int
     samples: int
@@ -120,11 +128,10 @@ class Plan(Model):
     def work_digest(self) -> str:
         """Return the SHA-256, hexadecimal, of the images and files that the plan describes.
 
-        It does not depend on the time of planning, on the input's name, or on whether the model's
-        digest was known.
+        It does not depend on the time of planning, on the input's name, or on whether the digests
+        of the model and of LoRA were known. The rows name their LoRA.
         """
-        exclude = {"created_at", "source", "model_digest"}
-        return hashlib.sha256(self._canonical_json(exclude=exclude)).hexdigest()
+        return hashlib.sha256(self._canonical_json(exclude=set(NO_WORK_FIELDS))).hexdigest()
 
     def is_same_work(self, other: "Plan") -> bool:
         """Return whether both plans describe the same images in the same files."""

@@ -16,8 +16,8 @@ from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
 MESSAGE_VERSION: Final = 2
-"""The newest version of a message. Version 2: rows of the plan may start from images. Other plans
-are sent as version 1, so that workers of release 0.1.0 can make them."""
+"""The newest version of a message. Version 2: rows of the plan may start from images or use LoRA.
+Other plans are sent as version 1, so that workers of release 0.1.0 can make them."""
 
 
 class ShardToSend(NamedTuple):
@@ -44,7 +44,8 @@ class ShardMessage(Model):
 
 def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToSend]:
     """Yield what to send for some shards of `plan`."""
-    version = MESSAGE_VERSION if plan.input_images else 1
+    newer = plan.input_images or plan.loras or plan.parameters.loras
+    version = MESSAGE_VERSION if newer else 1
     for shard in shards:
         yield ShardToSend(shard.number, shard.samples, shard.height, shard.width, version)
 

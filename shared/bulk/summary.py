@@ -10,7 +10,7 @@ import logging
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.contact_sheet import contact_sheet
@@ -166,7 +166,9 @@ def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
     yield "Model", stats.model
     yield "Model digest", f"`{stats.model_digest}`"
     for name, value in plan.parameters.model_dump(exclude_none=True).items():
-        yield f"`{name}`", mask_fetched_url(value) if name in _ADDRESSES else value
+        yield f"`{name}`", _shown(name, value)
+    for name, digest in plan.loras.items():
+        yield f"LoRA `{name}`", f"`{digest}`" if digest else "named in the metadata"
     yield "Seed of the run", plan.seed
     listed = " (`plan/rejected.jsonl`)" if stats.rejected_rows else ""
     yield "Rejected rows", f"{stats.rejected_rows}{listed}"
@@ -177,6 +179,13 @@ def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
         yield f"Failed with `{reason}`", samples
     yield "Size", f"{stats.size} bytes"
     yield "Plan", f"`{stats.work}`"
+
+
+def _shown(name: str, value: Any) -> object:
+    """Return the value of a parameter as the card shows it."""
+    if name == "loras":
+        return ", ".join(f"{lora}:{scale:g}" for lora, scale in value)
+    return mask_fetched_url(value) if name in _ADDRESSES else value
 
 
 def _size_category(samples: int) -> str:

@@ -207,6 +207,13 @@ class _ShardMaker:
             raise CheckpointError(
                 f"the plan was made for model {plan.model_digest}; this worker has {digest}"
             )
+        held = {lora.name: lora.digest for lora in self._context.engine.info.job_loras}
+        for name, planned in plan.loras.items():
+            if name not in held or planned not in (None, held[name]):
+                raise CheckpointError(
+                    f"the plan was made for LoRA {name}={planned or 'any file'}; "
+                    f"this worker has {held.get(name, 'none')}"
+                )
 
     def _record_if_finished(self, plan: Plan, shard: ShardPlan) -> bool:
         """Record success if the commit marker exists, and return whether it does.

@@ -16,7 +16,7 @@ from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.engine.interface import Engine, ImageArray, ModelInfo
 from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.inpainting import restore_kept_pixels
-from imagefleet.worker.images.metadata import image_metadata
+from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata
 from imagefleet.worker.jobs.attempt import plan_attempt
 
 _COMPARED_FIELDS: Final = (
@@ -52,6 +52,7 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
         and any(
             sample.key == sample_key(work.row, index)
             and all(document.get(name) == getattr(spec, name) for name in _COMPARED_FIELDS)
+            and document.get("job_loras", []) == job_lora_metadata(spec, info)
             for index, spec in enumerate(work.specs)
         )
     )

@@ -83,9 +83,15 @@ def image_metadata(
         **({"model_source": info.source} if info.source else {}),
         "model_digest": info.digest,
         **({"loras": [asdict(lora) for lora in info.loras]} if info.loras else {}),
-        **_job_lora_metadata(spec, info),
+        **({"job_loras": job_lora_metadata(spec, info)} if spec.loras else {}),
         "versions": {"imagefleet": _imagefleet_version(), **info.versions},
     }
+
+
+def job_lora_metadata(spec: ImageSpec, info: ModelInfo) -> list[dict[str, Any]]:
+    """Return name, digest and scale of each LoRA that the job of an image chose."""
+    digests = {lora.name: lora.digest for lora in info.job_loras}
+    return [{"name": name, "digest": digests[name], "scale": scale} for name, scale in spec.loras]
 
 
 def sidecar(
@@ -162,17 +168,6 @@ def _init_image_metadata(spec: ImageSpec) -> dict[str, Any]:
     if spec.image_guidance_scale is not None:
         metadata["image_guidance_scale"] = spec.image_guidance_scale
     return metadata
-
-
-def _job_lora_metadata(spec: ImageSpec, info: ModelInfo) -> dict[str, Any]:
-    if not spec.loras:
-        return {}
-    digests = {lora.name: lora.digest for lora in info.job_loras}
-    return {
-        "job_loras": [
-            {"name": name, "digest": digests[name], "scale": scale} for name, scale in spec.loras
-        ]
-    }
 
 
 @cache
