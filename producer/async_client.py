@@ -17,8 +17,9 @@ from imagefleet.producer.job_filter import JobFilter
 from imagefleet.producer.outages import RETRY_S, OutageTolerance
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.shared.errors import ImagefleetError, UnknownJob, UnreadableRecord
-from imagefleet.shared.jobs.model import JobResult, State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.settings import Settings
 

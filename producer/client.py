@@ -26,8 +26,8 @@ from imagefleet.producer.parameters import JobParameters
 from imagefleet.producer.submission import EntryParser
 from imagefleet.producer.tracing import submission_span
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
-from imagefleet.shared.jobs.model import JobResult
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.settings import Settings
 
 if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this import

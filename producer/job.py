@@ -20,7 +20,8 @@ from imagefleet.shared.errors import (
     UnknownJob,
     UnreadableRecord,
 )
-from imagefleet.shared.jobs.model import JobResult, State
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.jobs.status import JobStatus
 
 MIN_POLL_S: Final = 0.01

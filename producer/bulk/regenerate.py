@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from imagefleet.shared.jobs.model import JobResult
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.result import JobResult
 
 _TIMEOUT_S: Final = 600.0
 

@@ -9,8 +9,9 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
+from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.result import JobResult
 
 _STATE_OF = {
     CallbackEvent.STARTED: State.RUNNING,

@@ -8,13 +8,10 @@ Time is the Redis server's.
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from imagefleet.shared.errors import (
-    JobCancelled,
-    UnreadableRecord,
-)
+from imagefleet.shared.errors import JobCancelled, UnreadableRecord
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.image_expiry import KeepTime
-from imagefleet.shared.jobs.model import CallbackEvent, JobError, JobResult, State
+from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
 from imagefleet.shared.jobs.redis_keys import (
@@ -26,6 +23,7 @@ from imagefleet.shared.jobs.redis_keys import (
 )
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.resend import Resender
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.jobs.status import (
     JobStatus,
     is_wrong_type,

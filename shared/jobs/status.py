@@ -8,8 +8,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from imagefleet.shared.errors import InvalidRequest, UnknownJob, UnreadableRecord
-from imagefleet.shared.jobs.model import TERMINAL, JobError, JobResult, Model, State
+from imagefleet.shared.jobs.model import TERMINAL, JobError, Model, State
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.result import JobResult
 
 _NUMBERS: Final = (
     "submitted_at",

@@ -48,15 +48,9 @@ if TYPE_CHECKING:
         UnreadableRecord,
         WorkerError,
     )
-    from imagefleet.shared.jobs.model import (
-        CallbackEvent,
-        ImageFormat,
-        ImageResult,
-        JobError,
-        JobResult,
-        State,
-    )
+    from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, JobError, State
     from imagefleet.shared.jobs.request import JobRequest
+    from imagefleet.shared.jobs.result import ImageResult, JobResult
     from imagefleet.shared.jobs.status import JobStatus
     from imagefleet.shared.webhooks.signature import InvalidSignature
     from imagefleet.shared.webhooks.signature import verify as verify_webhook
@@ -65,6 +59,7 @@ if TYPE_CHECKING:
 
 _ERRORS: Final = "imagefleet.shared.errors"
 _JOBS: Final = "imagefleet.shared.jobs.model"
+_RESULT: Final = "imagefleet.shared.jobs.result"
 
 _HOMES: Final = {
     "AsyncBulkRun": "imagefleet.producer.bulk.async_run",
@@ -80,7 +75,7 @@ _HOMES: Final = {
     "DeviceError": _ERRORS,
     "DryRun": "imagefleet.producer.bulk.dry_run",
     "ImageFormat": _JOBS,
-    "ImageResult": _JOBS,
+    "ImageResult": _RESULT,
     "ImagefleetError": _ERRORS,
     "InputUnavailable": _ERRORS,
     "InvalidInput": _ERRORS,
@@ -93,7 +88,7 @@ _HOMES: Final = {
     "JobFailed": _ERRORS,
     "JobParameters": "imagefleet.producer.parameters",
     "JobRequest": "imagefleet.shared.jobs.request",
-    "JobResult": _JOBS,
+    "JobResult": _RESULT,
     "JobStatus": "imagefleet.shared.jobs.status",
     "LeaseLost": _ERRORS,
     "MessageRejected": _ERRORS,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from imagefleet.shared.jobs.model import ImageResult, State
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.result import ImageResult
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import image_key, metadata_key

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from imagefleet.shared.jobs.model import ImageFormat, ImageResult, JobError, JobResult, State
+from imagefleet.shared.jobs.model import ImageFormat, JobError, State
+from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer

@@ -5,14 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from imagefleet.shared.jobs.model import (
-    ImageFormat,
-    ImageResult,
-    JobError,
-    JobResult,
-    State,
-)
+from imagefleet.shared.jobs.model import ImageFormat, JobError, State
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.jobs.status import JobStatus
 from tests.chaos.audit import AuditReport
 from tests.chaos.audit_metrics import ScrapedFleet, ScrapedWorker, audit_metrics

@@ -13,9 +13,9 @@ import pytest
 
 from imagefleet import Client
 from imagefleet.producer.cli import main
-from imagefleet.shared.jobs.model import JobResult
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.processes import ROOT

@@ -19,9 +19,10 @@ from imagefleet.shared.errors import (
     TenantLimit,
     UnknownJob,
 )
-from imagefleet.shared.jobs.model import JobError, JobResult, State
+from imagefleet.shared.jobs.model import JobError, State
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.jobs.attempt import offer_of

@@ -14,7 +14,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 
 from imagefleet import Client, Job
-from imagefleet.shared.jobs.model import CallbackEvent, JobResult
+from imagefleet.shared.jobs.model import CallbackEvent
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.webhooks.signature import new_secret

@@ -48,6 +48,14 @@ def test_a_mixture_makes_another_image_and_its_id_is_that_of_its_mixture(
     ]
     assert finish(producer, jobs) == {State.SUCCEEDED}
     assert len({job.result().images[0].pixel_sha256 for job in jobs}) == 4
+    digests = producer.offers()["fake"].loras
+    used = [
+        [(each.name, each.digest, each.scale) for each in job.result().job_loras] for job in jobs
+    ]
+    style, detail = digests["style"], digests["detail"]
+    assert used[:2] == [[], [("style", style, 0.8)]]
+    assert used[3] == [("detail", detail, 1.0), ("style", style, 0.5)]
+    assert "job_loras" not in jobs[0].result().model_dump_json()  # release 0.1.0 reads it
     again = producer.submit("a", seed=1, loras=[("style", 0.8)], id="mixture-1")
     assert again.result().images == jobs[1].result().images
     with pytest.raises(InvalidRequest, match="is in use already"):

@@ -1,8 +1,9 @@
 """Job records and results in tests."""
 
 from imagefleet.shared.jobs.callback_events import Callback
-from imagefleet.shared.jobs.model import ImageFormat, ImageResult, JobResult
+from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 
 

@@ -11,11 +11,11 @@ from imagefleet.shared.jobs.model import (
     TERMINAL,
     TRANSITIONS,
     JobError,
-    JobResult,
     State,
     check_job_id,
 )
 from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest, pack, unpack
+from imagefleet.shared.jobs.result import JobResult
 from tests.support.records import result_of_one_image
 
 WRONG = [

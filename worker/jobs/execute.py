@@ -21,8 +21,9 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
     WorkerError,
 )
-from imagefleet.shared.jobs.model import JobResult, State
+from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.finish import JobFinisher

@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, StorageUnavailable
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
-from imagefleet.shared.jobs.model import CallbackEvent, ImageResult, JobError, JobResult
+from imagefleet.shared.jobs.model import CallbackEvent, JobError
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.result import ImageResult, JobResult, UsedLora
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.job_keys import image_key, metadata_key
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.engine.interface import Engine, ImageArray
 from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.inpainting import restore_kept_pixels
-from imagefleet.worker.images.metadata import image_metadata, sidecar
+from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.process import metrics
@@ -65,6 +66,9 @@ class JobFinisher:
             images=stored_images,
             model=self._info.name,
             model_digest=self._info.digest,
+            job_loras=tuple(
+                UsedLora(**lora) for lora in job_lora_metadata(attempt.specs[0], self._info)
+            ),
             worker=self._worker,
             timings={stage: round(seconds, 4) for stage, seconds in timings.items()},
         )

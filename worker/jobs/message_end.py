@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from imagefleet.shared.jobs.model import JobResult
+from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.jobs.transitions import Acknowledgement, TransitionResult
 from imagefleet.worker.queues.claims import Claims
 
