@@ -52,8 +52,10 @@ contracts: $(VENV)/.dev ## which module may import which
 unit: $(VENV)/.dev ## the tests that start no server
 	$(BIN)/python -m pytest $(AT_ONCE) tests/unit
 
-long: $(VENV)/.dev ## the tests that `make test` leaves out: each well-known checkpoint whose networks another one has
-	$(BIN)/python -m pytest $(AT_ONCE) -m long tests
+long: $(VENV)/.dev ## the tests that `make test` leaves out, because others test their parts
+	$(BIN)/python -m pytest $(AT_ONCE) -m long tests/unit
+	$(MAKE) --no-print-directory .libtpu/.installed
+	$(BIN)/python -m pytest -n 2 -m long tests/tpu
 
 bench: $(VENV)/.dev ## benchmarks; each prints a table and one line of JSON
 	$(BIN)/python -m benchmarks.engine

@@ -60,7 +60,14 @@ def test_every_program_of_a_small_model_compiles(host: str, devices_per_copy: in
     assert refused(errors) == {}
 
 
-@pytest.mark.parametrize(("host", "devices_per_copy"), [("v2-8", 1), ("v5e-8", 1), ("v5e-8", 2)])
+@pytest.mark.parametrize(
+    ("host", "devices_per_copy"),
+    [
+        pytest.param("v2-8", 1, marks=pytest.mark.long),
+        pytest.param("v5e-8", 1, marks=pytest.mark.long),
+        ("v5e-8", 2),
+    ],
+)
 def test_every_program_of_a_stream_compiles(host: str, devices_per_copy: int) -> None:
     errors = compile_for(host, "stream-programs", str(devices_per_copy))
     assert sorted(errors) == sorted(STREAM_PROGRAMS)

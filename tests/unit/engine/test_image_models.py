@@ -23,6 +23,13 @@ from tools.parity.known.write import init_image, inpaint_mask, write_configs, wr
 
 SIDE: Final = 64
 SHAPE: Final = Shape(height=SIDE, width=SIDE)
+TWO_LEVELS: Final = {
+    "block_out_channels": [8, 16],
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+    "layers_per_block": 1,
+}
+"""`test_known_checkpoints` has the models with all their levels."""
 MODELS: Final = {
     "stable-diffusion-inpainting": "runwayml/stable-diffusion-inpainting",
     "instruct-pix2pix": "timbrooks/instruct-pix2pix",
@@ -49,10 +56,12 @@ def test_images_of_both_policies_depend_on_their_own_image_only(
     engine.warm()
     first, second = _specs(engine)
     together = engine.start_batch([first, second], SHAPE).images()
+    # Alone, the job without guidance runs the step without guidance, which rounds otherwise.
     alone = engine.start_batch([second], SHAPE).images()
-    assert np.array_equal(alone[0], together[1])
+    assert np.abs(alone[0].astype(int) - together[1]).max() <= 1
     other_image = replace(second, init_image=_init_image(engine, pixels=together[0]))
-    assert not np.array_equal(engine.start_batch([other_image], SHAPE).images()[0], alone[0])
+    other = engine.start_batch([other_image], SHAPE).images()
+    assert np.abs(other.astype(int) - alone).max() > 1
 
     [stream] = engine.open_streams()
     streamed = [_run(stream, spec) for spec in (first, second)]
@@ -99,10 +108,11 @@ def test_a_field_that_would_change_the_image_is_refused(field: str, tmp_path: Pa
 
 
 def _write(folder: Path, name: str) -> Path:
-    write_configs(folder, KNOWN[name])
+    checkpoint = replace(KNOWN[name], unet={**KNOWN[name].unet, **TWO_LEVELS})
+    write_configs(folder, checkpoint)
     for network, model in abstract_networks(Configs.read(CheckpointFiles(folder))).items():
         shapes = {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
-        write_weights(folder, KNOWN[name], network, shapes)
+        write_weights(folder, checkpoint, network, shapes)
     return folder
 
 

@@ -59,6 +59,19 @@ PROMPT, NEGATIVE = "a red circle on blue", "blue"
 STEPS, GUIDANCE, SIDE, TIMESTEP = 3, 3.0, 64, 500.0
 IMAGE_GUIDANCE, STRENGTH = 1.5, 0.7
 """As in tools/parity/known/truth.py."""
+_MADE: Final[dict[str, dict[str, nnx.Module]]] = {}
+"""By structure: networks without weights."""
+SHORT: Final = {
+    "CompVis/stable-diffusion-v1-4": "",
+    "stabilityai/stable-diffusion-2-1-base": "heads by level, linear projections",
+    "stabilityai/stable-diffusion-xl-base-1.0": "two text encoders, deep transformers",
+    "SimianLuo/LCM_Dreamshaper_v7": "the guidance is embedded",
+    "runwayml/stable-diffusion-inpainting": "nine channels",
+    "timbrooks/instruct-pix2pix": "eight channels, guided by its image",
+    "nota-ai/bk-sdm-tiny": "three levels, one layer, no mid block",
+    "segmind/SSD-1B": "nested transformer layers, others upwards",
+}
+"""What `make test` runs: the first checkpoint with each part. `make long` runs the others."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,18 +82,10 @@ def compile_quickly() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def _marked(names: list[str]) -> Iterator[Any]:
-    """Mark as long those with the networks of an earlier one: they differ in scheduler and files,
-    which other tests cover."""
-    seen: list[object] = []
-    for name in names:
-        known = KNOWN[name]
-        networks = (known.unet, known.vae, known.text_encoders)
-        yield pytest.param(name, marks=[pytest.mark.long] if networks in seen else [])
-        seen.append(networks)
-
-
-@pytest.mark.parametrize("name", list(_marked(LOADS)))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in LOADS],
+)
 def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path: Path) -> None:
     files = _write(tmp_path, KNOWN[name])
     configs = Configs.read(files)
@@ -117,7 +122,7 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
 @pytest.mark.parametrize("name", LOADS)
 def test_the_weights_have_the_names_and_shapes_of_diffusers(name: str, tmp_path: Path) -> None:
     write_configs(tmp_path, KNOWN[name])
-    networks = abstract_networks(Configs.read(CheckpointFiles(tmp_path)))
+    networks = _networks(Configs.read(CheckpointFiles(tmp_path)))
     digests = {network: digest(_shapes(network, model)) for network, model in networks.items()}
     assert digests == DIGESTS[name]
 
@@ -138,15 +143,24 @@ def test_the_documents_list_the_same_checkpoints_with_the_same_fate() -> None:
         for name, checkpoint in KNOWN.items()
     }
     assert listed == known
+    assert SHORT.keys() <= set(LOADS)
     assert len(known) >= 40
 
 
 def _write(folder: Path, checkpoint: KnownCheckpoint) -> CheckpointFiles:
     write_configs(folder, checkpoint)
     files = CheckpointFiles(folder)
-    for network, model in abstract_networks(Configs.read(files)).items():
+    for network, model in _networks(Configs.read(files)).items():
         write_weights(folder, checkpoint, network, _shapes(network, model))
     return files
+
+
+def _networks(configs: Configs) -> dict[str, nnx.Module]:
+    """Return the abstract networks. Many checkpoints have the same, which take seconds to make."""
+    structure = repr((configs.family, configs.text_encoders, configs.unet, configs.vae))
+    if structure not in _MADE:
+        _MADE[structure] = abstract_networks(configs)
+    return _MADE[structure]
 
 
 def _shapes(network: str, model: Any) -> dict[str, tuple[int, ...]]:
