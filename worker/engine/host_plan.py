@@ -27,11 +27,11 @@ from imagefleet.worker.engine.memory_need import MemoryNeed, memory_need
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.tpu_hosts import TpuHost
 
-STEP_SHARE: Final = 0.29
+STEP_SHARE: Final = 0.34
 """The share of the peak at which a step runs, by the TPU compiler's estimate: Stable Diffusion 1.4
-at 512x512 on v5e, one image a device, 1.60 TFLOP in 27.6 ms (docs/tpu.md)."""
-DECODE_SHARE: Final = 0.2
-"""The same of the decoder: 2.51 TFLOP in 65 ms."""
+at 512x512 on v5e, one image a device, 1.52 TFLOP in 22.5 ms (docs/tpu.md)."""
+DECODE_SHARE: Final = 0.16
+"""The same of the decoder: 2.13 TFLOP in 68.7 ms."""
 _PLATFORM: Final = "tpu"
 
 

@@ -12,7 +12,9 @@ from imagefleet.worker.engine.convolution import (
     Method,
     choose_method,
     convolve,
+    convolve_upsampled,
 )
+from imagefleet.worker.engine.matmul_flops import matmul_flops
 from imagefleet.worker.engine.models.blocks import conv
 
 FINEST = ConvolutionSpec(pixels=2 * 64 * 64, channels_in=320, channels_out=320, is_same_3x3=True)
@@ -82,3 +84,24 @@ def test_a_layer_of_the_networks_pads_and_strides(stride: int) -> None:
     result = layer(jnp.ones((1, 4, 4, 4)))
     assert result.shape == (1, 4 // stride, 4 // stride, 6)
     assert float(result[0, 0, 0, 0]) == 4 * 4  # a corner sees 4 pixels of 4 channels
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (2, 5, 7), (1, 1, 1)])
+def test_four_phases_are_the_convolution_of_the_upsampled_map(
+    shape: tuple[int, int, int],
+) -> None:
+    x, kernel = _draw(*shape, 24), _draw(3, 3, 24, 40) / np.sqrt(9 * 24)
+    expected, result = (
+        convolve_upsampled(x, kernel, in_phases=in_phases) for in_phases in (False, True)
+    )
+    assert result.shape == (shape[0], 2 * shape[1], 2 * shape[2], 40)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=3e-6)
+
+
+def test_the_cpu_upsamples_large_maps_in_phases() -> None:
+    def flops(side: int) -> int:
+        return matmul_flops(convolve_upsampled, jnp.ones((1, side, side, 4)), kernel)
+
+    kernel = jnp.ones((3, 3, 4, 4))
+    assert flops(8) == 16 * 2 * 8 * 8 * 4 * 4
+    assert flops(4) == 36 * 2 * 4 * 4 * 4 * 4

@@ -4,6 +4,7 @@ Input and output are feature maps `[batch, height, width, channels]`. Attribute 
 the checkpoints, so that the tables in `worker.engine.checkpoint.weights` stay short.
 """
 
+from collections.abc import Callable
 from typing import Final, cast
 
 import jax
@@ -11,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from imagefleet.worker.engine.convolution import convolve
+from imagefleet.worker.engine.convolution import convolve, convolve_upsampled
 
+Layer = Callable[[jax.Array], jax.Array]
+"""A linear layer or a convolution, perhaps with LoRA beside it (`lora_layers`)."""
 _UNSET: Final = nnx.initializers.zeros
 """Initializer of every weight. Weights come from a checkpoint, so none is drawn at random."""
 
@@ -142,7 +145,10 @@ class Upsample(nnx.Module):
     """diffusers' Upsample2D: nearest-neighbour upsampling by 2, then a convolution."""
 
     def __init__(self, channels: int) -> None:
-        self.conv = conv(channels, channels)
+        self.conv: Layer = conv(channels, channels)
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        if isinstance(self.conv, nnx.Conv) and self.conv.bias is not None:
+            return convolve_upsampled(x, self.conv.kernel[...]) + self.conv.bias[...]
+        # LoRA beside the convolution read the upsampled map.
         return self.conv(jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2))
