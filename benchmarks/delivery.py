@@ -20,7 +20,8 @@ from celery import Celery
 from benchmarks.report import print_json
 from imagefleet import Client, Job
 from imagefleet.shared.jobs.celery_message import TASK_NAME
-from imagefleet.shared.jobs.request import JobRequest, pack
+from imagefleet.shared.jobs.message_arguments import pack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.engine.fake import FakeEngine

@@ -18,9 +18,10 @@ import jax
 
 from benchmarks.report import print_json
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec, ModelOptions
+from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.lora_options import LoraOption
+from imagefleet.worker.engine.model_options import ModelOptions
 
 _STEPS_AT_ONCE = 4
 

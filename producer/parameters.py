@@ -30,6 +30,7 @@ class JobParameters(TypedDict, total=False):
     width: int | None
     num_inference_steps: int | None
     guidance_scale: float | None
+    clip_skip: int | None
     num_images_per_prompt: int | None
     seed: int | None
     image: ImageInput | None

@@ -5,21 +5,24 @@
 
 The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with the key names of
 2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
-`expected.safetensors`; `edits.safetensors`, `samplers.safetensors`; the names and shapes of the
-weights of published models; the answers for well-known checkpoints (`known`); `loras`; and images
-with the bundled model's LoRA (`outline`). The tests that read them need no torch. The stored files
-were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
+`expected.safetensors`; `edits.safetensors`, `clip_skips.safetensors`, `samplers.safetensors`; the
+names and shapes of the weights of published models; the answers for well-known checkpoints
+(`known`); `loras`; and images with the bundled model's LoRA (`outline`). The tests that read them
+need no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers
+5.23.0.
 """
 
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from safetensors.torch import save_file
 
 from tools.parity.answers import expected
 from tools.parity.checkpoints import (
+    Tensors,
     ddim_config,
     keep_current_tokenizer_files,
     newer_unet,
@@ -28,6 +31,7 @@ from tools.parity.checkpoints import (
     rename_like_2022,
     write_checkpoint,
 )
+from tools.parity.clip_skip import clip_skips
 from tools.parity.edits import edits
 from tools.parity.full_size import full_size
 from tools.parity.known.truth import converted_single_files, known_answers
@@ -61,9 +65,17 @@ def write_safety(target: Path) -> None:
 
 
 def write_edits(target: Path) -> None:
+    _write_of_each_checkpoint(edits, target)
+
+
+def write_clip_skips(target: Path) -> None:
+    _write_of_each_checkpoint(clip_skips, target)
+
+
+def _write_of_each_checkpoint(answers: Callable[[Path], Tensors], target: Path) -> None:
     tensors = {}
     for name in ("older", "newer", "xl"):
-        for key, tensor in edits(target.parent / name).items():
+        for key, tensor in answers(target.parent / name).items():
             tensors[f"{name}|{key}"] = tensor
     save_file(tensors, target)
 
@@ -98,6 +110,7 @@ PARTS = {
     "xl": write_xl,
     "safety": write_safety,
     "edits.safetensors": write_edits,
+    "clip_skips.safetensors": write_clip_skips,
     "samplers.safetensors": write_samplers,
     "full_size.json": write_full_size,
     "known.safetensors": write_known,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagefleet.shared.text import printable
-from imagefleet.worker.engine.interface import ModelOptions
 from imagefleet.worker.engine.mesh_spec import MeshSpec
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.setting_flags import exit_on_error, setting_flags
 from imagefleet.worker.settings import WorkerSettings

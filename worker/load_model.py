@@ -1,7 +1,8 @@
 """Load the model that the settings name. Settings go in, an engine that is not warm comes out."""
 
-from imagefleet.worker.engine.interface import Engine, ModelOptions
+from imagefleet.worker.engine.interface import Engine
 from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.settings import WorkerSettings
 
 

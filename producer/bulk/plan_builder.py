@@ -73,7 +73,8 @@ class PlanBuilder:
         self._open: dict[Size, OpenShard] = {}
         self._shards: list[Future[ShardPlan]] = []
         self._seen = _SeenRows() if spec.dedupe else None
-        self._rows = self._samples = self._duplicates = self._input_images = 0
+        self._rows = self._samples = self._duplicates = 0
+        self._input_images = self._clip_skips = 0
         self._loras: set[str] = set()
         """Names of the LoRA that the rows use."""
         self._tables: list[tuple[str, str | None]] = []
@@ -113,6 +114,7 @@ class PlanBuilder:
         shard.samples += planned.images
         self._input_images += planned.from_image
         self._loras.update(name for name, _ in planned.loras)
+        self._clip_skips += planned.skips_layers
         self.image_steps[planned.size] += planned.images * planned.steps
 
     def finish(self, offer: Offer | None) -> Plan:
@@ -148,6 +150,7 @@ class PlanBuilder:
             loras={
                 name: None if offer is None else offer.loras[name] for name in sorted(self._loras)
             },
+            clip_skips=self._clip_skips,
             source=_describe(self._tables),
             rows=self._rows,
             samples=self._samples,

@@ -37,7 +37,7 @@ one."""
 _COMPARED_FIELDS: Final = (*RowParameters.model_fields, "height", "width")
 """Fields in which duplicate rows agree, besides prompt and seed."""
 _INTEGER_FIELDS: Final = frozenset(
-    {"num_inference_steps", "num_images_per_prompt", "seed", "height", "width"}
+    {"num_inference_steps", "clip_skip", "num_images_per_prompt", "seed", "height", "width"}
 )
 _IMAGE_PARAMETERS: Final = frozenset({"mask_image", "strength", "image_guidance_scale"})
 """Parameters that need an image."""
@@ -71,6 +71,8 @@ class PlannedRow(NamedTuple):
     size: Size
     from_image: bool
     """Whether the row starts from an image."""
+    skips_layers: bool
+    """Whether the row has a `clip_skip`."""
     steps: int
     """Denoising steps of each image; 0 if they are the model's and the model is not known."""
     loras: LoraScales
@@ -140,8 +142,9 @@ class RowPlanner:
                 seed = derive_seed(self._defaults.seed, number)
                 line = f'{{"prompt":{encode_basestring(row)},"row":{number},"seed":{seed}}}'
                 has_image = self._defaults.parameters.image is not None
+                skips = self._defaults.parameters.clip_skip is not None
                 size, steps, loras = self._defaults.size, self._common_steps, self._common_loras
-                return PlannedRow(line, row, self._images, size, has_image, steps, loras)
+                return PlannedRow(line, row, self._images, size, has_image, skips, steps, loras)
             row = {self._prompt: row}
         if isinstance(row, RejectedRow):
             return row
@@ -175,6 +178,7 @@ class RowPlanner:
             images=request.num_images_per_prompt,
             size=size,
             from_image=request.image is not None,
+            skips_layers=request.clip_skip is not None,
             steps=self._steps(request),
             loras=request.loras,
         )

@@ -59,6 +59,7 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 @click.option("--width", type=int, help="Pixels; together with --height.")
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
+@click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
 @image_options
 @click.option("--scheduler", help="Default: the model's.")
 @lora_option

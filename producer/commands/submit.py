@@ -49,6 +49,7 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 @click.option("--width", type=int, help="Pixels; together with --height.")
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
+@click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
 @click.option(
     "--num-images-per-prompt", type=int, default=1, show_default=True, help="Images per job."
 )

@@ -64,6 +64,7 @@ class RowParameters(Model):
     negative_prompt: str | None = None
     num_inference_steps: int | None = None
     guidance_scale: float | None = None
+    clip_skip: int | None = Field(default=None, exclude_if=lambda layers: layers is None)
     num_images_per_prompt: Annotated[int, Field(ge=1, le=MAX_IMAGES)] | None = None
     scheduler: QueueSafeName | None = None
     image: str | None = None
@@ -111,6 +112,8 @@ class Plan(Model):
     loras: dict[str, str | None] = Field(default_factory=dict)
     """Digest of each LoRA that a row uses, by name; None if no worker had announced it. Release
     0.1.0 refuses a plan that has this field, too."""
+    clip_skips: int = 0
+    """Rows with a `clip_skip`. Older releases refuse a plan that has this field."""
     source: Source
     rows: int
     samples: int

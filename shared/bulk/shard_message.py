@@ -15,9 +15,10 @@ from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
-MESSAGE_VERSION: Final = 2
+MESSAGE_VERSION: Final = 3
 """The newest version of a message. Version 2: rows of the plan may start from images or use LoRA.
-Other plans are sent as version 1, so that workers of release 0.1.0 can make them."""
+Version 3: they may have `clip_skip`. Other plans are sent as version 1, so that workers of release
+0.1.0 can make them."""
 
 
 class ShardToSend(NamedTuple):
@@ -44,10 +45,16 @@ class ShardMessage(Model):
 
 def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToSend]:
     """Yield what to send for some shards of `plan`."""
-    newer = plan.input_images or plan.loras or plan.parameters.loras
-    version = MESSAGE_VERSION if newer else 1
+    version = _version_of(plan)
     for shard in shards:
         yield ShardToSend(shard.number, shard.samples, shard.height, shard.width, version)
+
+
+def _version_of(plan: Plan) -> int:
+    """Return the oldest version whose readers make this plan correctly."""
+    if plan.clip_skips:
+        return 3
+    return 2 if plan.input_images or plan.loras or plan.parameters.loras else 1
 
 
 def bulk_queue(namespace: str, model: str | None, height: int | None, width: int | None) -> str:

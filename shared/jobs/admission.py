@@ -20,8 +20,9 @@ def admit(
         images_come_later: the request stands for rows that may name images of their own.
 
     Raises:
-        InvalidRequest: no worker offers this model, shape, scheduler, LoRA or number of steps, or
-            the model needs images that the request lacks, or does not take one that it has.
+        InvalidRequest: no worker offers this model, shape, scheduler, LoRA, `clip_skip` or number
+            of steps, or the model needs images that the request lacks, or does not take one that it
+            has.
     """
     if not offers:
         return
@@ -49,12 +50,24 @@ def admit(
             known = ", ".join(sorted(offer.loras)) or "none"
             limit = f"is no LoRA that the workers of {offer.model} hold; they hold {known}"
             raise InvalidRequest("loras", name, limit)
+    _check_clip_skip(request, offer)
     _check_images(request, offer, images_come_later=images_come_later)
     steps = request.num_inference_steps
     _check_denoised_steps(request, offer, steps or offer.num_inference_steps)
     if steps is not None and steps > offer.max_num_inference_steps:
         limit = f"must be at most {offer.max_num_inference_steps} with {offer.model}"
         raise InvalidRequest("num_inference_steps", steps, limit)
+
+
+def _check_clip_skip(request: JobRequest, offer: Offer) -> None:
+    layers, most = request.clip_skip, offer.max_clip_skip
+    if layers is None or layers <= most:
+        return
+    if most:
+        limit = f"must be at most {most} with {offer.model}"
+    else:
+        limit = f"is not a parameter of {offer.model}"
+    raise InvalidRequest("clip_skip", layers, limit)
 
 
 def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool) -> None:

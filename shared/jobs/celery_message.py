@@ -12,7 +12,8 @@ import re
 import socket
 from typing import Any, Final
 
-from imagefleet.shared.jobs.request import JobRequest, pack
+from imagefleet.shared.jobs.message_arguments import pack
+from imagefleet.shared.jobs.request import JobRequest
 
 TASK_NAME = "imagefleet.render"
 BULK_TASK_NAME = "imagefleet.bulk_shard"

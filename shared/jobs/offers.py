@@ -42,6 +42,9 @@ class Offer(Model):
     num_inference_steps: int
     guidance_scale: float
     scheduler: str
+    max_clip_skip: int = 0
+    """The most layers of the text encoders that a job may skip. 0: the model does not skip any, or
+    its worker is of release 0.1.0."""
     loras: dict[str, str] = Field(default_factory=dict)
     """Digest (`sha256:…`) of each LoRA file that jobs may use, by name."""
     required_images: tuple[str, ...] = ()

@@ -1,11 +1,10 @@
-"""Validate the parameters of jobs, and pack them into Celery messages.
+"""Validate the parameters of jobs.
 
 Parameters come in, from a caller or a message. A valid `JobRequest` comes out, or an error that
 names the field, its value and the limit. This module does not know which models, shapes and
 schedulers the workers offer; `shared.jobs.admission` checks those.
 """
 
-import hashlib
 import json
 import operator
 import secrets
@@ -25,22 +24,19 @@ from pydantic import (
 )
 
 from imagefleet.shared.durations import parse_duration
-from imagefleet.shared.errors import InvalidRequest, MessageRejected, NewerMessage
+from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.addresses import check_http_url, check_image_address
 from imagefleet.shared.jobs.caller_metadata import check_metadata
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.prompt_text import check_text
 
-MESSAGE_VERSION: Final = 2
-"""The newest version of a message, to be raised when workers of the version before could not read a
-job correctly. Version 2: the job has `loras`. Other jobs are sent as version 1, so that workers of
-release 0.1.0 can run them."""
-
 MAX_PROMPT_CHARACTERS: Final = 4_000
 MAX_SIDE_PIXELS: Final = 2_048
 MAX_STEPS: Final = 1_000
 MAX_GUIDANCE: Final = 50.0
+MAX_CLIP_SKIP: Final = 64
+"""No published text encoder has as many layers. A model's offer has its own limit."""
 MAX_IMAGES: Final = 64
 MAX_INPUT_BYTES: Final = 20_000_000
 """Bytes of the file of an `image` or `mask_image`."""
@@ -80,6 +76,11 @@ class JobRequest(Model):
     guidance_scale: Annotated[float, Field(ge=0.0, le=MAX_GUIDANCE, allow_inf_nan=False)] | None = (
         None
     )
+    clip_skip: Annotated[StrictInt, Field(ge=1, le=MAX_CLIP_SKIP)] | None = Field(
+        default=None, exclude_if=lambda layers: layers is None
+    )
+    """The last layers of the text encoders that the prompt skips, as in diffusers. The negative
+    prompt skips none."""
     num_images_per_prompt: Annotated[StrictInt, Field(ge=1, le=MAX_IMAGES)] = 1
     seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] = Field(
         default_factory=lambda: secrets.randbits(32)
@@ -232,57 +233,6 @@ class JobRequest(Model):
         if not isinstance(parameters, dict):
             raise ValueError("the request is not a JSON object")
         return cls.parse(parameters, stored=True)
-
-
-def pack(request: JobRequest) -> dict[str, Any]:
-    """Return the keyword arguments of the job's Celery message."""
-    version = MESSAGE_VERSION if request.loras else 1
-    return {"version": version, "request": request.model_dump(mode="json")}
-
-
-def request_fields(kwargs: dict[str, Any]) -> object:
-    """Return what a message's keyword arguments hold as the request, without checking it.
-
-    Plain Celery may send the fields themselves: `kwargs={"prompt": "a star"}`.
-    """
-    plain = not {"version", "request"} & kwargs.keys()
-    return kwargs if plain else kwargs.get("request")
-
-
-def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest:
-    """Return the request in a message's keyword arguments; see `pack` and `request_fields`.
-
-    If the message has no seed, the seed is derived from `job_id`, so that every delivery of the
-    message asks for the same image.
-
-    Args:
-        tolerant: ignore unknown fields, because a producer of imagefleet has accepted the request
-            (the message has the header `recorded`). A newer release may have written them. In a
-            message of plain Celery an unknown field is an error: it may be a misspelled one.
-
-    Raises:
-        NewerMessage: the message has a newer version, which only newer workers can read.
-        MessageRejected: the arguments are not those of a job, or have another version.
-        InvalidRequest: a field of the request is wrong.
-    """
-    if not isinstance(kwargs, dict):
-        raise MessageRejected("the message has no keyword arguments")
-    request = request_fields(kwargs)
-    version = MESSAGE_VERSION if request is kwargs else kwargs.get("version")
-    if version not in range(1, MESSAGE_VERSION + 1):
-        newer = isinstance(version, int) and version > MESSAGE_VERSION
-        kind, shown = (NewerMessage if newer else MessageRejected), repr(version)[:40]
-        raise kind(
-            f"the message has version {shown}, and this worker reads 1 to {MESSAGE_VERSION}; "
-            "upgrade the producer, or let workers of its version drain the queue"
-        )
-    if not isinstance(request, dict):
-        raise MessageRejected("the message has no request object")
-    return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request}, stored=tolerant)
-
-
-def _seed_from_job_id(job_id: str) -> int:
-    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4])
 
 
 def _invalid_request(error: ValidationError, parameters: dict[str, Any]) -> InvalidRequest:

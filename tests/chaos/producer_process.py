@@ -18,9 +18,9 @@ from kombu.exceptions import OperationalError
 from imagefleet import Client
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.celery_message import TASK_NAME
+from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import queue_of
-from imagefleet.shared.jobs.request import pack
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.settings import Settings
 from tests.chaos.planned_jobs import PlannedJob, ProducerKind, Scenario, read

@@ -241,7 +241,7 @@ def test_shard_messages_of_another_version_or_with_wrong_fields_are_rejected() -
     for kwargs in (
         None,
         {},
-        {"version": 3},
+        {"version": 4},
         {"version": 0},
         {"version": "1"},
         {"version": 1, "run": 3},

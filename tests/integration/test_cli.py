@@ -54,11 +54,11 @@ def test_submitted_jobs_can_be_shown_and_cancelled(run: Run) -> None:
 
 def test_submit_passes_the_init_image_options_to_the_job(run: Run) -> None:
     given = ["--image", "a.png", "--mask-image", "b.png", "--strength", "0.5", "--preview"]
-    given += ["--ttl", "60", "--lora", "style:0.8", "--lora", "detail"]
+    given += ["--ttl", "60", "--clip-skip", "2", "--lora", "style:0.8", "--lora", "detail"]
     run("submit", "a red star", "--id", "cat-2", *given)
     request = json.loads(run("status", "cat-2", "--json").stdout)["request"]
     assert (request["image"], request["mask_image"], request["strength"]) == ("a.png", "b.png", 0.5)
-    assert (request["preview"], request["ttl"]) == (True, 60)
+    assert (request["preview"], request["ttl"], request["clip_skip"]) == (True, 60, 2)
     assert request["loras"] == [["detail", 1.0], ["style", 0.8]]
     done = run("submit", "a red star", "--strength", "0.5")
     assert (done.returncode, done.stderr) == (1, "imagefleet: strength=0.5: needs an image\n")

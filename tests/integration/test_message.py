@@ -8,8 +8,9 @@ import redis
 from celery import Celery
 
 from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
+from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.shared.jobs.request import JobRequest, pack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 

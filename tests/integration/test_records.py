@@ -15,12 +15,13 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.fleet_status import FleetReader
+from imagefleet.shared.jobs.message_arguments import unpack
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
-from imagefleet.shared.jobs.request import JobRequest, unpack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.resend import RESEND_AFTER_S
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.jobs.submit_errors import check_same_request

@@ -15,10 +15,11 @@ from celery.result import AsyncResult
 from imagefleet import Client, Job
 from imagefleet.shared.errors import BrokerUnavailable
 from imagefleet.shared.jobs.celery_message import TASK_NAME
+from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.redis_keys import known_queues_key
-from imagefleet.shared.jobs.request import JobRequest, pack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, celery_url, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.support.certificates import make_certificate

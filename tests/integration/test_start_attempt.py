@@ -13,10 +13,11 @@ from celery.result import AsyncResult
 
 from imagefleet import Client
 from imagefleet.shared.jobs.celery_message import TASK_NAME
+from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.request import JobRequest, pack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.result import JobResult
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer

@@ -15,9 +15,10 @@ from imagefleet import Client, Job
 from imagefleet.shared.errors import InvalidInput, JobCancelled, JobFailed, UnknownJob
 from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.message_arguments import pack
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
-from imagefleet.shared.jobs.request import JobRequest, pack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url, connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode

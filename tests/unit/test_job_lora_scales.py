@@ -6,9 +6,10 @@ import pytest
 
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.message_arguments import pack, unpack
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
-from imagefleet.shared.jobs.request import JobRequest, pack, unpack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.submit_errors import check_same_request
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.lora_options import LoraOption

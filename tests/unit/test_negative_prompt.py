@@ -8,7 +8,8 @@ import json
 import pytest
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.request import JobRequest, pack, unpack
+from imagefleet.shared.jobs.message_arguments import pack, unpack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.submit_errors import check_same_request
 
 

@@ -98,7 +98,10 @@ def block_recorder(tensors: Tensors, name: str) -> Callable[..., None]:
 
 
 def generate(
-    pipeline: DiffusionPipeline, latents: torch.Tensor, negatives: list[str] | None = NEGATIVES
+    pipeline: DiffusionPipeline,
+    latents: torch.Tensor,
+    negatives: list[str] | None = NEGATIVES,
+    **options: object,
 ) -> torch.Tensor:
     """Return uint8 images `[2, H, W, 3]` of 6 steps at guidance 3, as a pipeline saves them."""
     images = pipeline(
@@ -108,5 +111,6 @@ def generate(
         guidance_scale=3.0,
         latents=latents.clone(),
         output_type="np",
+        **options,
     ).images
     return torch.from_numpy((images * 255).round().astype(np.uint8))

@@ -21,7 +21,7 @@ from imagefleet.worker.jobs.attempt import plan_attempt
 
 _COMPARED_FIELDS: Final = (
     *("prompt", "negative_prompt", "seed"),
-    *("num_inference_steps", "guidance_scale", "image_guidance_scale", "scheduler"),
+    *("num_inference_steps", "guidance_scale", "image_guidance_scale", "scheduler", "clip_skip"),
 )
 """Fields of a sample's document that its row decides."""
 _INIT_IMAGE_FIELDS: Final = ("init_image", "mask_image", "strength")

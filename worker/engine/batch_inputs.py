@@ -71,6 +71,7 @@ class EmptyBatch:
         return BatchInputs(
             tokens=np.zeros((slots, 2, *self.token_shape), np.int32),
             has_negative=np.zeros(slots, np.bool_),
+            clip_skip=np.zeros(slots, np.int32),
             key=np.zeros((slots, 2), np.uint32),
             image_index=np.zeros(slots, np.uint32),
             initial_mix=np.zeros((slots, 2), np.float32),
@@ -132,14 +133,15 @@ class BatchInputBuilder:
         """Build the inputs of a batch; `specs[i]` takes slot i.
 
         Raises:
-            ValueError: a scheduler or a LoRA that this model does not have, or a step count out of
-                range.
+            ValueError: a scheduler or a LoRA that this model does not have, or a step count or a
+                `clip_skip` out of range.
         """
         inputs = self.empty.inputs()
         for slot, spec in enumerate(specs):
             table = self._table(spec)
             inputs.tokens[slot] = self._tokenizer([spec.negative_prompt, spec.prompt])
             inputs.has_negative[slot] = spec.negative_prompt != ""
+            inputs.clip_skip[slot] = self._clip_skip(spec)
             inputs.key[slot] = divmod(spec.seed, 2**32)
             inputs.image_index[slot] = spec.image_index
             inputs.initial_mix[slot] = initial_mix(spec, table, self.empty.unet_image)
@@ -175,6 +177,12 @@ class BatchInputBuilder:
             arrays.key[slot] = divmod(spec.seed, 2**32)
             arrays.image_index[slot] = spec.image_index
         return arrays
+
+    def _clip_skip(self, spec: ImageSpec) -> int:
+        layers, most = spec.clip_skip or 0, self._info.max_clip_skip
+        if not 0 <= layers <= most:
+            raise ValueError(f"clip_skip={layers} is out of range; 0 to {most} are possible")
+        return layers
 
     def _lora_number(self, name: str) -> int:
         names = [lora.name for lora in self._info.job_loras]

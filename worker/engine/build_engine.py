@@ -29,10 +29,11 @@ from imagefleet.worker.engine.checkpoint.weights import (
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
-from imagefleet.worker.engine.interface import ModelInfo, ModelOptions, Shape
+from imagefleet.worker.engine.interface import ModelInfo, Shape
 from imagefleet.worker.engine.memory_check import require_memory
 from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks, assemble, place_factors
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
@@ -90,6 +91,7 @@ def load_stable_diffusion(
         default_num_inference_steps=min(steps, max_steps),
         default_guidance_scale=guidance,
         max_num_inference_steps=max_steps,
+        max_clip_skip=configs.max_clip_skip,
         image_use=configs.family.image_use,
         versions={library: version(library) for library in ("jax", "jaxlib", "flax")},
     )

@@ -30,13 +30,14 @@ from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, Execut
 from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler
-from imagefleet.worker.engine.interface import ModelOptions, Shape
+from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.load_engine import SharedExecutables, executable_cache_of
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.memory_check import check_available, memory_errors
 from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement, start_backend
 from imagefleet.worker.engine.mesh_spec import MeshSpec
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import (
     abstract_factors,
     abstract_networks,

@@ -3,8 +3,7 @@
 Goes in: weights, and arrays whose leading axis is the slot. Comes out: arrays of slots. Slots never
 mix, so an image depends on the inputs of its own slot only. Knows no devices and no loop.
 
-Axes: b slots, h w latent size, H W pixels, c latent channels, n tokens, 2 the negative prompt and
-the prompt.
+Axes: b slots, h w latent size, H W pixels, c latent channels, n tokens, 2 negative prompt, prompt.
 """
 
 from dataclasses import dataclass
@@ -45,6 +44,8 @@ class BatchInputs(NamedTuple):
     """int32 `[b, 2, e, n]`: one sequence for each of e text encoders."""
     has_negative: Any
     """bool `[b]`: whether a negative prompt is given, be it empty."""
+    clip_skip: Any
+    """int32 `[b]`: the last layers of the text encoders that the prompt skips."""
     key: Any
     """uint32 `[b, 2]`: the seed's high and low half, which form a threefry key."""
     image_index: Any
@@ -71,9 +72,8 @@ class InitImages(NamedTuple):
     inpaint_mask: Any
     """bool `[b, H, W, 1]`: True where the image is generated. It is kept elsewhere."""
     key: Any
-    """As in `BatchInputs`."""
     image_index: Any
-    """As in `BatchInputs`."""
+    """Both as in `BatchInputs`."""
 
 
 class InitLatents(NamedTuple):
@@ -101,9 +101,8 @@ class Conditions(NamedTuple):
     step_key: jax.Array
     """uint32 `[b, 2]`: the key of the noise that some schedulers add at each step."""
     lora_scales: jax.Array | None = None
-    """As in `BatchInputs`."""
     image_guidance: jax.Array | None = None
-    """As in `BatchInputs`."""
+    """Both as in `BatchInputs`."""
 
 
 class SamplerState(NamedTuple):
@@ -176,8 +175,10 @@ class DiffusionPrograms:
     ) -> tuple[Conditions, SamplerState]:
         """Encode the prompts, draw the initial noise and mix it with the init latents."""
         slots, *size = init_latents.latents.shape
-        tokens, has_negative, scales = inputs.tokens, inputs.has_negative, inputs.lora_scales
-        prompt = self.prompt_encoder(weights.text, tokens, has_negative, scales)
+        scales = inputs.lora_scales
+        prompt = self.prompt_encoder(
+            weights.text, inputs.tokens, inputs.has_negative, inputs.clip_skip, scales
+        )
         hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
         height, width = (side * self.pixels_per_latent for side in size[:2])
         # SDXL's original size, crop corner and target size (Podell et al. 2023, section 2.2):

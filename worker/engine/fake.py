@@ -49,6 +49,8 @@ _USAGE: Final = (
     "multiple of streams, both >= 1)"
 )
 _MAX_TOKENS: Final = 77
+_MAX_CLIP_SKIP: Final = 12
+"""As Stable Diffusion 1."""
 _MAX_STEPS_AHEAD: Final = 2
 """As batches of the real engine: steps dispatched beyond the last one known to be done."""
 
@@ -92,6 +94,7 @@ class FakeEngine:
             default_num_inference_steps=min(4, max_num_inference_steps),
             default_guidance_scale=7.5,
             max_num_inference_steps=max_num_inference_steps,
+            max_clip_skip=_MAX_CLIP_SKIP,
             job_loras=tuple(JobLora(name=each.name, digest=_digest(each)) for each in job_loras),
         )
         self._seconds, self._decode_s = seconds, decode_s

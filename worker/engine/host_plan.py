@@ -22,8 +22,9 @@ from imagefleet.worker.engine.build_engine import (
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import open_checkpoint
 from imagefleet.worker.engine.image_flops import ImageFlops, image_flops
-from imagefleet.worker.engine.interface import ModelOptions, Shape
+from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.memory_need import MemoryNeed, memory_need
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.tpu_hosts import TpuHost
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.jobs.request import DEFAULT_STRENGTH
-from imagefleet.worker.engine.lora_options import AppliedLora, JobLora, LoraOption
+from imagefleet.worker.engine.lora_options import AppliedLora, JobLora
 
 ImageArray = NDArray[np.uint8]
 """One RGB image, uint8 `[height, width, 3]`."""
@@ -87,6 +87,8 @@ class ImageSpec:
     num_inference_steps: int
     guidance_scale: float
     scheduler: str = "ddim"
+    clip_skip: int | None = None
+    """The last layers of the text encoders that the prompt skips. None: none."""
     init_image: InitImage | None = None
     loras: tuple[tuple[str, float], ...] = ()
     """Name and scale of each LoRA, of those in `ModelInfo.job_loras`, each at most once."""
@@ -106,23 +108,6 @@ class ImageSpec:
             return self.num_inference_steps
         strength = self.init_image.strength
         return min(int(self.num_inference_steps * strength), self.num_inference_steps)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """What the host chooses beside the checkpoint."""
-
-    scheduler: str | None = None
-    """The scheduler of jobs that name none. None: that of the checkpoint."""
-    safety_checker: bool = True
-    """Whether to run the model's safety checker, if it has one."""
-    loras: tuple[LoraOption, ...] = ()
-    """Files that are merged into the weights."""
-    job_loras: tuple[LoraOption, ...] = ()
-    """Files of which each job chooses, with its own scales. Their own scales are 1."""
-    streams: bool = False
-    """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`). They
-    need more memory for one image a device and less for several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +131,9 @@ class ModelInfo:
     default_num_inference_steps: int
     default_guidance_scale: float
     max_num_inference_steps: int
+    max_clip_skip: int = 0
+    """The most layers of the text encoders that a job may skip. 0: diffusers' pipeline skips
+    none."""
     image_use: ImageUse = field(default_factory=ImageUse)
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the libraries that an image depends on (jax, jaxlib, flax)."""

@@ -12,8 +12,9 @@ from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Engine, ModelOptions, Shape
+from imagefleet.worker.engine.interface import Engine, Shape
 from imagefleet.worker.engine.mesh_spec import MeshSpec
+from imagefleet.worker.engine.model_options import ModelOptions
 
 if TYPE_CHECKING:
     from imagefleet.worker.engine.compile.executable_cache import ExecutableCache

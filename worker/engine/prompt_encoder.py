@@ -41,6 +41,7 @@ class PromptEncoder:
         weights: Sequence[Params],
         tokens: jax.Array,
         has_negative: jax.Array,
+        clip_skip: jax.Array,
         lora_scales: jax.Array | None = None,
     ) -> EncodedPrompt:
         """Encode the prompts.
@@ -50,6 +51,8 @@ class PromptEncoder:
             tokens: int32 `[b, 2, e, n]`.
             has_negative: bool `[b]`: whether a negative prompt is given. One that is given is
                 encoded even if it is empty, as in diffusers.
+            clip_skip: int32 `[b]`: the last layers that the prompt skips. As in diffusers, the
+                negative prompt and the pooled state skip none.
             lora_scales: float32 `[b, LoRA]`. None if no layer has LoRA.
 
         Returns:
@@ -63,11 +66,14 @@ class PromptEncoder:
             encode(tokens[:, :, index].reshape(slots * pair, length))
             for index, encode in enumerate(encoders)
         ]
-        # Stable Diffusion 1 and 2 have one encoder and use its last states. SDXL has two and
-        # concatenates the penultimate states of both (Podell et al. 2023, section 2.1).
-        prompt = EncodedPrompt(states[0].last_hidden_state, None)
-        if len(states) > 1:
-            penultimate = [state.penultimate_hidden_state for state in states]
+        skip = jnp.stack([jnp.zeros_like(clip_skip), clip_skip], axis=1).reshape(-1)  # [b * 2]
+        # Stable Diffusion 1 and 2 have one encoder and use its last states, normalised. SDXL has
+        # two and concatenates the penultimate states of both (Podell et al. 2023, section 2.1).
+        if len(states) == 1:
+            chosen = _skip_layers(states[0].hidden_states, skip)
+            prompt = EncodedPrompt(encoders[0].final_layer_norm(chosen), None)
+        else:
+            penultimate = [_skip_layers(state.hidden_states[:-1], skip) for state in states]
             # As in diffusers, the first encoder with a projection has the pooled state.
             pooled = next(state.pooled for state in states if state.pooled is not None)
             prompt = EncodedPrompt(jnp.concatenate(penultimate, axis=-1), pooled)
@@ -75,6 +81,17 @@ class PromptEncoder:
         if self.force_zeros_for_empty_prompt:
             by_slot = _zero_absent_negatives(by_slot, has_negative)
         return EncodedPrompt(*by_slot)
+
+
+def _skip_layers(hidden_states: Sequence[jax.Array], skip: jax.Array) -> jax.Array:
+    """Return for each row, `[b, n, c]`, the hidden states that lie `skip [b]` before the last.
+
+    Selecting layer by layer needs no memory for all of them.
+    """
+    chosen, *later = hidden_states
+    for left, states in zip(reversed(range(len(later))), later, strict=True):
+        chosen = jnp.where((skip <= left)[:, None, None], states, chosen)
+    return chosen
 
 
 def _zero_absent_negatives(prompt: tuple[jax.Array | None, ...], has_negative: jax.Array) -> Any:

@@ -55,6 +55,7 @@ def image_metadata(
     - prompt, negative_prompt, height, width, num_inference_steps, guidance_scale, scheduler, seed:
       the values used; a negative prompt that is not given is empty, and an empty one is a blank
     - prompt_truncated: whether the model read only the first 77 tokens of the prompt
+    - clip_skip: only if layers of the text encoders were skipped
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
       mask
     - image_guidance_scale: only of a model that edits images
@@ -77,6 +78,7 @@ def image_metadata(
         "guidance_scale": spec.guidance_scale,
         "scheduler": spec.scheduler,
         "seed": spec.seed,
+        **({} if spec.clip_skip is None else {"clip_skip": spec.clip_skip}),
         **_init_image_metadata(spec),
         "nsfw": nsfw,
         "model": info.name,
@@ -145,6 +147,8 @@ def infotext(metadata: Mapping[str, Any]) -> str:
         "CFG scale": f"{metadata['guidance_scale']:g}",
         "Seed": metadata["seed"],
         "Size": f"{metadata['width']}x{metadata['height']}",
+        # The web UI counts the last layer that is used, from 1; diffusers counts those skipped.
+        **({"Clip skip": metadata["clip_skip"] + 1} if "clip_skip" in metadata else {}),
         "Model": metadata["model"],
         "Model hash": metadata["model_digest"].removeprefix("sha256:")[:_SHORT_HASH_DIGITS],
         "Version": f"imagefleet {metadata['versions']['imagefleet']}",

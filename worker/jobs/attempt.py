@@ -69,6 +69,7 @@ def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
         num_inference_steps=info.default_num_inference_steps,
         guidance_scale=info.default_guidance_scale,
         scheduler=info.default_scheduler,
+        max_clip_skip=info.max_clip_skip,
         loras={lora.name: lora.digest for lora in info.job_loras},
         required_images=info.image_use.required,
         strength=info.image_use.default_strength,
@@ -103,6 +104,7 @@ def plan_attempt(
             num_inference_steps=info.default_num_inference_steps if steps is None else steps,
             guidance_scale=info.default_guidance_scale if guidance is None else guidance,
             scheduler=request.scheduler or info.default_scheduler,
+            clip_skip=request.clip_skip,
             loras=request.loras,
             image_guidance_scale=image_guidance,
         )

@@ -17,7 +17,8 @@ from imagefleet.shared.errors import (
     TooManyDeliveries,
 )
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
-from imagefleet.shared.jobs.request import JobRequest, request_fields, unpack
+from imagefleet.shared.jobs.message_arguments import request_fields, unpack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.jobs.image_places import ReturnSchedule, image_source
 from imagefleet.worker.jobs.input_images import InputImages

@@ -13,9 +13,10 @@ from imagefleet.shared.errors import ImagefleetError, TooManyDeliveries, Unreada
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.celery_message import RECORDED, TASK_NAME
 from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
+from imagefleet.shared.jobs.message_arguments import request_fields
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.request import JobRequest, request_fields
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.shared.text import printable

@@ -21,10 +21,11 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.celery_message import trace_parent_of
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
+from imagefleet.shared.jobs.message_arguments import unpack
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.request import JobRequest, unpack
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.engine.interface import ModelInfo

@@ -53,6 +53,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
         inputs = BatchInputs(
             tokens=tokens,
             has_negative=np.ones(2, np.bool_),
+            clip_skip=np.zeros(2, np.int32),
             **same_key,
             initial_mix=np.stack([np.array(initial_mix(spec, table), np.float32)] * 2),
             guidance=np.full(2, 3, np.float32),

@@ -21,10 +21,11 @@ from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
-from imagefleet.worker.engine.interface import ImageSpec, ModelOptions, Shape
+from imagefleet.worker.engine.interface import ImageSpec, Shape
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, PROMPTS, worst
@@ -204,6 +205,7 @@ def _one_step(
     inputs = BatchInputs(
         tokens=load_tokenizer(files, configs)(["blue", PROMPTS[0]])[None],
         has_negative=np.array([True]),
+        clip_skip=np.zeros(1, np.int32),
         key=np.zeros((1, 2), np.uint32),
         image_index=np.zeros(1, np.uint32),
         initial_mix=np.ones((1, 2), np.float32),

@@ -190,6 +190,7 @@ def _inputs(tokens: NDArray[np.int32], table: coefficients.Table, is_edited: boo
     return BatchInputs(
         tokens=tokens[None],
         has_negative=np.ones(1, bool),
+        clip_skip=np.zeros(1, np.int32),
         key=np.zeros((1, 2), np.uint32),
         image_index=np.zeros(1, np.uint32),
         initial_mix=np.ones((1, 2), np.float32),

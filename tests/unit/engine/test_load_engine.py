@@ -12,8 +12,9 @@ from imagefleet.shared.errors import CheckpointError, ConfigurationError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.fake import FakeEngine
-from imagefleet.worker.engine.interface import Engine, ModelOptions, Shape
+from imagefleet.worker.engine.interface import Engine, Shape
 from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.model_options import ModelOptions
 from tests.unit.engine.parity import FOLDER
 
 

@@ -17,10 +17,10 @@ from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.lora import MergedTensors, digest_with, read_loras
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping
-from imagefleet.worker.engine.interface import ModelOptions
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.settings import WorkerSettings
 from tests.unit.engine.parity import FOLDER, worst

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.build_engine import load_tokenizer
@@ -15,7 +16,7 @@ from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
 from imagefleet.worker.engine.interface import Engine, ImageArrays, ImageSpec, InitImage, Shape
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
-from tests.unit.engine.parity import PROMPTS, Oracle
+from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 
 NATIVE: Final = Shape(height=32, width=32)
 WarmEngine = Callable[[int, int], Engine]
@@ -46,8 +47,27 @@ def test_images_of_sdxl_equal_those_of_diffusers(oracle: Oracle) -> None:
         assert difference.mean() < 1e-3, name
 
 
+@pytest.mark.parametrize(
+    ("oracle", "scheduler"),
+    [("older", "pndm"), ("newer", "ddim"), ("xl", "euler")],
+    indirect=["oracle"],
+)
+def test_images_with_clip_skip_equal_those_of_diffusers(oracle: Oracle, scheduler: str) -> None:
+    name = oracle.files.folder.name
+    negatives = ["red", "blue"] if name == "xl" else ["", "blue"]
+    stored = load_file(FOLDER / "clip_skips.safetensors")
+    answers = [stored[f"{name}|pictures.{skip}"] for skip in (1, 2)]
+    assert (answers[0] != answers[1]).any()
+    for skips in ((1, 1), (1, 2), (2, 1)):
+        expected = np.stack([answers[skip - 1][slot] for slot, skip in enumerate(skips)])
+        images = _generate_with_noise_of_torch(oracle, scheduler, negatives, skips)
+        difference = np.abs(images - expected)
+        assert difference.max() <= 1
+        assert difference.mean() < 1e-3
+
+
 def _generate_with_noise_of_torch(
-    oracle: Oracle, scheduler: str, negatives: Sequence[str]
+    oracle: Oracle, scheduler: str, negatives: Sequence[str], clip_skip: Sequence[int] = (0, 0)
 ) -> NDArray[np.int_]:
     """Generate the images of `tools/parity/answers.py`: 6 steps, guidance 3, torch's noise."""
     tokenizer = load_tokenizer(oracle.files, oracle.configs)
@@ -61,6 +81,7 @@ def _generate_with_noise_of_torch(
     inputs = BatchInputs(
         tokens=tokens,
         has_negative=np.array([negative != "" for negative in negatives]),
+        clip_skip=np.array(clip_skip, np.int32),
         key=np.zeros((2, 2), np.uint32),
         image_index=np.zeros(2, np.uint32),
         initial_mix=np.ones((2, 2), np.float32),
@@ -132,6 +153,7 @@ def test_each_field_of_a_spec_changes_the_image(
         replace(spec, guidance_scale=5.0),
         replace(spec, num_inference_steps=9),
         replace(spec, scheduler="euler"),
+        replace(spec, clip_skip=1),
     ]
     images = _generate(warm_engine(8, 1), variants)
     assert len({image.tobytes() for image in images}) == len(variants)

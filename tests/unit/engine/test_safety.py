@@ -18,9 +18,10 @@ from safetensors.numpy import load_file, save_file
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles, read_json
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
-from imagefleet.worker.engine.interface import ImageSpec, ModelOptions, RunningBatch, Shape
+from imagefleet.worker.engine.interface import ImageSpec, RunningBatch, Shape
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.models.safety import (
     ImageProcessorConfig,
     SafetyChecker,

@@ -28,8 +28,9 @@ from imagefleet.worker.engine.diffusion_programs import (
     SamplerState,
     Weights,
 )
-from imagefleet.worker.engine.interface import ModelOptions, Shape
+from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tools.parity.fuzz.draft import Draft, Job, noise
 

@@ -135,6 +135,18 @@ class Configs:
                 )
 
     @property
+    def max_clip_skip(self) -> int:
+        """Return the most layers of the text encoders that a job may skip.
+
+        0: diffusers' pipeline has no `clip_skip`. Skipping all layers leaves the embeddings. SDXL
+        counts from the penultimate hidden states.
+        """
+        if self.family.unet_image is UnetImage.EDITED:
+            return 0
+        layers = min(config.num_hidden_layers for config in self.text_encoders)
+        return layers if len(self.text_encoders) == 1 else layers - 1
+
+    @property
     def guided_rows(self) -> int:
         """Return the rows of the UNet's batch for one image with guidance."""
         return 3 if self.family.unet_image is UnetImage.EDITED else 2

@@ -85,10 +85,9 @@ class ClipTextConfig:
 class TextStates(NamedTuple):
     """The encoder's output for tokens `[b, n]`."""
 
-    last_hidden_state: jax.Array
-    """`[b, n, hidden_size]`, after the final norm."""
-    penultimate_hidden_state: jax.Array
-    """`[b, n, hidden_size]`: the input of the last layer, without the final norm."""
+    hidden_states: tuple[jax.Array, ...]
+    """`[b, n, hidden_size]` each: the embeddings, then the output of each layer. None is
+    normalised: call `final_layer_norm` where that is needed."""
     pooled: jax.Array | None
     """`[b, projection_dim]`: the projected last hidden state of the first end token. None if the
     encoder has no projection."""
@@ -114,16 +113,16 @@ class ClipText(nnx.Module):
         """Encode `tokens [b, n]`, int32."""
         x = self.token_embedding(tokens)
         x += self.position_embedding(jnp.arange(tokens.shape[1]))
-        penultimate_hidden_state = x
+        hidden_states = [x]
         for layer in self.layers:
-            penultimate_hidden_state, x = x, layer(x)
-        last_hidden_state = self.final_layer_norm(x)
+            hidden_states.append(layer(hidden_states[-1]))
         pooled = None
         if self.text_projection is not None:
+            last_hidden_state = self.final_layer_norm(hidden_states[-1])
             index = self._end_position(tokens)[:, None, None]
             end_state = jnp.take_along_axis(last_hidden_state, index, axis=1)[:, 0]  # [b, hidden]
             pooled = self.text_projection(end_state)
-        return TextStates(last_hidden_state, penultimate_hidden_state, pooled)
+        return TextStates(tuple(hidden_states), pooled)
 
     def _end_position(self, tokens: jax.Array) -> jax.Array:
         """Return the position of the first end token, int32 `[b]`."""

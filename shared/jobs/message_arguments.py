@@ -1,0 +1,73 @@
+"""Pack job requests into the keyword arguments of Celery messages, and read them again.
+
+A valid `JobRequest` goes in and a mapping for JSON comes out, or the other way round. This module
+knows the versions of the message, and no queue and no envelope.
+"""
+
+import hashlib
+from typing import Any, Final
+
+from imagefleet.shared.errors import MessageRejected, NewerMessage
+from imagefleet.shared.jobs.request import JobRequest
+
+MESSAGE_VERSION: Final = 3
+"""The newest version of a message, to be raised when workers of the version before could not read a
+job correctly. Version 2: the job has `loras`. Version 3: it has `clip_skip`. Other jobs are sent as
+version 1, so that workers of release 0.1.0 can run them."""
+
+
+def pack(request: JobRequest) -> dict[str, Any]:
+    """Return the keyword arguments of the job's Celery message."""
+    return {"version": _version_of(request), "request": request.model_dump(mode="json")}
+
+
+def _version_of(request: JobRequest) -> int:
+    """Return the oldest version whose readers run this job correctly."""
+    if request.clip_skip is not None:
+        return 3
+    return 2 if request.loras else 1
+
+
+def request_fields(kwargs: dict[str, Any]) -> object:
+    """Return what a message's keyword arguments hold as the request, without checking it.
+
+    Plain Celery may send the fields themselves: `kwargs={"prompt": "a star"}`.
+    """
+    plain = not {"version", "request"} & kwargs.keys()
+    return kwargs if plain else kwargs.get("request")
+
+
+def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest:
+    """Return the request in a message's keyword arguments; see `pack` and `request_fields`.
+
+    If the message has no seed, the seed is derived from `job_id`, so that every delivery of the
+    message asks for the same image.
+
+    Args:
+        tolerant: ignore unknown fields, because a producer of imagefleet has accepted the request
+            (the message has the header `recorded`). A newer release may have written them. In a
+            message of plain Celery an unknown field is an error: it may be a misspelled one.
+
+    Raises:
+        NewerMessage: the message has a newer version, which only newer workers can read.
+        MessageRejected: the arguments are not those of a job, or have another version.
+        InvalidRequest: a field of the request is wrong.
+    """
+    if not isinstance(kwargs, dict):
+        raise MessageRejected("the message has no keyword arguments")
+    request = request_fields(kwargs)
+    version = MESSAGE_VERSION if request is kwargs else kwargs.get("version")
+    if version not in range(1, MESSAGE_VERSION + 1):
+        newer = isinstance(version, int) and version > MESSAGE_VERSION
+        kind, shown = (NewerMessage if newer else MessageRejected), repr(version)[:40]
+        raise kind(
+            f"the message has version {shown}, and this worker reads 1 to {MESSAGE_VERSION}; "
+            "upgrade the producer, or let workers of its version drain the queue"
+        )
+    if not isinstance(request, dict):
+        raise MessageRejected("the message has no request object")
+    return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request}, stored=tolerant)
+
+
+def _seed_from_job_id(job_id: str) -> int:
+    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4])
