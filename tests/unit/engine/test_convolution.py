@@ -17,7 +17,9 @@ from imagefleet.worker.engine.convolution import (
 from imagefleet.worker.engine.matmul_flops import matmul_flops
 from imagefleet.worker.engine.models.blocks import conv
 
-FINEST = ConvolutionSpec(pixels=2 * 64 * 64, channels_in=320, channels_out=320, is_same_3x3=True)
+FINEST = ConvolutionSpec(
+    maps=2, pixels=2 * 64 * 64, channels_in=320, channels_out=320, is_same_3x3=True
+)
 """A convolution of Stable Diffusion 1 at 512x512 with guidance, at the UNet's finest level."""
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -59,7 +61,7 @@ def test_other_devices_run_the_convolutions_of_xla(platform: str) -> None:
 
 def test_v5e_sums_products_where_the_sums_stay_on_the_chip() -> None:
     assert choose_method("TPU v5 lite", FINEST) is Method.SHIFTED
-    large = replace(FINEST, pixels=512 * 512, channels_in=128, channels_out=128)
+    large = replace(FINEST, maps=1, pixels=512 * 512, channels_in=128, channels_out=128)
     assert choose_method("TPU v5 lite", large) is Method.XLA
 
 
@@ -70,8 +72,9 @@ def test_v5e_sums_products_where_the_sums_stay_on_the_chip() -> None:
         replace(FINEST, channels_out=4),
         replace(FINEST, is_same_3x3=False),
         replace(FINEST, pixels=2 * 8 * 8, channels_in=1280, channels_out=1280),
+        replace(FINEST, maps=8, pixels=8 * 32 * 32, channels_in=640, channels_out=640),
     ],
-    ids=["first convolution", "last convolution", "stride 2", "coarsest map"],
+    ids=["first convolution", "last convolution", "stride 2", "coarsest map", "four images"],
 )
 def test_v5e_leaves_the_other_convolutions_to_xla(spec: ConvolutionSpec) -> None:
     assert choose_method("TPU v5 lite", spec) is Method.XLA
