@@ -147,7 +147,9 @@ class _Builder:
             run_recovery=RunRecovery(
                 shards.runs, self._settings.bulk_stalled_s, shards.destinations
             ),
-            image_sweeper=ImageSweeper(self._expiry, self._stores.images),
+            image_sweeper=ImageSweeper(
+                self._expiry, self._stores.images, lambda: self._claims.workers
+            ),
             offers=self._offers(self._retrying_client),
             delivery=self._delivery,
             status=status,
@@ -230,7 +232,12 @@ class _Builder:
     def _build_executor(self) -> JobExecutor:
         settings = self._settings
         finisher = JobFinisher(
-            self._stores.images, self._records, self._engine, self._name, settings.storage_retry_s
+            self._stores.images,
+            self._records,
+            self._engine,
+            self._name,
+            settings.storage_retry_s,
+            self._in_flight,
         )
         retries = RetryPolicy(self._records, self._claims, self._dead_letters, settings.max_retries)
         return JobExecutor(

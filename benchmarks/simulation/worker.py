@@ -37,7 +37,7 @@ from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
-from imagefleet.worker.jobs.image_sweeper import ImageSweeper
+from imagefleet.worker.jobs.image_sweeper import ImageSweeper, sweep_pause_s
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.message_end import MessageEnd
@@ -63,7 +63,6 @@ PREFETCH_S: Final = 0.15
 STORE_S: Final = (0.05, 0.45)
 """How long encoding and uploading an image takes: at least, and at most."""
 _IDLE_S: Final = float(WorkerSettings.model_fields["poll_s"].default)
-_SWEEP_S: Final = 5.0
 _STALLED_S: Final = 60.0
 _MAX_DELIVERIES: Final = 4
 _MAX_IN_FLIGHT: Final = 32
@@ -164,7 +163,9 @@ class SimulatedWorker:
             self._in_flight,
             self._records,
             self._claims,
-            JobFinisher(store, self._records, engine, name, retry_time_s=0.0),
+            JobFinisher(
+                store, self._records, engine, name, retry_time_s=0.0, in_flight=self._in_flight
+            ),
             RetryPolicy(self._records, self._claims, dead_letters, 0),
             HealthCheck(engine, store, quarantine_s=0.0),
         )
@@ -191,7 +192,7 @@ class SimulatedWorker:
         for seconds, action in (
             (LEASE_S / RENEWALS_PER_LEASE, self._keeper.beat),
             (callback_poll_s(fleet), self._look_for_callbacks),
-            (_SWEEP_S, self._sweeper.sweep),
+            (sweep_pause_s(fleet), self._sweeper.sweep),
             (_STALLED_S, lambda: self._runs.find_stalled(_STALLED_S)),
         ):
             interval_s = seconds * self._stretch

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from imagefleet.shared.jobs.callback_events import Callback
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.status import is_wrong_type
 from imagefleet.shared.jobs.transitions import callback_args
 
 
@@ -16,6 +18,18 @@ class ProgressAnswer(IntEnum):
     GO_ON = 1
     CANCEL = 0  # the producer asked to cancel the job
     LOST = -1  # another attempt holds the job, or it has ended
+
+
+def progress_answer(record: "list[str | None] | Exception", attempt: str) -> ProgressAnswer:
+    """Return the answer for `attempt`, given `state`, `attempt` and `cancel_requested` of a record,
+    or the error of reading them. It is that of `progress.lua`."""
+    if isinstance(record, Exception):
+        if not is_wrong_type(record):
+            raise record
+        return ProgressAnswer.LOST
+    if record[:2] != [State.RUNNING.value, attempt]:
+        return ProgressAnswer.LOST
+    return ProgressAnswer.CANCEL if record[2] is not None else ProgressAnswer.GO_ON
 
 
 @dataclass(frozen=True, kw_only=True)

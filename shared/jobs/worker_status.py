@@ -13,7 +13,7 @@ from imagefleet.shared.jobs.redis_keys import drain_requests_key, leases_key, wo
 if TYPE_CHECKING:
     from redis import Redis
 
-_COUNT_FOR_S: Final = 5.0
+_COUNT_FOR_S: Final = 30.0
 
 
 class WorkerState(StrEnum):
@@ -103,7 +103,7 @@ class WorkerRegistry:
 
 
 class WorkerCount:
-    """Counts the workers that hold a lease, at most once in five seconds. For one thread."""
+    """Counts the workers that hold a lease, at most once in half a minute. For one thread."""
 
     def __init__(self, client: "Redis", namespace: str) -> None:
         self._redis = client
@@ -112,7 +112,7 @@ class WorkerCount:
         self._counted_until = 0.0
 
     def get(self) -> int:
-        """Return their number, which may be five seconds old."""
+        """Return their number, which may be half a minute old."""
         now = time.monotonic()
         if now >= self._counted_until:
             self._count = self._redis.zcard(self._leases)

@@ -1,5 +1,6 @@
 """The lease keeper on a real Redis: which claims it requeues, and which not."""
 
+import random
 import time
 
 import pytest
@@ -50,3 +51,36 @@ def test_an_orphaned_claim_that_a_restart_restored_is_requeued(
     keeper.beat()
     assert client.lrange(queue, 0, -1) == ["a"]
     assert not client.exists(claims.key)
+
+
+def test_a_heartbeat_of_a_large_fleet_is_one_call(
+    keeper: LeaseKeeper,
+    claims: Claims,
+    client: redis.Redis,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client.zadd(f"{namespace}:leases", {f"other-{number}": 4e9 for number in range(99)})
+    queue = f"{namespace}.q"
+    client.lpush(queue, "a")
+    claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)
+    monkeypatch.setattr(random, "random", lambda: 0.5)  # other workers search at this heartbeat
+    keeper.beat()
+    before = _reads(client)
+    keeper.beat()
+    assert _reads(client) - before == 2  # one of them asks for this number
+    assert claims.workers == 100
+
+
+def _reads(client: redis.Redis) -> int:
+    """Return how many requests of clients the server has read."""
+    return int(client.info("stats")["total_reads_processed"])
+
+
+def test_a_key_of_another_type_in_place_of_the_claims_costs_no_lease(
+    keeper: LeaseKeeper, claims: Claims, client: redis.Redis, namespace: str
+) -> None:
+    client.set(claims.key, "no hash")
+    keeper.beat()
+    assert claims.tags_at_renewal is None
+    assert client.zscore(f"{namespace}:leases", "w")

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 import redis
@@ -520,3 +521,23 @@ def test_ends_are_counted_once_by_state_and_code(
         records.cancel("unwanted", "", None)
     ends = FleetReader(client, namespace).read().job_ends
     assert ends == {"succeeded": 1, "failed:device_error": 1, "cancelled": 1}
+
+
+def test_a_question_is_answered_as_a_report_of_progress_is(
+    records: JobRecords, client: redis.Redis
+) -> None:
+    states = ["running", "cancel", "lost", "ended", "queued", "damaged", "missing"]
+    for name in states[:-1]:
+        records.submit([(name, JobRequest.parse({"prompt": "a"}))])
+        if name != "queued":
+            start_attempt(records, name, "a")
+    records.request_cancel("cancel")
+    start_attempt(records, "lost", "b", 2)
+    records.cancel("ended", "a", None)
+    client.delete(records.key("damaged"))
+    client.set(records.key("damaged"), "no record")
+    reports = [ProgressReport(job_id=name, attempt="a", step=1, steps=2) for name in states]
+    answers = records.progress(*reports)
+    assert [answer.name for answer in answers] == ["GO_ON", "CANCEL"] + 5 * ["LOST"]
+    assert records.ask(*((name, "a") for name in states)) == answers
+    assert records.progress(*(replace(each, only_ask=True) for each in reports)) == answers

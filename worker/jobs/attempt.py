@@ -3,6 +3,7 @@
 It uses the terms of the engine and of the job and knows no Celery, no Redis and no JAX.
 """
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Attempt(Work):
     """When it was last asked whether the job is cancelled (monotonic); at first, its start."""
     recorded_at: float = field(default_factory=time.monotonic)
     """When its step was last recorded (monotonic); at first, its start."""
+    held_at: float = -math.inf
+    """When Redis was last asked and said that the attempt holds the job; see `HoldCheck`."""
 
     def advance_step(self, denoising: Iterable[int]) -> int:
         """Update and return the step of the whole job: the mean over its images.

@@ -20,6 +20,8 @@ from imagefleet.worker.images.encode import encode
 from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.jobs.hold_check import HoldCheck
+from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.tracing import add_span, current_trace_parent, stage_span
@@ -35,7 +37,14 @@ class JobFinisher:
         engine: Engine,
         worker: str,
         retry_time_s: float,
+        in_flight: InFlight | None = None,
     ) -> None:
+        """
+        Args:
+            retry_time_s: seconds that an upload is tried again while the store is unavailable.
+            in_flight: the jobs of this worker, which share questions. None: each asks by itself.
+        """
+        self._holds = HoldCheck(records, in_flight or InFlight())
         self._store = store
         self._records = records
         self._engine = engine
@@ -141,7 +150,7 @@ class JobFinisher:
 
     def _put(self, attempt: Attempt, key: str, data: bytes, content_type: str) -> StoredObject:
         def put() -> StoredObject:
-            if not self._records.is_current(attempt.job_id, attempt.token):
+            if not self._holds.is_held(attempt):
                 # This host may have been frozen. On other hardware its bytes may differ from those
                 # that the current attempt has stored.
                 raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")

@@ -7,6 +7,7 @@ after it has claimed an entry, the entry comes due again.
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from random import uniform
 from typing import Final
@@ -21,17 +22,35 @@ from imagefleet.shared.storage.job_keys import job_folder
 
 log = logging.getLogger(__name__)
 
-_PAUSE_S: Final = 5.0
-"""Mean seconds between two looks at the entries. A look costs Redis one short script."""
+_MIN_PAUSE_S: Final = 5.0
+_MAX_PAUSE_S: Final = 60.0
+_PAUSE_PER_WORKER_S: Final = 0.6
+"""Mean seconds between two looks at the entries, for each worker of the fleet. A look costs Redis
+one short script, and one look of any worker finds what is due."""
 _PAUSE_AFTER_FAILURE_S: Final = 60.0
 _MAX_FAILURES: Final = 3
 """Failures in a row after which the store, and not one job, is taken for the reason."""
 
 
+def sweep_pause_s(workers: int) -> float:
+    """Return the mean pause between two looks of one worker in a fleet of so many."""
+    return min(max(_MIN_PAUSE_S, workers * _PAUSE_PER_WORKER_S), _MAX_PAUSE_S)
+
+
 class ImageSweeper:
     """The sweeper deletes expired images from `start` to `stop`."""
 
-    def __init__(self, expiry: ImageExpiry, store: ObjectStore) -> None:
+    def __init__(
+        self,
+        expiry: ImageExpiry,
+        store: ObjectStore,
+        count_workers: Callable[[], int] = lambda: 1,
+    ) -> None:
+        """
+        Args:
+            count_workers: returns how many workers the fleet has; they share the looks.
+        """
+        self._count_workers = count_workers
         self._expiry = expiry
         self._store = store
         self._stopped = threading.Event()
@@ -72,10 +91,10 @@ class ImageSweeper:
         return deleted, failed
 
     def _loop(self) -> None:
-        pause_s = _PAUSE_S
+        pause_s = _MIN_PAUSE_S
         while not self._stopped.wait(pause_s * uniform(0.5, 1.5)):
-            pause_s = _PAUSE_S
             try:
+                pause_s = sweep_pause_s(self._count_workers())
                 deleted, failed = self.sweep()
                 if deleted:
                     log.info("deleted the images of jobs whose time is over: %d", deleted)

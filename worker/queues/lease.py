@@ -23,7 +23,6 @@ class Lease:
 
     def __init__(self, client: redis.Redis, namespace: str, worker: str, lease_s: float) -> None:
         self.worker: Final = worker
-        self._redis = client
         self._lease_s = lease_s
         self._prefix = claims_key(namespace, "")
         self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
@@ -31,6 +30,10 @@ class Lease:
         self._status_keys = [workers_key(namespace), drain_requests_key(namespace)]
         self.drain_requested = False
         """Whether, at the latest renewal, somebody had asked this worker to drain."""
+        self.workers = 0
+        """How many workers had a lease at the latest renewal."""
+        self.tags_at_renewal: set[str] | None = None
+        """The tags of the claims that Redis had at the latest renewal. None: they are unknown."""
         self._renew_lease = load_script(client, __package__, "renew_lease")
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
 
@@ -52,19 +55,17 @@ class Lease:
         return self._renew(status, acquire=False)
 
     def _renew(self, status: str, *, acquire: bool) -> bool:
-        renewed, drain_requested = cast(
-            list[int],
+        renewed, drain_requested, workers, tags = cast(
+            list[Any],
             self._renew_lease(
-                keys=[*self._leases, *self._status_keys],
+                keys=[*self._leases, *self._status_keys, self._prefix + self.worker],
                 args=[self.worker, self._lease_s, int(acquire), status],
             ),
         )
         self.drain_requested = bool(drain_requested)
+        self.workers = workers
+        self.tags_at_renewal = None if tags is None else set(tags)
         return bool(renewed)
-
-    def count_workers(self) -> int:
-        """Return how many workers hold a lease."""
-        return self._redis.zcard(self._leases[0])
 
     def release_all(self) -> int:
         """Requeue every message, give up the lease and return the number of messages."""

@@ -122,7 +122,7 @@ class LeaseKeeper:
     def _recover_for_fleet(self) -> None:
         """Do this worker's share of what any worker can do: if each did it at each heartbeat, it
         would cost Redis time that grows with the square of their number."""
-        workers = self._claims.count_workers()
+        workers = self._claims.workers
         if random.random() * workers < _RECOVERIES_PER_HEARTBEAT:
             self._attempt(self._reclaim_expired)
             self._attempt(self._records.requeue_due)
@@ -139,6 +139,9 @@ class LeaseKeeper:
             log.exception("a step of the heartbeat failed")
 
     def _requeue_orphans(self) -> None:
+        tags = self._claims.tags_at_renewal
+        if tags is not None and tags <= self._claims.held_tags():
+            return  # else some may just be claimed or released: Redis is asked again
         if orphans := self._claims.requeue_orphans():
             log.warning("requeued orphaned claims of this worker: messages: %d", orphans)
 

@@ -32,10 +32,10 @@ _RECEIVER_GONE: Final = DeliveryOutcome(
     verdict=DeliveryVerdict.GONE, reason="nothing is sent to this address since it answered 410"
 )
 _MIN_POLL_S: Final = 0.25
-_MAX_POLL_S: Final = 5.0
-_POLL_PER_WORKER_S: Final = 0.125
+_MAX_POLL_S: Final = 15.0
+_POLL_PER_WORKER_S: Final = 0.25
 """A worker looks for callbacks every so many seconds for each worker of the fleet: all together
-look eight times a second. It looks at once for those that it has written."""
+look four times a second. It looks at once for those that it has written."""
 _LEASE_S: Final = 60.0
 """Longer than a try can last with a slow resolver."""
 _REDIS_RETRY_S: Final = 2.0

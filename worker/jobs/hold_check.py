@@ -1,0 +1,56 @@
+"""Ask whether attempts still hold their jobs, with one question for all that are in flight.
+
+Attempts come in; whether each holds its job comes out. An answer counts for a moment, because the
+images of a batch are stored at about the same time.
+"""
+
+import threading
+import time
+from typing import Final
+
+from imagefleet.shared.jobs.progress import ProgressAnswer
+from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.worker.jobs.attempt import Attempt
+from imagefleet.worker.jobs.in_flight import InFlight
+
+MAX_AGE_S: Final = 0.5
+"""Seconds that an answer counts, from when it was asked for. No lease is lost in this time unless
+it was not renewed for long before."""
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""It goes on while the host sleeps, so that a host that was frozen asks again."""
+
+
+class HoldCheck:
+    """Says whether attempts hold their jobs. Safe to share between threads."""
+
+    def __init__(self, records: JobRecords, in_flight: InFlight) -> None:
+        self._records = records
+        self._in_flight = in_flight
+        self._lock = threading.Lock()
+
+    def is_held(self, attempt: Attempt) -> bool:
+        """Return whether the job is running under this attempt, as of the last half second.
+
+        Attempts that do not hold their jobs are asked about one by one, so only a good answer is
+        ever half a second old.
+        """
+        if not _was_held_lately(attempt):
+            with self._lock:  # the threads of a batch wait for one answer
+                if not _was_held_lately(attempt):
+                    self._ask_for_all(attempt)
+        if _was_held_lately(attempt):
+            return True
+        return self._records.is_current(attempt.job_id, attempt.token)
+
+    def _ask_for_all(self, attempt: Attempt) -> None:
+        delivered = [each for each in self._in_flight.attempts() if each.delivered]
+        attempts = list(dict.fromkeys([attempt, *delivered]))
+        asked_at = time.clock_gettime(_CLOCK)
+        answers = self._records.ask(*((each.job_id, each.token) for each in attempts))
+        for each, answer in zip(attempts, answers, strict=True):
+            if answer is not ProgressAnswer.LOST:
+                each.held_at = asked_at
+
+
+def _was_held_lately(attempt: Attempt) -> bool:
+    return time.clock_gettime(_CLOCK) - attempt.held_at < MAX_AGE_S
