@@ -38,6 +38,7 @@ from imagefleet.shared.jobs.transitions import (
     StartRequest,
     TransitionResult,
 )
+from imagefleet.shared.redis_client.grouped_calls import Gather
 from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
@@ -198,10 +199,11 @@ class JobRecords:
         steps: int = 0,
         keep: KeepTime | None = None,
         acknowledgement: Acknowledgement | None = None,
+        gather: Gather | None = None,
     ) -> TransitionResult:
         """End a job as succeeded. `steps` is recorded as its progress, because the last report of
         progress may have been skipped. Its images are kept for `keep` from now. Its message may end
-        in the same step (`acknowledgement`)."""
+        in the same step (`acknowledgement`), and other jobs in the same round trip (`gather`)."""
         fields: dict[str, str | int] = dict(result.record_fields())
         if steps:
             fields |= {"step": steps, "steps": steps}
@@ -213,6 +215,7 @@ class JobRecords:
             callback,
             keep=keep,
             acknowledgement=acknowledgement,
+            gather=gather,
         )
 
     def fail(

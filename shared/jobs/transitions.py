@@ -6,6 +6,7 @@ step.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.shared.jobs.callback_events import Callback
@@ -17,6 +18,7 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_key,
     outbox_messages_key,
 )
+from imagefleet.shared.redis_client.grouped_calls import Gather, GroupedCalls
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ class JobTransitions:
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
         self._ends = job_ends_key(namespace)
         self._transition = load_script(client, __package__, "transition")
+        self._ends_together = GroupedCalls(self._transition, client)
 
     def start(self, requests: Iterable[StartRequest]) -> list[TransitionResult]:
         """Move jobs to `running` under new attempts. One round trip."""
@@ -134,11 +137,13 @@ class JobTransitions:
         from_states: Sequence[State] | None = None,
         keep: KeepTime | None = None,
         acknowledgement: Acknowledgement | None = None,
+        gather: Gather | None = None,
     ) -> TransitionResult:
         """Move a job to a terminal state; `attempt` '' stands for any. The record then expires.
 
         The end is counted by its state, and by the code of the error if the job failed. With
-        `acknowledgement` its message ends in the same step.
+        `acknowledgement` its message ends in the same step. With `gather` ends of other jobs may
+        share the round trip.
         """
         keys, args = self._call(
             state,
@@ -152,7 +157,8 @@ class JobTransitions:
         )
         if acknowledgement is not None:
             acknowledgement.add_to(keys, args)
-        result = _parse_result(self._transition(keys=keys, args=args))
+        call = partial(self._ends_together.call, gather=gather) if gather else self._transition
+        result = _parse_result(call(keys=keys, args=args))
         if callback is not None:
             self._on_callback()
         return result

@@ -7,11 +7,14 @@ its text if the server does not know it.
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from redis import Redis
     from redis.commands.core import Script
+
+_MAX_UNKNOWN: Final = 2
+"""How often in a row the server may not know a script: at its first call, and after a restart."""
 
 
 def load_script(client: "Redis", package: str | None, *names: str) -> "Script":
@@ -33,17 +36,18 @@ def call_many(
 ) -> list[Any]:
     """Call a script with each (keys, arguments) of `calls` in one round trip. Return the answers.
 
-    The script must be idempotent. A pipeline checks beforehand whether the server knows the script;
-    if the server restarts or fails over in between, it does not any more, and all calls are
-    repeated.
+    The script must be idempotent. If the server does not know it, or if it restarts or fails over
+    after the script was sent, all calls are repeated.
     """
     from redis.exceptions import NoScriptError
 
     calls = list(calls)
-    try:
-        return _call_in_pipeline(script, client, calls)
-    except NoScriptError:
-        return _call_in_pipeline(script, client, calls)
+    for _ in range(_MAX_UNKNOWN):
+        try:
+            return _call_in_pipeline(script, client, calls)
+        except NoScriptError:
+            client.script_load(script.script)
+    return _call_in_pipeline(script, client, calls)
 
 
 def _call_in_pipeline(
@@ -51,7 +55,7 @@ def _call_in_pipeline(
 ) -> list[Any]:
     with client.pipeline(transaction=False) as pipe:
         for keys, args in calls:
-            script(keys=keys, args=args, client=pipe)
+            pipe.evalsha(script.sha, len(keys), *keys, *args)
         return pipe.execute()
 
 

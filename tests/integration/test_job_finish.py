@@ -1,5 +1,7 @@
 """Finishing a job stores its images once, and only for its current attempt."""
 
+import time
+
 import numpy as np
 import pytest
 import redis
@@ -14,6 +16,7 @@ from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
 from imagefleet.worker.jobs.finish import JobFinisher
+from imagefleet.worker.jobs.in_flight import InFlight
 from tests.support.records import start_attempt
 
 
@@ -80,3 +83,29 @@ def test_the_record_of_a_succeeded_job_shows_all_its_steps(records: JobRecords) 
     _finisher(records, MemoryStore()).finish(attempt)
     status = records.get("j")
     assert (status.state, status.step, status.steps) == (State.SUCCEEDED, 4, 4)
+
+
+def test_a_finisher_counts_the_jobs_whose_ends_its_own_may_wait_for(records: JobRecords) -> None:
+    in_flight = InFlight()
+    finisher = JobFinisher(MemoryStore(), records, FakeEngine(), "w", 0, in_flight)
+    assert finisher._gather(workers=1).expected() == 0
+    attempt = _attempt_with_images(records)
+    in_flight.add("1", attempt)
+    in_flight.add("2", plan_attempt("on devices", attempt.request, FakeEngine().info))
+    assert finisher._gather(workers=1).expected() == 1
+    waits = [finisher._gather(workers).max_wait_s for workers in (1, 8, 1000)]
+    assert waits == [0.004, 0.032, 0.1]
+
+
+def test_jobs_in_flight_share_the_question_before_their_uploads(
+    records: JobRecords, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 1e6)  # a slow machine asks no more often
+    in_flight = InFlight()
+    finisher = JobFinisher(MemoryStore(), records, FakeEngine(), "w", 0, in_flight)
+    attempt = _attempt_with_images(records, images=4)
+    in_flight.add("1", attempt)
+    before = client.info("commandstats")["cmdstat_hmget"]["calls"]
+    finisher.finish(attempt)
+    # One question for eight uploads, and the script that records the end reads once.
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] - before == 2

@@ -6,12 +6,14 @@ batch.
 
 import time
 from datetime import UTC, datetime
+from typing import Final
 
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, StorageUnavailable
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.model import CallbackEvent, JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.result import ImageResult, JobResult, UsedLora
+from imagefleet.shared.redis_client.grouped_calls import Gather
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.job_keys import image_key, metadata_key
 from imagefleet.shared.storage.retry import retry_while_unavailable
@@ -25,6 +27,11 @@ from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.tracing import add_span, current_trace_parent, stage_span
+
+_WAIT_PER_WORKER_S: Final = 0.004
+_MAX_WAIT_S: Final = 0.1
+"""Seconds that the end of a job waits for others of its batch, for each worker of the fleet. They
+then share a round trip, and a write of Redis to its disk."""
 
 
 class JobFinisher:
@@ -42,9 +49,10 @@ class JobFinisher:
         """
         Args:
             retry_time_s: seconds that an upload is tried again while the store is unavailable.
-            in_flight: the jobs of this worker, which share questions. None: each asks by itself.
+            in_flight: the jobs of this worker, which share questions and round trips.
         """
-        self._holds = HoldCheck(records, in_flight or InFlight())
+        self._in_flight = InFlight() if in_flight is None else in_flight
+        self._holds = HoldCheck(records, self._in_flight)
         self._store = store
         self._records = records
         self._engine = engine
@@ -178,11 +186,21 @@ class JobFinisher:
             steps=steps,
             keep=attempt.keep,
             acknowledgement=None if end is None else end.acknowledgement(result),
+            gather=None if end is None else self._gather(end.claims.workers),
         )
         if end is not None:
             end.note(transition)
         if not transition.happened and transition.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
+
+    def _gather(self, workers: int) -> Gather:
+        """Return how the end of a job waits for those whose images are there, too."""
+
+        def expected() -> int:
+            return sum(each.delivered == len(each.specs) for each in self._in_flight.attempts())
+
+        wait_s = min(workers * _WAIT_PER_WORKER_S, _MAX_WAIT_S)
+        return Gather(expected=expected, max_wait_s=wait_s)
 
 
 def _callback(
