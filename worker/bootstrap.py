@@ -18,8 +18,6 @@ from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
-from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.worker.bulk.recover_runs import RunRecovery
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.health_check import HealthCheck
@@ -42,6 +40,7 @@ from imagefleet.worker.load_model import load_model
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
+from imagefleet.worker.redis_clients import connect_clients
 from imagefleet.worker.settings import WorkerSettings
 from imagefleet.worker.status_reporter import StatusReporter
 from imagefleet.worker.stores import Stores, check_image_store
@@ -106,7 +105,7 @@ class _Builder:
         self._name = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
 
     def build(self) -> WorkerParts:
-        self._no_retry_client, self._retrying_client = _connect(self._settings)
+        self._no_retry_client, self._retrying_client = connect_clients(self._settings)
         check_image_store(self._stores.images, self._settings)
         self._delivery = start_delivery(self._retrying_client, self._settings)
         self._engine = load_model(self._settings, self._stores.executables)
@@ -287,13 +286,3 @@ class _Builder:
 
     def _offers(self, client: redis.Redis) -> OfferRegistry:
         return OfferRegistry(client, self._settings.namespace)
-
-
-def _connect(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]:
-    """Return a client that never retries, and one that retries until Redis is back."""
-    url = settings.redis_url.get_secret_value()
-    with connect(url) as client:  # a connection that is lost once does not end the start
-        check_connection(client, url)
-        for warning in check_server(client, url, settings.namespace):
-            log.warning("%s", warning)
-    return connect(url, retries=0), connect(url, retries=RETRY_FOREVER)

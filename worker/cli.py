@@ -110,6 +110,8 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
 
     no_banner = ["--quiet"] if settings.log_format == "json" else []
     options = ["worker", "--loglevel", loglevel, "--without-gossip", "--without-mingle"]
+    if not _EVENT_OPTIONS & set(celery_arguments):
+        options.append("--without-heartbeat")  # else an event and a connection that nobody reads
     code = run_celery(app, [*no_banner, *options, *_node_name(celery_arguments), *celery_arguments])
     # A thread on a hung device cannot be joined. All jobs are finished or requeued by now.
     sys.stdout.flush()
@@ -120,6 +122,9 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
 main.add_command(compile_command)
 main.add_command(plan)
 main.add_command(doctor)
+
+
+_EVENT_OPTIONS: Final = {"-E", "--task-events", "--events"}
 
 
 def _node_name(celery_arguments: Sequence[str]) -> list[str]:

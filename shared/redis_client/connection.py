@@ -16,11 +16,15 @@ RETRY_FOREVER = -1
 """Number of retries for a worker, which may hold finished images."""
 
 
-def connect(url: str, *, retries: int = 3) -> "Redis":
+def connect(url: str, *, retries: int = 3, max_connections: int | None = None) -> "Redis":
     """Return a client for `url`, which connects at its first command.
 
     A command is retried `retries` times after a lost connection. With RETRY_FOREVER it is also
     retried while Redis takes no writes.
+
+    Args:
+        max_connections: connections that the threads of the client share. A thread waits until one
+            is free. None: as many as threads use the client at the same time.
 
     Raises:
         ConfigurationError: `url` is not the address of a Redis.
@@ -51,9 +55,15 @@ def connect(url: str, *, retries: int = 3) -> "Redis":
         options["socket_keepalive"] = True
     try:
         if url.startswith(sentinel.SCHEME):
-            return sentinel.connect(url, options)
+            return sentinel.connect(url, options, max_connections)
         address, given = move_credentials(url)
-        return redis.Redis.from_url(f"{address}?{urlencode(given)}", **options)
+        full = f"{address}?{urlencode(given)}"
+        if max_connections is None:
+            return redis.Redis.from_url(full, **options)
+        from imagefleet.shared.redis_client.connection_cap import CappedConnectionPool
+
+        pool = CappedConnectionPool.from_url(full, connection_cap=max_connections, **options)
+        return redis.Redis.from_pool(pool)
     except ValueError as error:
         raise ConfigurationError(f"IMAGEFLEET_REDIS_URL: {error}") from None
 

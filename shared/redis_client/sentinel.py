@@ -68,7 +68,7 @@ class Address:
         return {"master_name": self.service, "sentinel_kwargs": sentinel_options}
 
 
-def connect(url: str, options: dict[str, Any]) -> "Redis":
+def connect(url: str, options: dict[str, Any], max_connections: int | None = None) -> "Redis":
     """Return a client of the current master. Raises ValueError like `Address.parse`."""
     from redis.sentinel import Sentinel
 
@@ -80,6 +80,11 @@ def connect(url: str, options: dict[str, Any]) -> "Redis":
         "socket_connect_timeout": options["socket_connect_timeout"],
         "password": address.sentinel_password,
     }
+    if max_connections is not None:
+        from imagefleet.shared.redis_client.connection_cap import CappedSentinelPool
+
+        pool = {"connection_pool_class": CappedSentinelPool, "connection_cap": max_connections}
+        options = {**options, **pool}
     sentinel_class: Any = Sentinel  # redis-py types the class, but not `master_for`
     client: Redis = sentinel_class(address.hosts, sentinel_kwargs=sentinel_options).master_for(
         address.service,
