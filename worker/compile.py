@@ -35,6 +35,7 @@ _MAX_LINE: Final = 1_000
         "max_num_inference_steps",
         "safety_checker",
         "job_lora",
+        "textual_inversion",
         "cache_dir",
         "programs_url",
         "programs_secret",
@@ -79,6 +80,7 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
         options=ModelOptions(
             safety_checker=settings.safety_checker,
             job_loras=settings.job_loras(),
+            textual_inversions=settings.textual_inversions(),
             streams=settings.batching == "continuous",
         ),
     )

@@ -33,6 +33,7 @@ def load_model(
             safety_checker=settings.safety_checker,
             loras=settings.merged_loras(),
             job_loras=settings.job_loras(),
+            textual_inversions=settings.textual_inversions(),
             streams=settings.batching == "continuous",
         ),
     )

@@ -12,10 +12,10 @@ from imagefleet.shared.jobs.request import MAX_KEEP_S
 from imagefleet.worker.callback_settings import CommaSeparated
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
-from imagefleet.worker.lora_settings import LoraSettings
+from imagefleet.worker.textual_inversion_settings import TextualInversionSettings
 
 
-class WorkerSettings(LoraSettings):
+class WorkerSettings(TextualInversionSettings):
     """The settings of one worker process."""
 
     shapes: CommaSeparated = Field(

@@ -21,6 +21,13 @@ from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, o
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors, job_loras
 from imagefleet.worker.engine.checkpoint.lora import applied_loras, digest_with, read_loras
 from imagefleet.worker.engine.checkpoint.pipeline_index import Family
+from imagefleet.worker.engine.checkpoint.textual_inversion import (
+    ExtendedEmbedding,
+    Floats,
+    TextualInversion,
+    VectorsById,
+    read_textual_inversions,
+)
 from imagefleet.worker.engine.checkpoint.weights import (
     WeightMapping,
     require_complete,
@@ -72,18 +79,21 @@ def load_stable_diffusion(
     shapes = choose_shapes(shapes, configs)
     numpy_dtype = choose_dtype(dtype, placement.platform)
     tokenizer = load_tokenizer(files, configs)
+    inversions = read_textual_inversions(options.textual_inversions, configs)
+    vectors = add_textual_inversions(inversions, tokenizer, configs)
     steps, guidance = default_parameters(files, configs.family)
     default_scheduler = registry.default(configs.noise, options.scheduler)
     programs, weights = load_networks(
-        files, configs, placement, numpy_dtype, shapes, per_device_batch, options
+        files, configs, placement, numpy_dtype, shapes, per_device_batch, options, vectors
     )
     max_steps = limit_steps(max_num_inference_steps, configs)
-    loras = applied_loras(options.loras)
+    loras, loaded = applied_loras(options.loras), tuple(each.loaded for each in inversions)
     info = ModelInfo(
         name=identity.name,
         source=identity.source,
-        digest=digest_with(files.digest(), loras),
+        digest=digest_with(files.digest(), loras, loaded),
         loras=loras,
+        textual_inversions=loaded,
         job_loras=job_loras(options.job_loras),
         shapes=shapes,
         schedulers=registry.available(configs.noise),
@@ -115,6 +125,7 @@ def load_networks(
     shapes: Sequence[Shape] = (),
     per_device_batch: int = 1,
     options: ModelOptions | None = None,
+    vectors: Mapping[str, VectorsById] | None = None,
 ) -> tuple[DiffusionPrograms, Weights]:
     """Load the networks: their structure as programs, and their weights on the devices.
 
@@ -127,16 +138,20 @@ def load_networks(
         per_device_batch: Images that one copy of the weights denoises at a time.
         options: The LoRAs to merge into the weights, those that jobs may use, and whether the
             devices will run streams. None: no LoRAs, and whole batches.
+        vectors: From `add_textual_inversions`. None: there are none.
 
     Raises:
         CheckpointError: weights are missing, unused, misshapen or not finite; a LoRA does not fit.
         TooLittleMemory: the weights and a batch do not fit.
     """
     options = options or ModelOptions()
+    added = {name: each for name, each in (vectors or {}).items() if each}
+    configs = configs.with_tokens(added)
     networks = abstract_networks(configs)
     entries = {name: weight_entries(name, network) for name, network in networks.items()}
     keys = {name: [each.key for each in listed] for name, listed in entries.items()}
     opened = files.open_weights(tuple(networks), keys)
+    opened |= {name: ExtendedEmbedding(opened[name], each) for name, each in added.items()}
     mappings = {
         name: WeightMapping(name, network, opened[name]) for name, network in networks.items()
     }
@@ -181,6 +196,27 @@ def load_tokenizer(files: CheckpointFiles, configs: Configs) -> PromptTokenizer:
         tokenizer.require_fits(encoder, config.max_position_embeddings, config.vocab_size)
         tokenizers.append(tokenizer)
     return PromptTokenizer(tokenizers)
+
+
+def add_textual_inversions(
+    inversions: Sequence[TextualInversion], tokenizer: PromptTokenizer, configs: Configs
+) -> dict[str, dict[int, Floats]]:
+    """Add the tokens of textual inversions to a tokenizer.
+
+    Returns:
+        By text encoder: the vectors, by the ids of their tokens.
+
+    Raises:
+        CheckpointError: a vocabulary has such a token already.
+    """
+    names = configs.family.text_encoders
+    vectors: dict[str, dict[int, Floats]] = {name: {} for name in names}
+    for inversion in inversions:
+        for name, each in zip(names, tokenizer.tokenizers, strict=True):
+            rows = inversion.vectors[name]
+            ids = each.add_vectors(inversion.loaded.name, len(rows))
+            vectors[name] |= zip(ids, rows, strict=True)
+    return vectors
 
 
 def default_parameters(files: CheckpointFiles, family: Family) -> tuple[int, float]:

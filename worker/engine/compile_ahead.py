@@ -17,6 +17,7 @@ from flax import nnx
 from imagefleet.worker.engine.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.build_engine import (
     WITH_LORA,
+    add_textual_inversions,
     choose_dtype,
     choose_shapes,
     limit_steps,
@@ -25,6 +26,7 @@ from imagefleet.worker.engine.build_engine import (
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import find_checkpoint, open_checkpoint
 from imagefleet.worker.engine.checkpoint.job_loras import JobLoraFactors
+from imagefleet.worker.engine.checkpoint.textual_inversion import read_textual_inversions
 from imagefleet.worker.engine.checkpoint.weights import Params, weight_entries
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
 from imagefleet.worker.engine.compile.private_folder import make_private
@@ -169,7 +171,8 @@ def compile_ahead(
     """Prepare to compile a model. Iterate over the result to do it.
 
     Args:
-        model: As in `load_engine`, and all further arguments. Only configs and tokenizers are read.
+        model: As in `load_engine`, and all further arguments. Only configs, tokenizers and the
+            files of `options` are read.
         topology: The TPU host to compile for. None: this machine and its own devices.
         mesh: How many devices the worker will use, and how.
 
@@ -187,6 +190,9 @@ def compile_ahead(
         placement = placement_of(topology, mesh.devices, mesh.model)
     files = open_checkpoint(folder)
     configs = Configs.read(files, safety_checker=options.safety_checker)
+    tokenizer = load_tokenizer(files, configs)
+    inversions = read_textual_inversions(options.textual_inversions, configs)
+    configs = configs.with_tokens(add_textual_inversions(inversions, tokenizer, configs))
     numpy_dtype = choose_dtype(dtype, placement.platform)
     declared = choose_shapes(shapes or (), configs)
     if topology is not None:
@@ -206,7 +212,7 @@ def compile_ahead(
         configs,
         placement,
         executable_cache_of(folder, placement, cache_dir, shared_executables),
-        token_shape=load_tokenizer(files, configs).shape,
+        token_shape=tokenizer.shape,
         per_device_batch=per_device_batch,
         dtype=numpy_dtype,
         max_steps=limit_steps(max_num_inference_steps, configs),

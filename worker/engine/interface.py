@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.jobs.request import DEFAULT_STRENGTH
 from imagefleet.worker.engine.lora_options import AppliedLora, JobLora
+from imagefleet.worker.engine.textual_inversion_options import LoadedInversion
 
 ImageArray = NDArray[np.uint8]
 """One RGB image, uint8 `[height, width, 3]`."""
@@ -119,9 +120,12 @@ class ModelInfo:
     """The Hub id and the commit that was loaded, `org/name@commit`. None if the model is not from
     the Hub."""
     digest: str
-    """`sha256:…` over the files of the checkpoint that were read, and LoRA with their scales."""
+    """`sha256:…` over the files of the checkpoint that were read, LoRA with their scales, and
+    textual inversions."""
     loras: tuple[AppliedLora, ...] = ()
     """What was merged into the weights."""
+    textual_inversions: tuple[LoadedInversion, ...] = ()
+    """What the tokens of prompts may stand for."""
     job_loras: tuple[JobLora, ...] = ()
     """What jobs may use."""
     shapes: tuple[Shape, ...]

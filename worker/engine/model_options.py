@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from imagefleet.worker.engine.lora_options import LoraOption
+from imagefleet.worker.engine.textual_inversion_options import TextualInversionOption
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,8 @@ class ModelOptions:
     """Files that are merged into the weights."""
     job_loras: tuple[LoraOption, ...] = ()
     """Files of which each job chooses, with its own scales. Their own scales are 1."""
+    textual_inversions: tuple[TextualInversionOption, ...] = ()
+    """Files whose vectors are read into the text encoders."""
     streams: bool = False
     """Whether the devices will run streams (`open_streams`) instead of whole batches (`warm`). They
     need more memory for one image a device and less for several."""

@@ -38,17 +38,18 @@ class PromptTokenizer:
                 "tokenizer_config.json; it must be equal, because the UNet reads the states of "
                 "both text encoders side by side"
             )
-        self._tokenizers = tokenizers
+        self.tokenizers: Final = tuple(tokenizers)
+        """Those of the text encoders, in order."""
         self.shape = (len(tokenizers), tokenizers[0].length)
         """The number of encoders, and of tokens per prompt."""
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
         """Return the ids, `[len(prompts), *shape]`."""
-        return np.stack([tokenizer(prompts) for tokenizer in self._tokenizers], axis=1)
+        return np.stack([tokenizer(prompts) for tokenizer in self.tokenizers], axis=1)
 
     def truncated(self, prompt: str) -> bool:
         """Return whether any tokenizer cuts off the end of this prompt."""
-        return any(tokenizer.truncated(prompt) for tokenizer in self._tokenizers)
+        return any(tokenizer.truncated(prompt) for tokenizer in self.tokenizers)
 
 
 class ClipTokenizer:
@@ -111,6 +112,28 @@ class ClipTokenizer:
                 f"has vocab_size={vocabulary}, so ids end at {vocabulary - 1}; take tokenizer and "
                 "text encoder from one model (after a textual inversion, save both)"
             )
+
+    def add_vectors(self, token: str, count: int) -> list[int]:
+        """Add tokens for the vectors of a textual inversion, as diffusers names them.
+
+        The first vector has the token `token`, the next ones `token_1`, `token_2` ….
+
+        Returns:
+            Their ids.
+
+        Raises:
+            CheckpointError: One of them, or `token_1`, is in the vocabulary.
+        """
+        tokens = [token, *(f"{token}_{number}" for number in range(1, count))]
+        known = self._tokenizer.get_vocab(with_added_tokens=True)
+        if taken := [each for each in (*tokens, f"{token}_1") if each in known]:
+            raise CheckpointError(
+                f"textual inversion {token}: {self._folder} has the token {taken[0]!r} already; "
+                "choose another token for the file"
+            )
+        self._tokenizer.add_tokens(tokens)
+        self._added |= set(tokens)
+        return [self._id(each) for each in tokens]
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
         """Return the ids, `[len(prompts), length]`."""

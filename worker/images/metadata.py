@@ -63,7 +63,8 @@ def image_metadata(
     - model, model_digest (`sha256:…`)
     - model_source: only of a model from the Hub: its id and the commit, `org/name@commit`
     - loras: only of a model with LoRA: name, digest of the file and scale of each
-    - job_loras: only with LoRA of the job: the same
+    - textual_inversions: only of a model with such: token and digest of the file of each
+    - job_loras: only with LoRA of the job: as `loras`
     - versions: versions of imagefleet and the libraries of the engine, by name
     """
     return {
@@ -85,6 +86,7 @@ def image_metadata(
         **({"model_source": info.source} if info.source else {}),
         "model_digest": info.digest,
         **({"loras": [asdict(lora) for lora in info.loras]} if info.loras else {}),
+        **_inversion_metadata(info),
         **({"job_loras": job_lora_metadata(spec, info)} if spec.loras else {}),
         "versions": {"imagefleet": _imagefleet_version(), **info.versions},
     }
@@ -172,6 +174,12 @@ def _init_image_metadata(spec: ImageSpec) -> dict[str, Any]:
     if spec.image_guidance_scale is not None:
         metadata["image_guidance_scale"] = spec.image_guidance_scale
     return metadata
+
+
+def _inversion_metadata(info: ModelInfo) -> dict[str, Any]:
+    if not info.textual_inversions:
+        return {}
+    return {"textual_inversions": [asdict(each) for each in info.textual_inversions]}
 
 
 @cache

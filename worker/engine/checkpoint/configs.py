@@ -4,7 +4,8 @@ The input is the files of a checkpoint, the output the configs of its networks. 
 checked alone, then against the others. This module reads no weights.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
@@ -145,6 +146,19 @@ class Configs:
             return 0
         layers = min(config.num_hidden_layers for config in self.text_encoders)
         return layers if len(self.text_encoders) == 1 else layers - 1
+
+    def with_tokens(self, ids: Mapping[str, Iterable[int]]) -> Self:
+        """Return configs whose text encoders have embeddings of these tokens too.
+
+        `ids` are by text encoder.
+        """
+        encoders = tuple(
+            replace(config, vocab_size=max(config.vocab_size, *(each + 1 for each in ids[name])))
+            if ids.get(name)
+            else config
+            for name, config in zip(self.family.text_encoders, self.text_encoders, strict=True)
+        )
+        return replace(self, text_encoders=encoders)
 
     @property
     def guided_rows(self) -> int:

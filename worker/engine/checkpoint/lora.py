@@ -20,6 +20,7 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.lora_names import layer_names, parse_key, unsupported_kind
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
+from imagefleet.worker.engine.textual_inversion_options import LoadedInversion
 
 Floats = NDArray[np.float32]
 _LISTED: Final = 5
@@ -102,11 +103,14 @@ def applied_loras(options: Sequence[LoraOption]) -> tuple[AppliedLora, ...]:
     return tuple(applied)
 
 
-def digest_with(digest: str, loras: Sequence[AppliedLora]) -> str:
-    """Return the digest of a checkpoint with these LoRA; its own if there are none."""
-    if not loras:
+def digest_with(
+    digest: str, loras: Sequence[AppliedLora], inversions: Sequence[LoadedInversion] = ()
+) -> str:
+    """Return the digest of a checkpoint with these files; its own if there are none."""
+    if not loras and not inversions:
         return digest
-    lines = "\n".join([digest, *(f"{each.digest} {each.scale!r}" for each in loras)])
+    parts = [f"{each.digest} {each.scale!r}" for each in loras]
+    lines = "\n".join([digest, *parts, *(f"{each.digest} {each.name}" for each in inversions)])
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 

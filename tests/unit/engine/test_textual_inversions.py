@@ -1,0 +1,273 @@
+"""Prompts with the tokens of textual inversions give what they give in diffusers.
+
+`tools/parity/inversions.py` wrote the files and the answers.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from imagefleet.shared.errors import CheckpointError, ConfigurationError
+from imagefleet.worker.engine.build_engine import (
+    add_textual_inversions,
+    load_networks,
+    load_tokenizer,
+)
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
+from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.lora import digest_with
+from imagefleet.worker.engine.checkpoint.textual_inversion import read_textual_inversions
+from imagefleet.worker.engine.compile_ahead import compile_ahead
+from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
+from imagefleet.worker.engine.interface import ImageSpec, Shape
+from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.mesh_spec import MeshSpec
+from imagefleet.worker.engine.model_options import ModelOptions
+from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
+from imagefleet.worker.engine.textual_inversion_options import TextualInversionOption
+from imagefleet.worker.images.metadata import image_metadata
+from imagefleet.worker.settings import WorkerSettings
+from tests.unit.engine.parity import FOLDER, worst
+from tools.parity.inversion_cases import FILES, NEGATIVES, PROMPTS
+
+INVERSIONS: Final = FOLDER / "inversions"
+NATIVE: Final = Shape(height=32, width=32)
+TOLERANCE: Final = 5e-6
+"""As in `test_models`."""
+SCHEDULER: Final = {"older": "pndm", "newer": "ddim", "xl": "euler"}
+
+
+def _options(base: str) -> tuple[TextualInversionOption, ...]:
+    return tuple(
+        TextualInversionOption(name=token, path=str(INVERSIONS / f"{file}.safetensors"))
+        for token, file in FILES[base].items()
+    )
+
+
+class Loaded:
+    """A checkpoint with its textual inversions."""
+
+    def __init__(self, base: str, options: Sequence[TextualInversionOption] | None = None) -> None:
+        files = CheckpointFiles(FOLDER / base)
+        self.configs = Configs.read(files)
+        self.tokenizer = load_tokenizer(files, self.configs)
+        given = _options(base) if options is None else options
+        inversions = read_textual_inversions(given, self.configs)
+        vectors = add_textual_inversions(inversions, self.tokenizer, self.configs)
+        self.programs, self.weights = load_networks(
+            files, self.configs, Placement.of(1), np.dtype(np.float32), vectors=vectors
+        )
+
+
+@pytest.fixture(scope="module", params=sorted(FILES))
+def base(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def loaded(base: str) -> Loaded:
+    return Loaded(base)
+
+
+@pytest.fixture(scope="module")
+def answers(base: str) -> dict[str, NDArray[Any]]:
+    stored = load_file(INVERSIONS / "expected.safetensors")
+    return {key.removeprefix(f"{base}|"): value for key, value in stored.items() if base in key}
+
+
+def test_ids_and_states_equal_those_of_diffusers(
+    base: str, loaded: Loaded, answers: dict[str, NDArray[Any]]
+) -> None:
+    tokens = loaded.tokenizer(PROMPTS[base])
+    np.testing.assert_array_equal(tokens, answers["tokens"])
+    slots = len(tokens)
+    states = jax.jit(loaded.programs.prompt_encoder)(
+        loaded.weights.text,
+        np.stack([tokens, tokens], axis=1),
+        np.ones(slots, bool),
+        np.zeros(slots, np.int32),
+    )
+    assert worst(states.hidden[:, 1], answers["text"]) < TOLERANCE
+    if base == "xl":
+        assert states.pooled is not None
+        assert worst(states.pooled[:, 1], answers["pooled"]) < TOLERANCE
+
+
+def test_images_equal_those_of_diffusers(
+    base: str, loaded: Loaded, answers: dict[str, NDArray[Any]]
+) -> None:
+    pairs = zip(NEGATIVES[base], PROMPTS[base][:2], strict=True)
+    table = SCHEDULERS[SCHEDULER[base]](loaded.configs.noise, 6, 0)
+    inputs = BatchInputs(
+        tokens=np.stack([loaded.tokenizer(pair) for pair in pairs]),
+        has_negative=np.array([negative != "" for negative in NEGATIVES[base]]),
+        clip_skip=np.zeros(2, np.int32),
+        key=np.zeros((2, 2), np.uint32),
+        image_index=np.zeros(2, np.uint32),
+        initial_mix=np.ones((2, 2), np.float32),
+        guidance=np.full(2, 3, np.float32),
+        rows=np.stack([table.padded(7)] * 2),
+        calls=np.full(2, len(table.rows), np.int32),
+    )
+    programs, weights = loaded.programs, loaded.weights
+    begin, step, decode = (
+        jax.jit(each) for each in (programs.begin, programs.step, programs.decode)
+    )
+    init_latents = InitLatents(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
+    conditions, state = begin(weights, inputs, init_latents)
+    noise = load_file(FOLDER / base / "expected.safetensors")["unet.latents"]
+    noise = np.moveaxis(noise, 1, -1) * np.float32(table.init_noise_sigma)
+    state = state._replace(latents=noise)
+    for _ in table.rows:
+        state, _ = step(weights.unet, conditions, state)
+    images = np.asarray(decode(weights, state).images, int)
+    difference = np.abs(images - answers["pictures"])
+    assert difference.max() <= 1
+    assert difference.mean() < 1e-3
+
+
+def _load(cache_dir: Path, options: Sequence[TextualInversionOption]) -> DiffusionEngine:
+    engine = load_engine(
+        str(FOLDER / "older"),
+        cache_dir=cache_dir,
+        devices=1,
+        max_num_inference_steps=4,
+        options=ModelOptions(textual_inversions=tuple(options)),
+    )
+    assert isinstance(engine, DiffusionEngine)
+    return engine
+
+
+def test_programs_compiled_ahead_are_those_of_a_worker_with_the_same_tokens(tmp_path: Path) -> None:
+    options = ModelOptions(textual_inversions=_options("older"))
+    ahead = compile_ahead(
+        str(FOLDER / "older"),
+        None,
+        shapes=None,
+        per_device_batch=1,
+        mesh=MeshSpec.parse(None, 1),
+        dtype=None,
+        cache_dir=tmp_path,
+        shared_executables=SharedExecutables(),
+        max_num_inference_steps=4,
+        options=options,
+    )
+    assert all(is_new for _, is_new in ahead)
+    engine = _load(tmp_path, _options("older"))
+    engine.warm()
+    assert engine._executable_cache.compiled == 0
+    spec = ImageSpec(prompt="a <dog>", seed=1, num_inference_steps=2, guidance_scale=3.0)
+    [image] = engine.start_batch([spec], NATIVE).images()
+    info = engine.info
+    assert [each.name for each in info.textual_inversions] == ["<dog>", "CharTurner"]
+    plain = _load(tmp_path, ()).info
+    assert info.digest == digest_with(plain.digest, (), info.textual_inversions) != plain.digest
+    metadata = image_metadata(job_id="j", spec=spec, shape=NATIVE, info=info)
+    assert metadata["textual_inversions"] == [asdict(each) for each in info.textual_inversions]
+    assert metadata["textual_inversions"][0]["digest"].startswith("sha256:")
+    assert "textual_inversions" not in image_metadata(
+        job_id="j", spec=spec, shape=NATIVE, info=plain
+    )
+    assert image.shape == (32, 32, 3)
+
+
+Tensors = dict[str, NDArray[Any]]
+
+
+@pytest.mark.parametrize(
+    ("base", "tensors", "sentence"),
+    [
+        (
+            "older",
+            {"emb_params": np.ones((2, 24), np.float32)},
+            "emb_params has vectors of 24 numbers, but text_encoder of this model has hidden_size="
+            "16; take a textual inversion that was trained for this model",
+        ),
+        (
+            "xl",
+            {"clip_l": np.ones((1, 16), np.float32), "clip_g": np.ones((1, 16), np.float32)},
+            "clip_g has vectors of 16 numbers, but text_encoder_2 of this model has hidden_size=24",
+        ),
+        (
+            "xl",
+            {"emb_params": np.ones((1, 16), np.float32)},
+            "holds emb_params, but a textual inversion for this model holds clip_l and clip_g",
+        ),
+        (
+            "older",
+            {"clip_l": np.ones((1, 16), np.float32), "clip_g": np.ones((1, 24), np.float32)},
+            "holds clip_g, clip_l, but a textual inversion for this model holds one tensor",
+        ),
+        ("older", {"a": np.ones((1, 2, 16), np.float32)}, r"a is F32 \[1, 2, 16\]; a textual"),
+        ("older", {"a": np.ones((0, 16), np.float32)}, r"a is F32 \[0, 16\]; a textual inversion"),
+        ("older", {"a": np.ones((1, 16), np.int32)}, r"a is I32 \[1, 16\]; a textual inversion"),
+        ("older", {"a": np.full(16, np.nan, np.float32)}, "a holds NaN or infinity"),
+    ],
+)
+def test_a_file_for_another_model_is_refused(
+    tmp_path: Path, base: str, tensors: Tensors, sentence: str
+) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=f"^{path}:? {sentence}"):
+        Loaded(base, [TextualInversionOption(name="<a>", path=str(path))])
+
+
+def test_a_missing_file_and_a_pickle_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(b"")
+    for name in ("b.safetensors", "a.pt"):
+        option = TextualInversionOption(name="<a>", path=str(tmp_path / name))
+        with pytest.raises(CheckpointError, match=r"is not a file that ends in \.safetensors"):
+            Loaded("older", [option])
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["blue</w>"], "tokenizer has the token 'blue</w>' already; choose another token"),
+        (["<|endoftext|>"], "tokenizer has the token '<|endoftext|>' already"),
+        (["<a>", "<a>_1"], "textual inversion <a>_1: tokenizer has the token '<a>_1' already"),
+        (["<a>_1", "<a>"], "textual inversion <a>: tokenizer has the token '<a>_1' already"),
+        (["<a>_2", "<a>"], "textual inversion <a>: tokenizer has the token '<a>_2' already"),
+    ],
+)
+def test_a_token_of_the_vocabulary_is_refused(names: Sequence[str], sentence: str) -> None:
+    path = str(INVERSIONS / "web_ui.safetensors")
+    with pytest.raises(CheckpointError, match=re.escape(sentence)):
+        Loaded("older", [TextualInversionOption(name=name, path=path) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("cat", "'cat' is no textual inversion; write token=path, as in <cat>=/embeddings/cat"),
+        ("=a", "'=a' is no textual inversion"),
+        ("<cat>=", "'<cat>=' is no textual inversion"),
+        ("my cat=a", "the token 'my cat' must be 1 to 64 printable characters without spaces"),
+        ("c" * 65 + "=a", "must be 1 to 64 printable characters"),
+        ("a=x,a=y", "two files have the token 'a'"),
+    ],
+)
+def test_the_setting_refuses_what_is_no_token_and_path(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match="TEXTUAL_INVERSION: .*" + sentence):
+        WorkerSettings.load(textual_inversion=text)
+
+
+def test_the_setting_takes_several_files_and_one_model() -> None:
+    settings = WorkerSettings.load(textual_inversion="<a>=/x/a=1, b=~/b")
+    assert [(each.name, each.path) for each in settings.textual_inversions()] == [
+        ("<a>", "/x/a=1"),
+        ("b", "~/b"),
+    ]
+    with pytest.raises(ConfigurationError, match="TEXTUAL_INVERSION fits one model"):
+        WorkerSettings.load(textual_inversion="<a>=a", models="fake fake:name=b")
