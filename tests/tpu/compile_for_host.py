@@ -1,6 +1,6 @@
 """Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST [ARGUMENT]`.
 
-WHAT is `layers`, `memory`, `published-step` with the name of a model, `programs` or
+WHAT is `layers`, `convolutions`, `memory`, `published-step` with the name of a model, `programs` or
 `stream-programs` with the number of devices a copy, or `wrong` with the name of a wrong choice. The
 output is one line of JSON: for each thing that was compiled, the compiler's error or null. libtpu
 must be installed. It stays loaded, so this script runs in a process of its own.
@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine import attention as attention_module
@@ -28,7 +29,9 @@ from imagefleet.worker.engine.compile.executable_cache import ExecutableCache, e
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.compile_ahead import AbstractModel
 from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.large_convolution import KERNEL_NAME
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.models.blocks import ResnetBlock, Upsample
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.tpu_topology import placement_of
 from tools.parity.published import PUBLISHED
@@ -78,6 +81,49 @@ def _compile_layer(spec: AttentionSpec, placement: Placement) -> None:
     with jax.set_mesh(placement.mesh):
         lowered = compute.lower(*map(abstract, (spec.queries, spec.keys, spec.keys)))
     lowered.compile()
+
+
+def convolutions(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield layers of the published models that the kernel for large maps computes."""
+    for name, make, size in (
+        ("block", partial(_resnet, 128, 128), (512, 128)),
+        ("block with other channels", partial(_resnet, 512, 256), (256, 512)),
+        ("upsampling", partial(Upsample, 256), (256, 256)),
+        ("upsampling to a large map", partial(Upsample, 512), (64, 512)),
+        ("upsampling to 1024x1024", partial(Upsample, 256), (512, 256)),
+        ("block of SDXL's UNet", partial(_resnet, 640, 320), (128, 640)),
+    ):
+        yield name, partial(_compile_convolution, make, *size, placement_of(host))
+
+
+def _resnet(channels_in: int, channels_out: int) -> ResnetBlock:
+    return ResnetBlock(channels_in, channels_out, groups=32, epsilon=1e-6)
+
+
+def _compile_convolution(
+    make: Callable[[], nnx.Module], side: int, channels: int, placement: Placement
+) -> None:
+    """Compile a layer for one image on each device.
+
+    Raises:
+        AssertionError: The program does not have the kernel.
+    """
+    graph, state = nnx.split(nnx.eval_shape(make))
+    weights = jax.tree.map(
+        lambda weight: jax.ShapeDtypeStruct(weight.shape, BFLOAT16, sharding=placement.replicated),
+        nnx.to_pure_dict(state),
+    )
+    shape = (placement.mesh.size, side, side, channels)
+    x = jax.ShapeDtypeStruct(shape, BFLOAT16, sharding=placement.by_slot)
+
+    def compute(weights: Any, x: jax.Array) -> jax.Array:
+        layer: Any = nnx.merge(graph, weights)
+        result: jax.Array = layer(x)
+        return result
+
+    with jax.set_mesh(placement.mesh):
+        compiled = jax.jit(compute).lower(weights, x).compile()
+    assert KERNEL_NAME in (compiled.as_text() or ""), "XLA computes it"
 
 
 def _compile(lower: Lower) -> None:
@@ -197,6 +243,7 @@ def main(what: str, *arguments: str) -> None:
     jax.config.update("jax_platforms", "cpu")  # with libtpu here, JAX would look for a TPU
     whats: dict[str, Any] = {
         "layers": layers,
+        "convolutions": convolutions,
         "memory": memory,
         "published-step": published_step,
         "programs": programs,

@@ -49,6 +49,13 @@ def test_every_attention_layer_of_the_published_models_compiles(host: str) -> No
     assert refused(errors) == {}
 
 
+@pytest.mark.parametrize("host", ["v4-8", "v5e-8", "v5p-8", "v6e-1"])
+def test_the_kernel_for_large_maps_compiles(host: str) -> None:
+    errors = compile_for(host, "convolutions")
+    assert len(errors) == 6
+    assert refused(errors) == {}
+
+
 def test_the_step_of_stable_diffusion_compiles() -> None:
     assert compile_for("v5e-8", "published-step", "sd14") == {"sd14": None}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from imagefleet.worker.engine.tpu_hosts import GENERATIONS
-from tools.tpu.estimate import SOFTMAX_CYCLES, kernel_cycles, program_cycles
+from tools.tpu.estimate import SOFTMAX_CYCLES, STAGING_CYCLES, kernel_cycles, program_cycles
 
 LOOPS = """
 %fused.1 (x: f32[8]) -> f32[8] {
@@ -41,6 +41,14 @@ KERNEL = (
     "bf16[2,8,1024,40]{3,2,1,0}}, metadata={}"
 )
 
+CONVOLUTION = (
+    "%k = bf16[1,64,64,512]{3,2,1,0} custom-call(%x, %x, %x, %w, %b), "
+    'custom_call_target="tpu_custom_call", operand_layout_constraints={bf16[1,64,64,512]{3,2,1,0}, '
+    "bf16[1,64,64,512]{3,2,1,0}, bf16[1,64,64,512]{3,2,1,0}, bf16[3,1536,128]{2,1,0}, "
+    "f32[1,128]{1,0}}, frontend_attributes={kernel_metadata={}}, "
+    'metadata={op_name="jit(decode)/shard_map/convolution_of_rows/pallas_call"}'
+)
+
 
 def test_the_cycles_of_a_loop_count_once_for_each_trip() -> None:
     assert program_cycles(LOOPS) == 1000 + 4 * (100 + 3 * 10)
@@ -51,6 +59,18 @@ def test_a_kernel_takes_its_products_with_the_head_padded_and_its_softmax() -> N
     products = scores * 2 * 2 * 128 / v5e.flops_per_cycle
     [cycles] = kernel_cycles(KERNEL, v5e)
     assert cycles == pytest.approx(products + scores * SOFTMAX_CYCLES["v5e"])
+
+
+@pytest.mark.parametrize(("generation", "width"), [("v5e", 128), ("v6e", 256)])
+def test_a_convolution_takes_its_products_and_the_staging_of_its_map(
+    generation: str, width: int
+) -> None:
+    chip = GENERATIONS[generation]
+    products = 64 * 64 * 2 * 3 * 1536 * width / chip.flops_per_cycle
+    staged = 64 * 64 * 512 * 10 / 8
+    attention, convolution = kernel_cycles(f"{KERNEL}\n{CONVOLUTION}", chip)
+    assert convolution == pytest.approx(products + staged * STAGING_CYCLES[generation])
+    assert [attention] == [*kernel_cycles(KERNEL, chip)]
 
 
 def test_the_peaks_are_those_that_the_vendor_states() -> None:

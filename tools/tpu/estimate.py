@@ -4,11 +4,13 @@ Goes in: an executable for devices that need not be there. Comes out: bytes, FLO
 runs nothing.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from imagefleet.worker.engine.large_convolution import KERNEL_NAME
 from imagefleet.worker.engine.tpu_hosts import TpuGeneration
 
 _COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\{$")
@@ -17,6 +19,7 @@ _LOOP: Final = re.compile(r" while\(.*condition=%?([\w.<>-]+), body=%?([\w.<>-]+
 _LIMIT: Final = re.compile(r" s32\[\]\S* constant\((\d+)\)")
 _KERNEL: Final = re.compile(
     r'custom_call_target="tpu_custom_call".*?operand_layout_constraints=\{(.*?)\}\}'
+    r'(.*?op_name="([^"]*)")?'
 )
 _SHAPE: Final = re.compile(r"\w+\[([\d,]+)\]")
 _COLLECTIVE: Final = re.compile(
@@ -34,6 +37,19 @@ SOFTMAX_CYCLES: Final[Mapping[str, float]] = {
 """By generation: cycles that the attention kernel takes for each score beside its two products. It
 is the compiler's schedule of a layer with 4096 pixels and heads of 40, less the products at the
 peak."""
+
+STAGING_CYCLES: Final[Mapping[str, float]] = {
+    "v2": 0.0,
+    "v3": 0.0,
+    "v4": 0.0058,
+    "v5e": 0.0055,
+    "v5p": 0.0028,
+    "v6e": 0.0048,
+}
+"""By generation: cycles that the convolution kernel takes for each number that it normalises and
+stages. It is the compiler's schedule for a map of 512x512x128. v2 and v3 do not use this kernel."""
+_STAGED_TWICE: Final = 10 / 8
+"""The kernel stages ten rows for a block of eight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,15 +117,32 @@ def program_cycles(text: str) -> float:
 
 
 def kernel_cycles(text: str, generation: TpuGeneration) -> Iterator[float]:
-    """Yield the cycles of each attention kernel, for which the compiler gives no estimate.
-
-    They are those of its products at the peak, with heads padded to 128, and those of the softmax.
-    """
+    """Yield the cycles of each kernel of ours, for which the compiler gives no estimate."""
     for kernel in _KERNEL.finditer(text):
-        query, key, *_ = (
-            [int(side) for side in shape.split(",")] for shape in _SHAPE.findall(kernel[1])
-        )
-        batch, heads, queries, head_dim = query
-        scores = batch * heads * queries * key[2]
-        flops = 2 * 2 * -(-head_dim // 128) * 128
-        yield scores * (flops / generation.flops_per_cycle + SOFTMAX_CYCLES[generation.name])
+        shapes = [[int(side) for side in shape.split(",")] for shape in _SHAPE.findall(kernel[1])]
+        is_convolution = KERNEL_NAME in (kernel[3] or "")
+        yield (_convolution_cycles if is_convolution else _attention_cycles)(shapes, generation)
+
+
+def _attention_cycles(shapes: list[list[int]], generation: TpuGeneration) -> float:
+    """Count both products at the peak, with heads padded to 128, and the softmax."""
+    query, key, *_ = shapes
+    batch, heads, queries, head_dim = query
+    scores = batch * heads * queries * key[2]
+    flops = 2 * 2 * -(-head_dim // 128) * 128
+    return scores * (flops / generation.flops_per_cycle + SOFTMAX_CYCLES[generation.name])
+
+
+def _convolution_cycles(shapes: list[list[int]], generation: TpuGeneration) -> float:
+    """Count the products at the peak, padded to the columns of the matrix unit, and the staging.
+
+    The operands are the map three times (a block, the rows before and after it), and the weights:
+    matrices of the channels side by side that a product takes.
+    """
+    x, _, _, kernel, *_ = shapes
+    side = 256 if generation.name == "v6e" else 128
+    *matrices, columns, channels_out = kernel
+    padded = math.prod(-(-length // side) * side for length in (columns, channels_out))
+    pixels = math.prod(x[:3])
+    products = 2 * pixels * math.prod(matrices) * padded / generation.flops_per_cycle
+    return products + _STAGED_TWICE * math.prod(x) * STAGING_CYCLES[generation.name]

@@ -78,6 +78,7 @@ def memory_need_of(row: Row) -> MemoryNeed:
         per_device_batch=row.per_device_batch,
         dtype=BFLOAT16,
         platform="tpu",
+        device_kind=TPU_HOSTS[row.host].generation.device_kind,
         streams=row.streams,
     )
 

@@ -164,6 +164,7 @@ def load_networks(
         per_device_batch=per_device_batch,
         dtype=dtype,
         platform=placement.platform,
+        device_kind=placement.device_kind,
         streams=options.streams,
     )
     trained = {name: each.shapes for name, each in mappings.items() if name in WITH_LORA}

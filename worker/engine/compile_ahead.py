@@ -204,6 +204,7 @@ def compile_ahead(
             per_device_batch=per_device_batch,
             dtype=numpy_dtype,
             platform=placement.platform,
+            device_kind=placement.device_kind,
             streams=options.streams,
         )
         check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)

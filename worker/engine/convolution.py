@@ -16,6 +16,7 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 
+from imagefleet.worker.engine.large_convolution import find_kernel
 from imagefleet.worker.engine.mesh import target_device
 from imagefleet.worker.engine.mesh_spec import DATA
 
@@ -110,7 +111,7 @@ def convolve(
 
 
 def convolve_upsampled(
-    x: jax.Array, kernel: jax.Array, *, in_phases: bool | None = None
+    x: jax.Array, kernel: jax.Array, bias: jax.Array, *, in_phases: bool | None = None
 ) -> jax.Array:
     """Upsample `x [b, h, w, c]` by 2 to its nearest neighbours, and convolve with padding 1.
 
@@ -121,25 +122,29 @@ def convolve_upsampled(
     Args:
         x: The feature map.
         kernel: `[3, 3, c, o]`.
-        in_phases: Whether to compute the phases. None: on CPU, where maps of at least
-            `_MIN_PHASE_PIXELS` take 0.6 of the time.
+        bias: `[o]`.
+        in_phases: Whether to compute the phases by XLA. None: on CPU, where maps of at least
+            `_MIN_PHASE_PIXELS` take 0.6 of the time. On TPU the kernel for large maps computes
+            them; by XLA's convolutions they take as long as the upsampled map.
 
     Returns:
         `[b, 2h, 2w, o]` in the dtype of `x`.
     """
     batch, height, width, _ = x.shape
+    if in_phases is None and (compute := find_kernel(x, kernel, upsamples=True)) is not None:
+        return compute(x, phase_kernels(kernel), bias)
     if in_phases is None:
         is_large = height * width >= _MIN_PHASE_PIXELS
         in_phases = is_large and target_device().platform == "cpu"
     if not in_phases:
         wide = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
-        return convolve(wide, kernel, (1, 1), _SAME, dimension_numbers=_LAYOUT)
+        return convolve(wide, kernel, (1, 1), _SAME, dimension_numbers=_LAYOUT) + bias
     kernels = phase_kernels(kernel)
     rows = [
         jnp.stack([_phase(x, kernels[row, column], row, column) for column in range(2)], axis=3)
         for row in range(2)
     ]
-    return jnp.stack(rows, axis=2).reshape(batch, 2 * height, 2 * width, -1)
+    return jnp.stack(rows, axis=2).reshape(batch, 2 * height, 2 * width, -1) + bias
 
 
 def _phase(x: jax.Array, kernel: jax.Array, row: int, column: int) -> jax.Array:

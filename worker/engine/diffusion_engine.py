@@ -58,7 +58,7 @@ class DiffusionEngine:
     ) -> None:
         self.info = info
         self.capacity = placement.data * per_device_batch
-        self.devices = f"{placement.mesh.size} x {placement.mesh.devices.flat[0].device_kind}"
+        self.devices = f"{placement.mesh.size} x {placement.device_kind}"
         self._weights = weights
         self._tokenizer = tokenizer
         self._empty_batch = EmptyBatch.of(

@@ -21,12 +21,16 @@ from imagefleet.worker.engine.attention import (
 from imagefleet.worker.engine.attention_layers import unet_layers
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.large_convolution import has_kernel
 from imagefleet.worker.engine.mesh import split_axis
 
 _DECODER_MAPS: Final = {"cpu": 6, "gpu": 6, "tpu": 11}
 """Full-size maps, as wide as the decoder's first level, that the decoder holds at once. On CPU
 measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB. The TPU compiler
-takes 13.7 at 512x512 and 9.7 for SDXL at 1024x1024; see docs/tpu.md."""
+takes 13.7 at 512x512 and 9.7 for SDXL at 1024x1024 without the kernel below; see docs/tpu.md."""
+_DECODER_MAPS_BY_KERNEL: Final = 7
+"""The same on TPUs that have the kernel for large maps. The compiler takes 7.0 for Stable Diffusion
+1.4 at 512x512, with the program's code."""
 _UNET_MAPS: Final = 27
 """Maps that the UNet holds at once besides its scores, skips included. Measured in the same way:
 268 MiB for a prompt and its negative prompt."""
@@ -55,6 +59,7 @@ def memory_need(
     per_device_batch: int,
     dtype: np.dtype[Any],
     platform: str,
+    device_kind: str,
     streams: bool = False,
 ) -> MemoryNeed:
     """Estimate the bytes that a device needs.
@@ -67,6 +72,7 @@ def memory_need(
         per_device_batch: Images that one copy of the weights denoises at a time.
         dtype: That of the weights.
         platform: `cpu`, `gpu` or `tpu`.
+        device_kind: As JAX names it.
         streams: Whether the devices run streams instead of whole batches.
     """
     workspaces = [
@@ -76,6 +82,7 @@ def memory_need(
             per_device_batch=per_device_batch,
             dtype=dtype,
             platform=platform,
+            by_kernel=has_kernel(device_kind, dtype, model),
             streams=streams,
         )
         for shape in shapes
@@ -101,15 +108,18 @@ def workspace_bytes(
     per_device_batch: int,
     dtype: np.dtype[Any],
     platform: str,
+    by_kernel: bool = False,
     streams: bool = False,
 ) -> int:
     """Estimate the bytes that a device needs for a batch, besides the weights.
 
+    `by_kernel` says whether large maps get the kernel of `large_convolution`.
     A stream decodes one image at a time, but beside the next steps, so it needs both.
     """
     pixels = shape.height * shape.width
     decoder_map = pixels * configs.vae.block_out_channels[0] * dtype.itemsize
-    decoder = _DECODER_MAPS[platform] * decoder_map
+    decoder_maps = _DECODER_MAPS_BY_KERNEL if by_kernel else _DECODER_MAPS[platform]
+    decoder = decoder_maps * decoder_map
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
     scores = max(_score_bytes(configs, latents, dtype, platform), default=0)

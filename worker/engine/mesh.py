@@ -126,6 +126,11 @@ class Placement:
         return str(self.mesh.devices.flat[0].platform)
 
     @property
+    def device_kind(self) -> str:
+        """Return the kind of the devices, as JAX names it: `TPU v5 lite`, `NVIDIA H100` …"""
+        return str(self.mesh.devices.flat[0].device_kind)
+
+    @property
     def data(self) -> int:
         """Return the number of parts that a batch is split into."""
         return int(self.mesh.shape[DATA])

@@ -20,6 +20,8 @@ class TpuGeneration:
     """A generation of TPUs. The figures are those of one JAX device."""
 
     name: str
+    device_kind: str
+    """As JAX names it."""
     clock_hz: float
     flops_per_cycle: int
     """In bfloat16: two for each cell of each matrix unit."""
@@ -35,17 +37,18 @@ class TpuGeneration:
 GENERATIONS: Final[Mapping[str, TpuGeneration]] = {
     name: TpuGeneration(
         name=name,
+        device_kind=f"TPU {kind}",
         clock_hz=clock_hz,
         flops_per_cycle=matrix_units * _MATRIX_UNIT,
         memory_bytes=int(memory * _GIB),
     )
-    for name, clock_hz, matrix_units, memory in (
-        ("v2", 0.7e9, 1, 7.48),
-        ("v3", 0.94e9, 2, 15.48),
-        ("v4", 1.05e9, 8, 30.75),
-        ("v5e", 1.5e9, 4, 15.75),
-        ("v5p", 1.75e9, 8, 95.74),
-        ("v6e", 1.75e9, 16, 31.25),
+    for name, kind, clock_hz, matrix_units, memory in (
+        ("v2", "v2", 0.7e9, 1, 7.48),
+        ("v3", "v3", 0.94e9, 2, 15.48),
+        ("v4", "v4", 1.05e9, 8, 30.75),
+        ("v5e", "v5 lite", 1.5e9, 4, 15.75),
+        ("v5p", "v5", 1.75e9, 8, 95.74),
+        ("v6e", "v6 lite", 1.75e9, 16, 31.25),
     )
 }
 """By name. The two matrix units of v6e count as 16 of 128 x 128 cells."""

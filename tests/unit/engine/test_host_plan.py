@@ -71,6 +71,7 @@ def test_the_weights_take_the_bytes_that_a_device_then_holds(oracle: Oracle, mod
         per_device_batch=1,
         dtype=FLOAT32,
         platform="cpu",
+        device_kind="cpu",
     )
     placement = Placement.of(model, model)
     placed = jax.tree.map(

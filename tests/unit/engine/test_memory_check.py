@@ -63,6 +63,7 @@ def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
         platform: str = "cpu",
         dtype: str = "float32",
         streams: bool = False,
+        by_kernel: bool = False,
     ) -> int:
         return workspace_bytes(
             configs,
@@ -70,12 +71,15 @@ def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
             per_device_batch=batch,
             dtype=np.dtype(dtype),
             platform=platform,
+            by_kernel=by_kernel,
             streams=streams,
         )
 
     assert workspace(64, 2) == 2 * workspace(64, 1)
     assert workspace(128, 1) >= 4 * workspace(64, 1)
     assert workspace(64, 1, dtype="float16") < workspace(64, 1)
+    # The kernel for large maps holds fewer of them.
+    assert workspace(64, 1, "tpu", by_kernel=True) < workspace(64, 1, "tpu")
     # A stream decodes one image at a time, beside the next steps.
     assert workspace(64, 1) < workspace(64, 1, streams=True) < 2 * workspace(64, 1)
     steps = [workspace(64, batch, streams=True) for batch in (1, 2, 3)]

@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from imagefleet.worker.engine.convolution import convolve, convolve_upsampled
+from imagefleet.worker.engine.large_convolution import find_kernel
 
 Layer = Callable[[jax.Array], jax.Array]
 """A linear layer or a convolution, perhaps with LoRA beside it (`lora_layers`)."""
@@ -87,12 +88,47 @@ class GroupNorm(nnx.Module):
         scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         return (centred * (inverse * scale) + bias).astype(x.dtype)
 
+    def scale_and_shift(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return float32 `[b, c]` each: the norm of `x [b, ..., c]` is x * scale + shift.
+
+        One pass over `x` adds up its values and their squares in float32. This is for bfloat16,
+        whose values are rounded by more than the difference of the two means loses.
+        """
+        axes = tuple(range(1, x.ndim - 1))
+        wide = x.astype(jnp.float32)
+        mean, square = (self._mean_of_groups(v.mean(axes)) for v in (wide, jnp.square(wide)))
+        inverse = jax.lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0) + self.epsilon)
+        weights, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
+        scale = inverse * weights
+        return scale, bias - mean * scale
+
     def _group_mean(self, x: jax.Array) -> jax.Array:
         """Average over all pixels and each group's channels: `[b, ..., c]` to `[b, 1, ..., c]`."""
         batch, *pixels, channels = x.shape
-        sums = x.mean(range(1, x.ndim - 1)).reshape(batch, self.groups, -1)
-        means = jnp.repeat(sums.mean(-1), channels // self.groups, axis=1)
+        means = self._mean_of_groups(x.mean(range(1, x.ndim - 1)))
         return means.reshape(batch, *[1] * len(pixels), channels)
+
+    def _mean_of_groups(self, means: jax.Array) -> jax.Array:
+        """Average `[b, c]` over each group's channels, and repeat the average for each of them."""
+        batch, channels = means.shape
+        groups = means.reshape(batch, self.groups, -1).mean(-1)
+        return jnp.repeat(groups, channels // self.groups, axis=1)
+
+
+def normalize_and_convolve(
+    norm: GroupNorm, layer: Layer, x: jax.Array, residual: jax.Array | None = None
+) -> jax.Array:
+    """Return `layer(silu(norm(x)))`, and `residual` added to it.
+
+    `layer` is a 3x3 convolution with padding 1 and a bias, `x` is `[b, h, w, c]`.
+    """
+    if isinstance(layer, nnx.Conv) and layer.bias is not None:
+        kernel, has_residual = layer.kernel[...], residual is not None
+        if (compute := find_kernel(x, kernel, has_residual=has_residual)) is not None:
+            scale_and_shift = norm.scale_and_shift(x)
+            return compute(x, kernel, layer.bias[...], normalize=scale_and_shift, residual=residual)
+    hidden = layer(jax.nn.silu(norm(x)))
+    return hidden if residual is None else hidden + residual
 
 
 def gelu(x: jax.Array) -> jax.Array:
@@ -134,11 +170,11 @@ class ResnetBlock(nnx.Module):
 
         `time [b, e]` is the time embedding, if the block was built with `time_channels`.
         """
-        hidden = self.conv1(jax.nn.silu(self.norm1(x)))
+        hidden = normalize_and_convolve(self.norm1, self.conv1, x)
         if self.time_emb_proj is not None and time is not None:
             hidden += self.time_emb_proj(jax.nn.silu(time))[:, None, None, :]
-        hidden = self.conv2(jax.nn.silu(self.norm2(hidden)))
-        return hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+        shortcut = x if self.conv_shortcut is None else self.conv_shortcut(x)
+        return normalize_and_convolve(self.norm2, self.conv2, hidden, shortcut)
 
 
 class Upsample(nnx.Module):
@@ -149,6 +185,6 @@ class Upsample(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         if isinstance(self.conv, nnx.Conv) and self.conv.bias is not None:
-            return convolve_upsampled(x, self.conv.kernel[...]) + self.conv.bias[...]
+            return convolve_upsampled(x, self.conv.kernel[...], self.conv.bias[...])
         # LoRA beside the convolution read the upsampled map.
         return self.conv(jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2))

@@ -12,7 +12,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.attention import attention
-from imagefleet.worker.engine.models.blocks import GroupNorm, ResnetBlock, Upsample, conv, linear
+from imagefleet.worker.engine.models.blocks import (
+    GroupNorm,
+    ResnetBlock,
+    Upsample,
+    conv,
+    linear,
+    normalize_and_convolve,
+)
 from imagefleet.worker.engine.models.config_reader import SILU_NAMES, ConfigReader, Json
 
 _EPSILON: Final = 1e-6
@@ -182,7 +189,7 @@ class Encoder(nnx.Module):
         x = self.conv_in(pixels)
         for block in self.down_blocks:
             x = block(x)
-        return self.conv_out(jax.nn.silu(self.conv_norm_out(self.mid_block(x))))
+        return normalize_and_convolve(self.conv_norm_out, self.conv_out, self.mid_block(x))
 
 
 class Decoder(nnx.Module):
@@ -202,7 +209,7 @@ class Decoder(nnx.Module):
         x = self.mid_block(self.conv_in(latents))
         for block in self.up_blocks:
             x = block(x)
-        return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
+        return normalize_and_convolve(self.conv_norm_out, self.conv_out, x)
 
 
 def _quant_conv(channels: int, use: bool) -> nnx.Linear | None:

@@ -1,0 +1,197 @@
+"""Choose which convolutions a TPU computes with the kernel of `convolution_kernel`, and run it.
+
+Goes in: a large feature map, the weights, and what a network does just before and after. Comes out:
+the convolved map. Layers and weights are what they are for every other device.
+
+The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
+compares it with the formula in Pallas' interpreter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
+
+from imagefleet.worker.engine.mesh import target_device
+from imagefleet.worker.engine.mesh_spec import DATA, MODEL
+
+KERNEL_NAME: Final = "convolution_of_rows"
+"""It is in the programs, so that `tools.tpu` finds the kernel there."""
+_MEMORY_BYTES: Final = {
+    "TPU v4": 12 * 2**20,
+    "TPU v5 lite": 40 * 2**20,
+    "TPU v5e": 40 * 2**20,
+    "TPU v5": 40 * 2**20,
+    "TPU v5p": 40 * 2**20,
+    "TPU v6 lite": 40 * 2**20,
+    "TPU v6e": 40 * 2**20,
+}
+"""By kind of device: bytes of a core's memory that the kernel may use. v4 has 16 MiB, v5p 64 and
+the others 128. The compiler of v2 and v3 refuses products of bfloat16 in kernels."""
+_MIN_PIXELS: Final = 128 * 128
+"""Of the result. Smaller maps fit the memory on the chip, where products of whole maps do as well
+(`convolution`). They are all of those of Stable Diffusion 1's UNet at 512x512."""
+_LANES: Final = 128
+"""Columns of a TPU's registers. Channels must be a multiple of it."""
+_PACKED_ROWS: Final = 16
+"""Rows of bfloat16 in a register. The width of a map must be a multiple of it."""
+_MAX_BLOCK_ROWS: Final = 8
+"""Rows of a block, at most. The two rows beside a block are read and normalised twice."""
+_PRODUCT_BYTES: Final = 4 * 4 * 512
+"""For each channel of the result: float32 sums of 512 pixels, and what the compiler keeps beside
+them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec:
+    """The sizes of a convolution by the kernel, for one image."""
+
+    height: int
+    """Of the map that is read, as is `width`."""
+    width: int
+    channels_in: int
+    channels_out: int
+    upsamples: bool = False
+    """Whether the map is upsampled by 2 before the convolution, in four phases."""
+    has_residual: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Return the number of weights."""
+        return (16 if self.upsamples else 9) * self.channels_in * self.channels_out
+
+    @property
+    def flops(self) -> int:
+        """Return the FLOPs of the products: each pixel of the map meets each weight once."""
+        return 2 * self.height * self.width * self.weights
+
+    def memory_bytes(self, rows: int) -> int:
+        """Return the bytes of a core's memory that blocks of so many rows take."""
+        row_in = 2 * self.width * self.channels_in
+        row_out = 2 * self.width * self.channels_out * (4 if self.upsamples else 1)
+        # While a block is computed, the next one is read and the one before is written.
+        blocks = 2 * ((rows + 2) * row_in + rows * row_out * (1 + self.has_residual))
+        sums = self.channels_out * max(_PRODUCT_BYTES, 4 * 4 * self.width)
+        return 2 * self.weights + blocks + 3 * (rows + 2) * row_in + sums
+
+
+def has_kernel(device_kind: str, dtype: DTypeLike, model: int) -> bool:
+    """Return whether large maps get the kernel.
+
+    Args:
+        device_kind: As JAX names it.
+        dtype: Of the maps.
+        model: The number of devices that share one copy of the weights.
+    """
+    return device_kind in _MEMORY_BYTES and dtype == jnp.bfloat16 and model == 1
+
+
+def block_rows(device_kind: str, spec: KernelSpec) -> int | None:
+    """Return the rows of a block. None: this kind of device does not use the kernel.
+
+    Args:
+        device_kind: As JAX names it.
+        spec: Of a convolution of bfloat16.
+    """
+    is_large = spec.height * spec.width * (4 if spec.upsamples else 1) >= _MIN_PIXELS
+    if not is_large or spec.channels_in % _LANES or spec.width % _PACKED_ROWS:
+        return None
+    limit = _MEMORY_BYTES.get(device_kind, 0)
+    candidates = range(_MAX_BLOCK_ROWS, 1, -1)
+    fitting = (rows for rows in candidates if spec.height % rows == 0)
+    return next((rows for rows in fitting if spec.memory_bytes(rows) <= limit), None)
+
+
+def find_kernel(
+    x: jax.Array, kernel: jax.Array, *, upsamples: bool = False, has_residual: bool = False
+) -> Callable[..., jax.Array] | None:
+    """Return the function that convolves such a map on the device of the program being traced.
+
+    Args:
+        x: `[b, h, w, c]`.
+        kernel: `[3, 3, c, o]`, of a convolution with padding 1 and stride 1. If the map is to be
+            upsampled, that of `convolution.phase_kernels`.
+        upsamples: Whether the map is upsampled by 2 first.
+        has_residual: Whether a map is added to the result.
+
+    Returns:
+        A function with the arguments of `convolution_kernel.convolve_by_kernel` up to `bias`, and
+        `normalize` and `residual`. None: the device does not use the kernel for this map.
+    """
+    mesh, device_kind = jax.sharding.get_abstract_mesh(), target_device().device_kind
+    if not has_kernel(device_kind, x.dtype, 1 if mesh.empty else mesh.shape[MODEL]):
+        return None
+    _, height, width, channels = x.shape
+    spec = KernelSpec(
+        height=height,
+        width=width,
+        channels_in=channels,
+        channels_out=-(-kernel.shape[-1] // _LANES) * _LANES,
+        upsamples=upsamples,
+        has_residual=has_residual,
+    )
+    rows = block_rows(device_kind, spec)
+    return None if rows is None else partial(convolve_large, spec=spec, rows=rows)
+
+
+def convolve_large(
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array,
+    *,
+    spec: KernelSpec,
+    rows: int,
+    normalize: tuple[jax.Array, jax.Array] | None = None,
+    residual: jax.Array | None = None,
+) -> jax.Array:
+    """Run the kernel on each device, with the images that it has.
+
+    The arguments are those of `convolution_kernel.convolve_by_kernel`. Channels of the result are
+    padded to those of `spec`.
+    """
+    from imagefleet.worker.engine.convolution_kernel import convolve_by_kernel
+
+    channels = kernel.shape[-1]
+    missing = spec.channels_out - channels
+    kernel, bias = (_pad_channels(array, missing) for array in (kernel, bias))
+    residual = None if residual is None else _pad_channels(residual, missing)
+    compute = partial(convolve_by_kernel, spec=spec, rows=rows)
+    result = _map_over_devices(compute, x, kernel, bias, normalize, residual)
+    return result[..., :channels] if missing else result
+
+
+def _pad_channels(array: jax.Array, missing: int) -> jax.Array:
+    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)]) if missing else array
+
+
+def _map_over_devices(
+    compute: Callable[..., jax.Array],
+    x: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array,
+    normalize: tuple[jax.Array, jax.Array] | None,
+    residual: jax.Array | None,
+) -> jax.Array:
+    """Split the images along `data`; each device has all weights. XLA cannot split a kernel that it
+    does not know. Without a mesh there is one device."""
+
+    def on_one_device(x: Any, kernel: Any, bias: Any, normalize: Any, residual: Any) -> jax.Array:
+        return compute(x, kernel, bias, normalize=normalize, residual=residual)
+
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return on_one_device(x, kernel, bias, normalize, residual)
+    split, whole = PartitionSpec(DATA), PartitionSpec()  # type: ignore[no-untyped-call]
+    mapped: Callable[..., jax.Array] = jax.shard_map(
+        on_one_device,
+        mesh=mesh,
+        in_specs=(split, whole, whole, split, split),
+        out_specs=split,
+        check_vma=False,
+    )
+    return mapped(x, kernel, bias, normalize, residual)
