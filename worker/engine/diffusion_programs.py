@@ -26,6 +26,7 @@ from imagefleet.worker.engine.models.vae import Vae
 from imagefleet.worker.engine.prompt_encoder import PromptEncoder
 from imagefleet.worker.engine.schedulers import coefficients
 from imagefleet.worker.engine.schedulers.coefficients import LAGS
+from imagefleet.worker.engine.time_ids import time_ids
 
 
 class Weights(NamedTuple):
@@ -143,6 +144,7 @@ class DiffusionPrograms:
     pixels_per_latent: int
     dtype: DTypeLike
     unet_image: UnetImage = UnetImage.NONE
+    has_aesthetic_scores: bool = False
 
     def encode(self, weights: Weights, init_images: InitImages) -> InitLatents:
         """Sample VAE latents of the init images from the encoder's distribution, as diffusers."""
@@ -181,10 +183,8 @@ class DiffusionPrograms:
         )
         hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
         height, width = (side * self.pixels_per_latent for side in size[:2])
-        # SDXL's original size, crop corner and target size (Podell et al. 2023, section 2.2):
-        # diffusers' defaults, an image that is not cropped.
-        time_ids = (height, width, 0, 0, height, width)
-        text = self._merge_unet(weights.unet, scales).project_context(hidden, pooled, time_ids)
+        ids = time_ids(height, width, has_aesthetic_scores=self.has_aesthetic_scores)
+        text = self._merge_unet(weights.unet, scales).project_context(hidden, pooled, ids)
         noise = normal(image_key(inputs.key, NoiseUse.START, inputs.image_index), tuple(size))
         mix = inputs.initial_mix[:, :, None, None, None]
         conditions = Conditions(

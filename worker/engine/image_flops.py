@@ -46,7 +46,7 @@ def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Sha
     pooled = None if text_time is None else _array(configs.guided_rows, text_time.pooled)
 
     def project(network: Any, *inputs: Any) -> Any:
-        return network.project_context(*inputs, (0,) * 6)
+        return network.project_context(*inputs, (0,) * (text_time.time_ids if text_time else 0))
 
     timesteps = _array(configs.guided_rows, dtype=jnp.float32)
     context = jax.eval_shape(*_call(networks["unet"], project, hidden, pooled))

@@ -106,6 +106,7 @@ def assemble(
         prompt_encoder=PromptEncoder(
             networks=tuple(graphs[name] for name in text_encoders),
             force_zeros_for_empty_prompt=configs.force_zeros_for_empty_prompt,
+            is_xl=configs.family.is_xl,
         ),
         unet=graphs["unet"],
         vae=graphs["vae"],
@@ -115,6 +116,7 @@ def assemble(
         pixels_per_latent=configs.vae.downsampling,
         dtype=dtype,
         unet_image=configs.family.unet_image,
+        has_aesthetic_scores=configs.family.has_aesthetic_scores,
     )
     return programs, Weights(
         text=tuple(parameters[name] for name in text_encoders),

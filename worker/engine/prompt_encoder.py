@@ -35,6 +35,8 @@ class PromptEncoder:
     networks: tuple[nnx.GraphDef[ClipText], ...]
     force_zeros_for_empty_prompt: bool
     """Whether the states of the negative prompt are zeros if none is given (SDXL)."""
+    is_xl: bool
+    """Whether the UNet is one of SDXL, which gets the penultimate states and the pooled one."""
 
     def __call__(
         self,
@@ -68,8 +70,9 @@ class PromptEncoder:
         ]
         skip = jnp.stack([jnp.zeros_like(clip_skip), clip_skip], axis=1).reshape(-1)  # [b * 2]
         # Stable Diffusion 1 and 2 have one encoder and use its last states, normalised. SDXL has
-        # two and concatenates the penultimate states of both (Podell et al. 2023, section 2.1).
-        if len(states) == 1:
+        # two, its refiner one; they concatenate the penultimate states of all (Podell et al. 2023,
+        # section 2.1).
+        if not self.is_xl:
             chosen = _skip_layers(states[0].hidden_states, skip)
             prompt = EncodedPrompt(encoders[0].final_layer_norm(chosen), None)
         else:

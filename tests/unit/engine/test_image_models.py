@@ -1,4 +1,4 @@
-"""Models whose UNet gets an image at every step: inpainting and instruct-pix2pix."""
+"""Models that need an image: inpainting, instruct-pix2pix, SDXL's refiner."""
 
 import json
 from collections.abc import Iterator
@@ -15,13 +15,21 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageArray, ImageSpec, InitImage, Shape, Stream
+from imagefleet.worker.engine.interface import (
+    ImageArray,
+    ImageSpec,
+    ImageUse,
+    InitImage,
+    Shape,
+    Stream,
+)
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.networks import abstract_networks
 from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import init_image, inpaint_mask, write_configs, write_weights
 
 SIDE: Final = 64
+REFINER: Final = "stabilityai/stable-diffusion-xl-refiner-1.0"
 SHAPE: Final = Shape(height=SIDE, width=SIDE)
 TWO_LEVELS: Final = {
     "block_out_channels": [8, 16],
@@ -104,6 +112,48 @@ def test_a_field_that_would_change_the_image_is_refused(field: str, tmp_path: Pa
     index = tmp_path / "model_index.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | {field: True}))
     with pytest.raises(CheckpointError, match=f"{field} is True; it must be false"):
+        Configs.read(CheckpointFiles(tmp_path))
+
+
+def test_the_refiner_continues_an_image_and_reads_the_prompt_with_one_encoder(
+    tmp_path: Path,
+) -> None:
+    write_configs(tmp_path, KNOWN[REFINER])
+    family = Configs.read(CheckpointFiles(tmp_path)).family
+    assert family.image_use == ImageUse(required=("image",), default_strength=0.3)
+    assert (family.text_encoders, family.tokenizers) == (("text_encoder_2",), ("tokenizer_2",))
+
+
+def test_the_pipeline_of_the_refiner_also_runs_the_networks_of_sdxl(tmp_path: Path) -> None:
+    base = KNOWN["stabilityai/stable-diffusion-xl-base-1.0"]
+    write_configs(tmp_path, replace(base, pipeline=KNOWN[REFINER].pipeline))
+    family = Configs.read(CheckpointFiles(tmp_path)).family
+    assert family.text_encoders == ("text_encoder", "text_encoder_2")
+    assert not family.has_aesthetic_scores
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"requires_aesthetics_score": False}, "pooled text, text projection_dim must be equal"),
+        ({"requires_aesthetics_score": "yes"}, "'yes'; it must be true or false"),
+        (
+            {"text_encoder": ["transformers", "CLIPTextModel"]},
+            "tokenizer is missing, which a StableDiffusionXLImg2ImgPipeline needs",
+        ),
+        (
+            {"text_encoder_2": ["transformers", "CLIPTextModel"]},
+            "runs CLIPTextModelWithProjection of",
+        ),
+    ],
+)
+def test_a_refiner_that_contradicts_itself_is_refused(
+    fields: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    write_configs(tmp_path, KNOWN[REFINER])
+    index = tmp_path / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | fields))
+    with pytest.raises(CheckpointError, match=message):
         Configs.read(CheckpointFiles(tmp_path))
 
 

@@ -70,6 +70,7 @@ SHORT: Final = {
     "timbrooks/instruct-pix2pix": "eight channels, guided by its image",
     "nota-ai/bk-sdm-tiny": "three levels, one layer, no mid block",
     "segmind/SSD-1B": "nested transformer layers, others upwards",
+    "stabilityai/stable-diffusion-xl-refiner-1.0": "aesthetic scores, the second text encoder only",
 }
 """What `make test` runs: the first checkpoint with each part. `make long` runs the others."""
 
@@ -96,7 +97,8 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
     inputs = _inputs(tokens, table, programs.unet_image is UnetImage.EDITED)
     size = SIDE // configs.vae.downsampling
     latents = np.moveaxis(noise((1, 4, size, size)), 1, -1)
-    init_latents = _init_latents(programs, weights)
+    use = configs.family.image_use
+    init_latents = _init_latents(programs, weights, needs_image=bool(use.required))
     conditions, state = _begin(programs, weights, inputs, init_latents)
     predict = _predictor(programs, weights, conditions)
 
@@ -104,10 +106,14 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
     assert worst(output, np.moveaxis(ANSWERS[f"{name}|output"], 1, -1)) < 1e-5
 
     starts = {"image": (table, latents * np.float32(table.init_noise_sigma))}
-    if programs.unet_image is UnetImage.MASKED:
-        table = registry.SCHEDULERS[default](configs.noise, STEPS, STEPS - int(STEPS * STRENGTH))
-        of_image, of_noise = (np.float32(factor) for factor in table.start)
-        starts["noised"] = table, of_image * init_latents.latents + of_noise * latents
+    if use.required and use.default_strength is not None:
+        skipped = {"noised": STEPS - int(STEPS * STRENGTH)}
+        # Without a mask, strength 1 starts from the image, too.
+        skipped |= {"image": 0} if programs.unet_image is UnetImage.NONE else {}
+        for kind, steps in skipped.items():
+            table = registry.SCHEDULERS[default](configs.noise, STEPS, steps)
+            of_image, of_noise = (np.float32(factor) for factor in table.start)
+            starts[kind] = table, of_image * init_latents.latents + of_noise * latents
     for kind, (table, sample) in starts.items():
         history = state.history
         for row in table.rows:
@@ -167,11 +173,11 @@ def _shapes(network: str, model: Any) -> dict[str, tuple[int, ...]]:
     return {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
 
 
-def _init_latents(programs: DiffusionPrograms, weights: Any) -> InitLatents:
-    """Return the latents that a UNet gets beside the noise, if it gets any."""
+def _init_latents(programs: DiffusionPrograms, weights: Any, *, needs_image: bool) -> InitLatents:
+    """Return the latents of the image that the pipeline needs, if it needs one."""
     shape = Shape(height=SIDE, width=SIDE)
     empty = EmptyBatch.of(programs, 1, (1, 77), STEPS)
-    if programs.unet_image is UnetImage.NONE:
+    if not needs_image:
         return empty.init_latents(shape)
     images = empty.init_images(shape)._replace(
         pixels=init_image(SIDE)[None], inpaint_mask=inpaint_mask(SIDE)[None, :, :, None] > 0

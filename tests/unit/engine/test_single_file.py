@@ -158,7 +158,12 @@ def test_a_file_without_configs_beside_it_needs_those_of_its_base(
             ("edm_mean", "conditioner.embedders.1.model.ln_final.weight"),
             "playgroundai/playground-v2.5-1024px-aesthetic",
         ),
-        (4, 0, ("conditioner.embedders.0.model.ln_final.weight",), None),
+        (
+            *(4, 0),
+            ("conditioner.embedders.0.model.ln_final.weight",),
+            "stabilityai/stable-diffusion-xl-refiner-1.0",
+        ),
+        (9, 0, ("conditioner.embedders.0.model.ln_final.weight",), None),
         (
             *(9, 768),
             ("cond_stage_model.transformer.x",),

@@ -33,6 +33,7 @@ MODULES_OF_PIPELINES = (
     "diffusers.pipelines.latent_consistency_models.pipeline_latent_consistency_text2img",
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_inpaint",
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_instruct_pix2pix",
+    "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl_img2img",
     "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl_inpaint",
     "diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl_instruct_pix2pix",
 )

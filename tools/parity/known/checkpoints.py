@@ -171,7 +171,13 @@ KNOWN: Final[Mapping[str, KnownCheckpoint]] = {
         *_EULER,
         s.REFINER,
         pipeline="StableDiffusionXLImg2ImgPipeline",
-        refused="_class_name is 'StableDiffusionXLImg2ImgPipeline'",
+        text_encoders={"text_encoder_2": ("CLIPTextModelWithProjection", s.XL_SECOND_TEXT)},
+        index={
+            "force_zeros_for_empty_prompt": False,
+            "requires_aesthetics_score": True,
+            "text_encoder": [None, None],
+            "tokenizer": [None, None],
+        },
     ),
     "diffusers/stable-diffusion-xl-1.0-inpainting-0.1": _xl(
         *_EULER, {"in_channels": 9}, pipeline="StableDiffusionXLInpaintPipeline"

@@ -31,6 +31,7 @@ SINGLE_FILES: Final[Mapping[str, tuple[str, ...]]] = {
         CLIP_PREFIXES["text_encoder"][1],
         OPEN_CLIP_PREFIXES["text_encoder_2"][0],
     ),
+    "stabilityai/stable-diffusion-xl-refiner-1.0": (OPEN_CLIP_PREFIXES["text_encoder_2"][1],),
 }
 """By name: the prefixes of the text encoders in the file."""
 UNREAD: Final = ("betas", "model_ema.decay", "cond_stage_model.logit_scale")

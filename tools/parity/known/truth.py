@@ -1,8 +1,8 @@
 """diffusers' answers for the well-known checkpoints of `tools.parity.known.checkpoints`.
 
 There is no input. The output is, by name and `|`: the UNet's output with guidance for the first
-noise, the image, and of inpainting the image that starts from a noised one; and the digests of the
-names and shapes of all weights.
+noise, the image, and of inpainting and image-to-image the image that starts from a noised one; and
+the digests of the names and shapes of all weights.
 """
 
 import tempfile
@@ -37,6 +37,8 @@ PROMPT, NEGATIVE = "a red circle on blue", "blue"
 STEPS, GUIDANCE, SIDE, TIMESTEP = 3, 3.0, 64, 500.0
 IMAGE_GUIDANCE, STRENGTH = 1.5, 0.7
 """The test asks for the same."""
+_SIZE_OF_INPUT = ("StableDiffusionInstructPix2PixPipeline", "StableDiffusionXLImg2ImgPipeline")
+"""Pipelines whose images have the size of the input."""
 _TEXT_ENCODERS = {
     "CLIPTextModel": CLIPTextModel,
     "CLIPTextModelWithProjection": CLIPTextModelWithProjection,
@@ -68,7 +70,7 @@ def _answers(folder: Path, checkpoint: KnownCheckpoint) -> tuple[Tensors, dict[s
     pipeline.set_progress_bar_config(disable=True)
     outputs = _record_unet(pipeline)
     answers = {"output": outputs[0], "image": _image(pipeline)}
-    if "Inpaint" in checkpoint.pipeline:
+    if "Inpaint" in checkpoint.pipeline or "Img2Img" in checkpoint.pipeline:
         answers["noised"] = _image(pipeline, strength=STRENGTH)
     return answers, digests
 
@@ -118,13 +120,15 @@ def _generate(pipeline: Any, output_type: str, strength: float = 1.0) -> Any:
     extra: dict[str, Any] = {"height": SIDE, "width": SIDE}
     # LatentConsistencyModelPipeline has no negative prompt.
     extra |= {} if name.startswith("LatentConsistency") else {"negative_prompt": NEGATIVE}
-    if "Inpaint" in name or "Pix2Pix" in name:
+    if "Inpaint" in name or "Pix2Pix" in name or "Img2Img" in name:
         extra["image"] = Image.fromarray(init_image(SIDE))
     if "Inpaint" in name:
         extra |= {"mask_image": Image.fromarray(inpaint_mask(SIDE)), "strength": strength}
     if "Pix2Pix" in name:
         extra["image_guidance_scale"] = IMAGE_GUIDANCE
-    if name == "StableDiffusionInstructPix2PixPipeline":  # its images have the size of the input
+    if "Img2Img" in name:
+        extra["strength"] = strength
+    if name in _SIZE_OF_INPUT:
         extra = {key: value for key, value in extra.items() if key not in ("height", "width")}
     with ours_noise():
         return pipeline(

@@ -19,7 +19,7 @@ from imagefleet.worker.engine.checkpoint.pipeline_index import (
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.models.clip_text import ClipTextConfig
 from imagefleet.worker.engine.models.safety import SafetyConfig
-from imagefleet.worker.engine.models.unet_config import UNetConfig
+from imagefleet.worker.engine.models.unet_config import TIME_IDS, UNetConfig
 from imagefleet.worker.engine.models.vae import VaeConfig
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
@@ -75,7 +75,9 @@ class Configs:
                 )
             ),
             unet=UNetConfig.from_json(
-                files.read_json("unet/config.json"), old_sample_size=family.old_sample_size
+                files.read_json("unet/config.json"),
+                old_sample_size=family.old_sample_size,
+                time_ids=TIME_IDS - family.has_aesthetic_scores,
             ),
             vae=VaeConfig.from_json(files.read_json("vae/config.json")),
             noise=NoiseSchedule.from_json(
@@ -120,8 +122,8 @@ class Configs:
         latent = self.vae.latent_channels
         text = sum(config.hidden_size for config in self.text_encoders)
         text_time = self.unet.text_time
-        pooled = self._pooled_width if len(self.text_encoders) > 1 else None
-        last = self.text_encoders[-1].projection_dim if len(self.text_encoders) > 1 else None
+        pooled = self._pooled_width if self.family.is_xl else None
+        last = self.text_encoders[-1].projection_dim if self.family.is_xl else None
         for fields, one, other in (
             ("UNet in_channels, channels of its input", self.unet.in_channels, self.input_channels),
             ("UNet out_channels, autoencoder latent_channels", self.unet.out_channels, latent),
@@ -145,7 +147,7 @@ class Configs:
         if self.family.unet_image is UnetImage.EDITED:
             return 0
         layers = min(config.num_hidden_layers for config in self.text_encoders)
-        return layers if len(self.text_encoders) == 1 else layers - 1
+        return layers - 1 if self.family.is_xl else layers
 
     def with_tokens(self, ids: Mapping[str, Iterable[int]]) -> Self:
         """Return configs whose text encoders have embeddings of these tokens too.

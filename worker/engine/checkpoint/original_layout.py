@@ -23,7 +23,7 @@ CLIP_PREFIXES: Final = {
 """By text encoder: where a CLIP of transformers lies in a file."""
 OPEN_CLIP_PREFIXES: Final = {
     "text_encoder": ("cond_stage_model.model.",),
-    "text_encoder_2": ("conditioner.embedders.1.model.",),
+    "text_encoder_2": ("conditioner.embedders.1.model.", "conditioner.embedders.0.model."),
 }
 """By text encoder: where a CLIP of OpenCLIP lies in a file."""
 
@@ -194,6 +194,7 @@ _BASES: Final[Mapping[int, Mapping[str, str]]] = {
         "1": "stable-diffusion-v1-5/stable-diffusion-v1-5",
         "2": "stabilityai/stable-diffusion-2-1",
         "xl": "stabilityai/stable-diffusion-xl-base-1.0",
+        "refiner": "stabilityai/stable-diffusion-xl-refiner-1.0",
         "playground": "playgroundai/playground-v2.5-1024px-aesthetic",
     },
     8: {"1": "timbrooks/instruct-pix2pix"},
@@ -223,6 +224,6 @@ def base_model(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     if "conditioner.embedders.1.model.ln_final.weight" in shapes:
         return by_channels.get("xl")
     if "conditioner.embedders.0.model.ln_final.weight" in shapes:
-        return None
+        return by_channels.get("refiner")
     is_first = any(key.startswith("cond_stage_model.transformer.") for key in shapes)
     return by_channels.get("1") if is_first else None

@@ -16,6 +16,7 @@ from imagefleet.worker.engine.interface import ImageUse
 
 CLIP_TEXT: Final = "CLIPTextModel"
 CLIP_TEXT_PROJECTED: Final = "CLIPTextModelWithProjection"
+_AESTHETIC: Final = "requires_aesthetics_score"
 _TOKENIZERS: Final = ("CLIPTokenizer", "CLIPTokenizerFast")
 _IMAGE_PROCESSORS: Final = (
     *("CLIPFeatureExtractor", "CLIPImageProcessor"),
@@ -56,6 +57,10 @@ class Family:
     """The least `sample_size` of a UNet saved before diffusers 0.9, whose default was wrong."""
     may_have_safety_checker: bool
     """Whether the pipeline uses a safety checker that model_index.json lists."""
+    is_xl: bool
+    """Whether the UNet gets penultimate states, the pooled state and numbers about the image."""
+    has_aesthetic_scores: bool = False
+    """Whether one of these numbers is an aesthetic score (SDXL's refiner)."""
     normalises_latents: bool
     """Whether the pipeline knows `latents_mean` and `latents_std` of an autoencoder."""
     zeros_absent_negatives: bool
@@ -74,6 +79,7 @@ _SD: Final = Family(
     scheduler_fields={"steps_offset": 1, "clip_sample": False},
     old_sample_size=64,
     may_have_safety_checker=True,
+    is_xl=False,
     normalises_latents=False,
     zeros_absent_negatives=False,
 )
@@ -86,9 +92,11 @@ _XL: Final = Family(
     scheduler_fields={},
     old_sample_size=None,
     may_have_safety_checker=False,
+    is_xl=True,
     normalises_latents=True,
     zeros_absent_negatives=True,
 )
+_IMAGE_TO_IMAGE: Final = "StableDiffusionXLImg2ImgPipeline"
 _INPAINTING: Final = ("image", "mask_image")
 _EDITING: Final = ImageUse(
     required=("image",), default_strength=None, default_image_guidance_scale=1.5
@@ -114,6 +122,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         image_use=_EDITING,
     ),
     "StableDiffusionXLPipeline": _XL,
+    _IMAGE_TO_IMAGE: replace(_XL, image_use=ImageUse(required=("image",), default_strength=0.3)),
     "StableDiffusionXLInpaintPipeline": replace(
         _XL,
         guidance_scale=7.5,
@@ -151,6 +160,8 @@ class PipelineIndex:
             raise CheckpointError(
                 f"{INDEX}: _class_name is {name!r}; this engine runs {', '.join(FAMILIES)}"
             )
+        if name == _IMAGE_TO_IMAGE:
+            family = _image_to_image_family(family, index)
         require = partial(_require, index)
         for folder in family.tokenizers:
             require(folder, "transformers", _TOKENIZERS)
@@ -165,8 +176,11 @@ class PipelineIndex:
                 f"{INDEX}: add_watermarker is {index['add_watermarker']!r}, but this engine adds "
                 "no watermark to the pixels; set it to false if the model's licence allows that"
             )
-        for name in ("requires_aesthetics_score", "is_cosxl_edit"):
-            if index.get(name):
+        for name, known in (
+            (_AESTHETIC, family.has_aesthetic_scores),
+            ("is_cosxl_edit", False),
+        ):
+            if index.get(name) and not known:
                 raise CheckpointError(f"{INDEX}: {name} is {index[name]!r}; it must be false")
         return cls(
             family=family,
@@ -178,6 +192,22 @@ class PipelineIndex:
             has_safety_checker=has_safety_checker,
             force_zeros_for_empty_prompt=family.zeros_absent_negatives and _force_zeros(index),
         )
+
+
+def _image_to_image_family(family: Family, index: Mapping[str, Any]) -> Family:
+    """Return the family of a checkpoint, which may be the refiner: it has one text encoder only."""
+    aesthetic = index.get(_AESTHETIC, False)
+    if not isinstance(aesthetic, bool):
+        raise CheckpointError(f"{INDEX}: {_AESTHETIC} is {aesthetic!r}; it must be true or false")
+    family = replace(family, has_aesthetic_scores=aesthetic)
+    if has_part(index, "text_encoder") or has_part(index, "tokenizer"):
+        return family
+    return replace(
+        family,
+        text_encoders=family.text_encoders[1:],
+        text_encoder_classes=family.text_encoder_classes[1:],
+        tokenizers=family.tokenizers[1:],
+    )
 
 
 def _require(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import ArrayLike
 
 from imagefleet.worker.engine.models.blocks import (
     GroupNorm,
@@ -181,15 +182,15 @@ class UNet(nnx.Module):
         self,
         encoder_hidden_states: jax.Array,
         text_embeds: jax.Array | None = None,
-        time_ids: Sequence[float] = (),
+        time_ids: ArrayLike | Sequence[float] = (),
     ) -> PromptContext:
         """Return the keys and values of the prompt. They stay the same over all steps of a batch.
 
         Args:
             encoder_hidden_states: States of the text encoders `[…, n, d]`.
             text_embeds: Pooled state of the prompt `[…, p]`, if the config has `text_time`.
-            time_ids: In that case also the image's original height and width, top and left of its
-                crop, and its target height and width, in pixels (Podell et al. 2023, section 2.2).
+            time_ids: In that case also the numbers about the image, `[t]` for all prompts or
+                `[2, t]` for the negative prompt and the prompt: see `worker.engine.time_ids`.
         """
         blocks: list[DownBlock | MidBlock | UpBlock] = [*self.down_blocks]
         blocks += [] if self.mid_block is None else [self.mid_block]
@@ -201,10 +202,12 @@ class UNet(nnx.Module):
         text_time = self.config.text_time
         if self.add_embedding is None or text_time is None or text_embeds is None:
             return PromptContext(contexts, None)
-        sizes = self._sinusoids(jnp.array(time_ids, jnp.float32), text_time.sinusoids)
-        sizes = jnp.broadcast_to(sizes.reshape(-1), (*text_embeds.shape[:-1], sizes.size))
-        text_and_sizes = jnp.concatenate([text_embeds, sizes.astype(text_embeds.dtype)], axis=-1)
-        return PromptContext(contexts, self.add_embedding(text_and_sizes))
+        numbers = jnp.asarray(time_ids, jnp.float32)
+        sinusoids = self._sinusoids(numbers.reshape(-1), text_time.sinusoids)
+        sinusoids = sinusoids.reshape(*numbers.shape[:-1], -1).astype(text_embeds.dtype)
+        sinusoids = jnp.broadcast_to(sinusoids, (*text_embeds.shape[:-1], sinusoids.shape[-1]))
+        text_and_numbers = jnp.concatenate([text_embeds, sinusoids], axis=-1)
+        return PromptContext(contexts, self.add_embedding(text_and_numbers))
 
     def __call__(
         self,

@@ -21,8 +21,8 @@ _DEFAULT_BLOCKS: Final = {
     "up_block_types": ("UpBlock2D", *["CrossAttnUpBlock2D"] * 3),
 }
 
-_TIME_IDS: Final = 6
-"""SDXL's numbers about an image's size and crop: see `UNet.project_context`."""
+TIME_IDS: Final = 6
+"""SDXL's numbers about an image's size and crop: see `worker.engine.time_ids`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,14 @@ class UNetConfig:
     2023, section 4.2). None in all others."""
 
     @classmethod
-    def from_json(cls, config: Json, *, old_sample_size: int | None = None) -> Self:
+    def from_json(
+        cls, config: Json, *, old_sample_size: int | None = None, time_ids: int = TIME_IDS
+    ) -> Self:
         """Read the config.
 
         Args:
             config: The parsed JSON.
+            time_ids: How many numbers about the image the pipeline gives to a `text_time` UNet.
             old_sample_size: The least `sample_size` of a file that diffusers 0.8 or older wrote.
                 None: the file is right.
 
@@ -92,7 +95,7 @@ class UNetConfig:
             # In every published config this is the number of heads, despite its name.
             heads=fields.per_level("attention_head_dim", 8, levels),
             cross_attention_dim=fields.count("cross_attention_dim", 1280),
-            text_time=TextTimeConfig.read(fields),
+            text_time=TextTimeConfig.read(fields, time_ids),
             norm_num_groups=fields.divisor("norm_num_groups", 32, of=channels),
             norm_eps=fields.number("norm_eps", 1e-5, above=0),
             flip_sin_to_cos=fields.flag("flip_sin_to_cos", True),
@@ -124,16 +127,18 @@ class UNetConfig:
 class TextTimeConfig:
     """Widths of SDXL's `text_time` embedding, which is added to the timestep's embedding.
 
-    It embeds the pooled state of the prompt and the image's original size, crop and target size.
+    It embeds the pooled state of the prompt and some numbers about the image, as its size.
     """
 
     pooled: int
     """Width of the pooled state of the prompt."""
     sinusoids: int
-    """Width of the embedding of each of the six numbers."""
+    """Width of the embedding of each of the numbers."""
+    time_ids: int
+    """How many numbers there are."""
 
     @classmethod
-    def read(cls, fields: ConfigReader) -> Self | None:
+    def read(cls, fields: ConfigReader, time_ids: int) -> Self | None:
         """Return the widths. None if the UNet has no such embedding."""
         embed_type = fields.choice("addition_embed_type", None, (None, "text_time"))
         names = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
@@ -141,15 +146,15 @@ class TextTimeConfig:
             fields.ignore(*names)
             return None
         sinusoids, width = (fields.count(name) for name in names)
-        if (pooled := width - _TIME_IDS * sinusoids) < 1:
+        if (pooled := width - time_ids * sinusoids) < 1:
             fields.add_error(
-                f"{names[1]}={width} must be more than {_TIME_IDS} x {names[0]}={sinusoids}"
+                f"{names[1]}={width} must be more than {time_ids} x {names[0]}={sinusoids}"
             )
-        return cls(pooled, sinusoids)
+        return cls(pooled, sinusoids, time_ids)
 
     @property
     def width(self) -> int:
-        return self.pooled + _TIME_IDS * self.sinusoids
+        return self.pooled + self.time_ids * self.sinusoids
 
 
 @dataclass(frozen=True)
