@@ -30,7 +30,7 @@ measured with XLA's memory analysis of Stable Diffusion 1.4 at 512x512: 768 MiB.
 takes 13.7 at 512x512 and 9.7 for SDXL at 1024x1024 without the kernel below; see docs/tpu.md."""
 _DECODER_MAPS_BY_KERNEL: Final = 7
 """The same on TPUs that have the kernel for large maps. The compiler takes 7.0 for Stable Diffusion
-1.4 at 512x512, with the program's code."""
+1.4 at 512x512 and 4.2 for SDXL at 1024x1024, with the programs' code."""
 _UNET_MAPS: Final = 27
 """Maps that the UNet holds at once besides its scores, skips included. Measured in the same way:
 268 MiB for a prompt and its negative prompt."""
