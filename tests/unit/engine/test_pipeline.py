@@ -153,10 +153,11 @@ def test_each_field_of_a_spec_changes_the_image(
         replace(spec, guidance_scale=5.0),
         replace(spec, num_inference_steps=9),
         replace(spec, scheduler="euler"),
-        replace(spec, clip_skip=1),
     ]
     images = _generate(warm_engine(8, 1), variants)
     assert len({image.tobytes() for image in images}) == len(variants)
+    plain, skipped = _generate(warm_engine(8, 1), [spec, replace(spec, clip_skip=1)])
+    assert not np.array_equal(plain, skipped)
 
 
 def test_without_guidance_the_negative_prompt_has_no_effect(warm_engine: WarmEngine) -> None:
