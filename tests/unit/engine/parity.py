@@ -3,10 +3,12 @@
 `tools/make_parity_fixtures.py` wrote them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load_file
@@ -14,11 +16,27 @@ from safetensors.numpy import load_file
 from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
+from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.diffusion_programs import (
+    BatchInputs,
+    DiffusionPrograms,
+    InitLatents,
+    Weights,
+)
+from imagefleet.worker.engine.interface import ImageSpec
+from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "parity"
 PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
+SPEC: Final = ImageSpec(
+    prompt="a red circle on blue",
+    negative_prompt="blue",
+    seed=7,
+    num_inference_steps=4,
+    guidance_scale=3.0,
+)
 
 
 @dataclass(frozen=True)
@@ -49,3 +67,43 @@ def worst(ours: ArrayLike, theirs: NDArray[Any]) -> float:
     mine = np.asarray(ours, np.float64)
     assert mine.shape == theirs.shape
     return float(np.abs(mine - theirs).max() / np.abs(theirs).max())
+
+
+def generate_with_noise_of_torch(
+    oracle: Oracle,
+    tokens: NDArray[np.int32],
+    scheduler: str,
+    negatives: Sequence[str],
+    clip_skip: Sequence[int] = (0, 0),
+) -> NDArray[np.int_]:
+    """Generate the two images of `tools/parity/answers.py`: 6 steps, guidance 3, torch's noise."""
+    programs, weights = oracle.programs, oracle.weights
+    table = SCHEDULERS[scheduler](oracle.configs.noise, 6, 0)
+    inputs = BatchInputs(
+        tokens=tokens,
+        has_negative=np.array([negative != "" for negative in negatives]),
+        clip_skip=np.array(clip_skip, np.int32),
+        key=np.zeros((2, 2), np.uint32),
+        image_index=np.zeros(2, np.uint32),
+        initial_mix=np.ones((2, 2), np.float32),
+        guidance=np.full(2, 3, np.float32),
+        rows=np.stack([table.padded(7)] * 2),
+        calls=np.full(2, len(table.rows), np.int32),
+    )
+    begin, step, decode = (
+        jax.jit(each) for each in (programs.begin, programs.step, programs.decode)
+    )
+    init_latents = InitLatents(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
+    conditions, state = begin(weights, inputs, init_latents)
+    noise = oracle.image("unet.latents") * np.float32(table.init_noise_sigma)
+    state = state._replace(latents=noise)
+    for _ in range(7):
+        state, _ = step(weights.unet, conditions, state)
+    return np.asarray(decode(weights, state).images, int)
+
+
+def load_older(cache_dir: Path, **options: Any) -> DiffusionEngine:
+    """Load the checkpoint `older` with options of `load_engine`."""
+    engine = load_engine(str(FOLDER / "older"), cache_dir=cache_dir, **options)
+    assert isinstance(engine, DiffusionEngine)
+    return engine

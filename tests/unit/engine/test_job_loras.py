@@ -22,13 +22,12 @@ from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
 from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
-from tests.unit.engine.parity import FOLDER, PROMPTS, worst
+from tests.unit.engine.parity import FOLDER, PROMPTS, SPEC, load_older, worst
 from tools.parity.lora_cases import CASES
 
 NATIVE: Final = Shape(height=32, width=32)
@@ -64,29 +63,12 @@ ALL: Final = _options(["kohya", "peft", "processors"])
 
 
 def _load(cache_dir: Path, loras: Sequence[LoraOption], **sizes: Any) -> DiffusionEngine:
-    engine = load_engine(
-        str(FOLDER / "older"),
-        cache_dir=cache_dir,
-        max_num_inference_steps=8,
-        options=ModelOptions(job_loras=tuple(loras)),
-        **sizes,
-    )
-    assert isinstance(engine, DiffusionEngine)
-    return engine
+    options = ModelOptions(job_loras=tuple(loras))
+    return load_older(cache_dir, max_num_inference_steps=8, options=options, **sizes)
 
 
 def _specs(mixtures: Sequence[Scales] = MIXTURES) -> list[ImageSpec]:
-    return [
-        ImageSpec(
-            prompt="a red circle on blue",
-            negative_prompt="blue",
-            seed=7,
-            num_inference_steps=4,
-            guidance_scale=3.0,
-            loras=tuple(sorted(mixture.items())),
-        )
-        for mixture in mixtures
-    ]
+    return [replace(SPEC, loras=tuple(sorted(mixture.items()))) for mixture in mixtures]
 
 
 @pytest.fixture(scope="module")

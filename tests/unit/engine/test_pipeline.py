@@ -13,10 +13,9 @@ from safetensors.numpy import load_file
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.build_engine import load_tokenizer
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
 from imagefleet.worker.engine.interface import Engine, ImageArrays, ImageSpec, InitImage, Shape
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
-from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
+from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, generate_with_noise_of_torch
 
 NATIVE: Final = Shape(height=32, width=32)
 WarmEngine = Callable[[int, int], Engine]
@@ -28,8 +27,7 @@ def test_images_equal_those_of_diffusers(oracle: Oracle) -> None:
     assert len(names) == 4
     for name in names:
         difference = np.abs(
-            _generate_with_noise_of_torch(oracle, name, ["", "blue"])
-            - oracle.answers[f"pictures.{name}"]
+            _images_of(oracle, name, ["", "blue"]) - oracle.answers[f"pictures.{name}"]
         )
         # Measured over all eight runs: two values of 49,152 are one level off.
         assert difference.max() <= 1, name
@@ -40,8 +38,7 @@ def test_images_equal_those_of_diffusers(oracle: Oracle) -> None:
 def test_images_of_sdxl_equal_those_of_diffusers(oracle: Oracle) -> None:
     for name, negatives in (("said", ["red", "blue"]), ("unsaid", ["", ""])):
         difference = np.abs(
-            _generate_with_noise_of_torch(oracle, "euler", negatives)
-            - oracle.answers[f"pictures.{name}"]
+            _images_of(oracle, "euler", negatives) - oracle.answers[f"pictures.{name}"]
         )
         assert difference.max() <= 1, name
         assert difference.mean() < 1e-3, name
@@ -60,41 +57,18 @@ def test_images_with_clip_skip_equal_those_of_diffusers(oracle: Oracle, schedule
     assert (answers[0] != answers[1]).any()
     for skips in ((1, 1), (1, 2), (2, 1)):
         expected = np.stack([answers[skip - 1][slot] for slot, skip in enumerate(skips)])
-        images = _generate_with_noise_of_torch(oracle, scheduler, negatives, skips)
+        images = _images_of(oracle, scheduler, negatives, skips)
         difference = np.abs(images - expected)
         assert difference.max() <= 1
         assert difference.mean() < 1e-3
 
 
-def _generate_with_noise_of_torch(
+def _images_of(
     oracle: Oracle, scheduler: str, negatives: Sequence[str], clip_skip: Sequence[int] = (0, 0)
 ) -> NDArray[np.int_]:
-    """Generate the images of `tools/parity/answers.py`: 6 steps, guidance 3, torch's noise."""
     tokenizer = load_tokenizer(oracle.files, oracle.configs)
     tokens = np.stack([tokenizer(pair) for pair in zip(negatives, PROMPTS[:2], strict=True)])
-    programs = oracle.programs
-    init_latents = InitLatents(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
-    begin, step, decode = (
-        jax.jit(each) for each in (programs.begin, programs.step, programs.decode)
-    )
-    table = SCHEDULERS[scheduler](oracle.configs.noise, 6, 0)
-    inputs = BatchInputs(
-        tokens=tokens,
-        has_negative=np.array([negative != "" for negative in negatives]),
-        clip_skip=np.array(clip_skip, np.int32),
-        key=np.zeros((2, 2), np.uint32),
-        image_index=np.zeros(2, np.uint32),
-        initial_mix=np.ones((2, 2), np.float32),
-        guidance=np.full(2, 3, np.float32),
-        rows=np.stack([table.padded(7)] * 2),
-        calls=np.full(2, len(table.rows), np.int32),
-    )
-    conditions, state = begin(oracle.weights, inputs, init_latents)
-    noise = oracle.image("unet.latents") * np.float32(table.init_noise_sigma)
-    state = state._replace(latents=noise)
-    for _ in range(7):
-        state, _ = step(oracle.weights.unet, conditions, state)
-    return np.asarray(decode(oracle.weights, state).images, int)
+    return generate_with_noise_of_torch(oracle, tokens, scheduler, negatives, clip_skip)
 
 
 def _specs(count: int) -> list[ImageSpec]:

@@ -27,17 +27,21 @@ from imagefleet.worker.engine.checkpoint.lora import digest_with
 from imagefleet.worker.engine.checkpoint.textual_inversion import read_textual_inversions
 from imagefleet.worker.engine.compile_ahead import compile_ahead
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
 from imagefleet.worker.engine.interface import ImageSpec, Shape
-from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine
+from imagefleet.worker.engine.load_engine import SharedExecutables
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.mesh_spec import MeshSpec
 from imagefleet.worker.engine.model_options import ModelOptions
-from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from imagefleet.worker.engine.textual_inversion_options import TextualInversionOption
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.settings import WorkerSettings
-from tests.unit.engine.parity import FOLDER, worst
+from tests.unit.engine.parity import (
+    FOLDER,
+    Oracle,
+    generate_with_noise_of_torch,
+    load_older,
+    worst,
+)
 from tools.parity.inversion_cases import FILES, NEGATIVES, PROMPTS
 
 INVERSIONS: Final = FOLDER / "inversions"
@@ -59,14 +63,16 @@ class Loaded:
 
     def __init__(self, base: str, options: Sequence[TextualInversionOption] | None = None) -> None:
         files = CheckpointFiles(FOLDER / base)
-        self.configs = Configs.read(files)
-        self.tokenizer = load_tokenizer(files, self.configs)
+        configs = Configs.read(files)
+        self.tokenizer = load_tokenizer(files, configs)
         given = _options(base) if options is None else options
-        inversions = read_textual_inversions(given, self.configs)
-        vectors = add_textual_inversions(inversions, self.tokenizer, self.configs)
+        inversions = read_textual_inversions(given, configs)
+        vectors = add_textual_inversions(inversions, self.tokenizer, configs)
         self.programs, self.weights = load_networks(
-            files, self.configs, Placement.of(1), np.dtype(np.float32), vectors=vectors
+            files, configs, Placement.of(1), np.dtype(np.float32), vectors=vectors
         )
+        answers = load_file(files.folder / "expected.safetensors")
+        self.oracle = Oracle(files, configs, self.programs, self.weights, answers)
 
 
 @pytest.fixture(scope="module", params=sorted(FILES))
@@ -107,45 +113,20 @@ def test_images_equal_those_of_diffusers(
     base: str, loaded: Loaded, answers: dict[str, NDArray[Any]]
 ) -> None:
     pairs = zip(NEGATIVES[base], PROMPTS[base][:2], strict=True)
-    table = SCHEDULERS[SCHEDULER[base]](loaded.configs.noise, 6, 0)
-    inputs = BatchInputs(
-        tokens=np.stack([loaded.tokenizer(pair) for pair in pairs]),
-        has_negative=np.array([negative != "" for negative in NEGATIVES[base]]),
-        clip_skip=np.zeros(2, np.int32),
-        key=np.zeros((2, 2), np.uint32),
-        image_index=np.zeros(2, np.uint32),
-        initial_mix=np.ones((2, 2), np.float32),
-        guidance=np.full(2, 3, np.float32),
-        rows=np.stack([table.padded(7)] * 2),
-        calls=np.full(2, len(table.rows), np.int32),
-    )
-    programs, weights = loaded.programs, loaded.weights
-    begin, step, decode = (
-        jax.jit(each) for each in (programs.begin, programs.step, programs.decode)
-    )
-    init_latents = InitLatents(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
-    conditions, state = begin(weights, inputs, init_latents)
-    noise = load_file(FOLDER / base / "expected.safetensors")["unet.latents"]
-    noise = np.moveaxis(noise, 1, -1) * np.float32(table.init_noise_sigma)
-    state = state._replace(latents=noise)
-    for _ in table.rows:
-        state, _ = step(weights.unet, conditions, state)
-    images = np.asarray(decode(weights, state).images, int)
+    tokens = np.stack([loaded.tokenizer(pair) for pair in pairs])
+    images = generate_with_noise_of_torch(loaded.oracle, tokens, SCHEDULER[base], NEGATIVES[base])
     difference = np.abs(images - answers["pictures"])
     assert difference.max() <= 1
     assert difference.mean() < 1e-3
 
 
-def _load(cache_dir: Path, options: Sequence[TextualInversionOption]) -> DiffusionEngine:
-    engine = load_engine(
-        str(FOLDER / "older"),
-        cache_dir=cache_dir,
+def _load(cache_dir: Path, inversions: Sequence[TextualInversionOption]) -> DiffusionEngine:
+    return load_older(
+        cache_dir,
         devices=1,
         max_num_inference_steps=4,
-        options=ModelOptions(textual_inversions=tuple(options)),
+        options=ModelOptions(textual_inversions=tuple(inversions)),
     )
-    assert isinstance(engine, DiffusionEngine)
-    return engine
 
 
 def test_programs_compiled_ahead_are_those_of_a_worker_with_the_same_tokens(tmp_path: Path) -> None:
