@@ -4,7 +4,6 @@ from typing import Self
 
 from pydantic import Field
 
-from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.callback_settings import CommaSeparated
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.model_settings import ModelSettings
@@ -33,12 +32,7 @@ class LoraSettings(ModelSettings):
         settings = super().load(**overrides)
         settings.merged_loras()
         settings.job_loras()
-        for name in ("lora", "job_lora"):
-            if settings.models and getattr(settings, name):
-                raise ConfigurationError(
-                    f"IMAGEFLEET_{name.upper()} fits one model; it cannot be used with "
-                    "IMAGEFLEET_MODELS"
-                )
+        settings.refuse_with_models("lora", "job_lora")
         return settings
 
     def merged_loras(self) -> tuple[LoraOption, ...]:

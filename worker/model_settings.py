@@ -79,3 +79,12 @@ class ModelSettings(CallbackSettings):
                     "each once; for one model use IMAGEFLEET_MODEL"
                 )
         return settings
+
+    def refuse_with_models(self, *names: str) -> None:
+        """Check settings that fit one model. Raises ConfigurationError if there are several."""
+        for name in names:
+            if self.models and getattr(self, name):
+                raise ConfigurationError(
+                    f"IMAGEFLEET_{name.upper()} fits one model; it cannot be used with "
+                    "IMAGEFLEET_MODELS"
+                )

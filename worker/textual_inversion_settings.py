@@ -4,7 +4,6 @@ from typing import Self
 
 from pydantic import Field
 
-from imagefleet.shared.errors import ConfigurationError
 from imagefleet.worker.callback_settings import CommaSeparated
 from imagefleet.worker.engine.textual_inversion_options import TextualInversionOption
 from imagefleet.worker.lora_settings import LoraSettings
@@ -28,11 +27,7 @@ class TextualInversionSettings(LoraSettings):
         """
         settings = super().load(**overrides)
         settings.textual_inversions()
-        if settings.models and settings.textual_inversion:
-            raise ConfigurationError(
-                "IMAGEFLEET_TEXTUAL_INVERSION fits one model; it cannot be used with "
-                "IMAGEFLEET_MODELS"
-            )
+        settings.refuse_with_models("textual_inversion")
         return settings
 
     def textual_inversions(self) -> tuple[TextualInversionOption, ...]:

@@ -207,7 +207,7 @@ class _ShardMaker:
             raise CheckpointError(
                 f"the plan was made for model {plan.model_digest}; this worker has {digest}"
             )
-        held = {lora.name: lora.digest for lora in self._context.engine.info.job_loras}
+        held = self._context.engine.info.job_lora_digests
         for name, planned in plan.loras.items():
             if name not in held or planned not in (None, held[name]):
                 raise CheckpointError(

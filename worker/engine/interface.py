@@ -142,6 +142,11 @@ class ModelInfo:
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the libraries that an image depends on (jax, jaxlib, flax)."""
 
+    @property
+    def job_lora_digests(self) -> dict[str, str]:
+        """Return by name the digest of each LoRA that jobs may use."""
+        return {lora.name: lora.digest for lora in self.job_loras}
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMemory:

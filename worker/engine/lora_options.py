@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.model import check_name
+from imagefleet.worker.engine.parse_options import parse_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,7 @@ class LoraOption:
     @classmethod
     def parse_all(cls, texts: Sequence[str]) -> "tuple[LoraOption, ...]":
         """Parse the setting `lora`. Raises ConfigurationError if one of them is no LoRA."""
-        try:
-            return tuple(cls.parse(text) for text in texts)
-        except ValueError as error:
-            raise ConfigurationError(f"IMAGEFLEET_LORA: {error}") from None
+        return parse_options(texts, cls.parse, setting="IMAGEFLEET_LORA")
 
     @classmethod
     def parse_job_loras(cls, texts: Sequence[str]) -> "tuple[LoraOption, ...]":
@@ -48,15 +45,9 @@ class LoraOption:
         Raises:
             ConfigurationError: one of them is not `name=path`, or two have the same name.
         """
-        try:
-            options = tuple(cls._parse_job_lora(text) for text in texts)
-            names = [option.name for option in options]
-            for name in names:
-                if names.count(name) > 1:
-                    raise ValueError(f"two files have the name {name!r}; jobs could not tell them")
-        except ValueError as error:
-            raise ConfigurationError(f"IMAGEFLEET_JOB_LORA: {error}") from None
-        return options
+        return parse_options(
+            texts, cls._parse_job_lora, setting="IMAGEFLEET_JOB_LORA", unique="name"
+        )
 
     @classmethod
     def _parse_job_lora(cls, text: str) -> "LoraOption":

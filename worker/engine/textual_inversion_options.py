@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.engine.parse_options import parse_options
 
 _MAX_NAME: Final = 64
 
@@ -42,15 +42,9 @@ class TextualInversionOption:
         Raises:
             ConfigurationError: one of them is not `token=path`, or two have the same token.
         """
-        try:
-            options = tuple(cls.parse(text) for text in texts)
-            names = [option.name for option in options]
-            for name in names:
-                if names.count(name) > 1:
-                    raise ValueError(f"two files have the token {name!r}")
-        except ValueError as error:
-            raise ConfigurationError(f"IMAGEFLEET_TEXTUAL_INVERSION: {error}") from None
-        return options
+        return parse_options(
+            texts, cls.parse, setting="IMAGEFLEET_TEXTUAL_INVERSION", unique="token"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

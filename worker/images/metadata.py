@@ -94,7 +94,7 @@ def image_metadata(
 
 def job_lora_metadata(spec: ImageSpec, info: ModelInfo) -> list[dict[str, Any]]:
     """Return name, digest and scale of each LoRA that the job of an image chose."""
-    digests = {lora.name: lora.digest for lora in info.job_loras}
+    digests = info.job_lora_digests
     return [{"name": name, "digest": digests[name], "scale": scale} for name, scale in spec.loras]
 
 

@@ -91,10 +91,15 @@ class CheckpointFiles:
         """Return `sha256:…` over names and contents of exactly the files that were read."""
         total = hashlib.sha256()
         for path in sorted(self._read):
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
+            content = sha256_of_file(path)
             total.update(f"{content}  {path.relative_to(self.folder).as_posix()}\n".encode())
         return f"sha256:{total.hexdigest()}"
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the SHA-256 of the content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -190,7 +195,7 @@ def config_digest(folder: Path) -> str:
     """Return `sha256:…` over the configs only: it names the networks, not their weights."""
     total = hashlib.sha256()
     for path in sorted([folder / INDEX, *folder.glob("*/*config.json")]):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        content = sha256_of_file(path)
         total.update(f"{content}  {path.relative_to(folder).as_posix()}\n".encode())
     return f"sha256:{total.hexdigest()}"
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
 from imagefleet.worker.engine.checkpoint.lora_names import layer_names, parse_key, unsupported_kind
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
@@ -97,8 +98,7 @@ def applied_loras(options: Sequence[LoraOption]) -> tuple[AppliedLora, ...]:
     """Return the digests of files that were read."""
     applied = []
     for option in options:
-        with Path(option.path).expanduser().open("rb") as file:
-            digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        digest = f"sha256:{sha256_of_file(Path(option.path).expanduser())}"
         applied.append(AppliedLora(name=option.name, digest=digest, scale=option.scale))
     return tuple(applied)
 

@@ -13,7 +13,11 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
+from imagefleet.worker.engine.checkpoint.checkpoint_files import (
+    INDEX,
+    CheckpointFiles,
+    sha256_of_file,
+)
 from imagefleet.worker.engine.checkpoint.original_layout import UNREAD, Origin, base_model, origins
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 
@@ -91,8 +95,7 @@ class SingleFile(CheckpointFiles):
 
     def digest(self) -> str:
         """Return `sha256:…` over the file, and names and contents of the configs that were read."""
-        with self._file.open("rb") as file:
-            weights = hashlib.file_digest(file, "sha256").hexdigest()
+        weights = sha256_of_file(self._file)
         return f"sha256:{hashlib.sha256(f'{weights}  {super().digest()}'.encode()).hexdigest()}"
 
 

@@ -4,7 +4,6 @@ The input is files in the formats of diffusers and of AUTOMATIC1111's web UI, th
 of each text encoder, and its weights with these vectors among the embeddings of its tokens.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.textual_inversion_options import (
@@ -64,8 +64,7 @@ def _read(option: TextualInversionOption, configs: Configs) -> TextualInversion:
     keys = _keys(path, file, configs)
     for encoder, config in zip(configs.family.text_encoders, configs.text_encoders, strict=True):
         vectors[encoder] = _vectors(path, file, keys[encoder], encoder, config.hidden_size)
-    with path.open("rb") as content:
-        digest = f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
+    digest = f"sha256:{sha256_of_file(path)}"
     return TextualInversion(
         loaded=LoadedInversion(name=option.name, digest=digest), vectors=vectors
     )
