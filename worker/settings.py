@@ -186,8 +186,7 @@ class WorkerSettings(TextualInversionSettings):
         default=3600.0,
         ge=0,
         le=31_536_000,
-        description="Seconds for which a message of a newer release, or a job with a LoRA that "
-        "this worker lacks, waits for another worker.",
+        description="Seconds for which a message of a newer release waits for a newer worker.",
     )
     max_retries: int = Field(
         default=3,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from imagefleet.shared.jobs.model import Model
-from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of, without_tenant
+from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, queue_of_compile_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import (
     claims_key,
     dead_letters_key,
@@ -130,7 +130,7 @@ class FleetReader:
             ages |= self._ages([each.key for each in lists[at : at + _HEADS_AT_ONCE]])
         by_name: defaultdict[str, list[_List]] = defaultdict(list)
         for each in lists:
-            by_name[without_tenant(each.queue)].append(each)
+            by_name[queue_of_compile_key(each.queue)].append(each)
         for name, members in sorted(by_name.items()):
             compile_key = name.removeprefix(f"{self._namespace}.")
             model, _, shape = compile_key.removeprefix(_BULK).rpartition(".")

@@ -5,6 +5,8 @@ Priority levels are separate Redis lists with the suffix that kombu gives them, 
 that counts or purges queues works on ours too.
 """
 
+from collections.abc import Collection
+
 from imagefleet.shared.jobs.request import JobRequest
 
 DEFAULT_MODEL = "default"
@@ -14,7 +16,9 @@ PRIORITY_STEPS = (0, 3, 6, 9)
 _SEPARATOR = "\x06\x16"
 """The default of kombu's `sep` between queue and priority."""
 _TENANT_SEPARATOR = "@"
-"""It occurs in no name of a model, shape or tenant."""
+"""It occurs in no name of a model, shape, LoRA or tenant."""
+_LORA_SEPARATOR = "&"
+"""It occurs in none of these names either."""
 
 
 def queue_name(
@@ -44,14 +48,27 @@ def queue_of(namespace: str, request: JobRequest, *, by_compile_key: bool = True
     return queue_name(namespace, request.model, request.height, request.width, request.tenant)
 
 
-def without_tenant(queue: str) -> str:
-    """Return the queue of the same compile key for jobs without a tenant."""
-    return queue.partition(_TENANT_SEPARATOR)[0]
+def queue_of_compile_key(queue: str) -> str:
+    """Return the queue of the same compile key for jobs without a tenant and without LoRA."""
+    return queue.partition(_TENANT_SEPARATOR)[0].partition(_LORA_SEPARATOR)[0]
 
 
 def tenant_of(queue: str) -> str | None:
     """Return the tenant whose jobs `queue` holds; None if they have none."""
     return queue.partition(_TENANT_SEPARATOR)[2] or None
+
+
+def list_for_loras(key: str, names: Collection[str]) -> str:
+    """Return the Redis list for those messages of the list `key` that need these LoRA.
+
+    Workers that lack one of them do not serve its queue.
+
+    Example: `imagefleet.shapes.64x64@gold` becomes `imagefleet.shapes.64x64&detail&style@gold`.
+    """
+    queue, *step = key.split(_SEPARATOR, 1)
+    shape, *tenant = queue.split(_TENANT_SEPARATOR, 1)
+    with_loras = _LORA_SEPARATOR.join([queue_of_compile_key(shape), *sorted(names)])
+    return _SEPARATOR.join([_TENANT_SEPARATOR.join([with_loras, *tenant]), *step])
 
 
 def list_key(queue: str, priority: int) -> str:

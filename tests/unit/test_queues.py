@@ -2,7 +2,13 @@
 
 import pytest
 
-from imagefleet.shared.jobs.queues import queue_of
+from imagefleet.shared.jobs.queues import (
+    list_for_loras,
+    list_key,
+    queue_of,
+    queue_of_compile_key,
+    tenant_of,
+)
 from imagefleet.shared.jobs.request import JobRequest
 
 
@@ -21,3 +27,17 @@ def test_a_job_goes_to_the_queue_of_its_model_shape_and_tenant(
 ) -> None:
     request = JobRequest.parse({"prompt": "a", **parameters})
     assert queue_of("n", request, by_compile_key=by_compile_key) == queue
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+@pytest.mark.parametrize("tenant", ["", "@gold"])
+def test_jobs_whose_lora_a_worker_lacks_have_a_queue_that_names_them(
+    tenant: str, priority: int
+) -> None:
+    plain = list_key(f"n.shapes.64x64{tenant}", priority)
+    moved = list_for_loras(plain, {"style", "a.b/c+d"})
+    queue = f"n.shapes.64x64&a.b/c+d&style{tenant}"
+    assert moved == list_key(queue, priority)
+    assert list_for_loras(moved, {"style"}) == list_key(f"n.shapes.64x64&style{tenant}", priority)
+    assert queue_of_compile_key(queue) == "n.shapes.64x64"
+    assert tenant_of(queue) == (tenant.removeprefix("@") or None)

@@ -18,6 +18,7 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME
 from imagefleet.shared.jobs.message_arguments import request_fields, unpack
+from imagefleet.shared.jobs.queues import list_for_loras
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.worker.jobs.image_places import ReturnSchedule, image_source
@@ -51,7 +52,7 @@ class MessageReceiver:
         self._max_deliveries = max_deliveries
 
     def receive(self, claimed: Claimed, task: str, strategy: Callable[..., Any]) -> bool:
-        """Give a message for `task` to Celery's strategy. Return whether it was delayed instead.
+        """Give a message for `task` to Celery's strategy. Return whether Redis has it again.
 
         Afterwards the message is accepted by Celery, or its claim is gone.
 
@@ -72,13 +73,13 @@ class MessageReceiver:
     def _delay_or_hand_over(
         self, claimed: Claimed, task: str, strategy: Callable[..., Any]
     ) -> bool:
-        """Give a message to Celery's strategy. Return whether it was delayed instead."""
+        """Give a message to Celery's strategy. Return whether it was delayed or moved instead."""
         self._check_unopened(claimed, task)
         try:
             message = parse_envelope(claimed, task)
             if message.due is not None and self._claims.delay(claimed.tag, message.due):
                 return True
-            if self._lacks_lora(_check_arguments(message, task), message):
+            if self._moved_for_lora(_check_arguments(message, task), message):
                 return True
         except NewerMessage as error:
             if not self._claims.postpone(claimed):  # no newer worker came in time
@@ -99,16 +100,20 @@ class MessageReceiver:
                 f"the message is longer than {len(claimed.message)} characters, and is not read"
             )
 
-    def _lacks_lora(self, request: JobRequest | None, message: ClaimedMessage) -> bool:
-        """Postpone a job that needs LoRA which only other workers hold. Return whether it was.
+    def _moved_for_lora(self, request: JobRequest | None, message: ClaimedMessage) -> bool:
+        """Move a job that needs LoRA which only other workers hold. Return whether it was.
 
-        Its producer saw an offer with them. Without a record, it is refused at once, because its
-        producer was plain Celery. After `newer_message_s` it is refused, too, by `JobStarter`.
+        Its producer saw an offer with them. Without a record it is not moved, because its producer
+        was plain Celery; then `JobStarter` refuses it.
         """
         if request is None or not message.recorded:
             return False
         names = {name for name, _ in request.loras}
-        return not names <= self._lora_names and self._claims.postpone(message.claimed)
+        if names <= self._lora_names:
+            return False
+        claimed = message.claimed
+        self._claims.move(claimed.tag, list_for_loras(claimed.list_key, names))
+        return True
 
     def _delay_without_place(self, message: ClaimedMessage) -> bool:
         """Delay a job that needs input images if there is no place for it."""

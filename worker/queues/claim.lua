@@ -9,6 +9,7 @@
 --        claim_number   used in the tags. The worker counts it: a failover may roll back what is in Redis.
 --        worker         name of the worker
 --        groups         queue -> compile key; also queues of tenants that the worker names itself
+--        loras          names of the LoRA that the worker holds
 --        wanted_images  images that the batch has room for
 --        max_messages   messages that may be claimed
 --        suspect_from   delivery from which on a message is suspect
@@ -47,14 +48,22 @@ local function weight_of(tenant)
   return weight > 0 and weight or 1
 end
 for name, queue_group in pairs(request.groups) do add_candidate(name, queue_group, '', 1) end
-local function add_queue_of_tenant(name, urgent)
-  local tenant, queue_group = tenant_of(name), request.groups[string.match(name, '^[^@]*')]
-  if tenant then tenants[tenant] = true end
-  if not (tenant and queue_group) or request.groups[name] then return false end
-  add_candidate(name, queue_group, tenant, weight_of(tenant), urgent)
+local held_loras = {}
+for _, lora in ipairs(request.loras) do held_loras[lora] = true end
+local function holds_loras_of(name)
+  for lora in string.gmatch(string.match(name, '^[^@]*'), '&([^&]*)') do
+    if not held_loras[lora] then return false end
+  end
   return true
 end
-local all_seen = read_known_queues(KEYS[4], accounts, request.wanted_images, add_queue_of_tenant)
+local function add_known_queue(name, urgent)
+  local tenant, queue_group = tenant_of(name), request.groups[string.match(name, '^[^@&]*')]
+  if tenant then tenants[tenant] = true end
+  if not queue_group or request.groups[name] or not holds_loras_of(name) then return false end
+  add_candidate(name, queue_group, tenant or '', weight_of(tenant or ''), urgent)
+  return true
+end
+local all_seen = read_known_queues(KEYS[4], accounts, request.wanted_images, add_known_queue)
 if not all_seen then
   tenants = {}  -- too many to keep more than their debts
   decide_ties_by_chance(request.worker .. request.claim_number)
@@ -81,7 +90,7 @@ local function claim_from(list)
 end
 
 local function note_urgency(queue)
-  if queue.tenant == '' or queue.urgent == (queue.left > 0) then return end
+  if queue.urgent == nil or queue.urgent == (queue.left > 0) then return end
   redis.call(queue.urgent and 'SREM' or 'SADD', urgent_queues(KEYS[4]), queue.name)
 end
 

@@ -55,10 +55,7 @@ class Claims(Lease):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         newer_message_s: float = NEWER_MESSAGE_S,
     ) -> None:
-        """
-        Args:
-            newer_message_s: how long a message may be postponed.
-        """
+        """A message may be postponed for `newer_message_s`."""
         super().__init__(no_retry_client, namespace, worker, lease_s)
         self._no_retry_client = no_retry_client
         self._retrying_client = retrying_client
@@ -74,11 +71,11 @@ class Claims(Lease):
         self._newer_message_s = newer_message_s
         self._later = delayed_key(namespace)
         self._postponed_prefix = postponed_key(namespace, "")
-        client = no_retry_client
-        self._claim = ClaimScript(client, namespace, worker)
-        self._delay = load_script(client, __package__, "delay")
-        self._postpone = load_script(client, __package__, "postpone")
-        self._delay_queued = load_script(client, __package__, "delay_queued")
+        self._claim = ClaimScript(no_retry_client, namespace, worker)
+        self._delay = load_script(no_retry_client, __package__, "delay")
+        self._postpone = load_script(no_retry_client, __package__, "postpone")
+        self._delay_queued = load_script(no_retry_client, __package__, "delay_queued")
+        self._move = load_script(no_retry_client, __package__, "move")
         self._release = load_script(retrying_client, __package__, "acknowledge_or_requeue")
 
     @property
@@ -100,15 +97,14 @@ class Claims(Lease):
         """Claim messages of one group until they make `wanted_images`, highest priority first.
 
         Inside a priority level tenants take turns by their weights, then the groups of a tenant,
-        then the queues of a group.
-        A message is never split: the last one may make more images than wanted. A queue gives its
-        head first, and then messages with like step counts: see step_affinity.lua.
+        then the queues of a group. A message is never split: the last may make more images than
+        wanted. A queue gives its head first, then like step counts: see step_affinity.lua.
         A message is suspect from its delivery `suspect_from` on. It is claimed alone, and only
         while this worker holds nothing else. A message that is too long is cut; see
         `Claimed.too_long`.
 
         Args:
-            groups: queues to claim from. The claim finds the queues of tenants beside them.
+            groups: queues to claim from. The claim finds those of tenants and of LoRA beside them.
             wanted_images: images that the batch has room for, at least 1.
             max_messages: messages that may be claimed.
             ignored_tags: claims that this worker may hold beside a suspect.
@@ -121,6 +117,7 @@ class Claims(Lease):
         """
         request = {
             "groups": {queue: group.name for group in groups for queue in group.queues},
+            "loras": sorted({name for group in groups for name in group.loras}),
             "wanted_images": wanted_images,
             "max_messages": max_messages,
             "suspect_from": suspect_from,
@@ -202,9 +199,7 @@ class Claims(Lease):
 
     def delay(self, tag: str, due: float) -> bool:
         """Release a message until `due` (Unix seconds); then it returns to the head of its queue.
-
-        Return False, and keep the message, if it is due already by Redis' clock.
-        """
+        Return False, and keep the message, if it is due already by Redis' clock."""
         if not self._delay(keys=[self.key, self._later], args=[tag, due]):
             return False
         self._held.discard(tag)
@@ -228,6 +223,11 @@ class Claims(Lease):
             record: key of the job's record, whose `retry_at` says when the message returns.
         """
         self._delay_queued(keys=[self.key, self._later, record], args=[tag, pause_s])
+        self._held.discard(tag)
+
+    def move(self, tag: str, list_key: str) -> None:
+        """Release a message for workers that serve the queue of another list."""
+        self._move(keys=[self.key, list_key], args=[tag])
         self._held.discard(tag)
 
     def reset_deliveries(self, message: str) -> None:

@@ -7,7 +7,7 @@ connects to Redis.
 from collections.abc import Callable, Sequence
 
 from imagefleet.shared.bulk.shard_message import bulk_queue
-from imagefleet.shared.jobs.queues import queue_name, without_tenant
+from imagefleet.shared.jobs.queues import queue_name, queue_of_compile_key
 from imagefleet.worker.engine.interface import ModelInfo
 from imagefleet.worker.queues.claim_types import QueueGroup
 
@@ -27,11 +27,11 @@ def queue_groups(
     shards = _shapes_by_queue(info, models, namespace, bulk_queue)
     grouped: dict[tuple[str, bool], list[str]] = {}
     for queue in [*jobs, *shards] if queues is None else queues:
-        plain = without_tenant(queue)
+        plain = queue_of_compile_key(queue)
         name = jobs.get(plain) or shards.get(plain) or queue
         grouped.setdefault((name, plain in shards), []).append(queue)
     return [
-        QueueGroup(name=name, queues=tuple(members), bulk=bulk)
+        QueueGroup(name=name, queues=tuple(members), bulk=bulk, loras=tuple(info.job_lora_digests))
         for (name, bulk), members in grouped.items()
     ]
 
