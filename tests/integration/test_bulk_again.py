@@ -30,7 +30,7 @@ def test_resuming_a_run_while_files_are_deleted_loses_no_shard(
     """A worker finds the old commit marker and records success before the marker is deleted."""
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     start(**FAST)
-    run.wait(60)
+    run.wait(300)
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     if again == "repair":
         (tmp_path / "data" / "00000.tar").write_bytes(b"damaged")
@@ -47,7 +47,7 @@ def test_resuming_a_run_while_files_are_deleted_loses_no_shard(
 
     monkeypatch.setattr(FolderStore, "delete", slow)
     assert (run.retry_failed() if again == "retry_failed" else run.repair(report)) == 1
-    status = run.wait(60)
+    status = run.wait(300)
     assert (status.state, status.images, status.failed_images) == (State.SUCCEEDED, 19, 1)
     assert run.verify().clean
     assert (tmp_path / "data" / "stats.json").exists()

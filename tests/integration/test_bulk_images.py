@@ -86,7 +86,7 @@ def test_rows_of_a_table_start_from_files_and_addresses(
     run = producer.bulk(table, tmp_path / "data", upload_files=True)
     assert run.plan.input_images == 5
     assert [row["row"] for row in run.rejected()] == [6]
-    assert run.wait(60).failures_by_reason == {"invalid_input": 2}
+    assert run.wait(300).failures_by_reason == {"invalid_input": 2}
     failures = {failure.row: failure.message for failure in run.failures()}
     assert failures[4] == "image: its server answers 404"
     assert failures[5].startswith("image: cannot be read as PNG, JPEG, WEBP")
@@ -125,7 +125,7 @@ def test_more_rows_than_fit_in_memory_come_one_window_after_another_and_survive_
     until(lambda: run.status().images > 8)
     first.kill()
     start(IMAGEFLEET_MODEL="fake:capacity=4")
-    assert run.wait(90).images == 120
+    assert run.wait(300).images == 120
     documents = [document for document, _ in _samples(run).values()]
     assert len({document["original"] for document in documents}) == 120
     assert run.verify().clean
@@ -160,7 +160,7 @@ def test_a_store_that_lacks_an_uploaded_image_fails_the_row_and_retry_makes_it(
         tmp_path / "data",
         format=BulkFormat.FILES,
     )
-    run.wait(60)
+    run.wait(300)
     store = Path(settings["IMAGEFLEET_STORAGE_URL"].removeprefix("file://"))
     [image] = (store / "inputs").iterdir()
     image.unlink()
@@ -171,4 +171,4 @@ def test_a_store_that_lacks_an_uploaded_image_fails_the_row_and_retry_makes_it(
         format=BulkFormat.FILES,
     )
     assert image.exists()  # the same command uploads it again
-    assert run.wait(60).images == 2
+    assert run.wait(300).images == 2

@@ -465,7 +465,7 @@ def test_a_result_that_a_failover_lost_is_recorded_from_the_commit_marker(
     """The worker is alive and has finished, but the record says that it still runs."""
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     start(**FAST_RECOVERY)
-    run.wait(60)
+    run.wait(300)
     until(lambda: not client.keys(f"{namespace}:claims:*"))
     key = f"{namespace}:bulk:{run.id}"
     [worker] = run.status().images_by_worker
@@ -493,7 +493,7 @@ def test_the_same_command_and_retry_failed_send_lost_shards(
     else:
         assert run.retry_failed() == 3
     start()
-    assert run.wait(60).state is State.SUCCEEDED
+    assert run.wait(300).state is State.SUCCEEDED
     assert run.verify().clean
 
 
@@ -502,7 +502,7 @@ def test_recovery_finishes_a_restarted_run_with_all_shards_finished(
 ) -> None:
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
     start(**FAST_RECOVERY)
-    run.wait(60)
+    run.wait(300)
     until(lambda: _has_succeeded(run))
     (tmp_path / "data" / RUN_STATS).unlink()
     client.hset(f"{namespace}:bulk:{run.id}", "state", "running")
@@ -564,7 +564,7 @@ def test_a_missing_summary_of_a_finished_run_is_written(
 ) -> None:
     run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=30)
     last = start()
-    run.wait(60)
+    run.wait(300)
     until(lambda: not _bulk_queues(client, namespace))
     until(lambda: not client.keys(f"{namespace}:claims:*"))  # the worker writes no summary any more
     summary = [tmp_path / "data" / name for name in (RUN_STATS, CARD)]

@@ -54,7 +54,7 @@ def runs(
                 for kind, image_format in FORMATS.items()
             }
             for run in started.values():
-                assert run.wait(90).state is State.SUCCEEDED, worker.output()[-2000:]
+                assert run.wait(300).state is State.SUCCEEDED, worker.output()[-2000:]
             yield started
     finally:
         worker.kill()

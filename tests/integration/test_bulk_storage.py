@@ -26,7 +26,7 @@ def test_a_dataset_is_generated_into_a_bucket(
             monkeypatch.setenv(name, value)
         start(IMAGEFLEET_BULK_ALLOW=s3.endpoint_url)
         run = producer.bulk(PROMPTS, s3.url("data"), shard_size=10, format=format)
-        assert run.wait(60).state is State.SUCCEEDED
+        assert run.wait(300).state is State.SUCCEEDED
         report = run.verify(sample=2)
         assert (report.clean, report.present, report.regenerated) == (True, 30, 2)
         until(lambda: not list(run.store.list("parts/")))
@@ -63,7 +63,7 @@ def test_a_store_that_is_unavailable_for_a_while_only_delays_the_run(
             worker.await_log("shard 00000 is requeued for other workers")
             assert not run.status().done
             store.available.set()
-            status = run.wait(60)
+            status = run.wait(300)
             assert (status.state, status.images, status.failed_images) == (State.SUCCEEDED, 30, 0)
             assert run.verify().clean
 
@@ -94,7 +94,7 @@ with Client(url, namespace=namespace) as client:
             workers.append(Worker(folder, place))
         else:
             subprocess.run(["mount", "-o", "remount,size=20m", str(data)], check=True)
-        status = run.wait(60)
+        status = run.wait(300)
         assert (status.state.value, status.images) == ("succeeded", 200), status
         assert run.verify().clean
         until(lambda: not [path for path in files_below(data) if path.name.startswith(".")])

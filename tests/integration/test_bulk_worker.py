@@ -253,7 +253,7 @@ def test_a_row_that_kills_workers_is_found_and_the_others_are_generated(
     dataset = planned_dataset(tmp_path / "data", client, namespace, prompts)
     dataset.send()
     for _ in range(4):
-        assert start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2").wait(120) == -9
+        assert start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2").wait(300) == -9
     start(IMAGEFLEET_MODEL="fake", IMAGEFLEET_MAX_DELIVERIES="2")
     assert _wait(dataset, 120) is State.SUCCEEDED
     assert len(dataset.samples()) == 19

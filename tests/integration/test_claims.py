@@ -681,7 +681,7 @@ def test_a_worker_waits_for_a_busy_redis(tmp_path: Path) -> None:
         answered.join(0.3)
         assert answered.is_alive()
         server.client().script_kill()
-        answered.join(60)
+        answered.join(300)
         assert not answered.is_alive()
         loop.join()
 

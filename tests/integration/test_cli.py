@@ -277,7 +277,7 @@ def test_the_id_is_printed_before_ctrl_c_ends_the_wait(
         job_id, _, note = waiting.stderr.readline().strip().partition("  ")
         assert "no worker is alive" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        assert (waiting.wait(60), note) == (130, "accepted")
+        assert (waiting.wait(300), note) == (130, "accepted")
     assert Client(redis_server.url, namespace=namespace).get(job_id).status().request.prompt == "a"
 
 

@@ -39,7 +39,7 @@ def test_the_card_shows_the_first_images_of_some_shards(
     until(producer.offers)
     prompts = [f"prompt {n}" for n in range(60)]
     run = producer.bulk(prompts, tmp_path / "data", shard_size=10, format=format)
-    run.wait(60)
+    run.wait(300)
     until(lambda: run.store.exists(RUN_STATS))  # written last
     assert f"]({CONTACT_SHEET})" in run.store.get(CARD).decode()
     sheet = run.store.get(CONTACT_SHEET)
@@ -66,7 +66,7 @@ def test_a_sheet_reads_ranges_of_a_large_archive_in_s3(
         start(IMAGEFLEET_BULK_ALLOW=s3.endpoint_url, IMAGEFLEET_SHAPES="512x512")
         until(producer.offers)
         run = producer.bulk(["a"], s3.url("data"), num_images_per_prompt=64)
-        run.wait(60)
+        run.wait(300)
         stats = ShardStats.model_validate_json(run.store.get("00000.stats.json"))
         counting = _CountingStore(run.store)
         assert len(list(first_samples(counting, run.plan, stats, 4))) == 4  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_a_damaged_shard_costs_the_sheet_and_not_the_summary(
     start()
     until(producer.offers)
     run = producer.bulk(["a"], tmp_path / "data")
-    run.wait(60)
+    run.wait(300)
     until(lambda: run.store.exists(RUN_STATS))
     (tmp_path / "data" / "00000.tar").write_bytes(b"no archive" * 100)
     write_summary(run.store, run.plan)

@@ -134,7 +134,7 @@ def test_a_hanging_stream_ends_the_worker_and_counts_only_its_own_job(
     running = producer.submit("runs", num_inference_steps=100)
     until(lambda: running.status().step)
     hanging = producer.submit(f"hangs {HANG}", num_inference_steps=5)
-    assert worker.wait(120) == ExitCode.IOERR
+    assert worker.wait(300) == ExitCode.IOERR
     assert running.status().state is State.QUEUED
     start(IMAGEFLEET_MODEL="fake:capacity=2,streams=2")
     assert finish(producer, [running], timeout=120) == {State.SUCCEEDED}

@@ -73,7 +73,7 @@ def test_ctrl_c_stops_everything_the_demo_started(tmp_path: Path) -> None:
     )
     started = until(lambda: found if len(found := _children(demo.pid)) >= 2 else None)
     demo.send_signal(signal.SIGINT)
-    assert demo.wait(60) == 130
+    assert demo.wait(300) == 130
     until(lambda: not any(_alive(pid) for pid in started))
     assert demo.stdout is not None
     demo.stdout.close()

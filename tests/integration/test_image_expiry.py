@@ -62,9 +62,9 @@ def test_workers_delete_the_images_of_a_job_when_its_time_is_over(
 ) -> None:
     start(IMAGEFLEET_KEEP="1s")
     first = producer.submit("a", id="a", keep="1d", num_images_per_prompt=2)
-    image = first.result(60).images[0].open()
+    image = first.result(300).images[0].open()
     second = producer.submit("b", id="b", image=image)
-    result = second.result(60)
+    result = second.result(300)
     status = until(lambda: _deleted(producer, "b"))
     assert (status.state, status.result) == (State.SUCCEEDED, result)
     assert status.finished_at is not None

@@ -81,7 +81,7 @@ def test_a_success_stores_the_result_and_releases_the_claim(
     assert job.end.happened
     assert not claims.holds(job.claimed.tag)
     assert claims.requeue_orphans() == 0
-    heard = [listener.get_message(timeout=5) for _ in range(2)]
+    heard = [listener.get_message(timeout=60) for _ in range(2)]
     assert heard[1] is not None
     assert heard[1]["data"] == STORED
     listener.close()

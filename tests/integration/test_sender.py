@@ -170,7 +170,7 @@ def test_a_receiver_that_sends_headers_slowly_ends_at_the_time_limit() -> None:
 
 def _hang_until(released: threading.Event) -> Respond:
     def respond(handler: BaseHTTPRequestHandler, number: int) -> None:
-        released.wait(60)
+        released.wait(300)
 
     return respond
 

@@ -126,7 +126,7 @@ def test_a_server_that_does_not_answer_is_unavailable_after_the_timeout(
     store, released = GcsStore(BUCKET, timeout_s=0.5, retry_s=0), threading.Event()
 
     def hang(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-        released.wait(60)
+        released.wait(300)
         handler.close_connection = True
 
     faulty.fault = hang

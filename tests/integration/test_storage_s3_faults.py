@@ -140,7 +140,7 @@ def test_a_server_that_does_not_answer_is_unavailable_after_the_timeout(faulty: 
     store, released = _open_store(faulty.endpoint_url, timeout_s=0.5), threading.Event()
 
     def hang(handler: BaseHTTPRequestHandler, body: bytes, number: int) -> None:
-        released.wait(60)
+        released.wait(300)
         handler.close_connection = True
 
     faulty.fault = hang

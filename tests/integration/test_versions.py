@@ -171,7 +171,7 @@ def test_a_dataset_that_the_release_began_is_finished_here(
     run_id = release.run(DATASET, str(tmp_path / "data")).strip()
     start()
     run = producer.find_bulk(run_id)
-    assert run.wait(120).state is State.SUCCEEDED
+    assert run.wait(300).state is State.SUCCEEDED
     assert run.verify().clean
 
 
@@ -180,7 +180,7 @@ def test_a_dataset_begun_here_is_finished_by_the_release(
 ) -> None:
     run = producer.bulk([f"row {n}" for n in range(20)], tmp_path / "data", shard_size=5)
     release.start_worker()
-    assert run.wait(120).state is State.SUCCEEDED
+    assert run.wait(300).state is State.SUCCEEDED
     assert run.verify().clean
 
 
@@ -205,7 +205,7 @@ def test_a_worker_of_the_release_makes_no_dataset_that_starts_from_images(
     until(lambda: not client.keys(f"{namespace}:claims:*"))  # it keeps its lease when it is killed
     release.stop()
     start(IMAGEFLEET_BULK_STALLED_S="1")
-    assert run.wait(120).state is State.SUCCEEDED
+    assert run.wait(300).state is State.SUCCEEDED
     assert run.verify().clean
     assert all(b'"original"' in line for line in _metadata(tmp_path / "data")[:10])
 

@@ -70,7 +70,7 @@ def test_a_wait_survives_a_restart_of_redis(
         until(lambda: AWAY in caplog.text)
         own_redis.start()
         _succeed(own_redis, job.id)
-        assert waiting.result(60) == RESULT
+        assert waiting.result(300) == RESULT
     assert caplog.text.count(AWAY) == 1
 
 
@@ -108,7 +108,7 @@ def test_the_wait_for_a_dataset_survives_a_restart_of_redis(
         until(lambda: AWAY in caplog.text)
         own_redis.start()
         run.cancel()
-        assert waiting.result(60).state is State.CANCELLED
+        assert waiting.result(300).state is State.CANCELLED
 
 
 def test_an_outage_that_lasts_until_the_timeout_is_an_error_of_redis(
@@ -120,7 +120,7 @@ def test_an_outage_that_lasts_until_the_timeout_is_an_error_of_redis(
         until(lambda: NO_WORKER in caplog.text)
         own_redis.kill()
         with pytest.raises(BrokerUnavailable, match="does not answer"):
-            waiting.result(60)
+            waiting.result(300)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def cut_off(
     with ThreadPoolExecutor() as pool:
         starting = pool.submit(start_again)
         yield jobs
-        starting.result(60)
+        starting.result(300)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_map_survives_an_outage_between_two_results(
         second = pool.submit(next, results)
         until(lambda: AWAY in caplog.text or second.done())
         own_redis.start()
-        assert second.result(60) == RESULT
+        assert second.result(300) == RESULT
     assert list(results) == [RESULT]
 
 

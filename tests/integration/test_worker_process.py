@@ -256,7 +256,7 @@ def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_no_job(
     until(lambda: any(job.status().state is State.RUNNING for job in jobs))
     own_redis.kill()
     first.process.terminate()
-    first.wait(60)
+    first.wait(300)
     own_redis.start()
     start(**more)
     assert finish(producer, jobs, timeout=300) == {State.SUCCEEDED}

@@ -90,9 +90,9 @@ def _run(
         on_devices_failed,
     )
     device_loop.start()
-    assert empty.wait(60)
+    assert empty.wait(300)
     device_loop.stop()
-    assert device_loop.join(60)
+    assert device_loop.join(300)
     return reported
 
 

@@ -219,7 +219,7 @@ def test_a_drain_stores_finished_samples_while_images_are_still_fetched(
         attempt.start()
         until(lambda: host.samples == 12)
         host.backlog.close(LeaseLost("this worker is draining"))
-        attempt.join(30)
+        attempt.join(300)
         ended = not attempt.is_alive()
         stored = host.stored()
         released.set()
@@ -240,7 +240,7 @@ def test_an_error_of_the_host_ends_the_attempt_while_images_are_still_fetched(
     with _Host(_rows(60, ADDRESS), fetch, lambda: None) as host:
         attempt = threading.Thread(target=_render, args=(host, errors))
         attempt.start()
-        attempt.join(30)
+        attempt.join(300)
         ended = not attempt.is_alive()
         released.set()
         attempt.join()
