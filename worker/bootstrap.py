@@ -125,7 +125,7 @@ class _Builder:
         )
         self._input_images = self._build_input_images()
         self._dispatcher = self._build_dispatcher()
-        self._progress = ProgressReporter(self._records)
+        self._progress = ProgressReporter(self._records, lambda: self._claims.workers)
         shards = self._build_shard_context()
         device_loop = self._build_device_loop()
         status = self._build_status_reporter()

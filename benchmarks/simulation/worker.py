@@ -41,7 +41,12 @@ from imagefleet.worker.jobs.image_sweeper import ImageSweeper, sweep_pause_s
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.message_end import MessageEnd
-from imagefleet.worker.jobs.progress import MIN_INTERVAL_S, RECORD_INTERVAL_S, ProgressReporter
+from imagefleet.worker.jobs.progress import (
+    MIN_INTERVAL_S,
+    ProgressReporter,
+    ask_interval_s,
+    record_interval_s,
+)
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.jobs.start_attempt import JobStarter
@@ -226,8 +231,8 @@ class SimulatedWorker:
         if done < 1.0:
             self._progress.record_due(
                 dict.fromkeys(batch, int(done * STEPS)),
-                MIN_INTERVAL_S * self._stretch,
-                RECORD_INTERVAL_S * self._stretch,
+                ask_interval_s(self._claims.workers) * self._stretch,
+                record_interval_s(self._claims.workers) * self._stretch,
             )
         if (then := now + MIN_INTERVAL_S * self._stretch) < ends:
             self._timetable.add(then, partial(self._report, batch, began, ends))
@@ -241,6 +246,7 @@ class SimulatedWorker:
         for slot in batch:
             attempt = slot.work
             assert isinstance(attempt, Attempt)
+            attempt.device_s = BATCH_S * self._stretch
             attempt.deliver(slot.index, _IMAGE)
             stored = time.monotonic() + random.uniform(*STORE_S) * self._stretch
             self._timetable.add(stored, partial(self._finish, attempt))

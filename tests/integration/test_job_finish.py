@@ -88,13 +88,20 @@ def test_the_record_of_a_succeeded_job_shows_all_its_steps(records: JobRecords) 
 def test_a_finisher_counts_the_jobs_whose_ends_its_own_may_wait_for(records: JobRecords) -> None:
     in_flight = InFlight()
     finisher = JobFinisher(MemoryStore(), records, FakeEngine(), "w", 0, in_flight)
-    assert finisher._gather(workers=1).expected() == 0
     attempt = _attempt_with_images(records)
+    assert finisher._gather(attempt, workers=1).expected() == 0
     in_flight.add("1", attempt)
     in_flight.add("2", plan_attempt("on devices", attempt.request, FakeEngine().info))
-    assert finisher._gather(workers=1).expected() == 1
-    waits = [finisher._gather(workers).max_wait_s for workers in (1, 8, 1000)]
-    assert waits == [0.004, 0.032, 0.1]
+    assert finisher._gather(attempt, workers=1).expected() == 1
+
+
+def test_the_end_of_a_job_waits_for_others_at_most_a_twentieth_of_its_device_time(
+    records: JobRecords,
+) -> None:
+    finisher, attempt = _finisher(records, MemoryStore()), _attempt_with_images(records)
+    attempt.device_s = 7.0
+    waits = [finisher._gather(attempt, workers).max_wait_s for workers in (1, 4, 8, 1000)]
+    assert waits == pytest.approx([0.05, 0.2, 0.35, 0.35])
 
 
 def test_jobs_in_flight_share_the_question_before_their_uploads(

@@ -1,13 +1,17 @@
 """How often progress is asked for and recorded, without Redis."""
 
+import threading
 from collections.abc import Sequence
+
+import pytest
 
 from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.jobs import progress
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
-from imagefleet.worker.jobs.progress import ProgressReporter
+from imagefleet.worker.jobs.progress import ProgressReporter, ask_interval_s, record_interval_s
 
 _LONG_S = 3600.0
 
@@ -70,3 +74,26 @@ def test_a_callback_is_written_with_the_step_however_soon() -> None:
     [report] = records.reports
     assert report.callback is not None
     assert not report.only_ask
+
+
+def test_in_a_large_fleet_each_worker_asks_and_records_less_often() -> None:
+    fleets = (1, 4, 6, 8, 1000)
+    assert [ask_interval_s(workers) for workers in fleets] == [1.0, 1.0, 1.5, 2.0, 2.0]
+    assert [record_interval_s(workers) for workers in fleets] == [2.0, 2.0, 3.0, 4.0, 4.0]
+
+
+def test_the_thread_asks_the_fleet_how_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    records, work = Records(), attempt()
+    monkeypatch.setattr(progress, "MIN_INTERVAL_S", 0.01)
+    asked = threading.Event()
+
+    def record_due(_: object, ask_after_s: float, record_after_s: float) -> None:
+        assert (ask_after_s, record_after_s) == (2.0, 4.0)
+        asked.set()
+
+    one = ProgressReporter(records, lambda: 8)  # type: ignore[arg-type]
+    monkeypatch.setattr(one, "record_due", record_due)
+    one.start()
+    one.report(at_step(work, 1))
+    assert asked.wait(60)
+    one.stop()

@@ -28,10 +28,11 @@ from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.tracing import add_span, current_trace_parent, stage_span
 
-_WAIT_PER_WORKER_S: Final = 0.004
-_MAX_WAIT_S: Final = 0.1
-"""Seconds that the end of a job waits for others of its batch, for each worker of the fleet. They
-then share a round trip, and a write of Redis to its disk."""
+_WAIT_PER_WORKER_S: Final = 0.05
+_MAX_WAIT_SHARE: Final = 0.05
+"""Seconds that the end of a job waits for others of its batch, for each worker of the fleet, and at
+most which share of its time on the devices. They then share a round trip, and a write of Redis to
+its disk."""
 
 
 class JobFinisher:
@@ -186,20 +187,20 @@ class JobFinisher:
             steps=steps,
             keep=attempt.keep,
             acknowledgement=None if end is None else end.acknowledgement(result),
-            gather=None if end is None else self._gather(end.claims.workers),
+            gather=None if end is None else self._gather(attempt, end.claims.workers),
         )
         if end is not None:
             end.note(transition)
         if not transition.happened and transition.attempt != attempt.token:
             raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")
 
-    def _gather(self, workers: int) -> Gather:
-        """Return how the end of a job waits for those whose images are there, too."""
+    def _gather(self, attempt: Attempt, workers: int) -> Gather:
+        """Return how the end of an attempt waits for those whose images are there, too."""
 
         def expected() -> int:
             return sum(each.delivered == len(each.specs) for each in self._in_flight.attempts())
 
-        wait_s = min(workers * _WAIT_PER_WORKER_S, _MAX_WAIT_S)
+        wait_s = min(workers * _WAIT_PER_WORKER_S, attempt.device_s * _MAX_WAIT_SHARE)
         return Gather(expected=expected, max_wait_s=wait_s)
 
 

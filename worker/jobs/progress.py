@@ -7,7 +7,7 @@ were cancelled or are held by another attempt; their attempts are abandoned.
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from imagefleet.shared.errors import JobCancelled, LeaseLost
@@ -22,19 +22,39 @@ from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 log = logging.getLogger(__name__)
 
 MIN_INTERVAL_S: Final = 1.0
-"""Seconds between two questions whether a job is cancelled."""
-RECORD_INTERVAL_S: Final = 2.0
-"""Seconds after which the step of a job is recorded again. Redis writes each record to its
+"""Seconds between two questions whether a job is cancelled, in a small fleet."""
+_MAX_INTERVAL_S: Final = 2.0
+_INTERVAL_PER_WORKER_S: Final = 0.25
+"""A worker asks about its jobs every so many seconds for each worker of the fleet."""
+_ASKED_PER_RECORD: Final = 2
+"""The step of a job is recorded with every so many questions. Redis writes each record to its
 append-only file, which costs it several times as much as a question."""
 _QUARTERS: Final = 4
 """A job gets a `progress` callback after each quarter of its steps but the last."""
 
 
+def ask_interval_s(workers: int) -> float:
+    """Return the seconds between two questions whether a job is cancelled, in a fleet of so many
+    workers."""
+    return min(max(MIN_INTERVAL_S, workers * _INTERVAL_PER_WORKER_S), _MAX_INTERVAL_S)
+
+
+def record_interval_s(workers: int) -> float:
+    """Return the seconds after which the step of a job is recorded again."""
+    return _ASKED_PER_RECORD * ask_interval_s(workers)
+
+
 class ProgressReporter:
     """Writes progress in a thread of its own. Call `report` at every step; it returns at once."""
 
-    def __init__(self, records: JobRecords) -> None:
+    def __init__(self, records: JobRecords, count_workers: Callable[[], int] = lambda: 1) -> None:
+        """
+        Args:
+            count_workers: returns how many workers the fleet has; in a large one each reports less
+                often.
+        """
         self._records = records
+        self._count_workers = count_workers
         self._latest: Mapping[Slot, int] | None = None
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -63,8 +83,9 @@ class ProgressReporter:
             with self._lock:
                 latest, self._latest = self._latest, None
             if latest is not None:
+                workers = self._count_workers()
                 try:
-                    self.record_due(latest, MIN_INTERVAL_S, RECORD_INTERVAL_S)
+                    self.record_due(latest, ask_interval_s(workers), record_interval_s(workers))
                 except Exception:  # jobs succeed without their progress
                     log.exception("progress was not recorded")
                 time.sleep(MIN_INTERVAL_S)
