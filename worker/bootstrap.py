@@ -107,7 +107,8 @@ class _Builder:
     def build(self) -> WorkerParts:
         self._no_retry_client, self._retrying_client = connect_clients(self._settings)
         check_image_store(self._stores.images, self._settings)
-        self._delivery = start_delivery(self._retrying_client, self._settings)
+        self._claims = self._build_claims()
+        self._delivery = start_delivery(self._retrying_client, self._settings, self._count_workers)
         self._engine = load_model(self._settings, self._stores.executables)
         self._streams = self._warm()
         self._records = self._job_records(self._retrying_client)
@@ -116,7 +117,6 @@ class _Builder:
             self._settings.namespace,
             max_bytes=self._settings.max_dead_letter_bytes,
         )
-        self._claims = self._build_claims()
         self._expiry = self._build_expiry()
         self._in_flight = InFlight()
         self._backlog = RowBacklog(self._engine.capacity)
@@ -125,7 +125,7 @@ class _Builder:
         )
         self._input_images = self._build_input_images()
         self._dispatcher = self._build_dispatcher()
-        self._progress = ProgressReporter(self._records, lambda: self._claims.workers)
+        self._progress = ProgressReporter(self._records, self._count_workers)
         shards = self._build_shard_context()
         device_loop = self._build_device_loop()
         status = self._build_status_reporter()
@@ -146,9 +146,7 @@ class _Builder:
             run_recovery=RunRecovery(
                 shards.runs, self._settings.bulk_stalled_s, shards.destinations
             ),
-            image_sweeper=ImageSweeper(
-                self._expiry, self._stores.images, lambda: self._claims.workers
-            ),
+            image_sweeper=ImageSweeper(self._expiry, self._stores.images, self._count_workers),
             offers=self._offers(self._retrying_client),
             delivery=self._delivery,
             status=status,
@@ -172,6 +170,10 @@ class _Builder:
             self._stores.images_url or self._stores.images.url,
             default_keep_s=self._settings.keep,
         )
+
+    def _count_workers(self) -> int:
+        """Return how many workers had a lease at the latest heartbeat, 0 before the first."""
+        return self._claims.workers
 
     def _build_claims(self) -> Claims:
         return Claims(

@@ -1,9 +1,8 @@
 """The status that each worker reports with every heartbeat. `imagefleet fleet` shows it."""
 
-import time
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -12,8 +11,6 @@ from imagefleet.shared.jobs.redis_keys import drain_requests_key, leases_key, wo
 
 if TYPE_CHECKING:
     from redis import Redis
-
-_COUNT_FOR_S: Final = 30.0
 
 
 class WorkerState(StrEnum):
@@ -100,24 +97,6 @@ class WorkerRegistry:
             _read(name, texts.get(name), ends_at - now)
             for name, ends_at in sorted(cast(list[tuple[str, float]], leases))
         ]
-
-
-class WorkerCount:
-    """Counts the workers that hold a lease, at most once in half a minute. For one thread."""
-
-    def __init__(self, client: "Redis", namespace: str) -> None:
-        self._redis = client
-        self._leases = leases_key(namespace)
-        self._count = 0
-        self._counted_until = 0.0
-
-    def get(self) -> int:
-        """Return their number, which may be half a minute old."""
-        now = time.monotonic()
-        if now >= self._counted_until:
-            self._count = self._redis.zcard(self._leases)
-            self._counted_until = now + _COUNT_FOR_S
-        return self._count
 
 
 def _read(worker: str, text: str | None, lease_left_s: float) -> WorkerStatus:

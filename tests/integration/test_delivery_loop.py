@@ -229,7 +229,7 @@ def test_a_worker_without_secrets_sends_unsigned_callbacks_and_logs_it(
 ) -> None:
     settings = WorkerSettings(namespace=namespace, callback_allow=("127.0.0.1",))
     with caplog.at_level(logging.WARNING), Receiver() as receiver:
-        loop = start_delivery(client, settings)
+        loop = start_delivery(client, settings, lambda: 1)
         outbox.add(_message(receiver.url))
         receiver.wait_for(1)
         loop.stop()
@@ -244,8 +244,9 @@ def test_a_worker_without_secrets_sends_unsigned_callbacks_and_logs_it(
 def test_invalid_delivery_settings_are_configuration_errors(
     client: Redis, namespace: str, wrong: dict[str, tuple[object, ...]]
 ) -> None:
+    settings = WorkerSettings.model_validate({"namespace": namespace, **wrong})
     with pytest.raises(ConfigurationError):
-        start_delivery(client, WorkerSettings.model_validate({"namespace": namespace, **wrong}))
+        start_delivery(client, settings, lambda: 1)
 
 
 def test_a_worker_ends_when_its_delivery_loop_fails() -> None:

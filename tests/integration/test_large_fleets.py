@@ -8,7 +8,7 @@ import redis
 
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
-from imagefleet.shared.jobs.worker_status import WorkerCount
+from imagefleet.worker.jobs.image_sweeper import sweep_pause_s
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.lease_keeper import LeaseKeeper
 from imagefleet.worker.webhooks.delivery_loop import poll_s
@@ -83,13 +83,9 @@ def test_of_a_hundred_workers_five_on_average_reclaim_in_a_heartbeat(
     assert (client.zscore(leases_key(namespace), "dead") is None) == is_reclaimed
 
 
-def test_workers_look_for_callbacks_four_times_a_second_all_together(
-    client: redis.Redis, namespace: str
-) -> None:
-    _add_workers(client, namespace, 24)
-    count = WorkerCount(client, namespace)
-    assert count.get() == 24
-    assert poll_s(24) == 6.0
-    assert [poll_s(1), poll_s(1000)] == [0.25, 15.0]
-    _add_workers(client, namespace, 30)
-    assert count.get() == 24  # it is read again after half a minute
+def test_workers_look_for_callbacks_once_a_second_all_together() -> None:
+    assert [poll_s(workers) for workers in (0, 1, 8, 1000)] == [1.0, 1.0, 8.0, 15.0]
+
+
+def test_workers_look_for_expired_images_less_often_the_more_they_are() -> None:
+    assert [sweep_pause_s(workers) for workers in (0, 1, 8, 1000)] == [5.0, 5.0, 20.0, 60.0]

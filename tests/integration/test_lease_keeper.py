@@ -72,6 +72,59 @@ def test_a_heartbeat_of_a_large_fleet_is_one_call(
     assert claims.workers == 100
 
 
+def test_a_renewal_says_whether_there_is_anything_to_recover(
+    keeper: LeaseKeeper,
+    claims: Claims,
+    client: redis.Redis,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leases, later, queue = f"{namespace}:leases", f"{namespace}:later", f"{namespace}.q"
+    keeper._reclaim_from = 0.0
+    client.zadd(leases, {"b": time.time() + LEASE_S, "c": time.time() + LEASE_S})
+    client.zadd(later, {f"{queue}\0a": time.time() + LEASE_S})
+    monkeypatch.setattr(random, "random", lambda: 0.5)  # another of the three sweeps the queues
+    keeper.beat()
+    before = _reads(client)
+    keeper.beat()
+    assert _reads(client) - before == 2  # one of them asks for this number
+    assert not claims.any_expired
+    assert not claims.any_due
+    client.zadd(leases, {"b": time.time() - 1})
+    client.zadd(later, {f"{queue}\0a": time.time() - 1})
+    keeper.beat()
+    assert client.zscore(leases, "b") is None
+    assert client.lrange(queue, 0, -1) == ["a"]
+
+
+def test_a_renewal_notices_leases_that_end_too_late_to_be_right(
+    keeper: LeaseKeeper,
+    claims: Claims,
+    client: redis.Redis,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keeper._reclaim_from = 0.0
+    leases, hour = f"{namespace}:leases", 3600.0
+    client.zadd(leases, {"before the clock was set back": time.time() + 3 * hour, "c": 4e9})
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    keeper.beat()
+    assert claims.any_expired
+    client.zrem(leases, "c")
+    assert client.zcount(leases, time.time() + 2 * hour, "+inf") == 0
+    assert client.zscore(leases, "before the clock was set back")
+
+
+@pytest.mark.parametrize("damaged", ["later", "workers"])
+def test_a_heartbeat_outlives_keys_that_hold_something_else(
+    keeper: LeaseKeeper, claims: Claims, client: redis.Redis, namespace: str, damaged: str
+) -> None:
+    client.set(f"{namespace}:{damaged}", "another type")
+    keeper.beat()
+    assert client.zscore(f"{namespace}:leases", "w")
+    assert not claims.any_due
+
+
 def _reads(client: redis.Redis) -> int:
     """Return how many requests of clients the server has read."""
     return int(client.info("stats")["total_reads_processed"])

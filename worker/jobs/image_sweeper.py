@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _MIN_PAUSE_S: Final = 5.0
 _MAX_PAUSE_S: Final = 60.0
-_PAUSE_PER_WORKER_S: Final = 0.6
+_PAUSE_PER_WORKER_S: Final = 2.5
 """Mean seconds between two looks at the entries, for each worker of the fleet. A look costs Redis
 one short script, and one look of any worker finds what is due."""
 _PAUSE_AFTER_FAILURE_S: Final = 60.0

@@ -17,7 +17,7 @@ from typing import Final, cast
 
 import redis
 
-from imagefleet.shared.jobs.redis_keys import delayed_key, postponed_key
+from imagefleet.shared.jobs.redis_keys import postponed_key
 from imagefleet.shared.redis_client.scripts import call_many, load_script
 from imagefleet.worker.process import metrics
 from imagefleet.worker.queues.claim_script import ClaimScript
@@ -69,7 +69,6 @@ class Claims(Lease):
         self._claim_lock = threading.Lock()
         self._max_message_bytes = max_message_bytes
         self._newer_message_s = newer_message_s
-        self._later = delayed_key(namespace)
         self._postponed_prefix = postponed_key(namespace, "")
         self._claim = ClaimScript(no_retry_client, namespace, worker)
         self._delay = load_script(no_retry_client, __package__, "delay")

@@ -9,6 +9,7 @@ import redis
 
 from imagefleet.shared.jobs.redis_keys import (
     claims_key,
+    delayed_key,
     deliveries_key,
     drain_requests_key,
     lease_lengths_key,
@@ -27,6 +28,7 @@ class Lease:
         self._prefix = claims_key(namespace, "")
         self._leases = [leases_key(namespace), lease_lengths_key(namespace)]
         self._deliveries = deliveries_key(namespace)
+        self._later = delayed_key(namespace)
         self._status_keys = [workers_key(namespace), drain_requests_key(namespace)]
         self.drain_requested = False
         """Whether, at the latest renewal, somebody had asked this worker to drain."""
@@ -34,6 +36,10 @@ class Lease:
         """How many workers had a lease at the latest renewal."""
         self.tags_at_renewal: set[str] | None = None
         """The tags of the claims that Redis had at the latest renewal. None: they are unknown."""
+        self.any_expired = False
+        """Whether, at the latest renewal, a lease had expired or ended too late to be right."""
+        self.any_due = False
+        """Whether, at the latest renewal, delayed messages were due."""
         self._renew_lease = load_script(client, __package__, "renew_lease")
         self._reclaim_expired = load_script(client, __package__, "reclaim_expired")
 
@@ -55,16 +61,17 @@ class Lease:
         return self._renew(status, acquire=False)
 
     def _renew(self, status: str, *, acquire: bool) -> bool:
-        renewed, drain_requested, workers, tags = cast(
+        renewed, drain_requested, workers, tags, any_expired, any_due = cast(
             list[Any],
             self._renew_lease(
-                keys=[*self._leases, *self._status_keys, self._prefix + self.worker],
+                keys=[*self._leases, *self._status_keys, self._prefix + self.worker, self._later],
                 args=[self.worker, self._lease_s, int(acquire), status],
             ),
         )
         self.drain_requested = bool(drain_requested)
         self.workers = workers
         self.tags_at_renewal = None if tags is None else set(tags)
+        self.any_expired, self.any_due = bool(any_expired), bool(any_due)
         return bool(renewed)
 
     def release_all(self) -> int:

@@ -121,12 +121,15 @@ class LeaseKeeper:
 
     def _recover_for_fleet(self) -> None:
         """Do this worker's share of what any worker can do: if each did it at each heartbeat, it
-        would cost Redis time that grows with the square of their number."""
-        workers = self._claims.workers
+        would cost Redis time that grows with the square of their number. The renewal has said
+        whether there is anything to recover."""
+        workers, sweeps = self._claims.workers, random.random() * self._claims.workers < 1.0
         if random.random() * workers < _RECOVERIES_PER_HEARTBEAT:
-            self._attempt(self._reclaim_expired)
-            self._attempt(self._records.requeue_due)
-        if random.random() * workers < 1.0:
+            if self._claims.any_expired or sweeps:
+                self._attempt(self._reclaim_expired)
+            if self._claims.any_due:
+                self._attempt(self._records.requeue_due)
+        if sweeps:
             self._attempt(self._sweep_queues)
 
     def _attempt(self, step: Callable[[], object]) -> None:

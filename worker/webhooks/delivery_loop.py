@@ -31,11 +31,10 @@ log = logging.getLogger(__name__)
 _RECEIVER_GONE: Final = DeliveryOutcome(
     verdict=DeliveryVerdict.GONE, reason="nothing is sent to this address since it answered 410"
 )
-_MIN_POLL_S: Final = 0.25
 _MAX_POLL_S: Final = 15.0
-_POLL_PER_WORKER_S: Final = 0.25
+_POLL_PER_WORKER_S: Final = 1.0
 """A worker looks for callbacks every so many seconds for each worker of the fleet: all together
-look four times a second. It looks at once for those that it has written."""
+look once a second. It looks at once for those that it has written."""
 _LEASE_S: Final = 60.0
 """Longer than a try can last with a slow resolver."""
 _REDIS_RETRY_S: Final = 2.0
@@ -43,7 +42,7 @@ _REDIS_RETRY_S: Final = 2.0
 
 def poll_s(workers: int) -> float:
     """Return how long a worker pauses after it found no callback that is due."""
-    return min(max(_MIN_POLL_S, workers * _POLL_PER_WORKER_S), _MAX_POLL_S)
+    return min(max(1, workers) * _POLL_PER_WORKER_S, _MAX_POLL_S)
 
 
 class MessageSender(Protocol):
@@ -66,7 +65,8 @@ class DeliveryLoop:
     ) -> None:
         """
         Args:
-            count_workers: returns how many workers the fleet has; they share the polling.
+            count_workers: returns how many workers the fleet has, 0 while this one has no lease;
+                they share the polling.
         """
         self._outbox = outbox
         self._sender = sender

@@ -1,9 +1,9 @@
 """Start the delivery of callbacks from a worker's settings."""
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from imagefleet.shared.jobs.worker_status import WorkerCount
 from imagefleet.shared.webhooks.outbox import Outbox
 from imagefleet.worker.outbound.address_policy import AllowList
 from imagefleet.worker.settings import WorkerSettings
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def start_delivery(client: "Redis", settings: WorkerSettings) -> DeliveryLoop:
+def start_delivery(
+    client: "Redis", settings: WorkerSettings, count_workers: Callable[[], int]
+) -> DeliveryLoop:
     """Start to deliver the callbacks in the outbox. Call `stop()` on the result to end it.
+
+    Args:
+        count_workers: see `DeliveryLoop`.
 
     Raises:
         ConfigurationError: a webhook secret or an entry of the allow list is invalid.
@@ -30,7 +35,6 @@ def start_delivery(client: "Redis", settings: WorkerSettings) -> DeliveryLoop:
         )
     sender = Sender(secrets, AllowList.parse(settings.callback_allow))
     outbox = Outbox(client, settings.namespace, settings.retention_s)
-    workers = WorkerCount(client, settings.namespace)
-    loop = DeliveryLoop(outbox, sender, count_workers=workers.get)
+    loop = DeliveryLoop(outbox, sender, count_workers=count_workers)
     loop.start()
     return loop
