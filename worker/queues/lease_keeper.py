@@ -26,6 +26,8 @@ RENEWALS_PER_LEASE: Final = 4
 _RECOVERIES_PER_HEARTBEAT: Final = 5.0
 """Workers of the fleet that look for expired leases and due messages, on average, between two of
 their heartbeats. One would be enough; of five on average, all are late once in 150 heartbeats."""
+_SWEEPS_PER_HEARTBEAT: Final = 0.25
+"""Workers that sweep queues. A sweep of a long queue takes Redis 2 ms, and nothing waits for it."""
 
 
 class StatusReport(Protocol):
@@ -123,7 +125,8 @@ class LeaseKeeper:
         """Do this worker's share of what any worker can do: if each did it at each heartbeat, it
         would cost Redis time that grows with the square of their number. The renewal has said
         whether there is anything to recover."""
-        workers, sweeps = self._claims.workers, random.random() * self._claims.workers < 1.0
+        workers = self._claims.workers
+        sweeps = random.random() * workers < _SWEEPS_PER_HEARTBEAT
         if random.random() * workers < _RECOVERIES_PER_HEARTBEAT:
             if self._claims.any_expired or sweeps:
                 self._attempt(self._reclaim_expired)
