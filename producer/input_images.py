@@ -1,8 +1,8 @@
-"""Upload the images that jobs start from to the fleet's store, once for each content.
+"""Upload what jobs start from to the fleet's store, once for each content.
 
-What a caller gives as `image` or `mask_image` goes in; an address or key that workers can read
-comes out. A str is always an address or a key. It never names a file of this host: a web service
-that passes on the text of a stranger would upload its own files.
+What a caller gives as `image`, `mask_image` or `latents` goes in; an address or key that workers
+can read comes out. A str is always an address or a key. It never names a file of this host: a web
+service that passes on the text of a stranger would upload its own files.
 """
 
 import hashlib
@@ -20,12 +20,18 @@ from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import input_key
 
 IMAGE_FIELDS: Final = ("image", "mask_image")
+INPUT_FIELDS: Final = (*IMAGE_FIELDS, "latents")
 NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
 """It stands for the key of an image while the other parameters are checked."""
 _PATH_BEGINNINGS: Final = ("/", "./", "../", "~")
 _EXTENSIONS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpg"}
 """The first bytes of a file, and its extension. WebP begins with RIFF, a length and WEBP."""
-_CONTENT_TYPES: Final = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
+_CONTENT_TYPES: Final = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "webp": "image/webp",
+    "safetensors": "application/octet-stream",
+}
 _KINDS: Final = "an http(s) address, a key of the store, a pathlib.Path, bytes or a PIL image"
 
 
@@ -141,6 +147,11 @@ def _read_file(field: str, path: Path) -> bytes:
 
 
 def _extension(field: str, data: bytes, image: object) -> str:
+    if field == "latents":
+        # The length of a header in 8 bytes, then the header, a JSON object.
+        if data[8:9] == b"{" and int.from_bytes(data[:8], "little") < len(data):
+            return "safetensors"
+        raise InvalidRequest(field, _shown(image, data), "must be a safetensors file")
     for start, extension in _EXTENSIONS.items():
         if data.startswith(start):
             return extension

@@ -35,6 +35,9 @@ class JobParameters(TypedDict, total=False):
     seed: int | None
     image: ImageInput | None
     mask_image: ImageInput | None
+    latents: str | PathLike[str] | bytes | None
+    denoising_start: float | None
+    denoising_end: float | None
     strength: float | None
     image_guidance_scale: float | None
     preview: bool | None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from imagefleet.producer.input_images import (
-    IMAGE_FIELDS,
+    INPUT_FIELDS,
     NOT_YET_UPLOADED,
     InputImageUploader,
 )
@@ -96,7 +96,7 @@ class EntryParser:
         job_id = parameters.pop("id", None)
         images = {
             field: parameters[field]
-            for field in IMAGE_FIELDS
+            for field in INPUT_FIELDS
             if not isinstance(parameters.get(field, ""), str)
         }
         request = JobRequest.parse({**parameters, **dict.fromkeys(images, NOT_YET_UPLOADED)})

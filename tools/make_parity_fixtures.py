@@ -7,9 +7,10 @@ The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with
 2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
 `expected.safetensors`; `edits.safetensors`, `clip_skips.safetensors`, `samplers.safetensors`; the
 names and shapes of the weights of published models; the answers for well-known checkpoints
-(`known`); `loras`; textual inversions (`inversions`); and images with the bundled model's LoRA
-(`outline`). The tests that read them need no torch. The stored files were made with torch 2.13.0,
-diffusers 0.42.1 and transformers 5.23.0.
+(`known`), and for SDXL's base and refiner together (`ensemble.safetensors`); `loras`; textual
+inversions (`inversions`); and images with the bundled model's LoRA (`outline`). The tests that read
+them need no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers
+5.23.0.
 """
 
 import json
@@ -35,6 +36,7 @@ from tools.parity.clip_skip import clip_skips
 from tools.parity.edits import edits
 from tools.parity.full_size import full_size
 from tools.parity.inversions import write_inversions
+from tools.parity.known.ensemble import ensemble_answers
 from tools.parity.known.truth import converted_single_files, known_answers
 from tools.parity.lora import write_loras
 from tools.parity.outline import write_outlines
@@ -96,6 +98,10 @@ def write_known(target: Path) -> None:
     target.with_suffix(".json").write_text(text, encoding="utf-8")
 
 
+def write_ensemble(target: Path) -> None:
+    save_file(ensemble_answers(), target)
+
+
 def write_lora_files(target: Path) -> None:
     write_loras(target, target.parent)
 
@@ -119,6 +125,7 @@ PARTS = {
     "samplers.safetensors": write_samplers,
     "full_size.json": write_full_size,
     "known.safetensors": write_known,
+    "ensemble.safetensors": write_ensemble,
     "single_files.json": write_single_files,
     "loras": write_lora_files,
     "inversions": write_inversion_files,

@@ -203,6 +203,7 @@ class _Builder:
             self._stores.images,
             AllowList.parse(settings.callback_allow),
             default_strength=self._engine.info.image_use.default_strength,
+            latents=self._engine.info.latents,
             max_jobs=min(settings.input_image_jobs, max(1, settings.post_threads // 2)),
             max_fetches=settings.input_image_fetches,
         )

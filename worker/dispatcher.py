@@ -293,7 +293,7 @@ class Dispatcher:
             self.settle(request.message.claimed.tag, error)
 
     def _queue_or_fetch(self, attempt: Attempt) -> None:
-        if attempt.request.image is None:
+        if attempt.request.image is None and attempt.request.latents is None:
             self._waiting.extend(slots_of(attempt))
         else:
             self._input_images.start_fetch(attempt)

@@ -17,7 +17,7 @@ from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.devices.slots import Slot, Work
-from imagefleet.worker.engine.interface import ImageArray, ImageSpec, Shape
+from imagefleet.worker.engine.interface import ImageSpec, OutputArray, Shape
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
 
@@ -35,7 +35,7 @@ class SimulatedJob(Work):
     finished_s: float = 0.0
     """When its image was decoded."""
 
-    def deliver(self, index: int, image: ImageArray, *, flagged: bool = False) -> None:
+    def deliver(self, index: int, image: OutputArray, *, flagged: bool = False) -> None:
         self.finished_s = time.monotonic()  # devices that are not simulated deliver by the clock
         super().deliver(index, image, flagged=flagged)
 

@@ -1,4 +1,4 @@
-"""Options that name images to start from, for `submit` and `bulk run`."""
+"""Options that name what jobs start from: images, and for `submit` latents, too."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +35,29 @@ def image_options(command: F) -> F:
             callback=_parse_image,
             help="Init image: a path that begins with /, ./, ../ or ~, an http(s) address, or a "
             "key of the fleet's store.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def latents_options(command: F) -> F:
+    """Add the options `--latents`, `--denoising-start` and `--denoising-end`."""
+    for option in (
+        click.option(
+            "--denoising-end",
+            type=float,
+            help="Leave latents after this share of the steps, for another job; above 0, below 1.",
+        ),
+        click.option(
+            "--denoising-start",
+            type=float,
+            help="The share of the steps that the latents have behind them.",
+        ),
+        click.option(
+            "--latents",
+            callback=_parse_image,
+            help="Latents of a job with --denoising-end, given like an image.",
         ),
     ):
         command = option(command)

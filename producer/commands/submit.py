@@ -10,7 +10,7 @@ import click
 
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.image_options import image_options
+from imagefleet.producer.commands.image_options import image_options, latents_options
 from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
@@ -55,6 +55,7 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 )
 @click.option("--seed", type=int, help="Default: random; the job's record keeps it.")
 @image_options
+@latents_options
 @click.option("--preview", is_flag=True, help="Keep a preview in the job's status while it runs.")
 @click.option("--scheduler", help="Default: the model's.")
 @lora_option

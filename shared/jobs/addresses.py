@@ -1,4 +1,4 @@
-"""Check the addresses in a job request: of callbacks, and of the images that jobs start from."""
+"""Check the addresses in a job request: of callbacks, and of what jobs start from."""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -8,10 +8,13 @@ from imagefleet.shared.storage.base import check_key
 
 MAX_ADDRESS_CHARACTERS: Final = 2_048
 _STORE_SCHEMES: Final = ("s3://", "gs://", "file://", "memory://")
-_IMAGE_ADDRESSES: Final = (
+_INPUT_ADDRESSES: Final = (
     "an http(s) address, or the key or URL of an object in the fleet's store; the Python client "
-    "also takes a pathlib.Path, bytes or a PIL image, and uploads it"
+    "also takes {}, and uploads it"
 )
+IMAGE_OBJECTS: Final = "a pathlib.Path, bytes or a PIL image"
+LATENTS_OBJECTS: Final = "a pathlib.Path or bytes"
+"""What the Python client takes in the place of an address."""
 
 
 def check_http_url(url: str) -> str:
@@ -28,21 +31,22 @@ def check_http_url(url: str) -> str:
     return url
 
 
-def check_image_address(address: str, *, stored: bool) -> str:
-    """Return `address` if a worker could read an image from it. Raises ValueError.
+def check_input_address(address: str, objects: str, *, stored: bool) -> str:
+    """Return `address` if a worker could read what a job starts from there. Raises ValueError.
 
     Args:
+        objects: what the Python client takes in its place.
         stored: release 0.1.0 may have accepted it, which accepted any text without blanks.
     """
     if address.startswith(("http://", "https://")):
         return check_http_url(address)
     if not address or not address.isascii() or not address.isprintable() or " " in address:
-        raise ValueError(f"must be {_IMAGE_ADDRESSES}")
+        raise ValueError(f"must be {_INPUT_ADDRESSES.format(objects)}")
     if len(address) > MAX_ADDRESS_CHARACTERS:
         raise ValueError(f"must be at most {MAX_ADDRESS_CHARACTERS} characters")
     if not stored and not address.startswith(_STORE_SCHEMES):
         try:
             check_key(address)
         except InvalidRequest:
-            raise ValueError(f"must be {_IMAGE_ADDRESSES}") from None
+            raise ValueError(f"must be {_INPUT_ADDRESSES.format(objects)}") from None
     return address

@@ -7,6 +7,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.split_denoising import SPLIT_FIELDS
 
 
 def admit(
@@ -51,6 +52,7 @@ def admit(
             limit = f"is no LoRA that the workers of {offer.model} hold; they hold {known}"
             raise InvalidRequest("loras", name, limit)
     _check_clip_skip(request, offer)
+    _check_split(request, offer)
     _check_images(request, offer, images_come_later=images_come_later)
     steps = request.num_inference_steps
     _check_denoised_steps(request, offer, steps or offer.num_inference_steps)
@@ -70,9 +72,21 @@ def _check_clip_skip(request: JobRequest, offer: Offer) -> None:
     raise InvalidRequest("clip_skip", layers, limit)
 
 
+def _check_split(request: JobRequest, offer: Offer) -> None:
+    if offer.splits_denoising:
+        return
+    for name in SPLIT_FIELDS:
+        if (value := getattr(request, name)) is not None:
+            raise InvalidRequest(name, value, f"is not a parameter of {offer.model}")
+
+
 def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool) -> None:
     needed = " and ".join(offer.required_images)
+    if offer.splits_denoising:
+        needed += ", or latents"
     for name in offer.required_images:
+        if name == "image" and request.latents is not None:
+            continue
         if getattr(request, name) is None and not images_come_later:
             raise InvalidRequest(
                 name, None, f"is missing; every job of {offer.model} needs {needed}"

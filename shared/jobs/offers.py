@@ -53,6 +53,9 @@ class Offer(Model):
     """None: the model takes neither `strength` nor `mask_image`."""
     image_guidance_scale: float | None = None
     """None: the model takes none."""
+    splits_denoising: bool = False
+    """Whether jobs may have `denoising_end`, or `latents` with `denoising_start`. False: diffusers'
+    pipeline has neither, or its worker is of an older release."""
     storage_url: str | None = None
     """The store of the fleet, as its workers open it. None: a worker of release 0.1.0, or a store
     that no other process can open."""

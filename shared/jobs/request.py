@@ -25,11 +25,17 @@ from pydantic import (
 
 from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.jobs.addresses import check_http_url, check_image_address
+from imagefleet.shared.jobs.addresses import (
+    IMAGE_OBJECTS,
+    LATENTS_OBJECTS,
+    check_http_url,
+    check_input_address,
+)
 from imagefleet.shared.jobs.caller_metadata import check_metadata
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.prompt_text import check_text
+from imagefleet.shared.jobs.split_denoising import Share, check_split
 
 MAX_PROMPT_CHARACTERS: Final = 4_000
 MAX_SIDE_PIXELS: Final = 2_048
@@ -88,6 +94,14 @@ class JobRequest(Model):
     """If omitted, drawn at submission, so that every attempt generates the same image."""
     image: StrictStr | None = None
     """The init image: an http(s) address, or the key or URL of an object in the fleet's store."""
+    latents: StrictStr | None = Field(default=None, exclude_if=lambda address: address is None)
+    """Latents that a job with `denoising_end` has left, in the place of an init image. They are
+    addressed like it."""
+    denoising_start: Share | None = Field(default=None, exclude_if=lambda share: share is None)
+    """The share of the steps that `latents` have behind them, as in diffusers."""
+    denoising_end: Share | None = Field(default=None, exclude_if=lambda share: share is None)
+    """The share of the steps after which the job ends, with latents as its result in the place of
+    images, as in diffusers."""
     mask_image: StrictStr | None = None
     """Where `image` is generated anew (white) and where it is kept (black)."""
     strength: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] | None = None
@@ -169,12 +183,13 @@ class JobRequest(Model):
     def _check_callback_url(cls, url: str | None) -> str | None:
         return None if url is None else check_http_url(url)
 
-    @field_validator("image", "mask_image")
+    @field_validator("image", "mask_image", "latents")
     @classmethod
-    def _check_image_address(cls, address: str | None, info: ValidationInfo) -> str | None:
+    def _check_input_address(cls, address: str | None, info: ValidationInfo) -> str | None:
         if address is None:
             return None
-        return check_image_address(address, stored=info.context is not None)
+        objects = LATENTS_OBJECTS if info.field_name == "latents" else IMAGE_OBJECTS
+        return check_input_address(address, objects, stored=info.context is not None)
 
     @model_validator(mode="after")
     def _check_image_is_given(self) -> Self:
@@ -184,24 +199,40 @@ class JobRequest(Model):
         return self
 
     @model_validator(mode="after")
+    def _check_split(self) -> Self:
+        check_split(self)
+        return self
+
+    @model_validator(mode="after")
     def _check_both_sides_are_given(self) -> Self:
         if (self.height is None) != (self.width is None):
             raise ValueError("height and width must be given together, or neither")
         return self
 
     def denoised_share(self, default_strength: float | None = DEFAULT_STRENGTH) -> float:
-        """Return the share of its steps that is denoised: `strength` with an init image, else 1.
+        """Return the share of its steps that is denoised, were there no `denoising_end`.
+
+        It is `strength` with an init image, the rest with latents, else 1.
 
         Args:
             default_strength: The model's. None: the model takes no `strength`.
         """
+        if self.denoising_start is not None:
+            return 1 - self.denoising_start
         if self.image is None or default_strength is None:
             return 1.0
         return default_strength if self.strength is None else self.strength
 
     def denoised_steps(self, steps: int, default_strength: float | None = DEFAULT_STRENGTH) -> int:
-        """Return how many of `steps` are denoised."""
-        return int(steps * self.denoised_share(default_strength))
+        """Return how many of `steps` are denoised.
+
+        With `denoising_start` or `denoising_end` it is an estimate: the model's timesteps decide.
+        """
+        share = self.denoised_share(default_strength)
+        end = 1.0 if self.denoising_end is None else self.denoising_end
+        if self.denoising_start is None and (end == 1 or int(steps * share) < 1):
+            return int(steps * share)
+        return max(1, round(steps * (share - 1 + end)))
 
     @classmethod
     def parse(cls, parameters: dict[str, Any], *, stored: bool = False) -> Self:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, TypeAdapter
 
@@ -21,6 +21,8 @@ from imagefleet.shared.storage import ObjectStore, open_store
 if TYPE_CHECKING:
     from PIL import Image
 
+LATENTS: Final = "safetensors"
+"""The format of latents."""
 _DIGESTS: Final = TypeAdapter(tuple[str | None, ...])
 
 
@@ -37,7 +39,7 @@ class _StoreAccess:
 
 
 class ImageResult(Model):
-    """An image result describes one stored image of a job, and reads it.
+    """An image result describes one stored image of a job, or its latents, and reads it.
 
     Reading may raise StorageUnavailable, StorageDenied, and ConfigurationError if the store cannot
     be opened from this host.
@@ -52,12 +54,13 @@ class ImageResult(Model):
     """Digest of the file. It differs between two jobs, because the file holds the job's id."""
     pixel_sha256: str | None = None
     """Digest of the RGB pixels before they were encoded, row by row with one byte per value. The
-    same for the same image of any job. None: a worker of release 0.1.0."""
+    same for the same image of any job. None: a worker of release 0.1.0, or latents."""
     size: int
     """Bytes."""
     height: int
     width: int
-    format: ImageFormat
+    format: ImageFormat | Literal["safetensors"]
+    """`safetensors`: the latents of a job with `denoising_end`."""
     nsfw: bool = False
     """Whether the model's safety checker flagged the image. A flagged image is black."""
     _access: _StoreAccess = PrivateAttr(default_factory=_StoreAccess)
@@ -85,8 +88,12 @@ class ImageResult(Model):
         Raises:
             InvalidInput: the file was deleted.
             BrokerUnavailable: Redis, which names the store, does not answer.
+            InvalidRequest: it is latents, and no image.
             ConfigurationError: Pillow is not installed.
         """
+        if self.format == LATENTS:
+            limit = "holds latents; read() returns the file, and a job takes its key as latents="
+            raise InvalidRequest("key", self.key, limit)
         try:
             from PIL import Image
         except ImportError:
@@ -105,10 +112,10 @@ class ImageResult(Model):
         if target.is_dir():
             target /= self.file_name
         suffix = target.suffix.lower().removeprefix(".").replace("jpg", "jpeg")
-        if suffix in tuple(ImageFormat) and suffix != self.format:
-            limit = (
-                f"the image is a {self.format} file; convert it with open().save({target.name!r})"
-            )
+        if suffix in (*ImageFormat, LATENTS) and suffix != self.format:
+            limit = f"the image is a {self.format} file"
+            if self.format != LATENTS:
+                limit += f"; convert it with open().save({target.name!r})"
             raise InvalidRequest("path", str(path), limit)
         target.write_bytes(self.read())
         return target

@@ -1,9 +1,9 @@
 """Name the objects of a job. A key depends on the job id and the image index only, so a second
 attempt overwrites the objects of the first.
 
-jobs/<job id>/<image index>.png     the image (or .webp, .jpg)
+jobs/<job id>/<image index>.png     the image (or .webp, .jpg; latents are .safetensors)
 jobs/<job id>/<image index>.json    its metadata
-inputs/<SHA-256>.png                an image that a client uploaded to start from (or .webp, .jpg)
+inputs/<SHA-256>.png                an image that a client uploaded to start from (likewise)
 """
 
 from typing import Final

@@ -201,7 +201,7 @@ def test_a_newer_message_waits_for_a_newer_worker_until_its_time_is_over(
     job = producer.submit("a")
     client.delete(*client.keys(f"{namespace}.*"))
     newer = json.loads(job_message(job.id, job.status().request, "q"))
-    newer["body"] = encode_body([[], {"version": 4, "request": REQUEST}, {}])
+    newer["body"] = encode_body([[], {"version": 5, "request": REQUEST}, {}])
     _push(client, namespace, newer, job.id)
     worker = start(IMAGEFLEET_NEWER_MESSAGE_S="8")
     until(lambda: client.zcard(f"{namespace}:later") == 1, 30)

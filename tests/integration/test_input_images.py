@@ -82,7 +82,7 @@ def fetch(store: ObjectStore) -> Callable[..., InitImage]:
         # A request of release 0.1.0 may name any text as its image.
         request = JobRequest.parse({"prompt": "a", "seed": 1} | parameters, stored=True)
         init_image = InputImages(store, ALLOW_LOCALHOST, timeout_s=timeout_s).fetch(request, SHAPE)
-        assert init_image is not None
+        assert isinstance(init_image, InitImage)
         return init_image
 
     return fetched

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from imagefleet.worker.engine.device_memory import DeviceMemory
 from imagefleet.worker.engine.interface import (
-    DeviceMemory,
     ImageArrays,
     ImageSpec,
     ModelInfo,
+    OutputArray,
     Shape,
     Stream,
 )
@@ -73,6 +74,9 @@ class RecordedBatch:
     def images(self) -> ImageArrays:
         size = (self._shape.height, self._shape.width, 3)
         return np.stack([np.full(size, spec.seed % 256, np.uint8) for spec in self._specs])
+
+    def outputs(self) -> list[OutputArray]:
+        return list(self.images())
 
     def flagged(self) -> tuple[bool, ...]:
         return tuple(spec.prompt == "shocking" for spec in self._specs)

@@ -80,7 +80,7 @@ def _signature(**changes: object) -> dict[str, Any]:
 
 
 NEWER: Final[Table] = {
-    "newer version": lambda: with_arguments([], {"version": 4, "request": REQUEST}),
+    "newer version": lambda: with_arguments([], {"version": 5, "request": REQUEST}),
     "huge version": lambda: with_arguments([], {"version": 10**400, "request": REQUEST}),
 }
 """Messages that wait for a newer worker, and become dead letters in the end."""

@@ -48,6 +48,20 @@ def test_a_submitted_job_succeeds_with_images_and_metadata(fleet: FakeFleet) -> 
     assert sidecar["metadata"] == {"shot": 3}
 
 
+def test_a_job_goes_on_with_the_latents_of_another(fleet: FakeFleet) -> None:
+    [latents] = fleet.client.submit("a star", denoising_end=0.75).result(TIMEOUT_S).images
+    assert (latents.format, latents.pixel_sha256) == ("safetensors", None)
+    assert latents.key.endswith("/0.safetensors")
+    finished = fleet.client.submit("a star", latents=latents.key, denoising_start=0.75)
+    [image] = finished.result(TIMEOUT_S).images
+    assert image.open().size == (64, 64)
+    assert finished.status().steps == 1
+    uploaded = fleet.client.submit("a star", latents=latents.read(), denoising_start=0.75)
+    assert uploaded.result(TIMEOUT_S).images[0].format == "png"
+    gone = fleet.client.submit("a star", latents="jobs/x/0.safetensors", denoising_start=0.75)
+    assert _failure_code(gone) == "invalid_input"
+
+
 def test_equal_parameters_make_equal_pixels(fleet: FakeFleet) -> None:
     first, second = (fleet.client.submit("a red star", seed=7).result(TIMEOUT_S) for _ in range(2))
     assert first.images[0].pixel_sha256 == second.images[0].pixel_sha256

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from imagefleet.producer.input_images import IMAGE_FIELDS
+from imagefleet.producer.input_images import INPUT_FIELDS
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.shared.jobs.request import JobRequest
 
@@ -36,7 +36,7 @@ def test_every_field_of_a_request_is_a_parameter() -> None:
     assert {*PARAMETERS, "prompt"} == {*JobRequest.model_fields}
 
 
-@pytest.mark.parametrize("name", sorted(PARAMETERS.keys() - {*IMAGE_FIELDS}))
+@pytest.mark.parametrize("name", sorted(PARAMETERS.keys() - {*INPUT_FIELDS}))
 def test_a_parameter_has_the_type_of_its_field(name: str) -> None:
     field = get_type_hints(JobRequest, include_extras=True)[name]
     types = {*_plain_types(field)} | _ALSO_AS_TEXT.get(name, set())

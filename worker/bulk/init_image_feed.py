@@ -16,7 +16,7 @@ from imagefleet.shared.errors import ImagefleetError, InputUnavailable, InvalidI
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
-from imagefleet.worker.engine.interface import InitImage
+from imagefleet.worker.devices.slots import InitInput
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class InitImageFeed:
         self._add_row = add_row
         self._waiting: deque[RowWork] = deque()
         self._open: set[RowWork] = set()
-        self._latest: tuple[Hashable, InitImage | None] | None = None
+        self._latest: tuple[Hashable, InitInput | None] | None = None
         """The images that were fetched last, and what they are: often all rows name the same."""
         self._max_open = max(_MIN_AHEAD, _BATCHES_AHEAD * context.engine.capacity)
 
@@ -100,7 +100,7 @@ class InitImageFeed:
             if work.start_from(init_image):
                 self._add_row(work)
 
-    def _fetch(self, work: RowWork) -> InitImage | None:
+    def _fetch(self, work: RowWork) -> InitInput | None:
         """Fetch the images of a row, and try again while a server does not answer."""
         request, retries = self._request_of(work), 0
         key = (request.image, request.mask_image, request.strength, work.shape)

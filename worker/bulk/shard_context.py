@@ -13,7 +13,8 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.retry import retry_while_unavailable
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.devices.row_backlog import RowBacklog
-from imagefleet.worker.engine.interface import Engine, InitImage, Shape
+from imagefleet.worker.devices.slots import InitInput
+from imagefleet.worker.engine.interface import Engine, Shape
 from imagefleet.worker.queues.claims import Claims
 from imagefleet.worker.settings import WorkerSettings
 
@@ -31,7 +32,7 @@ class ShardContext:
     backlog: RowBacklog
     engine: Engine
     encoders: ThreadPoolExecutor
-    fetch_image: Callable[[JobRequest, Shape], InitImage | None]
+    fetch_image: Callable[[JobRequest, Shape], InitInput | None]
     """`InputImages.fetch` of this worker."""
     image_fetchers: ThreadPoolExecutor
     checkpoint_s: float
@@ -51,7 +52,7 @@ class ShardContext:
         backlog: RowBacklog,
         engine: Engine,
         destinations: DestinationPolicy,
-        fetch_image: Callable[[JobRequest, Shape], InitImage | None],
+        fetch_image: Callable[[JobRequest, Shape], InitInput | None],
     ) -> Self:
         """Return the context of a worker with these settings and parts. No thread is started."""
         return cls(

@@ -160,7 +160,7 @@ class DeviceLoop:
                 work.fetch_preview = partial(_image_at, wait, at)
 
     def _fetch(self, batch: Sequence[Slot], running: RunningBatch, started: float) -> None:
-        images, flags = running.images(), running.flagged()
+        images, flags = running.outputs(), running.flagged()
         self._consecutive_failures = 0
         device_s = time.monotonic() - started
         metrics.IMAGES.inc(sum(not slot.work.ended for slot in batch))

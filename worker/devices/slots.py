@@ -9,7 +9,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from imagefleet.shared.errors import ImagefleetError
-from imagefleet.worker.engine.interface import ImageArray, ImageSpec, InitImage, Shape
+from imagefleet.worker.engine.interface import (
+    ImageArray,
+    ImageSpec,
+    InitImage,
+    OutputArray,
+    Shape,
+)
+from imagefleet.worker.engine.unfinished_latents import InputLatents
+
+InitInput = InitImage | InputLatents
+"""What images may start from."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -31,21 +41,24 @@ class Work:
     def __post_init__(self) -> None:
         self.flagged: set[int] = set()
         """Indices of the images that the safety checker of the model blacked out."""
-        self._images: dict[int, ImageArray] = {}
+        self._images: dict[int, OutputArray] = {}
         self._done: Future[None] = Future()
         self._lock = threading.Lock()
 
-    def start_from(self, init_image: InitImage | None) -> bool:
-        """Let all images start from `init_image`. Return False if the work has ended: it takes no
-        image then."""
+    def start_from(self, start: InitInput | None) -> bool:
+        """Let all images start from an init image or latents. Return False if the work has ended:
+        it takes none then."""
         with self._lock:
             if self._done.done():
                 return False
-            self.specs = tuple(replace(spec, init_image=init_image) for spec in self.specs)
+            if isinstance(start, InputLatents):
+                self.specs = tuple(replace(spec, input_latents=start) for spec in self.specs)
+            else:
+                self.specs = tuple(replace(spec, init_image=start) for spec in self.specs)
             return True
 
-    def deliver(self, index: int, image: ImageArray, *, flagged: bool = False) -> None:
-        """Add image `index`. The last image completes the work."""
+    def deliver(self, index: int, image: OutputArray, *, flagged: bool = False) -> None:
+        """Add image `index`, or its latents. The last image completes the work."""
         with self._lock:
             if self._done.done():
                 return
@@ -66,7 +79,7 @@ class Work:
             if not self._done.done():
                 self._done.set_exception(error)
 
-    def wait_for_images(self) -> list[ImageArray]:
+    def wait_for_images(self) -> list[OutputArray]:
         """Wait for all images and return them in the order of `specs`.
 
         Raises:
@@ -83,7 +96,9 @@ class Work:
         """
         with self._lock:
             self._images.clear()
-            self.specs = tuple(replace(spec, init_image=None) for spec in self.specs)
+            self.specs = tuple(
+                replace(spec, init_image=None, input_latents=None) for spec in self.specs
+            )
 
     @property
     def ended(self) -> bool:

@@ -11,7 +11,9 @@ from functools import lru_cache
 from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from imagefleet.shared.errors import InvalidRequest
 from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
 from imagefleet.worker.engine.diffusion_programs import (
     BatchInputs,
@@ -135,6 +137,7 @@ class BatchInputBuilder:
         Raises:
             ValueError: a scheduler or a LoRA that this model does not have, or a step count or a
                 `clip_skip` out of range.
+            InvalidRequest: `denoising_start` or `denoising_end` leaves no step.
         """
         inputs = self.empty.inputs()
         for slot, spec in enumerate(specs):
@@ -178,6 +181,34 @@ class BatchInputBuilder:
             arrays.image_index[slot] = spec.image_index
         return arrays
 
+    def with_input_latents(
+        self, specs: Sequence[ImageSpec], init_latents: InitLatents
+    ) -> NDArray[np.float32] | None:
+        """Return init latents in which the slots that go on with latents have these; None if no
+        slot does. This waits for the devices.
+
+        Raises:
+            ValueError: input latents do not have the shape of the batch.
+        """
+        if all(spec.input_latents is None for spec in specs):
+            return None
+        latents = np.array(init_latents.latents)
+        for slot, spec in enumerate(specs):
+            if spec.input_latents is None:
+                continue
+            values = spec.input_latents.values
+            if values.shape != latents.shape[1:]:
+                raise ValueError(
+                    f"input latents have the shape {values.shape}, "
+                    f"but those of the batch have {latents.shape[1:]}"
+                )
+            latents[slot] = values
+        return latents
+
+    def output_scale(self, spec: ImageSpec) -> float:
+        """Return the factor from the last samples of a spec to diffusers' latents."""
+        return self._table(spec).output_scale
+
     def _clip_skip(self, spec: ImageSpec) -> int:
         layers, most = spec.clip_skip or 0, self._info.max_clip_skip
         if not 0 <= layers <= most:
@@ -192,17 +223,48 @@ class BatchInputBuilder:
 
     def _table(self, spec: ImageSpec) -> Table:
         scheduler, steps = spec.scheduler, spec.num_inference_steps
-        skipped = steps - spec.steps
         if scheduler not in self._info.schedulers:
             available = ", ".join(self._info.schedulers)
             raise ValueError(f"scheduler {scheduler!r} is not available; there are {available}")
         max_steps = self._info.max_num_inference_steps
         if not 1 <= steps <= max_steps:
             raise ValueError(f"{steps} steps are out of range; 1 to {max_steps} are possible")
-        if skipped == steps:
+        if spec.skipped_steps == steps:
             strength = spec.init_image.strength if spec.init_image else 1.0
             raise ValueError(f"strength {strength} leaves none of {steps} steps")
-        return self._cached_table(scheduler, steps, skipped)
+        table = self._cached_table(scheduler, steps, self._skipped_steps(spec))
+        if spec.denoising_end is None:
+            return table
+        self._require_split()
+        table = table.until(self._cutoff(spec.denoising_end))
+        if not len(table.rows):
+            raise InvalidRequest(
+                "denoising_end",
+                spec.denoising_end,
+                f"leaves none of {steps} steps of {scheduler} to denoise",
+            )
+        return table
+
+    def _skipped_steps(self, spec: ImageSpec) -> int:
+        """Return the number of first steps that do not run."""
+        if spec.input_latents is None:
+            return spec.skipped_steps
+        self._require_split()
+        steps, start = spec.num_inference_steps, spec.input_latents.denoising_start
+        skipped = self._cached_table(spec.scheduler, steps, 0).steps_before(self._cutoff(start))
+        if skipped == steps:
+            limit = f"leaves none of {steps} steps of {spec.scheduler} to denoise"
+            raise InvalidRequest("denoising_start", start, limit)
+        return skipped
+
+    def _require_split(self) -> None:
+        if self._info.latents is None:
+            raise ValueError("this model has neither denoising_end nor denoising_start")
+
+    def _cutoff(self, share: float) -> int:
+        """Return the timestep at which a share of the steps ends, computed as in diffusers."""
+        train = self._noise.num_train_timesteps
+        return round(train - share * train)
 
     def _make_table(self, scheduler: str, steps: int, skipped: int) -> Table:
         return SCHEDULERS[scheduler](self._noise, steps, skipped)
@@ -214,8 +276,11 @@ def initial_mix(
     """Return the factors of the init latents and of the noise in the first latents.
 
     As in diffusers, inpainting at strength 1 starts from noise alone, but image-to-image without a
-    mask at strength 1 does not. A UNet that edits images starts from noise alone, too.
+    mask at strength 1 does not. A UNet that edits images starts from noise alone, too. Input
+    latents have their noise already.
     """
+    if spec.input_latents is not None:
+        return table.input_scale, 0.0
     init_image = spec.init_image
     if init_image is None or unet_image is UnetImage.EDITED:
         return 0.0, table.init_noise_sigma

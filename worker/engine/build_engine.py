@@ -103,6 +103,7 @@ def load_stable_diffusion(
         max_num_inference_steps=max_steps,
         max_clip_skip=configs.max_clip_skip,
         image_use=configs.family.image_use,
+        latents=configs.latent_format,
         versions={library: version(library) for library in ("jax", "jaxlib", "flax")},
     )
     return DiffusionEngine(

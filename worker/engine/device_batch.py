@@ -1,7 +1,7 @@
 """Run a batch step by step with the executables of its shape.
 
 Goes in: executables, weights, and the inputs of a batch on the devices. Comes out: step counts,
-then images. It does not know the tokenizer, the schedulers or the mesh.
+then images or latents. It does not know the tokenizer, the schedulers or the mesh.
 """
 
 from collections import deque
@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.diffusion_programs import BatchInputs, Decoded, InitLatents, Weights
-from imagefleet.worker.engine.interface import ImageArrays, ImageSpec
+from imagefleet.worker.engine.interface import ImageArrays, ImageSpec, OutputArray
 from imagefleet.worker.engine.schedulers.registry import steps_after
 
 _MAX_STEPS_AHEAD: Final = 2
@@ -48,6 +49,7 @@ class DeviceBatch:
         *,
         specs: Sequence[ImageSpec],
         calls: Sequence[int],
+        output_scales: Sequence[float],
         rgb_factors: jax.Array,
     ) -> None:
         """
@@ -58,6 +60,7 @@ class DeviceBatch:
             init_latents: On the devices.
             specs: One for each slot that is not padding.
             calls: The number of UNet calls of each spec.
+            output_scales: The factor from the last samples of each spec to diffusers' latents.
             rgb_factors: The linear map from latents to RGB for `previews`, `[c + 1, 3]`.
         """
         self._executables = executables
@@ -66,10 +69,13 @@ class DeviceBatch:
         self._weights = weights
         self._specs = specs
         self._calls = calls
+        self._output_scales = np.asarray(output_scales, np.float32)
         self._rgb_factors = rgb_factors
         self._live = set(range(len(specs)))
         self._conditions, self._state = executables.begin(weights, inputs, init_latents)
         self._decoded: Decoded | None = None
+        self._at_end = False
+        """Whether the last step was dispatched."""
 
     def __iter__(self) -> Iterator[int]:
         """Advance to the end. Decoding is dispatched before the last step is reported.
@@ -88,7 +94,9 @@ class DeviceBatch:
                     yield self._steps_after(call - _MAX_STEPS_AHEAD)
             if not self._live:
                 return
-            self._decode()
+            self._at_end = True
+            if any(self._specs[slot].denoising_end is None for slot in self._live):
+                self._decode()
             for finished in range(call - len(dispatched) + 1, call + 1):
                 dispatched.popleft().block_until_ready()
                 yield self._steps_after(finished)
@@ -133,8 +141,40 @@ class DeviceBatch:
             )
         return images[: len(self._specs)]
 
+    def outputs(self) -> list[OutputArray]:
+        """Wait for the devices and return the images, of unfinished ones the latents.
+
+        Raises:
+            DeviceError: the devices failed, or an image or latents contain NaN or infinity.
+        """
+        unfinished = [spec.denoising_end is not None for spec in self._specs]
+        if not any(unfinished):
+            return list(self.images())
+        latents = self._latents()
+        images = latents if all(unfinished) else self.images()
+        return [
+            (latents if is_unfinished else images)[slot]
+            for slot, is_unfinished in enumerate(unfinished)
+        ]
+
+    def _latents(self) -> NDArray[np.float32]:
+        """Wait for the devices and return the latents of all slots, as diffusers keeps them."""
+        self._wait_for_end()
+        with device_errors():
+            latents = np.asarray(self._state.latents)[: len(self._specs)]
+        latents = latents * self._output_scales[:, None, None, None]
+        for slot in sorted(self._live):
+            spec = self._specs[slot]
+            if spec.denoising_end is not None and not np.isfinite(latents[slot]).all():
+                raise DeviceError(
+                    f"the latents of prompt {spec.prompt[:60]!r} contain NaN or infinity"
+                )
+        return latents
+
     def not_finite(self) -> list[int]:
         """Wait for the devices and return the slots whose image contains NaN or infinity.
+
+        Slots that end as latents have no image.
 
         Raises:
             DeviceError: the devices failed.
@@ -142,7 +182,11 @@ class DeviceBatch:
         decoded = self._wait_for_decoded()
         with device_errors():
             finite = np.asarray(decoded.finite)
-        return [slot for slot in sorted(self._live) if not finite[slot]]
+        return [
+            slot
+            for slot in sorted(self._live)
+            if not finite[slot] and self._specs[slot].denoising_end is None
+        ]
 
     def flagged(self) -> tuple[bool, ...]:
         """Wait for the devices and return which images the safety checker made black.
@@ -150,16 +194,21 @@ class DeviceBatch:
         Raises:
             DeviceError: the devices failed.
         """
+        if all(spec.denoising_end is not None for spec in self._specs):
+            return (False,) * len(self._specs)
         decoded = self._wait_for_decoded()
         with device_errors():
             return tuple(np.asarray(decoded.flagged)[: len(self._specs)].tolist())
 
     def _wait_for_decoded(self) -> Decoded:
-        if self._decoded is None:
-            for _ in self:
-                pass
+        self._wait_for_end()
         with device_errors():
             return self._decoded or self._decode()
+
+    def _wait_for_end(self) -> None:
+        if not self._at_end:
+            for _ in self:
+                pass
 
     def _required_calls(self) -> int:
         return max((self._calls[slot] for slot in self._live), default=0)

@@ -16,7 +16,12 @@ from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
 from imagefleet.worker.engine.compile.stream_compiler import Slots, StreamExecutables, flat
 from imagefleet.worker.engine.device_batch import device_errors
-from imagefleet.worker.engine.diffusion_programs import Decoded, InitLatents, Weights
+from imagefleet.worker.engine.diffusion_programs import (
+    Decoded,
+    InitLatents,
+    SamplerState,
+    Weights,
+)
 from imagefleet.worker.engine.interface import FinishedImage, ImageArrays, ImageSpec, Shape
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.schedulers.registry import steps_after
@@ -33,6 +38,8 @@ class _Running:
     spec: ImageSpec
     calls: int
     """Calls of the UNet that it needs."""
+    output_scale: float
+    """The factor from its last samples to diffusers' latents."""
     dispatched: int = 0
     """Calls that were dispatched."""
 
@@ -89,11 +96,15 @@ class DeviceStream:
             if init_images is not None:
                 placed = self._placement.split(init_images)
                 init_latents = InitLatents(*executables.encode(self._weights, placed))
+            latents = self._inputs.with_input_latents([spec], init_latents)
+            if latents is not None:
+                init_latents = init_latents._replace(latents=self._placement.split(latents))
             newcomer = executables.begin(self._weights, self._placement.split(inputs), init_latents)
             slots = self._arrays.get(shape) or self._empty_slots(newcomer)
             self._arrays[shape] = executables.insert(slots, newcomer, self._numbers[slot])
         self._shape = shape
-        self._running[slot] = _Running(spec, int(inputs.calls[0]))
+        scale = self._inputs.output_scale(spec)
+        self._running[slot] = _Running(spec, int(inputs.calls[0]), scale)
 
     def step(self) -> list[int]:
         assert self._shape is not None, "no slot is running"
@@ -119,8 +130,11 @@ class DeviceStream:
 
     def finish(self, slot: int) -> Callable[[], FinishedImage]:
         assert self._shape is not None
-        spec = self._running.pop(slot).spec
+        running = self._running.pop(slot)
         executables, (_, state) = self._executables[self._shape], self._arrays[self._shape]
+        spec = running.spec
+        if spec.denoising_end is not None:
+            return _finish_latents(spec, state, slot, running.output_scale)
         with device_errors():
             decoded = Decoded(*executables.decode(self._weights, state, self._numbers[slot]))
             for array in decoded:
@@ -165,3 +179,18 @@ class DeviceStream:
         )
         placed: Slots = self._placement.split(zeros)
         return placed
+
+
+def _finish_latents(
+    spec: ImageSpec, state: SamplerState, slot: int, output_scale: float
+) -> Callable[[], FinishedImage]:
+    """Copy the latents of a slot. This waits for its last step: the next one reuses the memory."""
+    with device_errors():
+        latents = np.asarray(state.latents)[slot] * np.float32(output_scale)
+
+    def check() -> FinishedImage:
+        if not np.isfinite(latents).all():
+            raise DeviceError(f"the latents of prompt {spec.prompt[:60]!r} contain NaN or infinity")
+        return FinishedImage(pixels=latents, flagged=False)
+
+    return check

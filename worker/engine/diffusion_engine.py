@@ -21,10 +21,10 @@ from imagefleet.worker.engine.compile.jax_compilation_cache import CompileCounte
 from imagefleet.worker.engine.compile.program_compiler import ProgramCompiler
 from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler, StreamExecutables
 from imagefleet.worker.engine.device_batch import DeviceBatch, ShapeExecutables, device_errors
+from imagefleet.worker.engine.device_memory import DeviceMemory
 from imagefleet.worker.engine.device_stream import DeviceStream
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, InitLatents, Weights
 from imagefleet.worker.engine.interface import (
-    DeviceMemory,
     ImageArray,
     ImageSpec,
     InitImage,
@@ -191,7 +191,8 @@ class DiffusionEngine:
 
         Raises:
             ValueError: no specs, too many specs, too many steps, an undeclared shape or scheduler,
-                or an init image of another shape.
+                or an init image or latents of another shape.
+            InvalidRequest: `denoising_start` or `denoising_end` leaves no step.
             DeviceError: the devices failed.
         """
         if shape not in self._executables:
@@ -205,7 +206,10 @@ class DiffusionEngine:
         with device_errors():
             if init_images is not None:
                 split_images = self._placement.split(init_images)
-                init_latents = executables.encode(self._weights, split_images)
+                init_latents = InitLatents(*executables.encode(self._weights, split_images))
+            latents = self._input_builder.with_input_latents(specs, init_latents)
+            if latents is not None:
+                init_latents = init_latents._replace(latents=self._placement.split(latents))
             return DeviceBatch(
                 executables,
                 self._weights,
@@ -213,6 +217,7 @@ class DiffusionEngine:
                 init_latents,
                 specs=specs,
                 calls=[int(count) for count in inputs.calls[: len(specs)]],
+                output_scales=[self._input_builder.output_scale(spec) for spec in specs],
                 rgb_factors=self._rgb_factors,
             )
 

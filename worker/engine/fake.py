@@ -17,21 +17,23 @@ from typing import Final
 import numpy as np
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
+from imagefleet.worker.engine.device_memory import DeviceMemory
 from imagefleet.worker.engine.fake_stream import (
     DeviceClock,
     FakeStream,
     sleep_until,
 )
 from imagefleet.worker.engine.interface import (
-    DeviceMemory,
     ImageArray,
     ImageArrays,
     ImageSpec,
     ModelInfo,
+    OutputArray,
     RunningBatch,
     Shape,
 )
 from imagefleet.worker.engine.lora_options import JobLora, LoraOption
+from imagefleet.worker.engine.unfinished_latents import LatentFormat
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ _USAGE: Final = (
 _MAX_TOKENS: Final = 77
 _MAX_CLIP_SKIP: Final = 12
 """As Stable Diffusion 1."""
+_LATENTS: Final = LatentFormat(channels=4, pixels_per_latent=8, scaling="scaling_factor=0.13025")
+"""As SDXL."""
 _MAX_STEPS_AHEAD: Final = 2
 """As batches of the real engine: steps dispatched beyond the last one known to be done."""
 
@@ -95,6 +99,7 @@ class FakeEngine:
             default_guidance_scale=7.5,
             max_num_inference_steps=max_num_inference_steps,
             max_clip_skip=_MAX_CLIP_SKIP,
+            latents=_LATENTS,
             job_loras=tuple(JobLora(name=each.name, digest=_digest(each)) for each in job_loras),
         )
         self._seconds, self._decode_s = seconds, decode_s
@@ -170,6 +175,7 @@ class FakeEngine:
                 decode_s=self._decode_s,
                 before_step=self._before_step_of_stream,
                 image_of=_image,
+                output_of=_output,
             )
             for _ in range(self._streams)
         ]
@@ -249,11 +255,18 @@ class _FakeBatch:
         return lambda: small
 
     def images(self) -> ImageArrays:
+        self._wait_for_end()
+        return self._images()
+
+    def outputs(self) -> list[OutputArray]:
+        self._wait_for_end()
+        return [_output(spec, self._shape) for spec in self._specs]
+
+    def _wait_for_end(self) -> None:
         if self._decoded_at is None:
             for _ in self:
                 pass
         sleep_until(self._decoded_at or 0.0)
-        return self._images()
 
     def _images(self) -> ImageArrays:
         return np.stack([_image(spec, self._shape) for spec in self._specs])
@@ -275,3 +288,13 @@ def _image(spec: ImageSpec, shape: Shape) -> ImageArray:
     colour = np.frombuffer(hashlib.sha256(repr(spec).encode()).digest()[:3], np.uint8)
     gradient = np.linspace(0, 60, shape.height).astype(np.uint8)[:, None, None]
     return np.broadcast_to(colour // 2 + gradient, (shape.height, shape.width, 3)).copy()
+
+
+def _output(spec: ImageSpec, shape: Shape) -> OutputArray:
+    """Return the image; with `denoising_end` its latents, drawn from the spec's hash."""
+    if spec.denoising_end is None:
+        return _image(spec, shape)
+    seed = int.from_bytes(hashlib.sha256(repr(spec).encode()).digest()[:4])
+    factor = _LATENTS.pixels_per_latent
+    size = (shape.height // factor, shape.width // factor, _LATENTS.channels)
+    return np.random.default_rng(seed).standard_normal(size, np.float32)

@@ -17,6 +17,7 @@ from imagefleet.worker.engine.interface import (
     ImageArray,
     ImageArrays,
     ImageSpec,
+    OutputArray,
     Shape,
 )
 
@@ -62,6 +63,7 @@ class FakeStream:
         decode_s: float,
         before_step: Callable[[Sequence[ImageSpec]], None],
         image_of: Callable[[ImageSpec, Shape], ImageArray],
+        output_of: Callable[[ImageSpec, Shape], OutputArray],
     ) -> None:
         """
         Args:
@@ -71,10 +73,12 @@ class FakeStream:
             decode_s: Seconds of decoding one image.
             before_step: Called with the running specs before each step; it may raise.
             image_of: Makes the image of a spec.
+            output_of: Makes what a spec ends as: its image or its latents.
         """
         self._shapes, self._slots = shapes, slots
         self._step_s, self._decode_s = step_s, decode_s
-        self._before_step, self._image_of = before_step, image_of
+        self._before_step = before_step
+        self._image_of, self._output_of = image_of, output_of
         self._device = DeviceClock()
         self._shape: Shape | None = None
         self._running: dict[int, _Running] = {}
@@ -109,7 +113,7 @@ class FakeStream:
 
         def wait() -> FinishedImage:
             sleep_until(done_at)
-            return FinishedImage(pixels=self._image_of(spec, shape), flagged=False)
+            return FinishedImage(pixels=self._output_of(spec, shape), flagged=False)
 
         return wait
 

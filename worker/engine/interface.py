@@ -6,19 +6,23 @@ An engine does not know jobs, queues, records or storage.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.shared.jobs.request import DEFAULT_STRENGTH
+from imagefleet.worker.engine.device_memory import DeviceMemory
+from imagefleet.worker.engine.image_use import ImageUse
 from imagefleet.worker.engine.lora_options import AppliedLora, JobLora
 from imagefleet.worker.engine.textual_inversion_options import LoadedInversion
+from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
 
 ImageArray = NDArray[np.uint8]
 """One RGB image, uint8 `[height, width, 3]`."""
 ImageArrays = NDArray[np.uint8]
 """A batch of RGB images, uint8 `[n, height, width, 3]`."""
+OutputArray = NDArray[Any]
+"""A finished image as `ImageArray`, or with `denoising_end` a `LatentArray`."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -64,19 +68,6 @@ class InitImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageUse:
-    """How a model uses the `image` of a job."""
-
-    required: tuple[str, ...] = ()
-    """Those of `image` and `mask_image` that every job needs."""
-    default_strength: float | None = DEFAULT_STRENGTH
-    """`strength` of jobs that name none, diffusers' default for image-to-image. None: the model
-    takes neither `strength` nor `mask_image`."""
-    default_image_guidance_scale: float | None = None
-    """`image_guidance_scale` of jobs that name none. None: the model takes none."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ImageSpec:
     """One image to generate, in diffusers' names. The image depends on nothing else."""
 
@@ -91,6 +82,10 @@ class ImageSpec:
     clip_skip: int | None = None
     """The last layers of the text encoders that the prompt skips. None: none."""
     init_image: InitImage | None = None
+    input_latents: InputLatents | None = None
+    """What another job has denoised in part. None: nothing."""
+    denoising_end: float | None = None
+    """The share of the steps after which latents leave (diffusers). None: they are decoded."""
     loras: tuple[tuple[str, float], ...] = ()
     """Name and scale of each LoRA, of those in `ModelInfo.job_loras`, each at most once."""
     image_guidance_scale: float | None = None
@@ -103,12 +98,21 @@ class ImageSpec:
         return self.guidance_scale > 1 and (image_guidance is None or image_guidance >= 1)
 
     @property
+    def skipped_steps(self) -> int:
+        """Return the number of first steps that the `strength` of an init image leaves out."""
+        steps = self.num_inference_steps
+        return 0 if self.init_image is None else steps - int(steps * self.init_image.strength)
+
+    @property
     def steps(self) -> int:
-        """Return the denoising steps that run: with an init image, only the share `strength`."""
-        if self.init_image is None:
-            return self.num_inference_steps
-        strength = self.init_image.strength
-        return min(int(self.num_inference_steps * strength), self.num_inference_steps)
+        """Return the denoising steps that run; an estimate where latents come or leave."""
+        steps, first = self.num_inference_steps, self.skipped_steps
+        if self.input_latents is None and self.denoising_end is None:
+            return steps - first
+        if self.input_latents is not None:
+            first = round(steps * self.input_latents.denoising_start)
+        last = steps if self.denoising_end is None else round(steps * self.denoising_end)
+        return max(1, last - first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +143,8 @@ class ModelInfo:
     """The most layers of the text encoders that a job may skip. 0: diffusers' pipeline skips
     none."""
     image_use: ImageUse = field(default_factory=ImageUse)
+    latents: LatentFormat | None = None
+    """What jobs pass on and take. None: no `denoising_end` and `denoising_start` in diffusers."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the libraries that an image depends on (jax, jaxlib, flax)."""
 
@@ -146,14 +152,6 @@ class ModelInfo:
     def job_lora_digests(self) -> dict[str, str]:
         """Return by name the digest of each LoRA that jobs may use."""
         return {lora.name: lora.digest for lora in self.job_loras}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceMemory:
-    """The memory of one device, in bytes."""
-
-    used: int
-    limit: int
 
 
 class RunningBatch(Protocol):
@@ -183,6 +181,9 @@ class RunningBatch(Protocol):
             DeviceError: the devices failed, or an image contains NaN or infinity.
         """
 
+    def outputs(self) -> Sequence[OutputArray]:
+        """Return for each spec its image as `images`; its latents if it has a `denoising_end`."""
+
     def flagged(self) -> tuple[bool, ...]:
         """Wait for the devices and return which images the model's safety checker made black.
 
@@ -194,7 +195,7 @@ class RunningBatch(Protocol):
 class FinishedImage:
     """One image that left its slot."""
 
-    pixels: ImageArray
+    pixels: OutputArray
     flagged: bool
     """Whether the model's safety checker made it black."""
 
@@ -293,5 +294,5 @@ class Engine(Protocol):
         """Return the number of programs compiled since `warm` or `open_streams` returned. It should
         stay 0."""
 
-    def memory(self) -> Sequence["DeviceMemory"]:
+    def memory(self) -> Sequence[DeviceMemory]:
         """Return the memory of each device; empty if the runtime does not report it."""

@@ -37,8 +37,8 @@ class EncodedImage:
     data: bytes
     content_type: str
     extension: str
-    pixel_sha256: str
-    """Digest of the pixels that were encoded: RGB, row by row. Hexadecimal."""
+    pixel_sha256: str | None
+    """Digest of the pixels that were encoded: RGB, row by row. Hexadecimal. None: latents."""
 
 
 def encode(

@@ -59,6 +59,9 @@ def image_metadata(
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
       mask
     - image_guidance_scale: only of a model that edits images
+    - denoising_start, original: only of an image that goes on with latents; `original` is the
+      `sha256:…` of these
+    - denoising_end: only of latents that are passed on
     - nsfw: whether the safety checker blacked the image out
     - model, model_digest (`sha256:…`)
     - model_source: only of a model from the Hub: its id and the commit, `org/name@commit`
@@ -81,6 +84,7 @@ def image_metadata(
         "seed": spec.seed,
         **({} if spec.clip_skip is None else {"clip_skip": spec.clip_skip}),
         **_init_image_metadata(spec),
+        **_split_metadata(spec),
         "nsfw": nsfw,
         "model": info.name,
         **({"model_source": info.source} if info.source else {}),
@@ -102,7 +106,7 @@ def sidecar(
     metadata: Mapping[str, Any],
     *,
     image: StoredObject,
-    pixel_sha256: str,
+    pixel_sha256: str | None,
     own: Mapping[str, Any],
     attempt: int,
     worker: str,
@@ -111,7 +115,7 @@ def sidecar(
 ) -> bytes:
     """Return the JSON document beside the image. It holds `metadata` and these keys:
 
-    - pixel_sha256: digest of the pixels
+    - pixel_sha256: digest of the pixels; latents have none
     - image: key, url, sha256, size in bytes
     - metadata: the caller's `own`, if any; the image file does not hold it
     - attempt: 1 is the first
@@ -121,7 +125,7 @@ def sidecar(
     """
     document = {
         **metadata,
-        "pixel_sha256": pixel_sha256,
+        **({} if pixel_sha256 is None else {"pixel_sha256": pixel_sha256}),
         "image": {
             "key": image.key,
             "url": image.url,
@@ -173,6 +177,15 @@ def _init_image_metadata(spec: ImageSpec) -> dict[str, Any]:
     }
     if spec.image_guidance_scale is not None:
         metadata["image_guidance_scale"] = spec.image_guidance_scale
+    return metadata
+
+
+def _split_metadata(spec: ImageSpec) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    if (latents := spec.input_latents) is not None:
+        metadata |= {"denoising_start": latents.denoising_start, "original": latents.digest}
+    if spec.denoising_end is not None:
+        metadata["denoising_end"] = spec.denoising_end
     return metadata
 
 

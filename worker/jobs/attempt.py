@@ -77,6 +77,7 @@ def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
         required_images=info.image_use.required,
         strength=info.image_use.default_strength,
         image_guidance_scale=info.image_use.default_image_guidance_scale,
+        splits_denoising=info.latents is not None,
         storage_url=storage_url,
     )
 
@@ -108,6 +109,7 @@ def plan_attempt(
             guidance_scale=info.default_guidance_scale if guidance is None else guidance,
             scheduler=request.scheduler or info.default_scheduler,
             clip_skip=request.clip_skip,
+            denoising_end=request.denoising_end,
             loras=request.loras,
             image_guidance_scale=image_guidance,
         )

@@ -6,19 +6,20 @@ batch.
 
 import time
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, StorageUnavailable
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
-from imagefleet.shared.jobs.model import CallbackEvent, JobError
+from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, JobError
 from imagefleet.shared.jobs.records import JobRecords
-from imagefleet.shared.jobs.result import ImageResult, JobResult, UsedLora
+from imagefleet.shared.jobs.result import LATENTS, ImageResult, JobResult, UsedLora
 from imagefleet.shared.redis_client.grouped_calls import Gather
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.shared.storage.job_keys import image_key, metadata_key
 from imagefleet.shared.storage.retry import retry_while_unavailable
-from imagefleet.worker.engine.interface import Engine, ImageArray
-from imagefleet.worker.images.encode import encode
+from imagefleet.worker.engine.interface import Engine, ImageSpec, OutputArray
+from imagefleet.worker.images.encode import EncodedImage, encode
+from imagefleet.worker.images.encode_latents import encode_unfinished
 from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata, sidecar
 from imagefleet.worker.jobs.attempt import Attempt
@@ -109,7 +110,7 @@ class JobFinisher:
         self._records.cancel(attempt.job_id, attempt.token, event)
 
     def _store_image(
-        self, attempt: Attempt, index: int, image: ImageArray, timings: dict[str, float]
+        self, attempt: Attempt, index: int, image: OutputArray, timings: dict[str, float]
     ) -> ImageResult:
         spec, file_format = attempt.specs[index], attempt.request.format
         flagged = index in attempt.flagged
@@ -122,10 +123,8 @@ class JobFinisher:
             truncated=self._engine.truncated(spec.prompt),
             nsfw=flagged,
         )
-        if not flagged:
-            image = restore_kept_pixels(image, spec.init_image)
         with stage_span("encode"):
-            encoded = encode(image, file_format.value, metadata)
+            encoded = self._encode(image, spec, metadata, file_format, flagged=flagged)
         timings["encode"] += time.monotonic() - started
         started = time.monotonic()
         key = image_key(attempt.job_id, index, encoded.extension)
@@ -153,9 +152,24 @@ class JobFinisher:
             size=stored.size,
             height=attempt.shape.height,
             width=attempt.shape.width,
-            format=file_format,
+            format=file_format if spec.denoising_end is None else LATENTS,
             nsfw=flagged,
         )
+
+    def _encode(
+        self,
+        image: OutputArray,
+        spec: ImageSpec,
+        metadata: dict[str, Any],
+        file_format: ImageFormat,
+        *,
+        flagged: bool,
+    ) -> EncodedImage:
+        if spec.denoising_end is not None and self._info.latents is not None:
+            return encode_unfinished(image, self._info.latents, metadata)
+        if not flagged:
+            image = restore_kept_pixels(image, spec.init_image)
+        return encode(image, file_format.value, metadata)
 
     def _put(self, attempt: Attempt, key: str, data: bytes, content_type: str) -> StoredObject:
         def put() -> StoredObject:

@@ -36,9 +36,12 @@ def image_source(request: object) -> ImageSource | None:
     Args:
         request: fields by name, as in a job's message.
     """
-    if not isinstance(request, dict) or request.get("image") is None:
+    if not isinstance(request, dict):
         return None
-    addresses = (request.get("image"), request.get("mask_image"))
+    image, latents = request.get("image"), request.get("latents")
+    if image is None and latents is None:
+        return None
+    addresses = (image, latents, request.get("mask_image"))
     tenant = request.get("tenant")
     return ImageSource(
         tenant=tenant if isinstance(tenant, str) else None,

@@ -1,8 +1,8 @@
 """Input images: the images that jobs start from, fetched, checked and resized to the job's shape.
 
-Attempts whose request names an `image`, and perhaps a `mask_image`, go in. The same attempts come
-out with the pixels in their specs, or abandoned with the reason. Fetching has threads of its own,
-so that the devices never wait for a web server.
+Attempts whose request names an `image`, and perhaps a `mask_image`, or `latents`, go in. The same
+attempts come out with the pixels or latents in their specs, or abandoned with the reason. Fetching
+has threads of its own, so that the devices never wait for a web server.
 """
 
 import hashlib
@@ -30,7 +30,11 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.request import DEFAULT_STRENGTH, MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.text import printable
+from imagefleet.worker.devices.slots import InitInput
 from imagefleet.worker.engine.interface import InitImage, Shape
+from imagefleet.worker.engine.latents_file import decode_latents
+from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.images.file_structure import check_structure
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.image_places import FairPlaces, ImageSource, image_source
@@ -72,6 +76,7 @@ class InputImages:
         allow: AllowList,
         *,
         default_strength: float | None = DEFAULT_STRENGTH,
+        latents: LatentFormat | None = None,
         timeout_s: float = _TIMEOUT_S,
         max_jobs: int = 64,
         max_fetches: int = 16,
@@ -79,12 +84,14 @@ class InputImages:
         """
         Args:
             default_strength: the model's. None: it takes no `strength`.
+            latents: the latents that the model takes. None: it takes none.
             max_jobs: jobs that may wait for their images, or have them fetched.
             max_fetches: jobs whose images are fetched at the same time.
         """
         self._store = store
         self._allow = allow
         self._default_strength = default_strength
+        self._latents = latents
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
         self._decoding = threading.Semaphore(_MAX_DECODING)
@@ -130,14 +137,18 @@ class InputImages:
             self._not_started.clear()
         return left
 
-    def fetch(self, request: JobRequest, shape: Shape) -> InitImage | None:
-        """Return the init image of `request`, resized to `shape`; None if it names no image.
+    def fetch(self, request: JobRequest, shape: Shape) -> InitInput | None:
+        """Return the init image of `request`, resized to `shape`, or its latents; None if it names
+        neither.
 
         Raises:
             InputUnavailable: it cannot be fetched now.
-            InvalidInput: it does not exist, may not be fetched, or cannot be read as an image.
+            InvalidInput: it does not exist, may not be fetched, cannot be read as an image or as
+                latents, or the latents do not fit the model and `shape`.
             StorageUnavailable, StorageDenied: this worker's store failed.
         """
+        if request.latents is not None and request.denoising_start is not None:
+            return self._read_latents(request.latents, request.denoising_start, shape)
         if request.image is None:
             return None
         pixels = np.asarray(self._read_image("image", request.image, shape))
@@ -214,6 +225,21 @@ class InputImages:
             raise InvalidInput(f"{field}: cannot be read as {_FORMAT_NAMES}") from error
         except _DECODE_ERRORS as error:
             raise InvalidInput(f"{field}: cannot be read as {_FORMAT_NAMES}: {error}") from error
+
+    def _read_latents(self, address: str, denoising_start: float, shape: Shape) -> InputLatents:
+        if self._latents is None:
+            raise InvalidInput("latents: this model takes none")
+        data = self._read_bytes("latents", address)
+        if len(data) > MAX_INPUT_BYTES:
+            raise InvalidInput(f"latents: must be at most {MAX_INPUT_BYTES:,} bytes")
+        try:
+            values = decode_latents(data, self._latents, shape)
+        except ValueError as error:
+            raise InvalidInput(f"latents: {printable(str(error))}") from error
+        digest = hashlib.sha256(values.tobytes()).hexdigest()
+        return InputLatents(
+            values=values, denoising_start=denoising_start, digest=f"sha256:{digest}"
+        )
 
     def _read_bytes(self, field: str, address: str) -> bytes:
         if address.startswith(("http://", "https://")):

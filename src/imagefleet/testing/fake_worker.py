@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.shared.errors import (
@@ -123,7 +123,7 @@ class FakeWorker:
             HealthCheck(engine, store, quarantine_s=0.0),
         )
         self._progress = ProgressReporter(self._records)
-        self._input_images = InputImages(store, AllowList())
+        self._input_images = InputImages(store, AllowList(), latents=engine.info.latents)
         groups = queue_groups(None, engine.info, namespace)
         self._groups = [group for group in groups if not group.bulk]
         self._failures: dict[str, type[ImagefleetError]] = {DIE: TooManyDeliveries}
@@ -181,11 +181,7 @@ class FakeWorker:
         started = time.monotonic()
         try:
             self._check_failures(attempt.request)
-            init_image = self._input_images.fetch(attempt.request, attempt.shape)
-            if init_image is not None:
-                attempt.specs = tuple(
-                    replace(spec, init_image=init_image) for spec in attempt.specs
-                )
+            attempt.start_from(self._input_images.fetch(attempt.request, attempt.shape))
             self._denoise(attempt)
         except ImagefleetError as error:
             attempt.abandon(error)
@@ -197,7 +193,7 @@ class FakeWorker:
         for part, error in self._failures.items():
             if part in request.prompt:
                 raise error(f"the fake fleet was told to fail prompts with {part!r}")
-        for address in (request.image, request.mask_image):
+        for address in (request.image, request.mask_image, request.latents):
             if address is not None and address.startswith(("http://", "https://")):
                 raise InputUnavailable("a fake fleet fetches nothing from the network")
 
@@ -214,5 +210,5 @@ class FakeWorker:
                 attempt.abandon(JobCancelled("the fake fleet was closed"))
             if attempt.ended:
                 return
-        for slot, image in zip(batch, running.images(), strict=True):
+        for slot, image in zip(batch, running.outputs(), strict=True):
             attempt.deliver(slot.index, image)

@@ -15,10 +15,10 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.image_use import ImageUse
 from imagefleet.worker.engine.interface import (
     ImageArray,
     ImageSpec,
-    ImageUse,
     InitImage,
     Shape,
     Stream,

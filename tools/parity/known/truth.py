@@ -62,7 +62,7 @@ def known_answers() -> tuple[Tensors, dict[str, dict[str, str]]]:
 def _answers(folder: Path, checkpoint: KnownCheckpoint) -> tuple[Tensors, dict[str, str]]:
     write_configs(folder, checkpoint)
     digests = {}
-    for network, shapes in _shapes(checkpoint).items():
+    for network, shapes in weight_shapes(checkpoint).items():
         write_weights(folder, checkpoint, network, shapes)
         digests[network] = digest(shapes)
     variant = "fp16" if checkpoint.half_only else None
@@ -178,7 +178,7 @@ def _convert(network: str, module: Any, file: Tensors) -> Tensors:
     return {current_name(key): tensor for key, tensor in found.items()}
 
 
-def _shapes(checkpoint: KnownCheckpoint) -> dict[str, Shapes]:
+def weight_shapes(checkpoint: KnownCheckpoint) -> dict[str, Shapes]:
     """Return the names and shapes of the weights of each network, as the libraries have them."""
     return _shapes_of(_networks(checkpoint))
 

@@ -18,10 +18,12 @@ from imagefleet.worker.engine.checkpoint.pipeline_index import (
 )
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.models.clip_text import ClipTextConfig
+from imagefleet.worker.engine.models.latent_scale import LatentScale
 from imagefleet.worker.engine.models.safety import SafetyConfig
 from imagefleet.worker.engine.models.unet_config import TIME_IDS, UNetConfig
 from imagefleet.worker.engine.models.vae import VaeConfig
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.unfinished_latents import LatentFormat
 
 _SCHEDULER: Final = "scheduler/scheduler_config.json"
 _OTHER_UNETS: Final = {
@@ -148,6 +150,21 @@ class Configs:
             return 0
         layers = min(config.num_hidden_layers for config in self.text_encoders)
         return layers - 1 if self.family.is_xl else layers
+
+    @property
+    def latent_format(self) -> LatentFormat | None:
+        """Return the latents that jobs may pass on and take. None: there are no such jobs.
+
+        With the noise levels of EDM, diffusers compares `denoising_end` with timesteps that are
+        logarithms, so that no step remains.
+        """
+        if not self.family.splits_denoising or self.noise.edm is not None:
+            return None
+        return LatentFormat(
+            channels=self.vae.latent_channels,
+            pixels_per_latent=self.vae.downsampling,
+            scaling=LatentScale.of(self.vae).describe(),
+        )
 
     def with_tokens(self, ids: Mapping[str, Iterable[int]]) -> Self:
         """Return configs whose text encoders have embeddings of these tokens too.

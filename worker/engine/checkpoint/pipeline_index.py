@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, has_part
-from imagefleet.worker.engine.interface import ImageUse
+from imagefleet.worker.engine.image_use import ImageUse
 
 CLIP_TEXT: Final = "CLIPTextModel"
 CLIP_TEXT_PROJECTED: Final = "CLIPTextModelWithProjection"
@@ -67,6 +67,9 @@ class Family:
     """Whether the pipeline knows `force_zeros_for_empty_prompt`, which is true by default. Other
     pipelines of diffusers ignore it."""
     unet_image: UnetImage = UnetImage.NONE
+    splits_denoising: bool = False
+    """Whether the pipeline has `denoising_end`, and `denoising_start` with latents as its image. A
+    text-to-image pipeline counts with the image-to-image pipeline that diffusers makes of it."""
     image_use: ImageUse = field(default_factory=ImageUse)
 
 
@@ -96,6 +99,7 @@ _XL: Final = Family(
     normalises_latents=True,
     zeros_absent_negatives=True,
 )
+_XL_SPLIT: Final = replace(_XL, splits_denoising=True)
 _IMAGE_TO_IMAGE: Final = "StableDiffusionXLImg2ImgPipeline"
 _INPAINTING: Final = ("image", "mask_image")
 _EDITING: Final = ImageUse(
@@ -121,8 +125,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         unet_image=UnetImage.EDITED,
         image_use=_EDITING,
     ),
-    "StableDiffusionXLPipeline": _XL,
-    _IMAGE_TO_IMAGE: replace(_XL, image_use=ImageUse(required=("image",), default_strength=0.3)),
+    "StableDiffusionXLPipeline": _XL_SPLIT,
+    _IMAGE_TO_IMAGE: replace(
+        _XL_SPLIT, image_use=ImageUse(required=("image",), default_strength=0.3)
+    ),
     "StableDiffusionXLInpaintPipeline": replace(
         _XL,
         guidance_scale=7.5,

@@ -26,6 +26,12 @@ class LatentScale:
         """Return the scale of an autoencoder."""
         return cls(config.scaling_factor, config.latents_mean, config.latents_std)
 
+    def describe(self) -> str:
+        """Return the scale in words that are equal for equal scales: `scaling_factor=0.13025`."""
+        fields = {"latents_mean": self.mean, "latents_std": self.std}
+        given = [f"{name}={list(values)}" for name, values in fields.items() if values is not None]
+        return ", ".join([f"scaling_factor={self.factor}", *given])
+
     def scale(self, latents: jax.Array) -> jax.Array:
         """Return the UNet's latents for those of the encoder."""
         if self.mean is None or self.std is None:

@@ -13,7 +13,7 @@ x0, for previews, and the noise level after the row, at which inpainting restore
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import jax
@@ -57,6 +57,37 @@ class Table:
     """Noise level before the first row, at which an init image is mixed with noise."""
     init_noise_sigma: float = 1.0
     """Standard deviation of the first sample without an init image."""
+    scales_input: bool = False
+    """Whether diffusers keeps samples as x0 + (sigma / alpha) eps and scales them before each call
+    of the model (`scale_model_input`). Here they are alpha x0 + sigma eps in every table."""
+    order: int = 1
+    """Calls of the model in each step but the last, diffusers' `order`."""
+
+    @property
+    def input_scale(self) -> float:
+        """The factor from diffusers' latents before the first row to samples of this table."""
+        return self.start.alpha if self.scales_input else 1.0
+
+    @property
+    def output_scale(self) -> float:
+        """The factor from samples after the last row to diffusers' latents."""
+        return 1 / float(self.rows[-1, _NEXT_ALPHA]) if self.scales_input else 1.0
+
+    def steps_before(self, cutoff: int) -> int:
+        """Return how many steps diffusers leaves out for `denoising_start`.
+
+        Those with timesteps below `cutoff` remain. With two calls in a step, a step remains whole.
+        """
+        remaining = int((self.rows[:, _TIMESTEP] < cutoff).sum())
+        if self.order == 2 and remaining % 2 == 0:
+            remaining += 1
+        return (len(self.rows) - remaining) // self.order
+
+    def until(self, cutoff: int) -> "Table":
+        """Return the table of the calls that diffusers makes before `denoising_end`: those with
+        timesteps of at least `cutoff`."""
+        calls = int((self.rows[:, _TIMESTEP] >= cutoff).sum())
+        return replace(self, rows=self.rows[:calls])
 
     def padded(self, length: int) -> NDArray[np.float32]:
         """Return the rows padded to `[length, COLUMNS]`. The added rows are never used."""

@@ -5,7 +5,7 @@ diffusers keeps samples as x0 + sigma eps and scales them before each call of th
 the scaled samples. In that form, an Euler step is a DDIM step between interpolated noise levels.
 """
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import Table, make_row
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
@@ -15,7 +15,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.sigma_levels import (
-    init_noise_sigma,
+    make_sigma_table,
     sigma_levels,
     sigma_timesteps,
 )
@@ -34,8 +34,7 @@ def euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     for timestep, start, end in zip(timesteps, levels, [*levels[1:], last], strict=True):
         keep, lag = ddim_transition(schedule.prediction_type, start, end)
         rows.append(make_row(float(timestep), keep=keep, lags=(lag,)))
-    sigma = init_noise_sigma(schedule, levels[0])
-    return make_table(rows[skipped:], levels[skipped:], schedule.prediction_type, sigma)
+    return make_sigma_table(schedule, rows[skipped:], levels[skipped:], levels[0])
 
 
 def euler_ancestral(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
@@ -53,5 +52,4 @@ def euler_ancestral(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Ta
             schedule.prediction_type, start, NoiseLevel(end.alpha, end.alpha * down)
         )
         rows.append(make_row(float(timestep), keep=keep, lags=(lag,), fresh=end.alpha * up))
-    sigma = init_noise_sigma(schedule, levels[0])
-    return make_table(rows[skipped:], levels[skipped:], schedule.prediction_type, sigma)
+    return make_sigma_table(schedule, rows[skipped:], levels[skipped:], levels[0])

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import Table, make_row
 from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, eps_from_output
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.schedulers.sigma_levels import init_noise_sigma, sigma_levels
+from imagefleet.worker.engine.schedulers.sigma_levels import make_sigma_table, sigma_levels
 
 _ORDER: Final = 4
 
@@ -36,8 +36,7 @@ def lms(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
                 to_h=eps_from_output(schedule.prediction_type, start),
             )
         )
-    sigma = init_noise_sigma(schedule, levels[0])
-    return make_table(rows, levels[skipped:], schedule.prediction_type, sigma)
+    return make_sigma_table(schedule, rows, levels[skipped:], levels[0])
 
 
 def _integral(ratios: Sequence[float], index: int, end: float) -> float:

@@ -1,11 +1,15 @@
-"""Timesteps and noise levels of the schedulers that diffusers took from k-diffusion.
+"""Timesteps, noise levels and tables of the schedulers that diffusers took from k-diffusion.
 
 These are Euler, Heun, DPM2 and linear multistep. The input is a noise schedule and a step count.
-This module uses numpy only.
+diffusers keeps their samples unscaled. This module uses numpy only.
 """
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from imagefleet.worker.engine.schedulers.coefficients import Table, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import (
     NoiseLevel,
     ratios_at,
@@ -34,9 +38,23 @@ def sigma_timesteps(schedule: NoiseSchedule, steps: int) -> Floats:
     return schedule.timesteps(steps, spacing).astype(np.float64)
 
 
-def init_noise_sigma(schedule: NoiseSchedule, first: NoiseLevel) -> float:
-    """Return the standard deviation of the first sample: diffusers' init_noise_sigma, scaled.
+def make_sigma_table(
+    schedule: NoiseSchedule,
+    rows: list[list[float]],
+    levels: Sequence[NoiseLevel],
+    first: NoiseLevel,
+    order: int = 1,
+) -> Table:
+    """Complete the rows to a table, as `make_table`.
 
-    With leading spacing it is 1, otherwise sigma of the first noise level.
+    Args:
+        schedule: The checkpoint's.
+        rows: From `make_row`.
+        levels: The noise level before each row.
+        first: The noise level before the first row of the whole table.
+        order: See `Table`.
     """
-    return 1.0 if schedule.timestep_spacing == "leading" else first.sigma
+    # The standard deviation of the first sample is diffusers' init_noise_sigma, scaled.
+    sigma = 1.0 if schedule.timestep_spacing == "leading" else first.sigma
+    table = make_table(rows, levels, schedule.prediction_type, sigma)
+    return replace(table, scales_input=True, order=order)

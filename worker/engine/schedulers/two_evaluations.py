@@ -8,7 +8,7 @@ is the predicted noise. Samples are kept scaled as the model gets them.
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import Table, make_row
 from imagefleet.worker.engine.schedulers.combinations import (
     SAMPLE,
     Combination,
@@ -23,7 +23,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     timesteps_at,
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.schedulers.sigma_levels import init_noise_sigma, sigma_levels
+from imagefleet.worker.engine.schedulers.sigma_levels import make_sigma_table, sigma_levels
 
 
 class _Rows:
@@ -41,8 +41,7 @@ class _Rows:
         self._levels.append(level)
 
     def table(self, first: NoiseLevel) -> Table:
-        sigma = init_noise_sigma(self._schedule, first)
-        return make_table(self._rows, self._levels, self._schedule.prediction_type, sigma)
+        return make_sigma_table(self._schedule, self._rows, self._levels, first, order=2)
 
 
 def heun(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:

@@ -1,0 +1,59 @@
+"""Check the parameters of jobs that share the steps of one image, `denoising_end` and
+`denoising_start` of diffusers.
+
+A request goes in; an error comes out if its parameters contradict each other. This module does not
+know which models the workers offer.
+"""
+
+from typing import Annotated, Final, Protocol
+
+from pydantic import Field
+
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.model import ImageFormat
+
+Share = Annotated[float, Field(gt=0.0, lt=1.0, allow_inf_nan=False)]
+"""A share of the steps, above none and below all."""
+SPLIT_FIELDS: Final = ("latents", "denoising_start", "denoising_end")
+
+
+class SplitRequest(Protocol):
+    """The parameters of a job that are compared here."""
+
+    @property
+    def latents(self) -> str | None: ...
+    @property
+    def denoising_start(self) -> float | None: ...
+    @property
+    def denoising_end(self) -> float | None: ...
+    @property
+    def image(self) -> str | None: ...
+    @property
+    def mask_image(self) -> str | None: ...
+    @property
+    def format(self) -> ImageFormat: ...
+
+
+def check_split(request: SplitRequest) -> None:
+    """Raise InvalidRequest if the parameters contradict each other."""
+    start, end = request.denoising_start, request.denoising_end
+    if request.latents is not None and start is None:
+        raise InvalidRequest("latents", request.latents, "needs denoising_start")
+    if start is not None and request.latents is None:
+        raise InvalidRequest("denoising_start", start, "needs latents")
+    if request.latents is not None and request.image is not None:
+        raise InvalidRequest("latents", request.latents, "takes the place of image; leave one out")
+    if end is None:
+        return
+    if start is not None and end <= start:
+        raise InvalidRequest("denoising_end", end, f"must be above denoising_start={start:g}")
+    if request.mask_image is not None:
+        raise InvalidRequest("denoising_end", end, "cannot be used with mask_image")
+    if request.format != ImageFormat.PNG:
+        limit = "has no effect with denoising_end, which makes a safetensors file; leave it out"
+        raise InvalidRequest("format", request.format.value, limit)
+
+
+def is_split(request: SplitRequest) -> bool:
+    """Return whether the job shares the steps of its image with another job."""
+    return request.latents is not None or request.denoising_end is not None

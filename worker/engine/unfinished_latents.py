@@ -1,0 +1,37 @@
+"""Latents that leave a model before they are finished, and enter the next one.
+
+SDXL's base and its refiner share the steps of an image so: Podell et al. 2023, section 2.5;
+`denoising_end` and `denoising_start` of diffusers. This module needs numpy only.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+LatentArray = NDArray[np.float32]
+"""The latents of one image as diffusers keeps them between two steps, but with channels last:
+float32 `[h, w, c]`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentFormat:
+    """The latents that a model passes on and takes."""
+
+    channels: int
+    pixels_per_latent: int
+    """Side of the square of pixels that a latent stands for."""
+    scaling: str
+    """How they are scaled: `scaling_factor=0.13025`, and perhaps the means and deviations of the
+    channels. Only models with the same scaling understand each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputLatents:
+    """Latents that were denoised in part and have the size of the image to generate."""
+
+    values: LatentArray = field(repr=False, compare=False)
+    denoising_start: float
+    """The share of the steps that they have behind them, between 0 and 1 (diffusers)."""
+    digest: str
+    """`sha256:…` of the values. It represents them where specs are compared."""
