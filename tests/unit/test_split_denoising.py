@@ -214,7 +214,11 @@ WRONG: Final[Mapping[str, tuple[bytes, str]]] = {
     ),
     "not finite": (
         _tensors(latents=np.full((1, 4, 8, 4), np.nan, np.float32)),
-        "contain NaN or infinity",
+        "contain NaN, infinity or values beyond 1e+06",
+    ),
+    "too large": (
+        _tensors(latents=np.full((1, 4, 8, 4), -2e6, np.float32)),
+        "contain NaN, infinity or values beyond 1e+06",
     ),
     "other model": (
         encode_latents(VALUES, "scaling_factor=0.18215", {}),

@@ -21,6 +21,9 @@ _TENSOR: Final = "latents"
 _METADATA: Final = "imagefleet"
 """The one key in the header: safetensors writes several in random order."""
 _SCALING: Final = "latent_scaling"
+_MAX_VALUE: Final = 1e6
+"""The noise of the first step is at most some 1e4 times as large as an image. A job with values
+that overflow in the networks would cost the batch that it shares."""
 _LENGTH_BYTES: Final = 8
 """A file begins with the length of its header, little-endian."""
 
@@ -43,7 +46,7 @@ def decode_latents(data: bytes, expected: LatentFormat, shape: Shape) -> LatentA
 
     Raises:
         ValueError: it is no such file, or its latents are of another type, size or scaling, or
-            contain NaN or infinity. The text is one clause.
+            contain NaN, infinity or values beyond 1e6. The text is one clause.
     """
     try:
         tensors = load(data)
@@ -58,8 +61,8 @@ def decode_latents(data: bytes, expected: LatentFormat, shape: Shape) -> LatentA
     if values.dtype != np.float32 or values.shape != size:
         found = f"{values.dtype}{list(values.shape)}"
         raise ValueError(f"are {found}; must be float32{list(size)} for an image of {shape}")
-    if not np.isfinite(values).all():
-        raise ValueError("contain NaN or infinity")
+    if not (np.abs(values) <= _MAX_VALUE).all():
+        raise ValueError(f"contain NaN, infinity or values beyond {_MAX_VALUE:g}")
     scaling = _scaling_of(data)
     if scaling is not None and scaling != expected.scaling:
         raise ValueError(
