@@ -229,11 +229,9 @@ class SimulatedWorker:
         now = time.monotonic()
         done = max(0.0, (now - began) / (ends - began))
         if done < 1.0:
-            self._progress.record_due(
-                dict.fromkeys(batch, int(done * STEPS)),
-                ask_interval_s(self._claims.workers) * self._stretch,
-                record_interval_s(self._claims.workers) * self._stretch,
-            )
+            intervals = (each(self._claims.workers) for each in (ask_interval_s, record_interval_s))
+            ask_s, record_s = (seconds * self._stretch for seconds in intervals)
+            self._progress.record_due(dict.fromkeys(batch, int(done * STEPS)), ask_s, record_s)
         if (then := now + MIN_INTERVAL_S * self._stretch) < ends:
             self._timetable.add(then, partial(self._report, batch, began, ends))
 
