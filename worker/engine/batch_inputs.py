@@ -5,10 +5,10 @@ Goes in: at most as many specs as there are slots. Comes out: full-sized `BatchI
 them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,16 +182,19 @@ class BatchInputBuilder:
         return arrays
 
     def with_input_latents(
-        self, specs: Sequence[ImageSpec], init_latents: InitLatents
-    ) -> NDArray[np.float32] | None:
-        """Return init latents in which the slots that go on with latents have these; None if no
-        slot does. This waits for the devices.
+        self,
+        specs: Sequence[ImageSpec],
+        init_latents: InitLatents,
+        split: Callable[[NDArray[np.float32]], Any],
+    ) -> InitLatents:
+        """Return init latents in which the slots that go on with latents have these. If any slot
+        does, this waits for the devices, and `split` places the latents on them again.
 
         Raises:
             ValueError: input latents do not have the shape of the batch.
         """
         if all(spec.input_latents is None for spec in specs):
-            return None
+            return init_latents
         latents = np.array(init_latents.latents)
         for slot, spec in enumerate(specs):
             if spec.input_latents is None:
@@ -203,7 +206,7 @@ class BatchInputBuilder:
                     f"but those of the batch have {latents.shape[1:]}"
                 )
             latents[slot] = values
-        return latents
+        return init_latents._replace(latents=split(latents))
 
     def output_scale(self, spec: ImageSpec) -> float:
         """Return the factor from the last samples of a spec to diffusers' latents."""

@@ -18,6 +18,7 @@ from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.diffusion_programs import BatchInputs, Decoded, InitLatents, Weights
 from imagefleet.worker.engine.interface import ImageArrays, ImageSpec, OutputArray
 from imagefleet.worker.engine.schedulers.registry import steps_after
+from imagefleet.worker.engine.unfinished_latents import require_finite
 
 _MAX_STEPS_AHEAD: Final = 2
 """Steps dispatched to the devices beyond the last step known to be done. Two are enough that the
@@ -165,10 +166,8 @@ class DeviceBatch:
         latents = latents * self._output_scales[:, None, None, None]
         for slot in sorted(self._live):
             spec = self._specs[slot]
-            if spec.denoising_end is not None and not np.isfinite(latents[slot]).all():
-                raise DeviceError(
-                    f"the latents of prompt {spec.prompt[:60]!r} contain NaN or infinity"
-                )
+            if spec.denoising_end is not None:
+                require_finite(latents[slot], spec.prompt)
         return latents
 
     def not_finite(self) -> list[int]:

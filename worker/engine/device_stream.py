@@ -25,6 +25,7 @@ from imagefleet.worker.engine.diffusion_programs import (
 from imagefleet.worker.engine.interface import FinishedImage, ImageArrays, ImageSpec, Shape
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.schedulers.registry import steps_after
+from imagefleet.worker.engine.unfinished_latents import require_finite
 
 _MAX_STEPS_AHEAD: Final = 1
 """Steps dispatched to the devices beyond the last one known to be done. Batches have two. With
@@ -96,9 +97,9 @@ class DeviceStream:
             if init_images is not None:
                 placed = self._placement.split(init_images)
                 init_latents = InitLatents(*executables.encode(self._weights, placed))
-            latents = self._inputs.with_input_latents([spec], init_latents)
-            if latents is not None:
-                init_latents = init_latents._replace(latents=self._placement.split(latents))
+            init_latents = self._inputs.with_input_latents(
+                [spec], init_latents, self._placement.split
+            )
             newcomer = executables.begin(self._weights, self._placement.split(inputs), init_latents)
             slots = self._arrays.get(shape) or self._empty_slots(newcomer)
             self._arrays[shape] = executables.insert(slots, newcomer, self._numbers[slot])
@@ -189,8 +190,7 @@ def _finish_latents(
         latents = np.asarray(state.latents)[slot] * np.float32(output_scale)
 
     def check() -> FinishedImage:
-        if not np.isfinite(latents).all():
-            raise DeviceError(f"the latents of prompt {spec.prompt[:60]!r} contain NaN or infinity")
+        require_finite(latents, spec.prompt)
         return FinishedImage(pixels=latents, flagged=False)
 
     return check

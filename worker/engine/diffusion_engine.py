@@ -207,9 +207,9 @@ class DiffusionEngine:
             if init_images is not None:
                 split_images = self._placement.split(init_images)
                 init_latents = InitLatents(*executables.encode(self._weights, split_images))
-            latents = self._input_builder.with_input_latents(specs, init_latents)
-            if latents is not None:
-                init_latents = init_latents._replace(latents=self._placement.split(latents))
+            init_latents = self._input_builder.with_input_latents(
+                specs, init_latents, self._placement.split
+            )
             return DeviceBatch(
                 executables,
                 self._weights,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from imagefleet.shared.errors import DeviceError
+
 LatentArray = NDArray[np.float32]
 """The latents of one image as diffusers keeps them between two steps, but with channels last:
 float32 `[h, w, c]`."""
@@ -35,3 +37,9 @@ class InputLatents:
     """The share of the steps that they have behind them, between 0 and 1 (diffusers)."""
     digest: str
     """`sha256:…` of the values. It represents them where specs are compared."""
+
+
+def require_finite(latents: LatentArray, prompt: str) -> None:
+    """Raise DeviceError if the latents of a prompt contain NaN or infinity."""
+    if not np.isfinite(latents).all():
+        raise DeviceError(f"the latents of prompt {prompt[:60]!r} contain NaN or infinity")
