@@ -14,7 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def image_options(command: F) -> F:
     """Add the options `--image`, `--mask-image`, `--strength` and `--image-guidance-scale`."""
-    for option in (
+    return _add_options(
+        command,
         click.option(
             "--image-guidance-scale",
             type=float,
@@ -36,14 +37,13 @@ def image_options(command: F) -> F:
             help="Init image: a path that begins with /, ./, ../ or ~, an http(s) address, or a "
             "key of the fleet's store.",
         ),
-    ):
-        command = option(command)
-    return command
+    )
 
 
 def latents_options(command: F) -> F:
     """Add the options `--latents`, `--denoising-start` and `--denoising-end`."""
-    for option in (
+    return _add_options(
+        command,
         click.option(
             "--denoising-end",
             type=float,
@@ -59,7 +59,11 @@ def latents_options(command: F) -> F:
             callback=_parse_image,
             help="Latents of a job with --denoising-end, given like an image.",
         ),
-    ):
+    )
+
+
+def _add_options(command: F, *options: Callable[[F], F]) -> F:
+    for option in options:
         command = option(command)
     return command
 
