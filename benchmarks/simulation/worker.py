@@ -34,6 +34,7 @@ from imagefleet.worker.devices.row_backlog import RowBacklog
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.dispatcher import Dispatcher
 from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.jobs import progress
 from imagefleet.worker.jobs.attempt import Attempt
 from imagefleet.worker.jobs.execute import JobExecutor
 from imagefleet.worker.jobs.finish import JobFinisher
@@ -41,12 +42,6 @@ from imagefleet.worker.jobs.image_sweeper import ImageSweeper, sweep_pause_s
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.input_images import InputImages
 from imagefleet.worker.jobs.message_end import MessageEnd
-from imagefleet.worker.jobs.progress import (
-    MIN_INTERVAL_S,
-    ProgressReporter,
-    ask_interval_s,
-    record_interval_s,
-)
 from imagefleet.worker.jobs.refuse import Refuser
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
 from imagefleet.worker.jobs.start_attempt import JobStarter
@@ -174,7 +169,7 @@ class SimulatedWorker:
             RetryPolicy(self._records, self._claims, dead_letters, 0),
             HealthCheck(engine, store, quarantine_s=0.0),
         )
-        self._progress = ProgressReporter(self._records)
+        self._progress = progress.ProgressReporter(self._records)
         self._keeper = LeaseKeeper(
             self._claims,
             self._records,
@@ -229,10 +224,12 @@ class SimulatedWorker:
         now = time.monotonic()
         done = max(0.0, (now - began) / (ends - began))
         if done < 1.0:
-            intervals = (each(self._claims.workers) for each in (ask_interval_s, record_interval_s))
-            ask_s, record_s = (seconds * self._stretch for seconds in intervals)
-            self._progress.record_due(dict.fromkeys(batch, int(done * STEPS)), ask_s, record_s)
-        if (then := now + MIN_INTERVAL_S * self._stretch) < ends:
+            self._progress.record_due(
+                dict.fromkeys(batch, int(done * STEPS)),
+                progress.ask_interval_s(self._claims.workers) * self._stretch,
+                progress.record_interval_s(self._claims.workers) * self._stretch,
+            )
+        if (then := now + progress.MIN_INTERVAL_S * self._stretch) < ends:
             self._timetable.add(then, partial(self._report, batch, began, ends))
 
     def _prefetch(self) -> None:
