@@ -3,19 +3,21 @@
 `tools/make_parity_fixtures.py` wrote them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import jax
 import numpy as np
+from flax import nnx
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load_file
 
 from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import (
     BatchInputs,
@@ -26,7 +28,10 @@ from imagefleet.worker.engine.diffusion_programs import (
 from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
+from tools.parity.known.checkpoints import KnownCheckpoint
+from tools.parity.known.write import write_configs, write_weights
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "parity"
 PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
@@ -107,3 +112,21 @@ def load_older(cache_dir: Path, **options: Any) -> DiffusionEngine:
     engine = load_engine(str(FOLDER / "older"), cache_dir=cache_dir, **options)
     assert isinstance(engine, DiffusionEngine)
     return engine
+
+
+def stored_shapes(network: str, model: nnx.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight of a network as a checkpoint stores it."""
+    return {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
+
+
+def write_known(
+    folder: Path,
+    checkpoint: KnownCheckpoint,
+    make_networks: Callable[[Configs], Mapping[str, nnx.Module]] = abstract_networks,
+) -> CheckpointFiles:
+    """Write a well-known checkpoint, tiny, with the weights that our networks have."""
+    write_configs(folder, checkpoint)
+    files = CheckpointFiles(folder)
+    for network, model in make_networks(Configs.read(files)).items():
+        write_weights(folder, checkpoint, network, stored_shapes(network, model))
+    return files

@@ -17,13 +17,11 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.worker.engine import diffusion_programs
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.interface import ImageSpec, InitImage, OutputArray, Shape
 from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentArray
-from tests.unit.engine.parity import FOLDER, worst
+from tests.unit.engine.parity import FOLDER, worst, write_known
 from tools.parity.fuzz.draft import noise
 from tools.parity.known.checkpoints import KnownCheckpoint
 from tools.parity.known.ensemble_case import (
@@ -38,7 +36,7 @@ from tools.parity.known.ensemble_case import (
     SPLIT,
     STEPS,
 )
-from tools.parity.known.write import init_image, write_configs, write_weights
+from tools.parity.known.write import init_image
 
 ANSWERS: Final = load_file(FOLDER / "ensemble.safetensors")
 SHAPE: Final = Shape(height=SIDE, width=SIDE)
@@ -79,10 +77,7 @@ def refiner(tmp_path_factory: pytest.TempPathFactory) -> DiffusionEngine:
 def _load(folder: Path, checkpoint: KnownCheckpoint) -> DiffusionEngine:
     """Load a checkpoint with a cache of its own: its programs contain the noise of this test."""
     model = folder / "model"
-    write_configs(model, checkpoint)
-    for network, module in abstract_networks(Configs.read(CheckpointFiles(model))).items():
-        shapes = {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, module)}
-        write_weights(model, checkpoint, network, shapes)
+    write_known(model, checkpoint)
     engine = load_engine(
         str(model), shapes=[SHAPE], devices=1, per_device_batch=SLOTS, cache_dir=folder / "cache"
     )

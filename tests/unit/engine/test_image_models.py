@@ -13,7 +13,6 @@ import pytest
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.image_use import ImageUse
 from imagefleet.worker.engine.interface import (
@@ -24,9 +23,9 @@ from imagefleet.worker.engine.interface import (
     Stream,
 )
 from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.networks import abstract_networks
+from tests.unit.engine.parity import write_known
 from tools.parity.known.checkpoints import KNOWN
-from tools.parity.known.write import init_image, inpaint_mask, write_configs, write_weights
+from tools.parity.known.write import init_image, inpaint_mask, write_configs
 
 SIDE: Final = 64
 REFINER: Final = "stabilityai/stable-diffusion-xl-refiner-1.0"
@@ -159,10 +158,7 @@ def test_a_refiner_that_contradicts_itself_is_refused(
 
 def _write(folder: Path, name: str) -> Path:
     checkpoint = replace(KNOWN[name], unet={**KNOWN[name].unet, **TWO_LEVELS})
-    write_configs(folder, checkpoint)
-    for network, model in abstract_networks(Configs.read(CheckpointFiles(folder))).items():
-        shapes = {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
-        write_weights(folder, checkpoint, network, shapes)
+    write_known(folder, checkpoint)
     return folder
 
 

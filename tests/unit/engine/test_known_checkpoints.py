@@ -27,7 +27,6 @@ from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
-from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_programs import (
     BatchInputs,
     DiffusionPrograms,
@@ -40,15 +39,14 @@ from imagefleet.worker.engine.models.latent_scale import LatentScale
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.schedulers import coefficients, registry
 from tests.support.processes import ROOT
-from tests.unit.engine.parity import FOLDER, worst
+from tests.unit.engine.parity import FOLDER, stored_shapes, worst, write_known
 from tools.parity.fuzz.draft import noise
-from tools.parity.known.checkpoints import KNOWN, KnownCheckpoint
+from tools.parity.known.checkpoints import KNOWN
 from tools.parity.known.write import (
     digest,
     init_image,
     inpaint_mask,
     write_configs,
-    write_weights,
 )
 
 ANSWERS: Final = load_file(FOLDER / "known.safetensors")
@@ -88,7 +86,7 @@ def compile_quickly() -> Iterator[None]:
     [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in LOADS],
 )
 def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path: Path) -> None:
-    files = _write(tmp_path, KNOWN[name])
+    files = write_known(tmp_path, KNOWN[name], _networks)
     configs = Configs.read(files)
     programs, weights = load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
     default = registry.default(configs.noise)
@@ -129,7 +127,9 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
 def test_the_weights_have_the_names_and_shapes_of_diffusers(name: str, tmp_path: Path) -> None:
     write_configs(tmp_path, KNOWN[name])
     networks = _networks(Configs.read(CheckpointFiles(tmp_path)))
-    digests = {network: digest(_shapes(network, model)) for network, model in networks.items()}
+    digests = {
+        network: digest(stored_shapes(network, model)) for network, model in networks.items()
+    }
     assert digests == DIGESTS[name]
 
 
@@ -153,24 +153,12 @@ def test_the_documents_list_the_same_checkpoints_with_the_same_fate() -> None:
     assert len(known) >= 40
 
 
-def _write(folder: Path, checkpoint: KnownCheckpoint) -> CheckpointFiles:
-    write_configs(folder, checkpoint)
-    files = CheckpointFiles(folder)
-    for network, model in _networks(Configs.read(files)).items():
-        write_weights(folder, checkpoint, network, _shapes(network, model))
-    return files
-
-
 def _networks(configs: Configs) -> dict[str, nnx.Module]:
     """Return the abstract networks. Many checkpoints have the same, which take seconds to make."""
     structure = repr((configs.family, configs.text_encoders, configs.unet, configs.vae))
     if structure not in _MADE:
         _MADE[structure] = abstract_networks(configs)
     return _MADE[structure]
-
-
-def _shapes(network: str, model: Any) -> dict[str, tuple[int, ...]]:
-    return {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
 
 
 def _init_latents(programs: DiffusionPrograms, weights: Any, *, needs_image: bool) -> InitLatents:
