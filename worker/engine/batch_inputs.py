@@ -15,13 +15,9 @@ from numpy.typing import NDArray
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
-from imagefleet.worker.engine.diffusion_programs import (
-    BatchInputs,
-    DiffusionPrograms,
-    InitImages,
-    InitLatents,
-)
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
+from imagefleet.worker.engine.program_arrays import BatchInputs, InitImages, InitLatents
 from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, Table
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS, max_calls

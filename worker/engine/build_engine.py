@@ -35,13 +35,14 @@ from imagefleet.worker.engine.checkpoint.weights import (
 )
 from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ModelInfo, Shape
 from imagefleet.worker.engine.memory_check import require_memory
 from imagefleet.worker.engine.memory_need import memory_need
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks, assemble, place_factors
+from imagefleet.worker.engine.program_arrays import Weights
 from imagefleet.worker.engine.schedulers import registry
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 

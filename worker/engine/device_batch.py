@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imagefleet.shared.errors import DeviceError
-from imagefleet.worker.engine.diffusion_programs import BatchInputs, Decoded, InitLatents, Weights
 from imagefleet.worker.engine.interface import ImageArrays, ImageSpec, OutputArray
+from imagefleet.worker.engine.program_arrays import BatchInputs, Decoded, InitLatents, Weights
 from imagefleet.worker.engine.schedulers.registry import steps_after
 from imagefleet.worker.engine.unfinished_latents import require_finite
 

@@ -16,14 +16,9 @@ from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder
 from imagefleet.worker.engine.compile.stream_compiler import Slots, StreamExecutables, flat
 from imagefleet.worker.engine.device_batch import device_errors
-from imagefleet.worker.engine.diffusion_programs import (
-    Decoded,
-    InitLatents,
-    SamplerState,
-    Weights,
-)
 from imagefleet.worker.engine.interface import FinishedImage, ImageArrays, ImageSpec, Shape
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.program_arrays import Decoded, InitLatents, SamplerState, Weights
 from imagefleet.worker.engine.schedulers.registry import steps_after
 from imagefleet.worker.engine.unfinished_latents import require_finite
 

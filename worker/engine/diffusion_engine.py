@@ -23,7 +23,7 @@ from imagefleet.worker.engine.compile.stream_compiler import StreamCompiler, Str
 from imagefleet.worker.engine.device_batch import DeviceBatch, ShapeExecutables, device_errors
 from imagefleet.worker.engine.device_memory import DeviceMemory
 from imagefleet.worker.engine.device_stream import DeviceStream
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, InitLatents, Weights
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import (
     ImageArray,
     ImageSpec,
@@ -33,6 +33,7 @@ from imagefleet.worker.engine.interface import (
 )
 from imagefleet.worker.engine.latent_preview import colour_chart, fit_rgb_factors
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.program_arrays import InitLatents, Weights
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
 

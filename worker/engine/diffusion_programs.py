@@ -3,11 +3,11 @@
 Goes in: weights, and arrays whose leading axis is the slot. Comes out: arrays of slots. Slots never
 mix, so an image depends on the inputs of its own slot only. Knows no devices and no loop.
 
-Axes: b slots, h w latent size, H W pixels, c latent channels, n tokens, 2 negative prompt, prompt.
+Axes: b slots, h w latent size, H W pixels, c latent channels.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -23,111 +23,19 @@ from imagefleet.worker.engine.models.lora_layers import merge_network
 from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
+from imagefleet.worker.engine.program_arrays import (
+    BatchInputs,
+    Conditions,
+    Decoded,
+    InitImages,
+    InitLatents,
+    SamplerState,
+    Weights,
+)
 from imagefleet.worker.engine.prompt_encoder import PromptEncoder
 from imagefleet.worker.engine.schedulers import coefficients
 from imagefleet.worker.engine.schedulers.coefficients import LAGS
 from imagefleet.worker.engine.time_ids import time_ids
-
-
-class Weights(NamedTuple):
-    """The parameters of the networks."""
-
-    text: tuple[Params, ...]
-    unet: Params
-    vae: Params
-    safety: Params | None
-
-
-class BatchInputs(NamedTuple):
-    """The inputs of a batch. They are numpy arrays on the host, then split by slot over devices."""
-
-    tokens: Any
-    """int32 `[b, 2, e, n]`: one sequence for each of e text encoders."""
-    has_negative: Any
-    """bool `[b]`: whether a negative prompt is given, be it empty."""
-    clip_skip: Any
-    """int32 `[b]`: the last layers of the text encoders that the prompt skips."""
-    key: Any
-    """uint32 `[b, 2]`: the seed's high and low half, which form a threefry key."""
-    image_index: Any
-    """uint32 `[b]`."""
-    initial_mix: Any
-    """float32 `[b, 2]`: the factors of the init latents and of the noise in the first latents."""
-    guidance: Any
-    """float32 `[b]`."""
-    rows: Any
-    """float32 `[b, calls, COLUMNS]`, padded."""
-    calls: Any
-    """int32 `[b]`: the number of rows that are not padding. 0 in a padding slot."""
-    lora_scales: Any = None
-    """float32 `[b, LoRA]`: the scale of each LoRA that jobs may use. None if there are none."""
-    image_guidance: Any = None
-    """float32 `[b]`: the scale of the guidance by an image. None: the UNet has none."""
-
-
-class InitImages(NamedTuple):
-    """The init images of a batch. Zeros, mask True, in a slot without one."""
-
-    pixels: Any
-    """uint8 `[b, H, W, 3]`."""
-    inpaint_mask: Any
-    """bool `[b, H, W, 1]`: True where the image is generated. It is kept elsewhere."""
-    key: Any
-    image_index: Any
-    """Both as in `BatchInputs`."""
-
-
-class InitLatents(NamedTuple):
-    """VAE latents of the init images. Zeros, mask True, in a slot without one."""
-
-    latents: Any
-    """float32 `[b, h, w, c]`."""
-    inpaint_mask: Any
-    """bool `[b, h, w, 1]`."""
-    unet_image: Any = None
-    """float32 `[b, h, w, i]`: the channels that the UNet gets beside the latents. None: none."""
-
-
-class Conditions(NamedTuple):
-    """The inputs of a step that stay the same over all steps."""
-
-    text: Any
-    """The text as each layer of the UNet attends to it, a tree of `[b, 2, n, c]`."""
-    guidance: jax.Array
-    rows: jax.Array
-    calls: jax.Array
-    init_latents: InitLatents
-    noise: jax.Array
-    """float32 `[b, h, w, c]`: the initial noise. Inpainting also adds it to the kept parts."""
-    step_key: jax.Array
-    """uint32 `[b, 2]`: the key of the noise that some schedulers add at each step."""
-    lora_scales: jax.Array | None = None
-    image_guidance: jax.Array | None = None
-    """Both as in `BatchInputs`."""
-
-
-class SamplerState(NamedTuple):
-    """The arrays that a step changes."""
-
-    latents: jax.Array
-    """float32 `[b, h, w, c]`."""
-    history: jax.Array
-    """float32 `[b, LAGS - 1, h, w, c]`."""
-    position: jax.Array
-    """int32 `[b]`: the next row of each slot."""
-    predicted_x0: jax.Array
-    """float32 `[b, h, w, c]`: the x0 that the last step predicted, for previews."""
-
-
-class Decoded(NamedTuple):
-    """The results of a batch."""
-
-    images: jax.Array
-    """uint8 `[b, H, W, 3]`."""
-    finite: jax.Array
-    """bool `[b]`: whether the decoder's output is free of NaN and infinity."""
-    flagged: jax.Array
-    """bool `[b]`: whether the safety checker made the image black."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from flax import nnx
 
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import Params
-from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms, Weights
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.clip_text import ClipText
 from imagefleet.worker.engine.models.latent_scale import LatentScale
@@ -21,6 +21,7 @@ from imagefleet.worker.engine.models.lora_layers import StackedFactors
 from imagefleet.worker.engine.models.safety import SafetyChecker
 from imagefleet.worker.engine.models.unet import UNet
 from imagefleet.worker.engine.models.vae import Vae
+from imagefleet.worker.engine.program_arrays import Weights
 from imagefleet.worker.engine.prompt_encoder import PromptEncoder
 
 

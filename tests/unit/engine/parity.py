@@ -19,16 +19,12 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.diffusion_programs import (
-    BatchInputs,
-    DiffusionPrograms,
-    InitLatents,
-    Weights,
-)
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.program_arrays import BatchInputs, InitLatents, Weights
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tools.parity.known.checkpoints import KnownCheckpoint
 from tools.parity.known.write import write_configs, write_weights

@@ -20,12 +20,12 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.diffusion_programs import BatchInputs, InitLatents
 from imagefleet.worker.engine.interface import ImageSpec, Shape
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks
+from imagefleet.worker.engine.program_arrays import BatchInputs, InitLatents
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, PROMPTS, SPEC, load_older, worst
 from tools.parity.lora_cases import CASES

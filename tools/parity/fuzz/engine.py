@@ -19,18 +19,18 @@ from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.engine import diffusion_programs
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.diffusion_programs import (
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
+from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.model_options import ModelOptions
+from imagefleet.worker.engine.program_arrays import (
     BatchInputs,
     Conditions,
     Decoded,
-    DiffusionPrograms,
     InitLatents,
     SamplerState,
     Weights,
 )
-from imagefleet.worker.engine.interface import Shape
-from imagefleet.worker.engine.load_engine import load_engine
-from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
 from tools.parity.fuzz.draft import Draft, Job, noise
 

@@ -21,15 +21,10 @@ from imagefleet.worker.engine.compile.program_compiler import (
     Lower,
     ProgramCompiler,
 )
-from imagefleet.worker.engine.diffusion_programs import (
-    Conditions,
-    Decoded,
-    DiffusionPrograms,
-    SamplerState,
-    Weights,
-)
+from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.program_arrays import Conditions, Decoded, SamplerState, Weights
 
 Slots = tuple[Conditions, SamplerState]
 Flat = tuple[jax.Array, ...]
