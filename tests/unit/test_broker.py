@@ -12,7 +12,8 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.connection import celery_url, connect, transport_options
 from imagefleet.shared.redis_client.sentinel import Address
 from imagefleet.shared.settings import Settings
-from imagefleet.worker.engine.interface import ImageSpec, InitImage
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import ImageSpec
 
 
 @pytest.mark.parametrize(

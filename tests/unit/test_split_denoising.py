@@ -22,7 +22,8 @@ from imagefleet.shared.jobs.result import ImageResult, JobResult
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.image_use import ImageUse
-from imagefleet.worker.engine.interface import ImageSpec, InitImage, Shape
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import ImageSpec, Shape
 from imagefleet.worker.engine.latents_file import encode_latents
 from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.images.encode_latents import encode_unfinished

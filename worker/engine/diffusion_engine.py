@@ -24,13 +24,8 @@ from imagefleet.worker.engine.device_batch import DeviceBatch, ShapeExecutables,
 from imagefleet.worker.engine.device_memory import DeviceMemory
 from imagefleet.worker.engine.device_stream import DeviceStream
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
-from imagefleet.worker.engine.interface import (
-    ImageArray,
-    ImageSpec,
-    InitImage,
-    ModelInfo,
-    Shape,
-)
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import ImageArray, ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.latent_preview import colour_chart, fit_rgb_factors
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.program_arrays import InitLatents, Weights

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from imagefleet.worker.engine.device_memory import DeviceMemory
 from imagefleet.worker.engine.image_use import ImageUse
+from imagefleet.worker.engine.init_image import InitImage
 from imagefleet.worker.engine.lora_options import AppliedLora, JobLora
 from imagefleet.worker.engine.textual_inversion_options import LoadedInversion
 from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
@@ -45,26 +46,6 @@ class Shape:
             f"{text!r} is not an image size; write height x width in pixels, as in 512x768, and a "
             "comma between several"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class InitImage:
-    """An image that image-to-image starts from. It has the size of the image to generate."""
-
-    pixels: ImageArray = field(repr=False, compare=False)
-    mask_levels: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
-    """uint8 `[height, width]`: what share of the image is generated, of 255. The finished image is
-    blended by it. None: no mask."""
-    strength: float
-    """The share of the steps that run, above 0 and up to 1 (diffusers)."""
-    digest: str
-    """`sha256:…` of the pixels and the mask. It represents them where specs are compared."""
-
-    @property
-    def inpaint_mask(self) -> NDArray[np.bool_] | None:
-        """bool `[height, width]`: True where the image is generated. The init image is kept
-        elsewhere. None: True everywhere."""
-        return None if self.mask_levels is None else self.mask_levels >= 128
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from imagefleet.worker.engine.interface import ImageArray, InitImage
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import ImageArray
 
 _WHITE = 255
 

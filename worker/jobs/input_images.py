@@ -32,7 +32,8 @@ from imagefleet.shared.jobs.request import DEFAULT_STRENGTH, MAX_INPUT_BYTES, Jo
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text import printable
 from imagefleet.worker.devices.slots import InitInput
-from imagefleet.worker.engine.interface import InitImage, Shape
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.latents_file import decode_latents
 from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.images.file_structure import check_structure

@@ -20,7 +20,8 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.bulk.init_image_feed import InitImageFeed
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
-from imagefleet.worker.engine.interface import ImageSpec, InitImage, Shape
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import ImageSpec, Shape
 
 SHAPE = Shape(height=8, width=8)
 IMAGE = InitImage(pixels=np.zeros((8, 8, 3), np.uint8), strength=0.8, digest="sha256:0")

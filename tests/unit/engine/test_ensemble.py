@@ -18,7 +18,8 @@ from imagefleet.worker.engine import diffusion_programs
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import ImageSpec, InitImage, OutputArray, Shape
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import ImageSpec, OutputArray, Shape
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentArray
 from tests.unit.engine.parity import FOLDER, worst, write_known

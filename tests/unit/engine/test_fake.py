@@ -8,7 +8,8 @@ import pytest
 
 from imagefleet.shared.errors import ConfigurationError, DeviceError
 from imagefleet.worker.engine.fake import FAIL, HANG, FakeEngine
-from imagefleet.worker.engine.interface import ImageSpec, InitImage, Shape
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import ImageSpec, Shape
 
 SPEC = ImageSpec(prompt="a cat", num_inference_steps=3, guidance_scale=7.5)
 NATIVE = Shape(height=64, width=64)

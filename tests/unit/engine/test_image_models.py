@@ -15,13 +15,8 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.image_use import ImageUse
-from imagefleet.worker.engine.interface import (
-    ImageArray,
-    ImageSpec,
-    InitImage,
-    Shape,
-    Stream,
-)
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import ImageArray, ImageSpec, Shape, Stream
 from imagefleet.worker.engine.load_engine import load_engine
 from tests.unit.engine.parity import write_known
 from tools.parity.known.checkpoints import KNOWN

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file
 from imagefleet.shared.errors import DeviceError
 from imagefleet.worker.engine.build_engine import load_tokenizer
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
-from imagefleet.worker.engine.interface import Engine, ImageArrays, ImageSpec, InitImage, Shape
+from imagefleet.worker.engine.init_image import InitImage
+from imagefleet.worker.engine.interface import Engine, ImageArrays, ImageSpec, Shape
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle, generate_with_noise_of_torch
 

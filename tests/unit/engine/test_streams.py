@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
+from imagefleet.worker.engine.init_image import InitImage
 from imagefleet.worker.engine.interface import (
     Engine,
     FinishedImage,
     ImageArray,
     ImageSpec,
-    InitImage,
     Shape,
     Stream,
 )

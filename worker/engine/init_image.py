@@ -1,0 +1,27 @@
+"""The image that image-to-image starts from. It is a record; nothing is read or checked here."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitImage:
+    """An image that image-to-image starts from. It has the size of the image to generate."""
+
+    pixels: NDArray[np.uint8] = field(repr=False, compare=False)
+    """RGB, `[height, width, 3]`."""
+    mask_levels: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
+    """uint8 `[height, width]`: what share of the image is generated, of 255. The finished image is
+    blended by it. None: no mask."""
+    strength: float
+    """The share of the steps that run, above 0 and up to 1 (diffusers)."""
+    digest: str
+    """`sha256:…` of the pixels and the mask. It represents them where specs are compared."""
+
+    @property
+    def inpaint_mask(self) -> NDArray[np.bool_] | None:
+        """bool `[height, width]`: True where the image is generated. The init image is kept
+        elsewhere. None: True everywhere."""
+        return None if self.mask_levels is None else self.mask_levels >= 128
