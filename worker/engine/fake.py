@@ -9,31 +9,16 @@ import logging
 import os
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from imagefleet.shared.errors import ConfigurationError, DeviceError
 from imagefleet.worker.engine.device_memory import DeviceMemory
-from imagefleet.worker.engine.fake_stream import (
-    DeviceClock,
-    FakeStream,
-    sleep_until,
-)
-from imagefleet.worker.engine.interface import (
-    ImageArray,
-    ImageArrays,
-    ImageSpec,
-    ModelInfo,
-    OutputArray,
-    RunningBatch,
-    Shape,
-)
+from imagefleet.worker.engine.fake_batch import LATENTS, FakeBatch, fake_image, fake_output
+from imagefleet.worker.engine.fake_stream import DeviceClock, FakeStream
+from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, RunningBatch, Shape
 from imagefleet.worker.engine.lora_options import JobLora, LoraOption
-from imagefleet.worker.engine.unfinished_latents import LatentFormat
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +38,6 @@ _USAGE: Final = (
 _MAX_TOKENS: Final = 77
 _MAX_CLIP_SKIP: Final = 12
 """As Stable Diffusion 1."""
-_LATENTS: Final = LatentFormat(channels=4, pixels_per_latent=8, scaling="scaling_factor=0.13025")
-"""As SDXL."""
-_MAX_STEPS_AHEAD: Final = 2
-"""As batches of the real engine: steps dispatched beyond the last one known to be done."""
 
 
 class FakeEngine:
@@ -99,7 +80,7 @@ class FakeEngine:
             default_guidance_scale=7.5,
             max_num_inference_steps=max_num_inference_steps,
             max_clip_skip=_MAX_CLIP_SKIP,
-            latents=_LATENTS,
+            latents=LATENTS,
             job_loras=tuple(JobLora(name=each.name, digest=_digest(each)) for each in job_loras),
         )
         self._seconds, self._decode_s = seconds, decode_s
@@ -163,7 +144,7 @@ class FakeEngine:
         if not 1 <= len(specs) <= self.capacity:
             raise ValueError(f"{len(specs)} images; a batch takes 1 to {self.capacity}")
         decode_s = self._decode_s * self.capacity / self._streams
-        return _FakeBatch(specs, shape, self._devices, self._seconds, decode_s, self._before_steps)
+        return FakeBatch(specs, shape, self._devices, self._seconds, decode_s, self._before_steps)
 
     def open_streams(self) -> list[FakeStream]:
         """Return the streams; there is nothing to compile."""
@@ -174,8 +155,8 @@ class FakeEngine:
                 step_s=self._seconds,
                 decode_s=self._decode_s,
                 before_step=self._before_step_of_stream,
-                image_of=_image,
-                output_of=_output,
+                image_of=fake_image,
+                output_of=fake_output,
             )
             for _ in range(self._streams)
         ]
@@ -215,86 +196,5 @@ class FakeEngine:
         self._released.set()
 
 
-class _FakeBatch:
-    """The fake batch sleeps at each step. See `worker.engine.interface.RunningBatch`."""
-
-    def __init__(
-        self,
-        specs: Sequence[ImageSpec],
-        shape: Shape,
-        devices: DeviceClock,
-        step_s: float,
-        decode_s: float,
-        before_steps: Callable[[Sequence[ImageSpec]], None],
-    ) -> None:
-        self._specs, self._shape = specs, shape
-        self._devices, self._step_s, self._decode_s = devices, step_s, decode_s
-        self._before_steps = before_steps
-        self._decoded_at: float | None = None
-        self._dropped: set[int] = set()
-
-    def drop(self, slots: Sequence[int]) -> None:
-        self._dropped.update(slots)
-
-    def __iter__(self) -> Iterator[int]:
-        self._before_steps(self._specs)
-        step, ahead = 0, deque[float]()
-        while step < self._required_steps():
-            ahead.append(self._devices.dispatch(self._step_s))
-            step += 1
-            if len(ahead) > _MAX_STEPS_AHEAD:
-                sleep_until(ahead.popleft())
-                yield step - _MAX_STEPS_AHEAD
-        self._decoded_at = self._devices.dispatch(self._decode_s)
-        for finished in range(step - len(ahead) + 1, step + 1):
-            sleep_until(ahead.popleft())
-            yield finished
-
-    def previews(self) -> Callable[[], ImageArrays]:
-        small = self._images()[:, ::8, ::8]
-        return lambda: small
-
-    def images(self) -> ImageArrays:
-        self._wait_for_end()
-        return self._images()
-
-    def outputs(self) -> list[OutputArray]:
-        self._wait_for_end()
-        return [_output(spec, self._shape) for spec in self._specs]
-
-    def _wait_for_end(self) -> None:
-        if self._decoded_at is None:
-            for _ in self:
-                pass
-        sleep_until(self._decoded_at or 0.0)
-
-    def _images(self) -> ImageArrays:
-        return np.stack([_image(spec, self._shape) for spec in self._specs])
-
-    def flagged(self) -> tuple[bool, ...]:
-        return (False,) * len(self._specs)
-
-    def _required_steps(self) -> int:
-        live = (spec for slot, spec in enumerate(self._specs) if slot not in self._dropped)
-        return max((spec.steps for spec in live), default=0)
-
-
 def _digest(option: LoraOption) -> str:
     return f"sha256:{hashlib.sha256(option.path.encode()).hexdigest()}"
-
-
-def _image(spec: ImageSpec, shape: Shape) -> ImageArray:
-    """Return an image whose colour comes from the spec's hash, with a vertical gradient."""
-    colour = np.frombuffer(hashlib.sha256(repr(spec).encode()).digest()[:3], np.uint8)
-    gradient = np.linspace(0, 60, shape.height).astype(np.uint8)[:, None, None]
-    return np.broadcast_to(colour // 2 + gradient, (shape.height, shape.width, 3)).copy()
-
-
-def _output(spec: ImageSpec, shape: Shape) -> OutputArray:
-    """Return the image; with `denoising_end` its latents, drawn from the spec's hash."""
-    if spec.denoising_end is None:
-        return _image(spec, shape)
-    seed = int.from_bytes(hashlib.sha256(repr(spec).encode()).digest()[:4])
-    factor = _LATENTS.pixels_per_latent
-    size = (shape.height // factor, shape.width // factor, _LATENTS.channels)
-    return np.random.default_rng(seed).standard_normal(size, np.float32)
