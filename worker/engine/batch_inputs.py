@@ -7,25 +7,19 @@ them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.shared.errors import InvalidRequest
 from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.program_arrays import BatchInputs, InitImages, InitLatents
 from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, Table
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
-from imagefleet.worker.engine.schedulers.registry import SCHEDULERS, max_calls
+from imagefleet.worker.engine.schedulers.registry import max_calls
+from imagefleet.worker.engine.step_tables import StepTables
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
-
-_MAX_CACHED_TABLES: Final = 256
-"""The least recently used table is dropped. Jobs may ask for any of millions of tables, each of up
-to 64 kB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,30 +96,14 @@ class EmptyBatch:
         )
 
 
+@dataclass(frozen=True)
 class BatchInputBuilder:
-    """The builder converts specs to input arrays. It caches scheduler tables."""
+    """The builder converts specs to input arrays."""
 
-    def __init__(
-        self,
-        empty: EmptyBatch,
-        info: ModelInfo,
-        tokenizer: PromptTokenizer,
-        noise: NoiseSchedule,
-    ) -> None:
-        self.empty = empty
-        self._info = info
-        self._tokenizer = tokenizer
-        self._noise = noise
-        self._cached_table = lru_cache(_MAX_CACHED_TABLES)(self._make_table)
-
-    def make_longest_tables(self) -> None:
-        """Make the longest table of every scheduler.
-
-        A broken schedule is then found at start instead of by a job.
-        """
-        steps = self._info.max_num_inference_steps
-        for name in self._info.schedulers:
-            self._cached_table(name, steps, 0)
+    empty: EmptyBatch
+    info: ModelInfo
+    tokenizer: PromptTokenizer
+    tables: StepTables
 
     def inputs(self, specs: Sequence[ImageSpec]) -> BatchInputs:
         """Build the inputs of a batch; `specs[i]` takes slot i.
@@ -137,8 +115,8 @@ class BatchInputBuilder:
         """
         inputs = self.empty.inputs()
         for slot, spec in enumerate(specs):
-            table = self._table(spec)
-            inputs.tokens[slot] = self._tokenizer([spec.negative_prompt, spec.prompt])
+            table = self.tables.of(spec)
+            inputs.tokens[slot] = self.tokenizer([spec.negative_prompt, spec.prompt])
             inputs.has_negative[slot] = spec.negative_prompt != ""
             inputs.clip_skip[slot] = self._clip_skip(spec)
             inputs.key[slot] = divmod(spec.seed, 2**32)
@@ -204,69 +182,17 @@ class BatchInputBuilder:
             latents[slot] = values
         return init_latents._replace(latents=split(latents))
 
-    def output_scale(self, spec: ImageSpec) -> float:
-        """Return the factor from the last samples of a spec to diffusers' latents."""
-        return self._table(spec).output_scale
-
     def _clip_skip(self, spec: ImageSpec) -> int:
-        layers, most = spec.clip_skip or 0, self._info.max_clip_skip
+        layers, most = spec.clip_skip or 0, self.info.max_clip_skip
         if not 0 <= layers <= most:
             raise ValueError(f"clip_skip={layers} is out of range; 0 to {most} are possible")
         return layers
 
     def _lora_number(self, name: str) -> int:
-        names = [lora.name for lora in self._info.job_loras]
+        names = [lora.name for lora in self.info.job_loras]
         if name not in names:
             raise ValueError(f"LoRA {name!r} is not available; there are {', '.join(names)}")
         return names.index(name)
-
-    def _table(self, spec: ImageSpec) -> Table:
-        scheduler, steps = spec.scheduler, spec.num_inference_steps
-        if scheduler not in self._info.schedulers:
-            available = ", ".join(self._info.schedulers)
-            raise ValueError(f"scheduler {scheduler!r} is not available; there are {available}")
-        max_steps = self._info.max_num_inference_steps
-        if not 1 <= steps <= max_steps:
-            raise ValueError(f"{steps} steps are out of range; 1 to {max_steps} are possible")
-        if spec.skipped_steps == steps:
-            strength = spec.init_image.strength if spec.init_image else 1.0
-            raise ValueError(f"strength {strength} leaves none of {steps} steps")
-        table = self._cached_table(scheduler, steps, self._skipped_steps(spec))
-        if spec.denoising_end is None:
-            return table
-        self._require_split()
-        table = table.until(self._cutoff(spec.denoising_end))
-        if not len(table.rows):
-            raise InvalidRequest(
-                "denoising_end",
-                spec.denoising_end,
-                f"leaves none of {steps} steps of {scheduler} to denoise",
-            )
-        return table
-
-    def _skipped_steps(self, spec: ImageSpec) -> int:
-        """Return the number of first steps that do not run."""
-        if spec.input_latents is None:
-            return spec.skipped_steps
-        self._require_split()
-        steps, start = spec.num_inference_steps, spec.input_latents.denoising_start
-        skipped = self._cached_table(spec.scheduler, steps, 0).steps_before(self._cutoff(start))
-        if skipped == steps:
-            limit = f"leaves none of {steps} steps of {spec.scheduler} to denoise"
-            raise InvalidRequest("denoising_start", start, limit)
-        return skipped
-
-    def _require_split(self) -> None:
-        if self._info.latents is None:
-            raise ValueError("this model has neither denoising_end nor denoising_start")
-
-    def _cutoff(self, share: float) -> int:
-        """Return the timestep at which a share of the steps ends, computed as in diffusers."""
-        train = self._noise.num_train_timesteps
-        return round(train - share * train)
-
-    def _make_table(self, scheduler: str, steps: int, skipped: int) -> Table:
-        return SCHEDULERS[scheduler](self._noise, steps, skipped)
 
 
 def initial_mix(

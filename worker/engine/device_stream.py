@@ -99,7 +99,7 @@ class DeviceStream:
             slots = self._arrays.get(shape) or self._empty_slots(newcomer)
             self._arrays[shape] = executables.insert(slots, newcomer, self._numbers[slot])
         self._shape = shape
-        scale = self._inputs.output_scale(spec)
+        scale = self._inputs.tables.of(spec).output_scale
         self._running[slot] = _Running(spec, int(inputs.calls[0]), scale)
 
     def step(self) -> list[int]:

@@ -30,6 +30,7 @@ from imagefleet.worker.engine.latent_preview import colour_chart, fit_rgb_factor
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.program_arrays import InitLatents, Weights
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.step_tables import StepTables
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
 
 log = logging.getLogger(__name__)
@@ -64,10 +65,9 @@ class DiffusionEngine:
             info.max_num_inference_steps,
             loras=len(info.job_loras),
         )
-        self._input_builder = BatchInputBuilder(self._empty_batch, info, tokenizer, noise)
-        self._one_image = BatchInputBuilder(
-            replace(self._empty_batch, slots=1), info, tokenizer, noise
-        )
+        self._tables = StepTables(info, noise)
+        self._input_builder = BatchInputBuilder(self._empty_batch, info, tokenizer, self._tables)
+        self._one_image = replace(self._input_builder, empty=replace(self._empty_batch, slots=1))
         self._programs = programs
         self._per_device_batch = per_device_batch
         self._placement = placement
@@ -96,7 +96,7 @@ class DiffusionEngine:
 
     def _warm(self) -> None:
         started = time.monotonic()
-        self._input_builder.make_longest_tables()
+        self._tables.make_longest()
         self._executables = {
             shape: self._compiler.compile(shape, self._rgb_factors) for shape in self.info.shapes
         }
@@ -124,7 +124,7 @@ class DiffusionEngine:
         """
         with memory_check.memory_errors():
             started = time.monotonic()
-            self._one_image.make_longest_tables()
+            self._tables.make_longest()
             streams = [self._open_stream(copy) for copy in self._placement.copies()]
             self._compiled_before_ready = int(self._compiled)
             log.info(
@@ -213,7 +213,7 @@ class DiffusionEngine:
                 init_latents,
                 specs=specs,
                 calls=[int(count) for count in inputs.calls[: len(specs)]],
-                output_scales=[self._input_builder.output_scale(spec) for spec in specs],
+                output_scales=[self._tables.of(spec).output_scale for spec in specs],
                 rgb_factors=self._rgb_factors,
             )
 
