@@ -208,14 +208,14 @@ def noise(shape: Shape) -> ImageArray:
 def run_worker() -> None:
     """Run `imagefleet-worker` here, with a fake engine whose images are noise."""
     from imagefleet.worker.cli import main as worker_main
-    from imagefleet.worker.engine import fake, fake_batch
+    from imagefleet.worker.engine import fake_batch
 
     def image(spec: ImageSpec, shape: Shape) -> ImageArray:
         digest = hashlib.sha256(spec.prompt.encode()).digest()
         rolled: ImageArray = np.roll(noise(shape), (digest[0], digest[1]), (0, 1))
         return rolled
 
-    fake.fake_image = fake_batch.fake_image = image
+    fake_batch.fake_image = image
     worker_main(args=[])
 
 

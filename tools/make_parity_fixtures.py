@@ -3,17 +3,21 @@
     python -m venv torchenv && torchenv/bin/pip install torch diffusers transformers safetensors
     torchenv/bin/python -m tools.make_parity_fixtures tests/fixtures/parity [part…]
 
+`DIFFUSERS_COMMUNITY` names the folder `examples/community` of diffusers' repository; without it,
+`weighted_prompts.safetensors` stays as it is.
+
 The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with the key names of
 2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
-`expected.safetensors`; `edits.safetensors`, `clip_skips.safetensors`, `samplers.safetensors`; the
-names and shapes of the weights of published models; the answers for well-known checkpoints
-(`known`), and for SDXL's base and refiner together (`ensemble.safetensors`); `loras`; textual
-inversions (`inversions`); and images with the bundled model's LoRA (`outline`). The tests that read
-them need no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers
-5.23.0.
+`expected.safetensors`; `edits.safetensors`, `clip_skips.safetensors`,
+`weighted_prompts.safetensors`, `samplers.safetensors`; the names and shapes of the weights of
+published models; the answers for well-known checkpoints (`known`), and for SDXL's base and refiner
+together (`ensemble.safetensors`); `loras`; textual inversions (`inversions`); and images with the
+bundled model's LoRA (`outline`). The tests that read them need no torch. The stored files were made
+with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -42,6 +46,7 @@ from tools.parity.lora import write_loras
 from tools.parity.outline import write_outlines
 from tools.parity.safety import write_safety_checkpoint
 from tools.parity.samplers import sampler_runs
+from tools.parity.weighting import weighted_states
 from tools.parity.xl import expected_of_xl, write_xl_checkpoint
 
 END = "<|endoftext|>"
@@ -73,6 +78,14 @@ def write_edits(target: Path) -> None:
 
 def write_clip_skips(target: Path) -> None:
     _write_of_each_checkpoint(clip_skips, target)
+
+
+def write_weighted_prompts(target: Path) -> None:
+    if (community := os.environ.get("DIFFUSERS_COMMUNITY")) is None:
+        print(f"{target} stays as it is: DIFFUSERS_COMMUNITY is not set")
+        return
+    file = Path(community) / "lpw_stable_diffusion.py"
+    save_file(weighted_states(file, target.parent / "older"), target)
 
 
 def _write_of_each_checkpoint(answers: Callable[[Path], Tensors], target: Path) -> None:
@@ -122,6 +135,7 @@ PARTS = {
     "safety": write_safety,
     "edits.safetensors": write_edits,
     "clip_skips.safetensors": write_clip_skips,
+    "weighted_prompts.safetensors": write_weighted_prompts,
     "samplers.safetensors": write_samplers,
     "full_size.json": write_full_size,
     "known.safetensors": write_known,

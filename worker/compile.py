@@ -36,6 +36,7 @@ _MAX_LINE: Final = 1_000
         "safety_checker",
         "job_lora",
         "textual_inversion",
+        "prompt_chunks",
         "cache_dir",
         "programs_url",
         "programs_secret",
@@ -81,6 +82,7 @@ def _prepare(settings: WorkerSettings, topology: str | None) -> "AheadCompilatio
             safety_checker=settings.safety_checker,
             job_loras=settings.job_loras(),
             textual_inversions=settings.textual_inversions(),
+            prompt_chunks=settings.prompt_chunks,
             streams=settings.batching == "continuous",
         ),
     )

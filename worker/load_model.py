@@ -34,6 +34,7 @@ def load_model(
             loras=settings.merged_loras(),
             job_loras=settings.job_loras(),
             textual_inversions=settings.textual_inversions(),
+            prompt_chunks=settings.prompt_chunks,
             streams=settings.batching == "continuous",
         ),
     )

@@ -24,7 +24,7 @@ _MAX_LINE: Final = 1_000
 
 
 @click.command()
-@setting_flags(("model", "shapes", "batching", "dtype", "safety_checker"))
+@setting_flags(("model", "shapes", "batching", "dtype", "safety_checker", "prompt_chunks"))
 @click.option(
     "--topology",
     required=True,
@@ -65,7 +65,9 @@ def _plan(settings: WorkerSettings, host: TpuHost) -> "HostPlan":
         shapes=settings.declared_shapes() or (),
         dtype=settings.dtype,
         options=ModelOptions(
-            safety_checker=settings.safety_checker, streams=settings.batching == "continuous"
+            safety_checker=settings.safety_checker,
+            prompt_chunks=settings.prompt_chunks,
+            streams=settings.batching == "continuous",
         ),
         max_per_device_batch=MAX_PER_DEVICE_BATCH,
     )

@@ -12,6 +12,7 @@ from imagefleet.shared.jobs.request import MAX_KEEP_S
 from imagefleet.worker.callback_settings import CommaSeparated
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh_spec import MAX_PER_DEVICE_BATCH, MeshSpec
+from imagefleet.worker.engine.model_options import MAX_PROMPT_CHUNKS
 from imagefleet.worker.textual_inversion_settings import TextualInversionSettings
 
 
@@ -61,6 +62,13 @@ class WorkerSettings(TextualInversionSettings):
     safety_checker: bool = Field(
         default=True,
         description="Whether the model's safety checker, if any, makes the images it flags black.",
+    )
+    prompt_chunks: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_PROMPT_CHUNKS,
+        description="Largest length of a prompt with `prompt_weighting`, in chunks of 75 tokens. "
+        "All workers of a model should have the same. 0: no such prompts.",
     )
     cache_dir: Path = Field(
         default=Path("~/.cache/imagefleet").expanduser(),

@@ -84,7 +84,9 @@ def _row_parameters(given: dict[str, Any]) -> RowParameters:
     except ValueError:
         JobRequest.parse({"prompt": "any", **given})  # raises InvalidRequest for the same value
         raise
-    return parsed if parsed.loras else parsed.model_copy(update={"loras": None})
+    # Older releases refuse a plan that has these fields, even if they change nothing.
+    unused = [name for name in ("loras", "prompt_weighting") if not getattr(parsed, name)]
+    return parsed.model_copy(update=dict.fromkeys(unused))
 
 
 def _one_of(kind: Any, field: str, value: object) -> Any:

@@ -6,7 +6,6 @@ size come out. Most rows are only a prompt; they are checked without building a 
 """
 
 import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring
@@ -15,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates, to_json_value
 from imagefleet.producer.bulk.readers import RejectedRow, Row
+from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.input_images import IMAGE_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical_json, derive_seed
@@ -36,9 +36,6 @@ _JOB_COLUMNS: Final = frozenset(JobRequest.model_fields) - {*_COLUMNS, "metadata
 one."""
 _COMPARED_FIELDS: Final = (*RowParameters.model_fields, "height", "width")
 """Fields in which duplicate rows agree, besides prompt and seed."""
-_INTEGER_FIELDS: Final = frozenset(
-    {"num_inference_steps", "clip_skip", "num_images_per_prompt", "seed", "height", "width"}
-)
 _IMAGE_PARAMETERS: Final = frozenset({"mask_image", "strength", "image_guidance_scale"})
 """Parameters that need an image."""
 _MIN_SIMILARITY: Final = 0.85
@@ -73,6 +70,8 @@ class PlannedRow(NamedTuple):
     """Whether the row starts from an image."""
     skips_layers: bool
     """Whether the row has a `clip_skip`."""
+    weighs_words: bool
+    """Whether the row has `prompt_weighting`."""
     steps: int
     """Denoising steps of each image; 0 if they are the model's and the model is not known."""
     loras: LoraScales
@@ -135,16 +134,24 @@ class RowPlanner:
         if isinstance(row, str):
             if (
                 not self._needs_image
+                and not self._common_values["prompt_weighting"]
                 and 0 < len(row) <= MAX_PROMPT_CHARACTERS
                 and row.isprintable()
                 and not row.isspace()
             ):
                 seed = derive_seed(self._defaults.seed, number)
                 line = f'{{"prompt":{encode_basestring(row)},"row":{number},"seed":{seed}}}'
-                has_image = self._defaults.parameters.image is not None
-                skips = self._defaults.parameters.clip_skip is not None
-                size, steps, loras = self._defaults.size, self._common_steps, self._common_loras
-                return PlannedRow(line, row, self._images, size, has_image, skips, steps, loras)
+                return PlannedRow(
+                    line=line,
+                    duplicate_key=row,
+                    images=self._images,
+                    size=self._defaults.size,
+                    from_image=self._defaults.parameters.image is not None,
+                    skips_layers=self._defaults.parameters.clip_skip is not None,
+                    weighs_words=False,
+                    steps=self._common_steps,
+                    loras=self._common_loras,
+                )
             row = {self._prompt: row}
         if isinstance(row, RejectedRow):
             return row
@@ -168,8 +175,9 @@ class RowPlanner:
         duplicate_key = self._duplicate_key(request, parameters.get("seed") is not None)
         fields.setdefault("seed", derive_seed(self._defaults.seed, number))
         fields["row"] = number
-        if fields.get("loras") == self._common_loras:
-            del fields["loras"]  # workers of release 0.1.0 know no such field, even an empty one
+        for name in ("loras", "prompt_weighting"):
+            if fields.get(name) == self._common_values[name]:
+                del fields[name]  # workers of release 0.1.0 know no such field, even an empty one
         if extra:
             fields["extra"] = extra
         return PlannedRow(
@@ -179,6 +187,7 @@ class RowPlanner:
             size=size,
             from_image=request.image is not None,
             skips_layers=request.clip_skip is not None,
+            weighs_words=request.prompt_weighting,
             steps=self._steps(request),
             loras=request.loras,
         )
@@ -229,8 +238,8 @@ class RowPlanner:
                 if column not in self._accepted_columns:
                     self._check_column_name(column)
                 extra[column] = to_json_value(column, value)
-            elif not _is_missing(value) or (name == "prompt" and value == ""):
-                parameters[name] = _to_integer(value) if name in _INTEGER_FIELDS else value
+            elif not is_missing(value) or (name == "prompt" and value == ""):
+                parameters[name] = converted(name, value)
         if "prompt" not in parameters:
             raise RowRejected(self._prompt, None, "is missing")
         if extra and len(canonical_json(extra)) > MAX_EXTRA_BYTES:
@@ -271,20 +280,3 @@ def _parameter_by_column(renamed: Mapping[str, str]) -> dict[str, str]:
             limit = f"no such parameter; the parameters are {', '.join(_COLUMNS)}"
             raise InvalidRequest("column", f"{name}={column}", limit)
     return {renamed.get(name, name): name for name in _COLUMNS}
-
-
-def _is_missing(value: object) -> bool:
-    """Return whether it is an empty cell of a CSV file or a missing value of a data frame."""
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
-
-
-def _to_integer(value: object) -> object:
-    """Convert a CSV cell, or a float from a column with missing values, to an integer if it is one.
-
-    Return other values unchanged.
-    """
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value

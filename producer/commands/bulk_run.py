@@ -60,6 +60,12 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
 @click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
+@click.option(
+    "--prompt-weighting",
+    is_flag=True,
+    default=None,
+    help="Weigh words by brackets, as in (blue:1.3), and read long prompts in chunks.",
+)
 @image_options
 @click.option("--scheduler", help="Default: the model's.")
 @lora_option

@@ -51,6 +51,11 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
 @click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
 @click.option(
+    "--prompt-weighting",
+    is_flag=True,
+    help="Weigh words by brackets, as in (blue:1.3), and read long prompts in chunks.",
+)
+@click.option(
     "--num-images-per-prompt", type=int, default=1, show_default=True, help="Images per job."
 )
 @click.option("--seed", type=int, help="Default: random; the job's record keeps it.")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, StrictBool, ValidationError
 
 from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.lora_scales import LoraScales
@@ -65,6 +65,9 @@ class RowParameters(Model):
     num_inference_steps: int | None = None
     guidance_scale: float | None = None
     clip_skip: int | None = Field(default=None, exclude_if=lambda layers: layers is None)
+    prompt_weighting: StrictBool | None = Field(
+        default=None, exclude_if=lambda chosen: chosen is None
+    )
     num_images_per_prompt: Annotated[int, Field(ge=1, le=MAX_IMAGES)] | None = None
     scheduler: QueueSafeName | None = None
     image: str | None = None
@@ -114,6 +117,8 @@ class Plan(Model):
     0.1.0 refuses a plan that has this field, too."""
     clip_skips: int = 0
     """Rows with a `clip_skip`. Older releases refuse a plan that has this field."""
+    weighted_prompts: int = 0
+    """Rows with `prompt_weighting`. Older releases refuse a plan that has this field."""
     source: Source
     rows: int
     samples: int

@@ -15,10 +15,10 @@ from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
-MESSAGE_VERSION: Final = 3
+MESSAGE_VERSION: Final = 4
 """The newest version of a message. Version 2: rows of the plan may start from images or use LoRA.
-Version 3: they may have `clip_skip`. Other plans are sent as version 1, so that workers of release
-0.1.0 can make them."""
+Version 3: they may have `clip_skip`. Version 4: they may have `prompt_weighting`. Other plans are
+sent as version 1, so that workers of release 0.1.0 can make them."""
 
 
 class ShardToSend(NamedTuple):
@@ -52,6 +52,8 @@ def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToS
 
 def _version_of(plan: Plan) -> int:
     """Return the oldest version whose readers make this plan correctly."""
+    if plan.weighted_prompts or plan.parameters.prompt_weighting:
+        return 4
     if plan.clip_skips:
         return 3
     return 2 if plan.input_images or plan.loras or plan.parameters.loras else 1

@@ -11,11 +11,11 @@ from imagefleet.shared.errors import MessageRejected, NewerMessage
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.split_denoising import is_split
 
-MESSAGE_VERSION: Final = 4
+MESSAGE_VERSION: Final = 5
 """The newest version of a message, to be raised when workers of the version before could not read a
 job correctly. Version 2: the job has `loras`. Version 3: it has `clip_skip`. Version 4: it has
-`latents` or `denoising_end`. Other jobs are sent as version 1, so that workers of release 0.1.0 can
-run them."""
+`latents` or `denoising_end`. Version 5: it has `prompt_weighting`. Other jobs are sent as version
+1, so that workers of release 0.1.0 can run them."""
 
 
 def pack(request: JobRequest) -> dict[str, Any]:
@@ -25,6 +25,8 @@ def pack(request: JobRequest) -> dict[str, Any]:
 
 def _version_of(request: JobRequest) -> int:
     """Return the oldest version whose readers run this job correctly."""
+    if request.prompt_weighting:
+        return 5
     if is_split(request):
         return 4
     if request.clip_skip is not None:

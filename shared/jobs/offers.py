@@ -45,6 +45,9 @@ class Offer(Model):
     max_clip_skip: int = 0
     """The most layers of the text encoders that a job may skip. 0: the model does not skip any, or
     its worker is of release 0.1.0."""
+    prompt_chunks: int = 0
+    """The most chunks, each as long as the text encoders take, of a prompt with `prompt_weighting`.
+    0: the workers take no such jobs."""
     loras: dict[str, str] = Field(default_factory=dict)
     """Digest (`sha256:…`) of each LoRA file that jobs may use, by name."""
     required_images: tuple[str, ...] = ()

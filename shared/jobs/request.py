@@ -35,6 +35,7 @@ from imagefleet.shared.jobs.caller_metadata import check_metadata
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.prompt_text import check_text
+from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.shared.jobs.split_denoising import Share, check_split
 
 MAX_PROMPT_CHARACTERS: Final = 4_000
@@ -87,6 +88,8 @@ class JobRequest(Model):
     )
     """The last layers of the text encoders that the prompt skips, as in diffusers. The negative
     prompt skips none."""
+    prompt_weighting: StrictBool = Field(default=False, exclude_if=operator.not_)
+    """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     num_images_per_prompt: Annotated[StrictInt, Field(ge=1, le=MAX_IMAGES)] = 1
     seed: Annotated[StrictInt, Field(ge=0, le=MAX_SEED)] = Field(
         default_factory=lambda: secrets.randbits(32)
@@ -196,6 +199,15 @@ class JobRequest(Model):
         for field in ("mask_image", "strength", "image_guidance_scale"):
             if getattr(self, field) is not None and self.image is None:
                 raise InvalidRequest(field, getattr(self, field), "needs an image")
+        return self
+
+    @model_validator(mode="after")
+    def _check_prompt_weights(self) -> Self:
+        for field in ("prompt", "negative_prompt"):
+            try:
+                pieces_of(getattr(self, field), weighting=self.prompt_weighting)
+            except ValueError as error:
+                raise InvalidRequest(field, getattr(self, field), str(error)) from None
         return self
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ _KEPT_KEYS: Final = ("leases", "catalogue", "queues")
 _SETTINGS: Final = {
     "IMAGEFLEET_NAMESPACE": NAMESPACE,
     "IMAGEFLEET_MODEL": "fake:seconds=0.001,capacity=8",
+    "IMAGEFLEET_PROMPT_CHUNKS": "2",
     "IMAGEFLEET_LEASE_S": "10",
     "IMAGEFLEET_MAX_DELIVERIES": str(MAX_DELIVERIES),
     "IMAGEFLEET_MAX_RETRIES": "1",

@@ -57,11 +57,15 @@ _PLAIN_VALUES: Final[st.SearchStrategy[Any]] = st.one_of(
 )
 """What JSON can hold."""
 
+_BRACKETS: Final = st.text("a ()[]:\\\\.-+0123456789", min_size=1, max_size=200)
+"""Prompts in which nearly everything has a meaning with `prompt_weighting`."""
+
 _VALID: Final[dict[str, st.SearchStrategy[Any]]] = {
     "negative_prompt": PLAIN_TEXT,
     "num_inference_steps": st.integers(1, 8),
     "guidance_scale": st.floats(0, 50),
     "clip_skip": st.none() | st.integers(1, 12),
+    "prompt_weighting": st.booleans(),
     "num_images_per_prompt": st.sampled_from([1, 1, 1, 1, 2, 3, 9]),
     "seed": st.integers(0, 2**32 - 1),
     "preview": st.booleans(),
@@ -92,8 +96,8 @@ _OTHER: Final[dict[str, st.SearchStrategy[Any]]] = {
     "num_images_per_prompt": st.sampled_from([64, 65, 0]),
     "num_inference_steps": st.sampled_from([100, 101, 1_001, 0]),
     "clip_skip": st.sampled_from([13, 64, 65, 0, -1, True, 1.0, "1"]) | NUMBERS,
-    "prompt": ANY_TEXT | NASTY_TEXT,
-    "negative_prompt": ANY_TEXT | NASTY_TEXT,
+    "prompt": ANY_TEXT | NASTY_TEXT | _BRACKETS,
+    "negative_prompt": ANY_TEXT | NASTY_TEXT | _BRACKETS,
     "id": ANY_TEXT | NASTY_TEXT | JSON_VALUES,
     "tenant": ANY_TEXT | NASTY_TEXT,
     "model": QUEUE_SAFE_NAMES | NASTY_TEXT,

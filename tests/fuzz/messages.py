@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from imagefleet import JobRequest
 from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME, job_message
-from imagefleet.shared.jobs.message_arguments import pack
+from imagefleet.shared.jobs.message_arguments import MESSAGE_VERSION, pack
 from tests.fuzz.cases import ID, LIST_RECORD
 from tests.fuzz.envelope_values import (
     BUILT_IN_TASKS,
@@ -113,7 +113,9 @@ def _mutated_arguments(draw: st.DrawFn) -> bytes:
     arguments: Any = {"version": 1, "request": request}
     choice = draw(st.integers(0, 5))
     if choice == 0:
-        arguments["version"] = draw(st.sampled_from([5, "1", None, 1.0, True, 10**30]))
+        arguments["version"] = draw(
+            st.sampled_from([MESSAGE_VERSION + 1, "1", None, 1.0, True, 10**30])
+        )
     elif choice == 1:
         arguments[draw(ANY_TEXT)] = draw(JSON_VALUES)
     elif choice == 2:

@@ -7,7 +7,7 @@ import redis
 
 from imagefleet.shared.bulk.records import NewRun
 from imagefleet.shared.bulk.runs import RunRecords
-from imagefleet.shared.bulk.shard_message import bulk_queue, unpack_shard
+from imagefleet.shared.bulk.shard_message import MESSAGE_VERSION, bulk_queue, unpack_shard
 from imagefleet.shared.errors import LeaseLost, MessageRejected, UnknownRun
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
@@ -241,7 +241,7 @@ def test_shard_messages_of_another_version_or_with_wrong_fields_are_rejected() -
     for kwargs in (
         None,
         {},
-        {"version": 4},
+        {"version": MESSAGE_VERSION + 1},
         {"version": 0},
         {"version": "1"},
         {"version": 1, "run": 3},

@@ -54,11 +54,22 @@ def test_submitted_jobs_can_be_shown_and_cancelled(run: Run) -> None:
 
 def test_submit_passes_the_options_for_images_and_latents_to_the_job(run: Run) -> None:
     given = ["--image", "a.png", "--mask-image", "b.png", "--strength", "0.5", "--preview"]
-    given += ["--ttl", "60", "--clip-skip", "2", "--lora", "style:0.8", "--lora", "detail"]
+    given += [
+        "--ttl",
+        "60",
+        "--clip-skip",
+        "2",
+        "--prompt-weighting",
+        "--lora",
+        "style:0.8",
+        "--lora",
+        "detail",
+    ]
     run("submit", "a red star", "--id", "cat-2", *given)
     request = json.loads(run("status", "cat-2", "--json").stdout)["request"]
     assert (request["image"], request["mask_image"], request["strength"]) == ("a.png", "b.png", 0.5)
     assert (request["preview"], request["ttl"], request["clip_skip"]) == (True, 60, 2)
+    assert request["prompt_weighting"] is True
     assert request["loras"] == [["detail", 1.0], ["style", 0.8]]
     split = ["--latents", "jobs/a/0.safetensors", "--denoising-start", "0.6"]
     run("submit", "a red star", "--id", "cat-3", *split, "--denoising-end", "0.8")

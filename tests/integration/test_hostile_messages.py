@@ -11,6 +11,7 @@ from imagefleet import Client
 from imagefleet.shared.errors import MessageRejected, UnknownJob
 from imagefleet.shared.jobs.celery_message import TASK_NAME, job_message
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.message_arguments import MESSAGE_VERSION
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.redis_client.connection import celery_url
@@ -201,7 +202,7 @@ def test_a_newer_message_waits_for_a_newer_worker_until_its_time_is_over(
     job = producer.submit("a")
     client.delete(*client.keys(f"{namespace}.*"))
     newer = json.loads(job_message(job.id, job.status().request, "q"))
-    newer["body"] = encode_body([[], {"version": 5, "request": REQUEST}, {}])
+    newer["body"] = encode_body([[], {"version": MESSAGE_VERSION + 1, "request": REQUEST}, {}])
     _push(client, namespace, newer, job.id)
     worker = start(IMAGEFLEET_NEWER_MESSAGE_S="8")
     until(lambda: client.zcard(f"{namespace}:later") == 1, 30)

@@ -44,7 +44,7 @@ class RecordingEngine:
     def open_streams(self) -> list[Stream]:
         raise NotImplementedError
 
-    def truncated(self, prompt: str) -> bool:
+    def truncated(self, spec: ImageSpec) -> bool:
         return False
 
     def memory(self) -> list[DeviceMemory]:

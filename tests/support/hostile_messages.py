@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, TASK_NAME, job_message
+from imagefleet.shared.jobs.message_arguments import MESSAGE_VERSION
 from imagefleet.shared.jobs.request import JobRequest
 
 Envelope: TypeAlias = dict[str, Any]
@@ -80,7 +81,9 @@ def _signature(**changes: object) -> dict[str, Any]:
 
 
 NEWER: Final[Table] = {
-    "newer version": lambda: with_arguments([], {"version": 5, "request": REQUEST}),
+    "newer version": lambda: with_arguments(
+        [], {"version": MESSAGE_VERSION + 1, "request": REQUEST}
+    ),
     "huge version": lambda: with_arguments([], {"version": 10**400, "request": REQUEST}),
 }
 """Messages that wait for a newer worker, and become dead letters in the end."""

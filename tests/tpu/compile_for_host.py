@@ -21,7 +21,8 @@ from flax import nnx
 
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine import attention as attention_module
-from imagefleet.worker.engine.attention import AttentionSpec, attention
+from imagefleet.worker.engine.attention import attention
+from imagefleet.worker.engine.attention_backend import AttentionSpec
 from imagefleet.worker.engine.attention_layers import attention_layers
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs

@@ -202,12 +202,17 @@ class _ShardMaker:
         raise PlanDamaged(f"the plan has no shard {self.name}")
 
     def _check_model(self, plan: Plan) -> None:
-        digest = self._context.engine.info.digest
+        info = self._context.engine.info
+        digest = info.digest
         if plan.model_digest not in (None, digest):
             raise CheckpointError(
                 f"the plan was made for model {plan.model_digest}; this worker has {digest}"
             )
-        held = self._context.engine.info.job_lora_digests
+        if plan.weighted_prompts and not info.prompt_chunks:
+            raise CheckpointError(
+                "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0"
+            )
+        held = info.job_lora_digests
         for name, planned in plan.loras.items():
             if name not in held or planned not in (None, held[name]):
                 raise CheckpointError(

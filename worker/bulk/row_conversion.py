@@ -52,6 +52,7 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
         and any(
             sample.key == sample_key(work.row, index)
             and all(document.get(name) == getattr(spec, name) for name in _COMPARED_FIELDS)
+            and document.get("prompt_weighting", False) == spec.prompt_weighting
             and document.get("job_loras", []) == job_lora_metadata(spec, info)
             for index, spec in enumerate(work.specs)
         )
@@ -79,7 +80,7 @@ def _sample(
         spec=spec,
         shape=work.shape,
         info=engine.info,
-        truncated=engine.truncated(spec.prompt),
+        truncated=engine.truncated(spec),
         nsfw=flagged,
     )
     del metadata["job_id"]

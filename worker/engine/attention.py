@@ -3,34 +3,28 @@
 Goes in: queries, keys and values as the networks project them. Comes out: the attended values in
 the same layout. It knows no network, and the networks do not know which backend ran.
 
-So far it ran on CPU only. The choices for TPU follow their compiler, which compiles every layer of
-the published models in a test; docs/tpu.md has its estimates. The choices for GPU follow the
-documented limits of cuDNN. Another test compares the TPU kernel with the formula in Pallas'
-interpreter.
+So far it ran on CPU only. A test compares the TPU kernel with the formula in Pallas' interpreter.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import Final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
-from jax.typing import DTypeLike
 
+from imagefleet.worker.engine.attention_backend import (
+    MAX_SCORE_BYTES,
+    TPU_LANES,
+    AttentionSpec,
+    Backend,
+    choose_backend,
+)
 from imagefleet.worker.engine.mesh import target_device
 from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
-MAX_SCORE_BYTES: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
-"""Bytes of float32 scores that one sequence may take at once, over all its heads. The finest layers
-of Stable Diffusion 1 take 537 MB at 512x512 and 8.6 GB at 1024x1024. On CPU the scores should fit
-the caches: at 512x512, chunks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, all scores at
-once 0.98 s and 1,374 MiB. On other platforms the limit only saves memory."""
-_TPU_LANES: Final = 128
-"""Columns of a TPU's registers. Blocks of the TPU kernel, and heads that are wider, are multiples
-of it."""
 _TPU_BLOCK_QUERIES: Final = 512
 """Queries that the TPU kernel takes at once, at most. With 128 queries and 128 keys, the default of
 Pallas, a layer of 4096 pixels with 8 heads takes 6.5 million cycles on v5e by the compiler's
@@ -42,63 +36,9 @@ _TPU_KINDS_WITHOUT_BFLOAT16_KERNELS: Final = ("TPU v2", "TPU v3")
 """Their compiler refuses kernels that multiply bfloat16. It accepts float32, and rounds the
 operands of a product to bfloat16 as it does everywhere. For a layer of 4096 pixels with 8 heads it
 estimates less than half of the time that plain matmuls of bfloat16 take."""
-_MAX_CUDNN_HEAD_DIM: Final = 128
-"""The widest head that cuDNN's kernel supports on all GPUs; on Hopper and later it is 256."""
 
-
-class Backend(StrEnum):
-    """The backend says which implementation computes attention."""
-
-    FOLDED = "folded"
-    """Plain batched matmuls with the heads folded into the batch. On CPU a step of a small UNet
-    takes 0.6 to 0.8 of the time that it takes with `jax.nn.dot_product_attention`."""
-    CHUNKED = "chunked"
-    """`FOLDED` for one chunk of queries after another, so that scores stay within
-    `MAX_SCORE_BYTES`."""
-    CUDNN = "cudnn"
-    """`jax.nn.dot_product_attention` with cuDNN's fused kernel, which stores no scores."""
-    FLASH = "flash"
-    """Pallas' flash attention for TPU (Dao et al. 2022), which stores no scores."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionSpec:
-    """The sizes and the dtype of an attention call. They determine its backend."""
-
-    queries: int
-    keys: int
-    heads: int
-    head_dim: int
-    dtype: DTypeLike
-    causal: bool = False
-
-    @property
-    def score_bytes(self) -> int:
-        """Return the bytes of the scores of one sequence in float32."""
-        return 4 * self.heads * self.queries * self.keys
-
-
-def choose_backend(platform: str, spec: AttentionSpec) -> Backend:
-    """Choose the backend for a platform (`cpu`, `gpu` or `tpu`)."""
-    if platform == "gpu" and _fits_cudnn(spec):
-        return Backend.CUDNN
-    if platform == "tpu" and _fits_tpu_kernel(spec):
-        return Backend.FLASH
-    return Backend.FOLDED if spec.score_bytes <= MAX_SCORE_BYTES[platform] else Backend.CHUNKED
-
-
-def _fits_cudnn(spec: AttentionSpec) -> bool:
-    half_precision = spec.dtype in (jnp.bfloat16, jnp.float16)
-    return half_precision and spec.head_dim % 8 == 0 and spec.head_dim <= _MAX_CUDNN_HEAD_DIM
-
-
-def _fits_tpu_kernel(spec: AttentionSpec) -> bool:
-    """Return whether queries and keys are whole blocks.
-
-    The 77 keys of a text are not. Padding them would cost more than their few scores.
-    """
-    whole_blocks = spec.queries % _TPU_LANES == 0 and spec.keys % _TPU_LANES == 0
-    return whole_blocks and spec.dtype in (jnp.bfloat16, jnp.float32)
+_LEAST_SCORE: Final = float(np.finfo(np.float32).min)
+"""The score of a masked key. It is finite, since free slots of a stream have masked keys only."""
 
 
 def attention(
@@ -108,6 +48,7 @@ def attention(
     *,
     heads: int,
     causal: bool = False,
+    mask: jax.Array | None = None,
     backend: Backend | None = None,
 ) -> jax.Array:
     """Compute softmax(q kᵀ / √d) v per head (Vaswani et al. 2017, equation 1).
@@ -120,6 +61,7 @@ def attention(
         value: `[batch, m, heads * d]`.
         heads: Number of heads; must divide the last axis.
         causal: Whether position i sees only positions <= i.
+        mask: bool `[batch, m]`: the keys that count. None: all.
         backend: None: `choose_backend` for the device that the program is for, `target_device`.
 
     Returns:
@@ -132,10 +74,12 @@ def attention(
         head_dim=query.shape[2] // heads,
         dtype=query.dtype,
         causal=causal,
+        masked=mask is not None,
     )
-    return _COMPUTE[backend or choose_backend(target_device().platform, spec)](
-        query, key, value, spec
-    )
+    compute = _COMPUTE[backend or choose_backend(target_device().platform, spec)]
+    if mask is None:
+        return compute(query, key, value, spec)
+    return compute(query, key, value, spec, mask=jnp.repeat(mask[:, None], heads, axis=0))
 
 
 def _split(x: jax.Array, heads: int) -> jax.Array:
@@ -160,13 +104,24 @@ _FLOAT32_SUMS: Final = {"preferred_element_type": jnp.float32}
 
 
 def _attend(
-    q: jax.Array, k: jax.Array, v: jax.Array, *, first: jax.Array | int, causal: bool
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    first: jax.Array | int = 0,
+    causal: bool,
+    mask: jax.Array | None,
 ) -> jax.Array:
-    """Attend with folded queries, the first of which is at position `first`."""
+    """Attend with folded queries, the first of which is at position `first`.
+
+    `mask` is bool `[b * heads, 1, m]`.
+    """
     scores = jnp.einsum("bnd,bmd->bnm", q * q.shape[-1] ** -0.5, k, **_FLOAT32_SUMS)
     if causal:
         positions = first + jnp.arange(q.shape[1])
         scores = jnp.where(positions[:, None] >= jnp.arange(k.shape[1]), scores, -jnp.inf)
+    if mask is not None:
+        scores = jnp.where(mask, scores, _LEAST_SCORE)
     # The softmax is divided by its sum after the product with the values. This saves a pass over
     # all scores, which is a sixth of a step of a small UNet on CPU.
     weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -174,9 +129,15 @@ def _attend(
     return (attended / weights.sum(axis=-1, keepdims=True)).astype(v.dtype)
 
 
-def _folded(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
+def _folded(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    spec: AttentionSpec,
+    mask: jax.Array | None = None,
+) -> jax.Array:
     folded = (_fold(x, spec.heads) for x in (q, k, v))
-    return _unfold(_attend(*folded, first=0, causal=spec.causal), spec.heads)
+    return _unfold(_attend(*folded, causal=spec.causal, mask=mask), spec.heads)
 
 
 def chunk_count(spec: AttentionSpec, limit: int) -> int:
@@ -191,7 +152,12 @@ def chunk_count(spec: AttentionSpec, limit: int) -> int:
 
 
 def _chunked(
-    q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec, limit: int | None = None
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    spec: AttentionSpec,
+    limit: int | None = None,
+    mask: jax.Array | None = None,
 ) -> jax.Array:
     count = chunk_count(spec, limit or MAX_SCORE_BYTES[target_device().platform])
     length = spec.queries // count
@@ -199,7 +165,7 @@ def _chunked(
     chunks = q.reshape(q.shape[0], count, length, -1).swapaxes(0, 1)  # [count, b * heads, n, d]
 
     def attend(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return _attend(chunk[0], k, v, first=chunk[1], causal=spec.causal)
+        return _attend(chunk[0], k, v, first=chunk[1], causal=spec.causal, mask=mask)
 
     out = jax.lax.map(attend, (chunks, length * jnp.arange(count)))
     return _unfold(out.swapaxes(0, 1).reshape(q.shape), spec.heads)
@@ -225,7 +191,7 @@ def _flash_on_one_device(
     from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
 
     keys = largest_block(spec.keys, _TPU_BLOCK_KEYS)
-    max_queries = _TPU_BLOCK_QUERIES // (1 if spec.head_dim <= _TPU_LANES else 2)
+    max_queries = _TPU_BLOCK_QUERIES // (1 if spec.head_dim <= TPU_LANES else 2)
     blocks = BlockSizes(
         block_b=1,
         block_q=largest_block(spec.queries, max_queries),
@@ -241,14 +207,14 @@ def _flash_on_one_device(
 
 def largest_block(length: int, limit: int) -> int:
     """Return the largest multiple of 128, up to `limit`, that divides `length`."""
-    blocks = range(_TPU_LANES, min(length, limit) + 1, _TPU_LANES)
+    blocks = range(TPU_LANES, min(length, limit) + 1, TPU_LANES)
     return max(block for block in blocks if length % block == 0)
 
 
 def _pad_head(x: jax.Array) -> jax.Array:
     """Pad heads that are wider than 128 with zeros to a multiple of 128. Zeros change no score."""
     head_dim = x.shape[-1]
-    missing = -head_dim % _TPU_LANES if head_dim > _TPU_LANES else 0
+    missing = -head_dim % TPU_LANES if head_dim > TPU_LANES else 0
     return jnp.pad(x, [(0, 0)] * 3 + [(0, missing)]) if missing else x
 
 
@@ -270,7 +236,7 @@ def _map_over_devices(
     return compute(*split).reshape(q.shape)
 
 
-_COMPUTE: Final = {
+_COMPUTE: Final[dict[Backend, Callable[..., jax.Array]]] = {
     Backend.FOLDED: _folded,
     Backend.CHUNKED: _chunked,
     Backend.CUDNN: _cudnn,

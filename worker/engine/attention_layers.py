@@ -7,16 +7,18 @@ from collections.abc import Iterator
 
 from jax.typing import DTypeLike
 
-from imagefleet.worker.engine.attention import AttentionSpec
+from imagefleet.worker.engine.attention_backend import AttentionSpec
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.models.unet_config import UNetConfig
 
 
-def attention_layers(configs: Configs, shape: Shape, dtype: DTypeLike) -> set[AttentionSpec]:
+def attention_layers(
+    configs: Configs, shape: Shape, dtype: DTypeLike, prompt_chunks: int = 0
+) -> set[AttentionSpec]:
     """Return the sizes of each distinct attention layer of all networks of a model."""
     latents = shape.height * shape.width // configs.vae.downsampling**2
-    layers = set(unet_layers(configs, latents, dtype))
+    layers = set(unet_layers(configs, latents, dtype, prompt_chunks))
     if configs.vae.mid_block_add_attention:
         layers.add(_self_attention(latents, 1, configs.vae.block_out_channels[-1], dtype))
     for text in configs.text_encoders:
@@ -33,19 +35,31 @@ def attention_layers(configs: Configs, shape: Shape, dtype: DTypeLike) -> set[At
     return layers
 
 
-def unet_layers(configs: Configs, latents: int, dtype: DTypeLike) -> Iterator[AttentionSpec]:
+def unet_layers(
+    configs: Configs, latents: int, dtype: DTypeLike, prompt_chunks: int = 0
+) -> Iterator[AttentionSpec]:
     """Yield the self-attention and the cross-attention of each level of the UNet that has them.
 
-    `latents` is the number of latent pixels.
+    Args:
+        configs: Of the model.
+        latents: The number of latent pixels.
+        dtype: Of the maps.
+        prompt_chunks: The most chunks of a prompt with weights. Several are masked.
     """
     unet = configs.unet
+    tokens = max(1, prompt_chunks) * configs.text_encoders[0].max_position_embeddings
     for level in range(len(unet.block_out_channels)):
         if _has_attention(unet, level):
             pixels, heads = latents >> 2 * level, unet.heads[level]
             head_dim = unet.block_out_channels[level] // heads
-            for keys in (pixels, configs.text_encoders[0].max_position_embeddings):
+            for keys, masked in ((pixels, False), (tokens, prompt_chunks > 1)):
                 yield AttentionSpec(
-                    queries=pixels, keys=keys, heads=heads, head_dim=head_dim, dtype=dtype
+                    queries=pixels,
+                    keys=keys,
+                    heads=heads,
+                    head_dim=head_dim,
+                    dtype=dtype,
+                    masked=masked,
                 )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
@@ -36,6 +37,8 @@ class EmptyBatch:
     loras: int = 0
     """The number of LoRA that jobs may use."""
     unet_image: UnetImage = UnetImage.NONE
+    prompt_chunks: int = 0
+    """The most chunks of a prompt with weights. 0: there are no such prompts."""
 
     @classmethod
     def of(
@@ -45,6 +48,7 @@ class EmptyBatch:
         token_shape: tuple[int, int],
         max_steps: int,
         loras: int = 0,
+        prompt_chunks: int = 0,
     ) -> Self:
         """Return the batch of these programs. `max_steps` is the most that a job may ask for."""
         return cls(
@@ -55,13 +59,16 @@ class EmptyBatch:
             pixels_per_latent=programs.pixels_per_latent,
             loras=loras,
             unet_image=programs.unet_image,
+            prompt_chunks=prompt_chunks,
         )
 
     def inputs(self) -> BatchInputs:
         """Return the inputs of the batch."""
         slots, is_edited = self.slots, self.unet_image is UnetImage.EDITED
+        encoders, length = self.token_shape
+        token_shape = (slots, 2, encoders, max(1, self.prompt_chunks), length)
         return BatchInputs(
-            tokens=np.zeros((slots, 2, *self.token_shape), np.int32),
+            tokens=np.zeros(token_shape, np.int32),
             has_negative=np.zeros(slots, np.bool_),
             clip_skip=np.zeros(slots, np.int32),
             key=np.zeros((slots, 2), np.uint32),
@@ -72,6 +79,8 @@ class EmptyBatch:
             calls=np.zeros(slots, np.int32),
             lora_scales=np.zeros((slots, self.loras), np.float32) if self.loras else None,
             image_guidance=np.ones(slots, np.float32) if is_edited else None,
+            token_weights=np.ones(token_shape, np.float32) if self.prompt_chunks else None,
+            used_chunks=np.ones(slots, np.int32) if self.prompt_chunks else None,
         )
 
     def init_images(self, shape: Shape) -> InitImages:
@@ -110,13 +119,13 @@ class BatchInputBuilder:
 
         Raises:
             ValueError: a scheduler or a LoRA that this model does not have, or a step count or a
-                `clip_skip` out of range.
+                `clip_skip` out of range, or weights in prompts of a worker that reads none.
             InvalidRequest: `denoising_start` or `denoising_end` leaves no step.
         """
         inputs = self.empty.inputs()
         for slot, spec in enumerate(specs):
             table = self.tables.of(spec)
-            inputs.tokens[slot] = self.tokenizer([spec.negative_prompt, spec.prompt])
+            self._set_prompts(inputs, slot, spec)
             inputs.has_negative[slot] = spec.negative_prompt != ""
             inputs.clip_skip[slot] = self._clip_skip(spec)
             inputs.key[slot] = divmod(spec.seed, 2**32)
@@ -181,6 +190,21 @@ class BatchInputBuilder:
                 )
             latents[slot] = values
         return init_latents._replace(latents=split(latents))
+
+    def _set_prompts(self, inputs: BatchInputs, slot: int, spec: ImageSpec) -> None:
+        most = self.empty.prompt_chunks
+        if spec.prompt_weighting and not most:
+            raise ValueError("this worker reads no weights in prompts; it has prompt_chunks=0")
+        prompts = [
+            pieces_of(prompt, weighting=spec.prompt_weighting)
+            for prompt in (spec.negative_prompt, spec.prompt)
+        ]
+        chunks = self.tokenizer.chunks(
+            prompts, max(1, most), most=most if spec.prompt_weighting else 1
+        )
+        inputs.tokens[slot] = chunks.ids
+        if most:
+            inputs.token_weights[slot], inputs.used_chunks[slot] = chunks.weights, chunks.used
 
     def _clip_skip(self, spec: ImageSpec) -> int:
         layers, most = spec.clip_skip or 0, self.info.max_clip_skip

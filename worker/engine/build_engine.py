@@ -103,6 +103,7 @@ def load_stable_diffusion(
         default_guidance_scale=guidance,
         max_num_inference_steps=max_steps,
         max_clip_skip=configs.max_clip_skip,
+        prompt_chunks=options.prompt_chunks,
         image_use=configs.family.image_use,
         latents=configs.latent_format,
         versions={library: version(library) for library in ("jax", "jaxlib", "flax")},
@@ -168,6 +169,7 @@ def load_networks(
         platform=placement.platform,
         device_kind=placement.device_kind,
         streams=options.streams,
+        prompt_chunks=options.prompt_chunks,
     )
     trained = {name: each.shapes for name, each in mappings.items() if name in WITH_LORA}
     factors = read_loras(options.loras, trained)

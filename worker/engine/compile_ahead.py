@@ -70,6 +70,7 @@ class AbstractModel:
         max_steps: int,
         streams: bool = False,
         job_loras: Sequence[LoraOption] = (),
+        prompt_chunks: int = 0,
     ) -> "AbstractModel":
         """Return the programs that a worker would compile.
 
@@ -84,6 +85,7 @@ class AbstractModel:
             streams: Whether the worker runs streams. The programs are then those of the first; the
                 others load the same.
             job_loras: Files that jobs may use.
+            prompt_chunks: The most chunks of a prompt with weights.
         """
         if streams:
             placement = placement.copies()[0]
@@ -92,7 +94,9 @@ class AbstractModel:
         _add_factors(job_loras, networks, parameters, placement, dtype)
         programs, weights = assemble(configs, networks, parameters, dtype)
         slots = placement.data * per_device_batch
-        batch = EmptyBatch.of(programs, slots, token_shape, max_steps, len(job_loras))
+        batch = EmptyBatch.of(
+            programs, slots, token_shape, max_steps, len(job_loras), prompt_chunks
+        )
         rgb_factors = jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
             (programs.latent_channels + 1, 3), np.float32, sharding=placement.replicated
         )
@@ -206,6 +210,7 @@ def compile_ahead(
             platform=placement.platform,
             device_kind=placement.device_kind,
             streams=options.streams,
+            prompt_chunks=options.prompt_chunks,
         )
         check_available(need.total, TpuHost.named(topology).generation.memory_bytes, topology)
     make_private(cache_dir)
@@ -219,5 +224,6 @@ def compile_ahead(
         max_steps=limit_steps(max_num_inference_steps, configs),
         streams=options.streams,
         job_loras=options.job_loras,
+        prompt_chunks=options.prompt_chunks,
     )
     return AheadCompilation(abstract_model, declared)

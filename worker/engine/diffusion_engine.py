@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from imagefleet.shared.errors import CheckpointError, DeviceError
+from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.worker.engine import memory_check
 from imagefleet.worker.engine.batch_inputs import BatchInputBuilder, EmptyBatch
 from imagefleet.worker.engine.compile.executable_cache import DeviceCopy, ExecutableCache
@@ -64,6 +65,7 @@ class DiffusionEngine:
             tokenizer.shape,
             info.max_num_inference_steps,
             loras=len(info.job_loras),
+            prompt_chunks=info.prompt_chunks,
         )
         self._tables = StepTables(info, noise)
         self._input_builder = BatchInputBuilder(self._empty_batch, info, tokenizer, self._tables)
@@ -217,9 +219,11 @@ class DiffusionEngine:
                 rgb_factors=self._rgb_factors,
             )
 
-    def truncated(self, prompt: str) -> bool:
-        """Return whether the tokenizer cuts this prompt."""
-        return self._tokenizer.truncated(prompt)
+    def truncated(self, spec: ImageSpec) -> bool:
+        """Return whether the tokenizers cut the prompt."""
+        weighting = spec.prompt_weighting
+        pieces = pieces_of(spec.prompt, weighting=weighting)
+        return self._tokenizer.truncated(pieces, self.info.prompt_chunks if weighting else 1)
 
     @property
     def recompiles(self) -> int:

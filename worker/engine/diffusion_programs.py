@@ -32,6 +32,7 @@ from imagefleet.worker.engine.program_arrays import (
     SamplerState,
     Weights,
 )
+from imagefleet.worker.engine.prompt_chunks import used_tokens
 from imagefleet.worker.engine.prompt_encoder import PromptEncoder
 from imagefleet.worker.engine.schedulers import coefficients
 from imagefleet.worker.engine.schedulers.coefficients import LAGS
@@ -87,12 +88,21 @@ class DiffusionPrograms:
         slots, *size = init_latents.latents.shape
         scales = inputs.lora_scales
         prompt = self.prompt_encoder(
-            weights.text, inputs.tokens, inputs.has_negative, inputs.clip_skip, scales
+            weights.text,
+            inputs.tokens,
+            inputs.has_negative,
+            inputs.clip_skip,
+            scales,
+            inputs.token_weights,
+            inputs.used_chunks,
         )
         hidden, pooled = jax.tree.map(lambda x: x.astype(self.dtype), prompt)
         height, width = (side * self.pixels_per_latent for side in size[:2])
         ids = time_ids(height, width, has_aesthetic_scores=self.has_aesthetic_scores)
         text = self._merge_unet(weights.unet, scales).project_context(hidden, pooled, ids)
+        if inputs.used_chunks is not None and inputs.tokens.shape[-2] > 1:
+            used = used_tokens(inputs.used_chunks, *inputs.tokens.shape[-2:])
+            text = text._replace(mask=used)
         noise = normal(image_key(inputs.key, NoiseUse.START, inputs.image_index), tuple(size))
         mix = inputs.initial_mix[:, :, None, None, None]
         conditions = Conditions(

@@ -55,6 +55,7 @@ class FakeEngine:
         failure_file: Path | None = None,
         name: str = "fake",
         job_loras: Sequence[LoraOption] = (),
+        prompt_chunks: int = 0,
     ) -> None:
         """
         Args:
@@ -67,6 +68,7 @@ class FakeEngine:
             failure_file: Every batch fails while this file exists, as on a failing device.
             name: The announced name of the model.
             job_loras: LoRA that jobs may use. Their files are not read.
+            prompt_chunks: The announced limit of prompts with weights.
         """
         self.capacity = capacity
         self.devices = "fake"
@@ -80,6 +82,7 @@ class FakeEngine:
             default_guidance_scale=7.5,
             max_num_inference_steps=max_num_inference_steps,
             max_clip_skip=_MAX_CLIP_SKIP,
+            prompt_chunks=prompt_chunks,
             latents=LATENTS,
             job_loras=tuple(JobLora(name=each.name, digest=_digest(each)) for each in job_loras),
         )
@@ -97,6 +100,7 @@ class FakeEngine:
         shapes: Sequence[Shape] | None,
         max_num_inference_steps: int,
         job_loras: Sequence[LoraOption] = (),
+        prompt_chunks: int = 0,
     ) -> "FakeEngine":
         """Make an engine from `fake` or `fake:seconds=0.05,capacity=8`.
 
@@ -126,6 +130,7 @@ class FakeEngine:
             failure_file=None if failure_file is None else Path(failure_file),
             name=name,
             job_loras=job_loras,
+            prompt_chunks=prompt_chunks,
         )
 
     def warm(self) -> None:
@@ -180,9 +185,10 @@ class FakeEngine:
         if self._failure_file is not None and self._failure_file.exists():
             raise DeviceError(f"the fake engine was told to fail by the file {self._failure_file}")
 
-    def truncated(self, prompt: str) -> bool:
+    def truncated(self, spec: ImageSpec) -> bool:
         """Return whether the prompt has too many words; each word is one token here."""
-        return len(prompt.split()) > _MAX_TOKENS - 2
+        chunks = self.info.prompt_chunks if spec.prompt_weighting else 1
+        return len(spec.prompt.split()) > chunks * (_MAX_TOKENS - 2)
 
     @property
     def recompiles(self) -> int:

@@ -109,10 +109,9 @@ def plan_host(
     shapes = choose_shapes(shapes, configs)
     steps, _ = default_parameters(files, configs.family)
     networks = abstract_networks(configs)
-    flops = {shape: image_flops(configs, networks, shape) for shape in shapes}
-    planner = _Planner(
-        configs, networks, host, choose_dtype(dtype, _PLATFORM), flops, options.streams
-    )
+    chunks = max(1, options.prompt_chunks)
+    flops = {shape: image_flops(configs, networks, shape, chunks) for shape in shapes}
+    planner = _Planner(configs, networks, host, choose_dtype(dtype, _PLATFORM), flops, options)
     return HostPlan(
         host=host,
         dtype=planner.dtype,
@@ -141,7 +140,7 @@ class _Planner:
     host: TpuHost
     dtype: np.dtype[Any]
     flops: Mapping[Shape, ImageFlops]
-    streams: bool
+    options: ModelOptions
 
     def batches(self, limit: int) -> Iterator[BatchPlan]:
         """Yield for each mesh batches of 1, 2, 4 … images a copy, up to one that is too large."""
@@ -164,7 +163,8 @@ class _Planner:
             dtype=self.dtype,
             platform=_PLATFORM,
             device_kind=self.host.generation.device_kind,
-            streams=self.streams,
+            streams=self.options.streams,
+            prompt_chunks=self.options.prompt_chunks,
         )
         peak = self.host.generation.flops * STEP_SHARE * model
         return BatchPlan(

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.matmul_flops import matmul_flops
+from imagefleet.worker.engine.models.unet import PromptContext
 from imagefleet.worker.engine.models.vae import Vae
 
 
@@ -35,22 +36,17 @@ class ImageFlops:
         return self.text + steps * self.step + self.decode
 
 
-def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Shape) -> ImageFlops:
+def image_flops(
+    configs: Configs, networks: Mapping[str, nnx.Module], shape: Shape, prompt_chunks: int = 1
+) -> ImageFlops:
     """Count the FLOPs of an image of this shape. `networks` are from `abstract_networks`."""
     factor = configs.vae.downsampling
     latents = (shape.height // factor, shape.width // factor, configs.vae.latent_channels)
     inputs = _array(configs.guided_rows, *latents[:2], configs.unet.in_channels)
-    length = configs.text_encoders[0].max_position_embeddings
-    hidden = _array(configs.guided_rows, length, configs.unet.cross_attention_dim)
-    text_time = configs.unet.text_time
-    pooled = None if text_time is None else _array(configs.guided_rows, text_time.pooled)
-
-    def project(network: Any, *inputs: Any) -> Any:
-        return network.project_context(*inputs, (0,) * (text_time.time_ids if text_time else 0))
-
     timesteps = _array(configs.guided_rows, dtype=jnp.float32)
-    context = jax.eval_shape(*_call(networks["unet"], project, hidden, pooled))
-    tokens = _array(2, length, dtype=jnp.int32)
+    context = prompt_context(configs, networks, prompt_chunks)
+    length = configs.text_encoders[0].max_position_embeddings
+    tokens = _array(2 * prompt_chunks, length, dtype=jnp.int32)
     text = sum(_flops(networks[name], tokens) for name in configs.family.text_encoders)
     decode = matmul_flops(*_call(networks["vae"], Vae.decode, _array(1, *latents)))
     if (safety := networks.get("safety_checker")) is not None:
@@ -61,6 +57,22 @@ def image_flops(configs: Configs, networks: Mapping[str, nnx.Module], shape: Sha
         step=_flops(networks["unet"], inputs, timesteps, context),
         decode=decode,
     )
+
+
+def prompt_context(
+    configs: Configs, networks: Mapping[str, nnx.Module], prompt_chunks: int = 1
+) -> PromptContext:
+    """Return the keys and values of the prompts of one image, as abstract arrays of bfloat16."""
+    length = prompt_chunks * configs.text_encoders[0].max_position_embeddings
+    hidden = _array(configs.guided_rows, length, configs.unet.cross_attention_dim)
+    text_time = configs.unet.text_time
+    pooled = None if text_time is None else _array(configs.guided_rows, text_time.pooled)
+
+    def project(network: Any, *inputs: Any) -> Any:
+        return network.project_context(*inputs, (0,) * (text_time.time_ids if text_time else 0))
+
+    context: PromptContext = jax.eval_shape(*_call(networks["unet"], project, hidden, pooled))
+    return context
 
 
 def _flops(network: nnx.Module, *inputs: Any) -> int:

@@ -62,6 +62,8 @@ class ImageSpec:
     scheduler: str = "ddim"
     clip_skip: int | None = None
     """The last layers of the text encoders that the prompt skips. None: none."""
+    prompt_weighting: bool = False
+    """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     init_image: InitImage | None = None
     input_latents: InputLatents | None = None
     """What another job has denoised in part. None: nothing."""
@@ -123,6 +125,9 @@ class ModelInfo:
     max_clip_skip: int = 0
     """The most layers of the text encoders that a job may skip. 0: diffusers' pipeline skips
     none."""
+    prompt_chunks: int = 0
+    """The most chunks, each as long as the text encoders take, of a prompt with `prompt_weighting`.
+    0: there are no such prompts."""
     image_use: ImageUse = field(default_factory=ImageUse)
     latents: LatentFormat | None = None
     """What jobs pass on and take. None: no `denoising_end` and `denoising_start` in diffusers."""
@@ -267,8 +272,9 @@ class Engine(Protocol):
         compiled after this.
         """
 
-    def truncated(self, prompt: str) -> bool:
-        """Return whether the tokenizer cuts this prompt (at 77 tokens for Stable Diffusion)."""
+    def truncated(self, spec: ImageSpec) -> bool:
+        """Return whether the prompt is cut (at 77 tokens for Stable Diffusion, or at as many in
+        each of `prompt_chunks`)."""
 
     @property
     def recompiles(self) -> int:

@@ -81,11 +81,13 @@ def load_engine(
         ConfigurationError: this host or this model does not support a setting.
     """
     if model == "fake" or model.startswith("fake:"):
+        options = options or ModelOptions()
         return FakeEngine.parse(
             model,
             shapes=shapes,
             max_num_inference_steps=max_num_inference_steps,
-            job_loras=(options or ModelOptions()).job_loras,
+            job_loras=options.job_loras,
+            prompt_chunks=options.prompt_chunks,
         )
     from imagefleet.worker.engine.build_engine import load_stable_diffusion
     from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, find_checkpoint

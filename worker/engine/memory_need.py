@@ -13,13 +13,10 @@ import jax
 import numpy as np
 from flax import nnx
 
-from imagefleet.worker.engine.attention import (
-    MAX_SCORE_BYTES,
-    Backend,
-    choose_backend,
-)
+from imagefleet.worker.engine.attention_backend import MAX_SCORE_BYTES, Backend, choose_backend
 from imagefleet.worker.engine.attention_layers import unet_layers
 from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.image_flops import prompt_context
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.large_convolution import has_kernel
 from imagefleet.worker.engine.mesh import split_axis
@@ -61,6 +58,7 @@ def memory_need(
     platform: str,
     device_kind: str,
     streams: bool = False,
+    prompt_chunks: int = 0,
 ) -> MemoryNeed:
     """Estimate the bytes that a device needs.
 
@@ -74,7 +72,11 @@ def memory_need(
         platform: `cpu`, `gpu` or `tpu`.
         device_kind: As JAX names it.
         streams: Whether the devices run streams instead of whole batches.
+        prompt_chunks: The most chunks of a prompt with weights.
     """
+    more_context = 0
+    if prompt_chunks > 1:
+        more_context = (prompt_chunks - 1) * _context_bytes(configs, networks, dtype)
     workspaces = [
         workspace_bytes(
             configs,
@@ -84,12 +86,13 @@ def memory_need(
             platform=platform,
             by_kernel=has_kernel(device_kind, dtype, model),
             streams=streams,
+            prompt_chunks=prompt_chunks,
         )
         for shape in shapes
     ]
     return MemoryNeed(
         weights=sum(_weight_bytes(network, model, dtype) for network in networks.values()),
-        workspace=max(workspaces, default=0),
+        workspace=max(workspaces, default=0) + per_device_batch * more_context,
     )
 
 
@@ -101,6 +104,15 @@ def _weight_bytes(network: nnx.Module, model: int, dtype: np.dtype[Any]) -> int:
     )
 
 
+def _context_bytes(
+    configs: Configs, networks: Mapping[str, nnx.Module], dtype: np.dtype[Any]
+) -> int:
+    """Return the bytes of keys and values of one chunk of the prompts of an image. Those of the
+    first are part of `_UNET_MAPS`."""
+    arrays = jax.tree.leaves(prompt_context(configs, networks).blocks)
+    return sum(math.prod(array.shape) * dtype.itemsize for array in arrays)
+
+
 def workspace_bytes(
     configs: Configs,
     shape: Shape,
@@ -110,6 +122,7 @@ def workspace_bytes(
     platform: str,
     by_kernel: bool = False,
     streams: bool = False,
+    prompt_chunks: int = 0,
 ) -> int:
     """Estimate the bytes that a device needs for a batch, besides the weights.
 
@@ -122,7 +135,7 @@ def workspace_bytes(
     decoder = decoder_maps * decoder_map
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
-    scores = max(_score_bytes(configs, latents, dtype, platform), default=0)
+    scores = max(_score_bytes(configs, latents, dtype, platform, prompt_chunks), default=0)
     step = configs.guided_rows * (maps + scores)
     if streams:
         return decoder + per_device_batch * step
@@ -130,9 +143,9 @@ def workspace_bytes(
 
 
 def _score_bytes(
-    configs: Configs, latents: int, dtype: np.dtype[Any], platform: str
+    configs: Configs, latents: int, dtype: np.dtype[Any], platform: str, prompt_chunks: int
 ) -> Iterator[int]:
     """Yield the bytes of the attention scores of each layer of the UNet that stores them."""
-    for layer in unet_layers(configs, latents, dtype):
+    for layer in unet_layers(configs, latents, dtype, prompt_chunks):
         if choose_backend(platform, layer) in (Backend.FOLDED, Backend.CHUNKED):
             yield min(layer.score_bytes, MAX_SCORE_BYTES[platform])

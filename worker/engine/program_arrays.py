@@ -3,7 +3,7 @@
 The leading axis of all but the weights is the slot. This module computes nothing.
 
 Axes: b slots, h w latent size, H W pixels, c latent channels, 2 negative prompt and prompt, e text
-encoders, n tokens.
+encoders, k chunks of a prompt, n tokens.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class BatchInputs(NamedTuple):
     """The inputs of a batch. They are numpy arrays on the host, then split by slot over devices."""
 
     tokens: Any
-    """int32 `[b, 2, e, n]`: one sequence for each of e text encoders."""
+    """int32 `[b, 2, e, k, n]`: k chunks of a prompt for each of e text encoders."""
     has_negative: Any
     """bool `[b]`: whether a negative prompt is given, be it empty."""
     clip_skip: Any
@@ -47,6 +47,10 @@ class BatchInputs(NamedTuple):
     """float32 `[b, LoRA]`: the scale of each LoRA that jobs may use. None if there are none."""
     image_guidance: Any = None
     """float32 `[b]`: the scale of the guidance by an image. None: the UNet has none."""
+    token_weights: Any = None
+    """float32, as `tokens`. None: prompts have no weights, and one chunk."""
+    used_chunks: Any = None
+    """int32 `[b]`: the first chunks, which the UNet reads. None: prompts have no weights."""
 
 
 class InitImages(NamedTuple):
@@ -76,7 +80,8 @@ class Conditions(NamedTuple):
     """The inputs of a step that stay the same over all steps."""
 
     text: Any
-    """The text as each layer of the UNet attends to it, a tree of `[b, 2, n, c]`."""
+    """The text as each layer of the UNet attends to it, a tree of `[b, 2, k n, c]`. Its mask
+    is `[b, 2, k n]`."""
     guidance: jax.Array
     rows: jax.Array
     calls: jax.Array

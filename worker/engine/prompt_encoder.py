@@ -3,7 +3,7 @@
 Goes in: token ids, one sequence for each encoder. Comes out: hidden states, and the pooled text
 embedding if the model has one. It knows no text and no UNet.
 
-Axes: b slots, 2 the negative prompt and the prompt, e encoders, n tokens.
+Axes: b slots, 2 the negative prompt and the prompt, e encoders, k chunks of a prompt, n tokens.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,14 @@ from flax import nnx
 from imagefleet.worker.engine.checkpoint.weights import Params
 from imagefleet.worker.engine.models.clip_text import ClipText
 from imagefleet.worker.engine.models.lora_layers import merge_network
+from imagefleet.worker.engine.prompt_chunks import used_tokens, weigh
 
 
 class EncodedPrompt(NamedTuple):
     """A prompt as the UNet takes it."""
 
     hidden: jax.Array
-    """`[…, n, d]`."""
+    """`[…, k n, d]`."""
     pooled: jax.Array | None
     """`[…, p]`; None if the model has none."""
 
@@ -45,17 +46,23 @@ class PromptEncoder:
         has_negative: jax.Array,
         clip_skip: jax.Array,
         lora_scales: jax.Array | None = None,
+        token_weights: jax.Array | None = None,
+        used_chunks: jax.Array | None = None,
     ) -> EncodedPrompt:
         """Encode the prompts.
 
         Args:
             weights: Of each text encoder.
-            tokens: int32 `[b, 2, e, n]`.
+            tokens: int32 `[b, 2, e, k, n]`. Each chunk is encoded as a prompt of its own. The
+                pooled state is that of the first.
             has_negative: bool `[b]`: whether a negative prompt is given. One that is given is
                 encoded even if it is empty, as in diffusers.
             clip_skip: int32 `[b]`: the last layers that the prompt skips. As in diffusers, the
                 negative prompt and the pooled state skip none.
             lora_scales: float32 `[b, LoRA]`. None if no layer has LoRA.
+            token_weights: float32, as `tokens`. None if prompts have no weights.
+            used_chunks: int32 `[b]`: the first chunks of each prompt, which count for weights. None
+                if prompts have none.
 
         Returns:
             The states with the leading axes `[b, 2]`.
@@ -63,27 +70,35 @@ class PromptEncoder:
         encoders = [
             merge_network(*parts, lora_scales) for parts in zip(self.networks, weights, strict=True)
         ]
-        slots, pair, _, length = tokens.shape
+        slots, pair, _, chunks, length = tokens.shape
         states = [
-            encode(tokens[:, :, index].reshape(slots * pair, length))
-            for index, encode in enumerate(encoders)
+            encode(tokens[:, :, index].reshape(-1, length)) for index, encode in enumerate(encoders)
         ]
-        skip = jnp.stack([jnp.zeros_like(clip_skip), clip_skip], axis=1).reshape(-1)  # [b * 2]
+        skip = jnp.stack([jnp.zeros_like(clip_skip), clip_skip], axis=1).reshape(-1)
+        skip = jnp.repeat(skip, chunks)  # [b * 2 * k]
         # Stable Diffusion 1 and 2 have one encoder and use its last states, normalised. SDXL has
         # two, its refiner one; they concatenate the penultimate states of all (Podell et al. 2023,
         # section 2.1).
         if not self.is_xl:
             chosen = _skip_layers(states[0].hidden_states, skip)
-            prompt = EncodedPrompt(encoders[0].final_layer_norm(chosen), None)
+            hidden, pooled = [encoders[0].final_layer_norm(chosen)], None
         else:
-            penultimate = [_skip_layers(state.hidden_states[:-1], skip) for state in states]
+            hidden = [_skip_layers(state.hidden_states[:-1], skip) for state in states]
             # As in diffusers, the first encoder with a projection has the pooled state.
             pooled = next(state.pooled for state in states if state.pooled is not None)
-            prompt = EncodedPrompt(jnp.concatenate(penultimate, axis=-1), pooled)
-        by_slot = jax.tree.map(lambda x: x.reshape(slots, pair, *x.shape[1:]), tuple(prompt))
+            pooled = pooled.reshape(slots, pair, chunks, -1)[:, :, 0]
+        hidden = [each.reshape(slots, pair, chunks * length, -1) for each in hidden]
+        if token_weights is not None and used_chunks is not None:
+            used = used_tokens(used_chunks, chunks, length)
+            by_encoder = jnp.moveaxis(token_weights, 2, 0)  # [e, b, 2, k, n]
+            hidden = [
+                weigh(states, each.reshape(slots, pair, -1), used)
+                for states, each in zip(hidden, by_encoder, strict=True)
+            ]
+        prompt = EncodedPrompt(jnp.concatenate(hidden, axis=-1), pooled)
         if self.force_zeros_for_empty_prompt:
-            by_slot = _zero_absent_negatives(by_slot, has_negative)
-        return EncodedPrompt(*by_slot)
+            return EncodedPrompt(*_zero_absent_negatives(prompt, has_negative))
+        return prompt
 
 
 def _skip_layers(hidden_states: Sequence[jax.Array], skip: jax.Array) -> jax.Array:

@@ -5,13 +5,14 @@ directly. CLIPTokenizer wraps the same library, but importing transformers takes
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.tokenizer_files import TokenizerFiles
 
@@ -21,6 +22,17 @@ _WORD_PATTERN: Final = (
 """The pattern of CLIP's `SimpleTokenizer` (Radford et al. 2021)."""
 _BARE_LENGTH: Final = 2
 """Tokens of an empty prompt: the start and the end."""
+
+
+class PromptChunks(NamedTuple):
+    """Prompts in chunks of the model's length."""
+
+    ids: NDArray[np.int32]
+    """`[prompts, encoders, chunks, tokens]`."""
+    weights: NDArray[np.float32]
+    """As `ids`: the weight of each token."""
+    used: int
+    """The chunks that hold words of any of the prompts; at least one."""
 
 
 class PromptTokenizer:
@@ -47,9 +59,26 @@ class PromptTokenizer:
         """Return the ids, `[len(prompts), *shape]`."""
         return np.stack([tokenizer(prompts) for tokenizer in self.tokenizers], axis=1)
 
-    def truncated(self, prompt: str) -> bool:
-        """Return whether any tokenizer cuts off the end of this prompt."""
-        return any(tokenizer.truncated(prompt) for tokenizer in self.tokenizers)
+    def chunks(self, prompts: Sequence[Sequence[Piece]], count: int, most: int) -> PromptChunks:
+        """Tokenize prompts in `count` chunks, of which `most` may hold words.
+
+        Words beyond them are cut off. Each chunk is written as a prompt of its own.
+        """
+        ids = np.zeros((len(prompts), len(self.tokenizers), count, self.shape[1]), np.int32)
+        weights, used = np.ones(ids.shape, np.float32), 1
+        for row, prompt in enumerate(prompts):
+            for encoder, tokenizer in enumerate(self.tokenizers):
+                words = tokenizer.weighted_words(prompt)[: most * tokenizer.words_per_chunk]
+                used = max(used, -(-len(words) // tokenizer.words_per_chunk))
+                tokenizer.fill_chunks(words, ids[row, encoder], weights[row, encoder])
+        return PromptChunks(ids, weights, used)
+
+    def truncated(self, prompt: Sequence[Piece], most: int = 1) -> bool:
+        """Return whether any tokenizer cuts off the end of a prompt of at most `most` chunks."""
+        return any(
+            len(each.weighted_words(prompt)) > most * each.words_per_chunk
+            for each in self.tokenizers
+        )
 
 
 class ClipTokenizer:
@@ -137,16 +166,38 @@ class ClipTokenizer:
 
     def __call__(self, prompts: Sequence[str]) -> NDArray[np.int32]:
         """Return the ids, `[len(prompts), length]`."""
-        ids = np.full((len(prompts), self.length), self._pad, np.int32)
+        ids = np.empty((len(prompts), self.length), np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
-            words = self._words(prompt)[: self.length - _BARE_LENGTH]
-            tokens = [self._start, *words, self._end]
-            row[: len(tokens)] = tokens
+            self._fill(row, self._words(prompt)[: self.words_per_chunk])
         return ids
 
-    def truncated(self, prompt: str) -> bool:
-        """Return whether the end of this prompt is cut off."""
-        return len(self._words(prompt)) > self.length - _BARE_LENGTH
+    @property
+    def words_per_chunk(self) -> int:
+        """Return the tokens of a sequence beside its start and its end."""
+        return self.length - _BARE_LENGTH
+
+    def weighted_words(self, prompt: Sequence[Piece]) -> list[tuple[int, float]]:
+        """Return the ids of all words of a prompt with their weights."""
+        return [(id, piece.weight) for piece in prompt for id in self._words(piece.text)]
+
+    def fill_chunks(
+        self,
+        words: Sequence[tuple[int, float]],
+        ids: NDArray[np.int32],
+        weights: NDArray[np.float32],
+    ) -> None:
+        """Write words and their weights into `ids` and `weights`, both `[chunks, length]`."""
+        for chunk, row in enumerate(ids):
+            first = chunk * self.words_per_chunk
+            part = words[first : first + self.words_per_chunk]
+            self._fill(row, [id for id, _ in part])
+            weights[chunk, 1 : 1 + len(part)] = [weight for _, weight in part]
+
+    def _fill(self, row: NDArray[np.int32], words: Sequence[int]) -> None:
+        """Write one sequence of at most `words_per_chunk` words."""
+        tokens = [self._start, *words, self._end]
+        row[: len(tokens)] = tokens
+        row[len(tokens) :] = self._pad
 
     def _words(self, prompt: str) -> list[int]:
         ids: list[int] = self._encode(self._with_all_vectors(prompt)).ids

@@ -54,8 +54,10 @@ def image_metadata(
     - job_id, image_index
     - prompt, negative_prompt, height, width, num_inference_steps, guidance_scale, scheduler, seed:
       the values used; a negative prompt that is not given is empty, and an empty one is a blank
-    - prompt_truncated: whether the model read only the first 77 tokens of the prompt
+    - prompt_truncated: whether the model read only a part of the prompt (by default its first 77
+      tokens)
     - clip_skip: only if layers of the text encoders were skipped
+    - prompt_weighting: only if brackets in the prompts weighed their words; it is then true
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
       mask
     - image_guidance_scale: only of a model that edits images
@@ -83,6 +85,7 @@ def image_metadata(
         "scheduler": spec.scheduler,
         "seed": spec.seed,
         **({} if spec.clip_skip is None else {"clip_skip": spec.clip_skip}),
+        **({"prompt_weighting": True} if spec.prompt_weighting else {}),
         **_init_image_metadata(spec),
         **_split_metadata(spec),
         "nsfw": nsfw,

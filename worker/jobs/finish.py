@@ -120,7 +120,7 @@ class JobFinisher:
             spec=spec,
             shape=attempt.shape,
             info=self._info,
-            truncated=self._engine.truncated(spec.prompt),
+            truncated=self._engine.truncated(spec),
             nsfw=flagged,
         )
         with stage_span("encode"):

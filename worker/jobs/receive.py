@@ -46,7 +46,7 @@ class MessageReceiver:
     ) -> None:
         self._claims = claims
         self._refuser = starter.refuser
-        self._lora_names = starter.lora_names
+        self._lora_names, self._reads_weights = starter.lora_names, starter.reads_weights
         self._input_images = input_images
         self._returns = ReturnSchedule()
         self._max_deliveries = max_deliveries
@@ -79,7 +79,9 @@ class MessageReceiver:
             message = parse_envelope(claimed, task)
             if message.due is not None and self._claims.delay(claimed.tag, message.due):
                 return True
-            if self._moved_for_lora(_check_arguments(message, task), message):
+            request = _check_arguments(message, task)
+            self._leave_weights_to_others(request, message)
+            if self._moved_for_lora(request, message):
                 return True
         except NewerMessage as error:
             if not self._claims.postpone(claimed):  # no newer worker came in time
@@ -98,6 +100,19 @@ class MessageReceiver:
         if claimed.too_long:
             raise MessageRejected(
                 f"the message is longer than {len(claimed.message)} characters, and is not read"
+            )
+
+    def _leave_weights_to_others(self, request: JobRequest | None, message: ClaimedMessage) -> None:
+        """Raise NewerMessage for a job with weights in its prompt if this worker reads none.
+
+        Its producer saw the offer of a worker that does. Without a record `JobStarter` refuses it.
+        """
+        if request is None or not message.recorded or self._reads_weights:
+            return
+        if request.prompt_weighting:
+            raise NewerMessage(
+                "the job has prompt_weighting, and this worker has IMAGEFLEET_PROMPT_CHUNKS=0; "
+                "give all workers of its model the same number"
             )
 
     def _moved_for_lora(self, request: JobRequest | None, message: ClaimedMessage) -> bool:

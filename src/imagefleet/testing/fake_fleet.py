@@ -28,6 +28,8 @@ _NAMESPACE: Final = "imagefleet"
 _RETENTION_S: Final = 7 * 24 * 3600
 _MAX_IMAGES: Final = 64
 """The most images of a job: each job is one batch of the fake engine."""
+_PROMPT_CHUNKS: Final = 3
+"""The most chunks of a prompt with `prompt_weighting`."""
 _POLL_S: Final = 0.01
 _UNIQUE_NAMES: Final = "redis.sha1hex = redis.sha1hex or function(text) return text end\n"
 """fakeredis has no `sha1hex`. The scripts need only names that differ where the texts do."""
@@ -76,6 +78,7 @@ class FakeFleet:
             capacity=_MAX_IMAGES,
             shapes=[Shape(height=height, width=width) for height, width in shapes],
             max_num_inference_steps=max_num_inference_steps,
+            prompt_chunks=_PROMPT_CHUNKS,
         )
         names = tuple(schedulers)
         engine.info = replace(engine.info, name=model, schedulers=names, default_scheduler=names[0])

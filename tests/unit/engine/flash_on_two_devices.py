@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from imagefleet.worker.engine.attention import Backend, attention
+from imagefleet.worker.engine.attention import attention
+from imagefleet.worker.engine.attention_backend import Backend
 from imagefleet.worker.engine.mesh import Placement
 
 

@@ -81,7 +81,7 @@ def generate_with_noise_of_torch(
     programs, weights = oracle.programs, oracle.weights
     table = SCHEDULERS[scheduler](oracle.configs.noise, 6, 0)
     inputs = BatchInputs(
-        tokens=tokens,
+        tokens=tokens[..., None, :],
         has_negative=np.array([negative != "" for negative in negatives]),
         clip_skip=np.array(clip_skip, np.int32),
         key=np.zeros((2, 2), np.uint32),

@@ -13,15 +13,8 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.attention import (
-    AttentionSpec,
-    Backend,
-    _chunked,
-    attention,
-    choose_backend,
-    chunk_count,
-    largest_block,
-)
+from imagefleet.worker.engine.attention import _chunked, attention, chunk_count, largest_block
+from imagefleet.worker.engine.attention_backend import AttentionSpec, Backend, choose_backend
 
 Arrays = tuple[NDArray[np.float32], ...]
 
@@ -71,6 +64,29 @@ def test_chunks_of_any_size_give_the_same_result(limit: int, causal: bool) -> No
     q, k, v = map(jnp.asarray, arrays)
     result = _chunked(q, k, v, _spec(6, 6, 3, 4, causal), limit)
     np.testing.assert_allclose(result, _reference(arrays, 3, causal), atol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [10**9, 4 * 3 * 6 * 2])
+def test_masked_keys_do_not_count(limit: int) -> None:
+    q, k, v = _random_arrays((2, 6, 12), (2, 5, 12), (2, 5, 12))
+    mask = np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], bool)
+    spec, by_head = _spec(6, 5, 3, 4), np.repeat(mask[:, None], 3, axis=0)
+    for result in (
+        _chunked(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), spec, limit, jnp.asarray(by_head)),
+        attention(*map(jnp.asarray, (q, k, v)), heads=3, mask=jnp.asarray(mask)),
+    ):
+        for row, kept in enumerate(mask):
+            arrays = (q[row : row + 1], k[row : row + 1, kept], v[row : row + 1, kept])
+            np.testing.assert_allclose(
+                result[row : row + 1], _reference(arrays, 3, False), atol=1e-6
+            )
+
+
+def test_no_kernel_gets_a_mask() -> None:
+    for platform, kernel in (("tpu", Backend.FLASH), ("gpu", Backend.CUDNN)):
+        assert choose_backend(platform, SELF) is kernel
+        masked = choose_backend(platform, replace(SELF, masked=True))
+        assert masked in (Backend.FOLDED, Backend.CHUNKED)
 
 
 def test_chunks_are_equal_and_their_scores_within_the_limit() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from imagefleet.worker.engine import attention as attention_module
-from imagefleet.worker.engine.attention import AttentionSpec, Backend, choose_backend
+from imagefleet.worker.engine.attention_backend import AttentionSpec, Backend, choose_backend
 from imagefleet.worker.engine.attention_layers import attention_layers
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.mesh import Placement

@@ -51,7 +51,10 @@ def test_states_that_skip_layers_equal_those_of_diffusers(
     tokenizer = load_tokenizer(oracle.files, oracle.configs)
     tokens = np.stack([tokenizer(pair) for pair in (*pairs, *pairs, pairs[0])])
     ours = jax.jit(oracle.programs.prompt_encoder)(
-        oracle.weights.text, tokens, np.ones(5, bool), np.array([1, 1, 2, 2, 0], np.int32)
+        oracle.weights.text,
+        tokens[..., None, :],
+        np.ones(5, bool),
+        np.array([1, 1, 2, 2, 0], np.int32),
     )
     for slot, skip in enumerate((1, 1, 2, 2)):
         row = slot % 2

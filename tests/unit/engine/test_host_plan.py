@@ -144,3 +144,27 @@ def test_errors_name_the_field_the_value_and_what_is_known() -> None:
             shapes=[Shape(height=65, width=64)],
             max_per_device_batch=1,
         )
+
+
+def test_each_further_chunk_of_prompts_needs_keys_and_values_of_every_layer() -> None:
+    configs, host = configs_of("sdxl"), TpuHost.named("v5e-8")
+    networks, bfloat16 = abstract_networks(configs), np.dtype(jnp.bfloat16)
+
+    def workspace(chunks: int, per_device_batch: int) -> int:
+        return memory_need(
+            configs,
+            networks,
+            [SHAPES["sdxl"]],
+            model=1,
+            per_device_batch=per_device_batch,
+            dtype=bfloat16,
+            platform="tpu",
+            device_kind=host.generation.device_kind,
+            prompt_chunks=chunks,
+        ).workspace
+
+    # 10 layers of 640 channels and 60 of 1280; keys and values of 77 tokens of two prompts.
+    chunk = (10 * 640 + 60 * 1280) * 2 * 77 * 2 * bfloat16.itemsize
+    assert workspace(0, 1) == workspace(1, 1)
+    assert workspace(3, 1) - workspace(1, 1) == 2 * chunk
+    assert workspace(3, 4) - workspace(1, 4) == 8 * chunk

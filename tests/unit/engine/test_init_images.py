@@ -52,7 +52,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
         )
         table = SCHEDULERS[scheduler](oracle.configs.noise, STEPS, STEPS - spec.steps)
         inputs = BatchInputs(
-            tokens=tokens,
+            tokens=tokens[..., None, :],
             has_negative=np.ones(2, np.bool_),
             clip_skip=np.zeros(2, np.int32),
             **same_key,

@@ -185,7 +185,7 @@ def _one_step(
     for number, option in enumerate(held):
         row[0, number] = (scales or {}).get(option.name, 0)
     inputs = BatchInputs(
-        tokens=load_tokenizer(files, configs)(["blue", PROMPTS[0]])[None],
+        tokens=load_tokenizer(files, configs)(["blue", PROMPTS[0]])[None, :, :, None],
         has_negative=np.array([True]),
         clip_skip=np.zeros(1, np.int32),
         key=np.zeros((1, 2), np.uint32),

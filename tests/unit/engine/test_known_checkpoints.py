@@ -178,7 +178,7 @@ def _normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
 
 def _inputs(tokens: NDArray[np.int32], table: coefficients.Table, is_edited: bool) -> BatchInputs:
     return BatchInputs(
-        tokens=tokens[None],
+        tokens=tokens[None, :, :, None],
         has_negative=np.ones(1, bool),
         clip_skip=np.zeros(1, np.int32),
         key=np.zeros((1, 2), np.uint32),

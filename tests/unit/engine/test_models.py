@@ -20,7 +20,7 @@ def test_the_text_encoders_compute_the_same_states(oracle: Oracle) -> None:
     tokens = np.repeat(oracle.answers["tokens"][:, None], 2, axis=1)
     given, none_skipped = np.ones(len(tokens), bool), np.zeros(len(tokens), np.int32)
     encode = jax.jit(oracle.programs.prompt_encoder)
-    ours = encode(oracle.weights.text, tokens, given, none_skipped)
+    ours = encode(oracle.weights.text, tokens[..., None, :], given, none_skipped)
     assert worst(ours.hidden[:, 0], oracle.answers["text"]) < TOLERANCE
     np.testing.assert_array_equal(ours.hidden[:, 1], ours.hidden[:, 0])
     if (pooled := oracle.answers.get("text.pooled")) is None:

@@ -99,7 +99,7 @@ def test_ids_and_states_equal_those_of_diffusers(
     slots = len(tokens)
     states = jax.jit(loaded.programs.prompt_encoder)(
         loaded.weights.text,
-        np.stack([tokens, tokens], axis=1),
+        np.stack([tokens, tokens], axis=1)[..., None, :],
         np.ones(slots, bool),
         np.zeros(slots, np.int32),
     )

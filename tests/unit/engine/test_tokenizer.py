@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.prompt_weights import Piece
 from imagefleet.worker.engine.build_engine import load_tokenizer
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
-from imagefleet.worker.engine.tokenizer import ClipTokenizer
+from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 
 
@@ -23,10 +24,10 @@ def test_ids_equal_those_of_transformers(oracle: Oracle) -> None:
 
 
 def test_a_long_prompt_is_cut_and_keeps_its_end_token() -> None:
-    tokenizer = ClipTokenizer(CheckpointFiles(FOLDER / "older"), "tokenizer")
+    tokenizer = PromptTokenizer([ClipTokenizer(CheckpointFiles(FOLDER / "older"), "tokenizer")])
     fits, too_long = " ".join(["red"] * 75), " ".join(["red"] * 76)
-    assert not tokenizer.truncated(fits)
-    assert tokenizer.truncated(too_long)
+    assert not tokenizer.truncated([Piece(fits)])
+    assert tokenizer.truncated([Piece(too_long)])
     np.testing.assert_array_equal(tokenizer([fits]), tokenizer([too_long]))
 
 

@@ -21,6 +21,8 @@ class ContextKV(NamedTuple):
 
     key: jax.Array
     value: jax.Array
+    mask: jax.Array | None = None
+    """bool `[b, n]`: the keys that count. None: all."""
 
 
 class Attention(nnx.Module):
@@ -39,7 +41,8 @@ class Attention(nnx.Module):
 
     def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
         """Map `x [b, h*w, c]` to `[b, h*w, c]`."""
-        return self.to_out(attention(self.to_q(x), context.key, context.value, heads=self.heads))
+        key, value, mask = context
+        return self.to_out(attention(self.to_q(x), key, value, heads=self.heads, mask=mask))
 
 
 class FeedForward(nnx.Module):

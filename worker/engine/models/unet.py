@@ -159,6 +159,15 @@ class PromptContext(NamedTuple):
     """Keys and values of the text for each block: down, mid, up."""
     text_time_embedding: jax.Array | None
     """`[…, e]`, added to the timestep's embedding. None if the config has no `text_time`."""
+    mask: jax.Array | None = None
+    """bool `[…, n]`: the tokens that the UNet attends to. None: all."""
+
+    def masked_blocks(self) -> Sequence[BlockContext]:
+        """Return `blocks` with the mask in each layer."""
+        return [
+            [[layer._replace(mask=self.mask) for layer in layers] for layers in block]
+            for block in self.blocks
+        ]
 
 
 class UNet(nnx.Module):
@@ -231,7 +240,7 @@ class UNet(nnx.Module):
         if prompt.text_time_embedding is not None:
             time += prompt.text_time_embedding
         # Down
-        contexts = iter(prompt.blocks)
+        contexts = iter(prompt.masked_blocks())
         x = self.conv_in(latents)
         skips = [x]
         for down in self.down_blocks:

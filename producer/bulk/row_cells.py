@@ -1,0 +1,37 @@
+"""Convert cells of tables to the types of parameters. Pure functions."""
+
+import math
+from typing import Final
+
+_INTEGER_FIELDS: Final = frozenset(
+    {"num_inference_steps", "clip_skip", "num_images_per_prompt", "seed", "height", "width"}
+)
+
+
+def is_missing(value: object) -> bool:
+    """Return whether it is an empty cell of a CSV file or a missing value of a data frame."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def converted(name: str, value: object) -> object:
+    """Convert the cell of a parameter, if that is a whole number or a truth value.
+
+    Return other values unchanged.
+    """
+    if name in _INTEGER_FIELDS:
+        return _to_integer(value)
+    if name == "prompt_weighting" and isinstance(value, str):
+        return {"true": True, "false": False}.get(value.strip().lower(), value)
+    return value
+
+
+def _to_integer(value: object) -> object:
+    """Convert a CSV cell, or a float from a column with missing values, to an integer if it is one.
+
+    Return other values unchanged.
+    """
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
