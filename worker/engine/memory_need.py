@@ -127,7 +127,7 @@ def workspace_bytes(
     """Estimate the bytes that a device needs for a batch, besides the weights.
 
     `by_kernel` says whether large maps get the kernel of `large_convolution`.
-    A stream decodes one image at a time, but beside the next steps, so it needs both.
+    A device decodes one image at a time. A stream does so beside the next steps, so it needs both.
     """
     pixels = shape.height * shape.width
     decoder_map = pixels * configs.vae.block_out_channels[0] * dtype.itemsize
@@ -136,10 +136,8 @@ def workspace_bytes(
     latents = pixels // configs.vae.downsampling**2
     maps = _UNET_MAPS * latents * configs.unet.block_out_channels[0] * dtype.itemsize
     scores = max(_score_bytes(configs, latents, dtype, platform, prompt_chunks), default=0)
-    step = configs.guided_rows * (maps + scores)
-    if streams:
-        return decoder + per_device_batch * step
-    return per_device_batch * max(decoder, step)
+    step = per_device_batch * configs.guided_rows * (maps + scores)
+    return decoder + step if streams else max(decoder, step)
 
 
 def _score_bytes(

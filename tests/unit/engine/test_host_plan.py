@@ -167,4 +167,5 @@ def test_each_further_chunk_of_prompts_needs_keys_and_values_of_every_layer() ->
     chunk = (10 * 640 + 60 * 1280) * 2 * 77 * 2 * bfloat16.itemsize
     assert workspace(0, 1) == workspace(1, 1)
     assert workspace(3, 1) - workspace(1, 1) == 2 * chunk
-    assert workspace(3, 4) - workspace(1, 4) == 8 * chunk
+    # With four images the step needs more than the decoder, and its scores of the text count too.
+    assert 8 * chunk < workspace(3, 4) - workspace(1, 4) < 16 * chunk

@@ -75,7 +75,8 @@ def test_the_workspace_grows_with_batch_shape_and_dtype() -> None:
             streams=streams,
         )
 
-    assert workspace(64, 2) == 2 * workspace(64, 1)
+    assert workspace(64, 1) <= workspace(64, 2) <= 2 * workspace(64, 1)
+    assert workspace(64, 16) == 2 * workspace(64, 8)  # the step needs more than the decoder
     assert workspace(128, 1) >= 4 * workspace(64, 1)
     assert workspace(64, 1, dtype="float16") < workspace(64, 1)
     # The kernel for large maps holds fewer of them.

@@ -65,6 +65,7 @@ class ProgramCompiler:
         programs, weights, by_slot = self.programs, self.weights, self.placement.by_slot
         _, inputs, init_latents, init_images, _ = self.inputs(shape, rgb_factors)
         begin_outputs = cache(partial(self.begin_outputs, shape))
+        in_turn = partial(one_image_at_a_time, copies=self.placement.data)
 
         def lowering(
             function: Callable[..., Any], arguments: Callable[[], Any], **options: Any
@@ -84,9 +85,9 @@ class ProgramCompiler:
             "begin": lowering(programs.begin, lambda: (weights, inputs, init_latents)),
             "step": step(guidance=True),
             "unguided_step": step(guidance=False),
-            "encode": lowering(programs.encode, lambda: (weights, init_images)),
+            "encode": lowering(in_turn(programs.encode), lambda: (weights, init_images)),
             "preview": lowering(programs.preview, lambda: (begin_outputs()[1], rgb_factors)),
-            "decode": lowering(programs.decode, lambda: (weights, begin_outputs()[1])),
+            "decode": lowering(in_turn(programs.decode), lambda: (weights, begin_outputs()[1])),
         }
 
     def begin_outputs(self, shape: Shape) -> tuple[Conditions, SamplerState]:
@@ -107,6 +108,32 @@ class ProgramCompiler:
             _abstract_arrays(empty.init_images(shape), by_slot),
             rgb_factors,
         )
+
+
+def one_image_at_a_time(program: Callable[..., Any], copies: int) -> Callable[..., Any]:
+    """Return a program with the same results that runs once for each image of a device.
+
+    The maps of the autoencoder are the largest arrays of all programs. Several images at once would
+    not make it faster.
+
+    Args:
+        program: A function of weights and of a tree of arrays `[b, …]`.
+        copies: Copies of the weights. Each has equally many neighbouring slots.
+    """
+
+    def split(x: jax.Array) -> jax.Array:
+        return x.reshape(copies, -1, *x.shape[1:]).swapaxes(0, 1)
+
+    def join(x: jax.Array) -> jax.Array:
+        return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+
+    def run(weights: Weights, slots: Any) -> Any:
+        if len(jax.tree.leaves(slots)[0]) == copies:
+            return program(weights, slots)
+        outputs = jax.lax.map(partial(program, weights), jax.tree.map(split, slots))
+        return jax.tree.map(join, outputs)
+
+    return run
 
 
 def _abstract_arrays(tree: Any, sharding: NamedSharding) -> Any:
