@@ -155,6 +155,7 @@ class SlowStarter:
 
     refuser = None
     lora_names: frozenset[str] = frozenset()
+    reads_weights = False
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         self.attempt = plan_attempt("j", REQUEST, FakeEngine().info, tag="1.000000")
