@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from imagefleet.shared.errors import InvalidRequest, MessageRejected, NewerMessage
-from imagefleet.shared.jobs.message_arguments import pack, unpack
+from imagefleet.shared.jobs.message_arguments import MESSAGE_VERSION, pack, unpack
 from imagefleet.shared.jobs.model import (
     MAX_ERROR_CHARACTERS,
     TERMINAL,
@@ -113,7 +113,7 @@ def test_a_message_without_a_seed_gets_the_same_seed_at_each_delivery() -> None:
     assert unpack({"version": 1, "request": {"prompt": "a", "seed": 5}}, "j").seed == 5
 
 
-@pytest.mark.parametrize("version", [None, 0, 5, "1"])
+@pytest.mark.parametrize("version", [None, 0, MESSAGE_VERSION + 1, "1"])
 def test_a_message_of_another_version_is_rejected(version: object) -> None:
     message = {**pack(JobRequest.parse({"prompt": "a"})), "version": version}
     with pytest.raises(MessageRejected, match="version"):
@@ -156,7 +156,9 @@ def test_fields_of_plain_celery_without_a_prompt_are_refused_for_it(kwargs: obje
         unpack(kwargs, "j")
 
 
-@pytest.mark.parametrize(("version", "newer"), [(5, True), (0, False), ("2", False), (None, False)])
+@pytest.mark.parametrize(
+    ("version", "newer"), [(MESSAGE_VERSION + 1, True), (0, False), ("2", False), (None, False)]
+)
 def test_a_message_of_a_newer_version_is_told_apart(version: object, newer: bool) -> None:
     with pytest.raises(MessageRejected, match="has version") as rejected:
         unpack({"version": version, "request": {"prompt": "a"}}, "j")
