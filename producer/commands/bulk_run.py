@@ -15,6 +15,7 @@ from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.image_options import image_options
 from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_json, json_option
+from imagefleet.producer.commands.weighting_option import weighting_option
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import ImageFormat
 
@@ -60,12 +61,7 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
 @click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
-@click.option(
-    "--prompt-weighting",
-    is_flag=True,
-    default=None,
-    help="Weigh words by brackets, as in (blue:1.3), and read long prompts in chunks.",
-)
+@weighting_option
 @image_options
 @click.option("--scheduler", help="Default: the model's.")
 @lora_option

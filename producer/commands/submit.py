@@ -14,6 +14,7 @@ from imagefleet.producer.commands.image_options import image_options, latents_op
 from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
+from imagefleet.producer.commands.weighting_option import weighting_option
 from imagefleet.producer.job import Job
 from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
@@ -50,11 +51,7 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
 @click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
-@click.option(
-    "--prompt-weighting",
-    is_flag=True,
-    help="Weigh words by brackets, as in (blue:1.3), and read long prompts in chunks.",
-)
+@weighting_option
 @click.option(
     "--num-images-per-prompt", type=int, default=1, show_default=True, help="Images per job."
 )
