@@ -1,23 +1,15 @@
 """The `clip_skip` of a job: what a request accepts, how it is sent, and what an offer refuses."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from imagefleet.producer.bulk.inputs import find_sources
-from imagefleet.producer.bulk.plan_builder import DatasetSpec
-from imagefleet.producer.bulk.planner import plan_dataset
 from imagefleet.producer.bulk.rejected import read_rejected
-from imagefleet.producer.bulk.row_images import UploadedRowImages
-from imagefleet.producer.bulk.row_validation import RowDefaults
-from imagefleet.shared.bulk.file_layout import plan_key
-from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters
+from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.message_arguments import pack, unpack
-from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
@@ -26,6 +18,7 @@ from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.images.metadata import image_metadata, infotext
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
+from tests.support.plans import plan_rows, planned_requests
 
 OFFER = offer_of(FakeEngine().info)
 OFFERS = {DEFAULT_MODEL: OFFER, OFFER.model: OFFER}
@@ -98,41 +91,23 @@ def test_an_image_says_how_many_layers_it_skipped() -> None:
     assert "Clip skip" not in infotext(without)
 
 
-def _plan(rows: Sequence[dict[str, Any]], store: MemoryStore, **parameters: Any) -> Plan:
-    defaults = RowDefaults(
-        parameters=RowParameters(**parameters),
-        size=(None, None),
-        model=None,
-        seed=1,
-        shard_size=8,
-        columns={},
-    )
-    spec = DatasetSpec(defaults=defaults, format=BulkFormat.FILES, image_format=ImageFormat.PNG)
-    with UploadedRowImages(lambda: store, read_files=False) as images:
-        return plan_dataset(find_sources(rows), spec, store, OFFERS, images)[0]
-
-
 def _skips(store: MemoryStore, plan: Plan) -> list[int | None]:
-    return [
-        plan.request(shard, row).clip_skip
-        for shard in plan.shards
-        for row in plan.read_rows(shard, store.get(plan_key(shard.name)))
-    ]
+    return [request.clip_skip for request in planned_requests(store, plan)]
 
 
 def test_rows_and_whole_datasets_may_skip_layers() -> None:
     store = MemoryStore()
     rows = [{"prompt": "a", "clip_skip": "1"}, {"prompt": "b", "clip_skip": ""}, {"prompt": "c"}]
-    plan = _plan(rows, store)
+    plan = plan_rows(rows, store, OFFERS)
     assert (_skips(store, plan), plan.clip_skips) == ([1, None, None], 1)
     store = MemoryStore()
-    plan = _plan(rows, store, clip_skip=2)
+    plan = plan_rows(rows, store, OFFERS, clip_skip=2)
     assert (_skips(store, plan), plan.clip_skips) == ([1, 2, 2], 3)
 
 
 def test_a_row_that_skips_too_many_layers_is_rejected() -> None:
     store = MemoryStore()
-    plan = _plan([{"prompt": "a", "clip_skip": 13}, {"prompt": "b"}], store)
+    plan = plan_rows([{"prompt": "a", "clip_skip": 13}, {"prompt": "b"}], store, OFFERS)
     assert (plan.rows, plan.rejected) == (1, 1)
     [rejected] = read_rejected(store)
     assert rejected["field"] == "clip_skip"
@@ -141,6 +116,6 @@ def test_a_row_that_skips_too_many_layers_is_rejected() -> None:
 
 def test_only_a_plan_that_skips_layers_has_messages_that_older_releases_refuse() -> None:
     for clip_skip, version in ((1, 3), (None, 1)):
-        plan = _plan([{"prompt": "a", "clip_skip": clip_skip}], MemoryStore())
+        plan = plan_rows([{"prompt": "a", "clip_skip": clip_skip}], MemoryStore(), OFFERS)
         assert {each.version for each in shards_to_send(plan, plan.shards)} == {version}
         assert (b"clip_skip" in plan.dump()) is (version == 3)

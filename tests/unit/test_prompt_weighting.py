@@ -1,23 +1,16 @@
 """`prompt_weighting` of a job: its syntax, how it is sent, and what an offer refuses."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from imagefleet.producer.bulk.inputs import find_sources
-from imagefleet.producer.bulk.plan_builder import DatasetSpec
-from imagefleet.producer.bulk.planner import plan_dataset
 from imagefleet.producer.bulk.rejected import read_rejected
-from imagefleet.producer.bulk.row_images import UploadedRowImages
-from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.shared.bulk.file_layout import plan_key
-from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters
+from imagefleet.shared.bulk.plan import Plan, RowParameters
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.message_arguments import pack, unpack
-from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.prompt_weights import pieces_of
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -27,6 +20,7 @@ from imagefleet.worker.bulk.row_conversion import encode_samples, is_sample_of, 
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
+from tests.support.plans import Rows, plan_rows, planned_requests, planned_rows
 
 INFO = FakeEngine(prompt_chunks=2).info
 OFFER = offer_of(INFO)
@@ -137,41 +131,19 @@ def test_a_prompt_beyond_the_chunks_is_marked_as_truncated() -> None:
         assert engine.truncated(spec) is truncated, (words, weighting)
 
 
-def _plan(
-    rows: Sequence[Any], store: MemoryStore, *, dedupe: bool = False, **parameters: Any
-) -> Plan:
-    defaults = RowDefaults(
-        parameters=RowParameters(**parameters),
-        size=(None, None),
-        model=None,
-        seed=1,
-        shard_size=8,
-        columns={},
-    )
-    spec = DatasetSpec(
-        defaults=defaults, format=BulkFormat.FILES, image_format=ImageFormat.PNG, dedupe=dedupe
-    )
-    with UploadedRowImages(lambda: store, read_files=False) as images:
-        return plan_dataset(find_sources(rows), spec, store, OFFERS, images)[0]
-
-
 def _weighed(store: MemoryStore, plan: Plan) -> list[bool]:
-    return [
-        plan.request(shard, row).prompt_weighting
-        for shard in plan.shards
-        for row in plan.read_rows(shard, store.get(plan_key(shard.name)))
-    ]
+    return [request.prompt_weighting for request in planned_requests(store, plan)]
 
 
 def test_rows_and_whole_datasets_may_weigh_words() -> None:
-    rows = [
+    rows: Rows = [
         {"prompt": "(a)", "prompt_weighting": "True"},
         {"prompt": "(b)", "prompt_weighting": False},
         {"prompt": "(c)", "prompt_weighting": ""},
     ]
     for parameters, weighed in (({}, [True, False, False]), ({"prompt_weighting": True}, None)):
         store = MemoryStore()
-        plan = _plan(rows, store, **parameters)
+        plan = plan_rows(rows, store, OFFERS, **parameters)
         expected = weighed or [True, False, True]
         assert (_weighed(store, plan), plan.weighted_prompts) == (expected, sum(expected))
         assert {each.version for each in shards_to_send(plan, plan.shards)} == {4}
@@ -179,7 +151,7 @@ def test_rows_and_whole_datasets_may_weigh_words() -> None:
 
 def test_a_plan_without_weights_is_one_that_older_releases_read() -> None:
     store = MemoryStore()
-    plan = _plan([{"prompt": "(a)", "prompt_weighting": False}, "(b)"], store)
+    plan = plan_rows([{"prompt": "(a)", "prompt_weighting": False}, "(b)"], store, OFFERS)
     assert {each.version for each in shards_to_send(plan, plan.shards)} == {1}
     assert b"weight" not in plan.dump()
     assert all(b"weight" not in store.get(plan_key(shard.name)) for shard in plan.shards)
@@ -193,7 +165,7 @@ def test_rows_with_wrong_weights_or_values_are_rejected() -> None:
         {"prompt": "c", "prompt_weighting": "perhaps"},
         "d",
     ]
-    plan = _plan(rows, store, prompt_weighting=True)
+    plan = plan_rows(rows, store, OFFERS, prompt_weighting=True)
     assert (plan.rows, plan.rejected) == (1, 3)
     reasons = [str(rejected["reason"]) for rejected in read_rejected(store)]
     assert ["from -10 to 10" in reason for reason in reasons] == [True, True, False]
@@ -202,8 +174,8 @@ def test_rows_with_wrong_weights_or_values_are_rejected() -> None:
 
 def test_a_sample_without_weights_is_generated_again_with_them() -> None:
     store, engine = MemoryStore(), FakeEngine(prompt_chunks=2)
-    plan = _plan([{"prompt": "(a)", "seed": 1}], store, prompt_weighting=True)
-    [row] = plan.read_rows(plan.shards[0], store.get(plan_key(plan.shards[0].name)))
+    plan = plan_rows([{"prompt": "(a)", "seed": 1}], store, OFFERS, prompt_weighting=True)
+    [row] = planned_rows(store, plan)
     weighed = plan.request(plan.shards[0], row)
     plain = weighed.model_copy(update={"prompt_weighting": False})
     for made, other in ((weighed, plain), (plain, weighed)):
@@ -216,13 +188,13 @@ def test_a_sample_without_weights_is_generated_again_with_them() -> None:
 
 
 def test_rows_that_differ_in_weighting_only_are_no_duplicates() -> None:
-    rows = [
+    rows: Rows = [
         {"prompt": "(a)"},
         {"prompt": "(a)", "prompt_weighting": True},
         {"prompt": "(a)", "prompt_weighting": True},
         {"prompt": "(a)", "prompt_weighting": False},
     ]
-    plan = _plan(rows, MemoryStore(), dedupe=True)
+    plan = plan_rows(rows, MemoryStore(), OFFERS, dedupe=True)
     assert (plan.rows, plan.duplicates) == (2, 2)
 
 

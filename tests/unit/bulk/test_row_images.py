@@ -15,13 +15,13 @@ from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.rejected import read_rejected
 from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
-from imagefleet.shared.bulk.file_layout import plan_key
-from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters, ShardRow
+from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.errors import InvalidRequest, StorageDenied
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.storage import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
+from tests.support.plans import planned_rows
 
 Rows = Path | Sequence[dict[str, Any]]
 
@@ -81,14 +81,6 @@ def _plan(
         return plan_dataset(find_sources(rows), spec, destination, {}, images)[0]
 
 
-def _rows(store: MemoryStore, plan: Plan) -> list[ShardRow]:
-    return [
-        row
-        for shard in plan.shards
-        for row in plan.read_rows(shard, store.get(plan_key(shard.name)))
-    ]
-
-
 def _reasons(store: MemoryStore) -> dict[Any, str]:
     return {row["row"]: f"{row['field']}: {row['reason']}" for row in read_rejected(store)}
 
@@ -101,7 +93,7 @@ def test_columns_of_images_set_the_parameters_of_their_row() -> None:
         {"prompt": "b", "image": "", "strength": None},
     ]
     plan = _plan(rows, store)
-    first, second = _rows(store, plan)
+    first, second = planned_rows(store, plan)
     request = plan.request(plan.shards[0], first)
     assert (request.image, request.mask_image, request.strength) == (url, "jobs/x/0.png", 0.25)
     assert plan.request(plan.shards[0], second).image is None
@@ -131,7 +123,7 @@ def test_files_are_uploaded_once_for_each_content(tmp_path: Path) -> None:
     plan = _plan(table, store, fleet)
     assert sorted(fleet.puts) == sorted([_key(_png()), _key(_png("blue"))])
     assert fleet.get(_key(_png())) == _png()
-    rows = _rows(store, plan)
+    rows = planned_rows(store, plan)
     assert [row.image for row in rows] == [_key(_png())] * 3
     assert rows[2].mask_image == _key(_png("blue"))
     assert _plan(table, store, fleet).is_same_work(plan)
@@ -146,7 +138,7 @@ def test_images_of_hugging_face_rows_are_uploaded() -> None:
         {"prompt": "c", "image": _png()},
     ]
     plan = _plan(rows, store, fleet, read_files=False)
-    keys = [row.image for row in _rows(store, plan)]
+    keys = [row.image for row in planned_rows(store, plan)]
     assert keys[0] == keys[2] == _key(_png())
     assert len(fleet.puts) == 2
 
@@ -160,7 +152,7 @@ def test_a_bad_image_costs_its_row_only(tmp_path: Path) -> None:
     table.write_text("prompt,image\n" + "".join(f"a,{image}\n" for image in images))
     store = MemoryStore()
     plan = _plan(table, store)
-    assert [row.row for row in _rows(store, plan)] == [5]
+    assert [row.row for row in planned_rows(store, plan)] == [5]
     reasons = _reasons(store)
     assert reasons[0] == "image: No such file or directory"
     assert reasons[1] == "image: must be a PNG, JPEG or WebP file"
@@ -186,7 +178,7 @@ def test_strength_without_an_image_is_rejected_and_not_ignored() -> None:
     store = MemoryStore()
     rows = [{"prompt": "a", "image": "https://example.org/a.png"}, {"prompt": "b"}]
     plan = _plan(rows, store, parameters=RowParameters(strength=0.5))
-    assert plan.request(plan.shards[0], _rows(store, plan)[0]).strength == 0.5
+    assert plan.request(plan.shards[0], planned_rows(store, plan)[0]).strength == 0.5
     assert _reasons(store) == {1: "strength: needs an image"}
 
 
@@ -194,7 +186,7 @@ def test_an_image_of_the_run_holds_for_rows_without_one() -> None:
     store, url = MemoryStore(), "https://example.org/run.png"
     rows = [{"prompt": "a"}, {"prompt": "b", "image": "https://example.org/row.png"}]
     plan = _plan(rows, store, parameters=RowParameters(image=url))
-    found = [plan.request(plan.shards[0], row).image for row in _rows(store, plan)]
+    found = [plan.request(plan.shards[0], row).image for row in planned_rows(store, plan)]
     assert found == [url, "https://example.org/row.png"]
     assert plan.input_images == 2
 
@@ -220,7 +212,7 @@ def test_an_ignored_column_is_neither_used_nor_copied() -> None:
     store = MemoryStore()
     rows = [{"prompt": "a", "image": b"not read", "tenant": "gold", "n": 1}]
     plan = _plan(rows, store, ignored_columns=frozenset({"image", "tenant"}))
-    [row] = _rows(store, plan)
+    [row] = planned_rows(store, plan)
     assert (row.image, row.extra, plan.input_images) == (None, {"n": 1}, 0)
 
 

@@ -1,19 +1,14 @@
 """Rows with LoRA: what a table may say, what the plan records, and which samples are used again."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagefleet.producer.bulk.dataset_options import parse_spec
-from imagefleet.producer.bulk.inputs import find_sources
-from imagefleet.producer.bulk.planner import plan_dataset
 from imagefleet.producer.bulk.rejected import read_rejected
-from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.shared.bulk.file_layout import plan_key
-from imagefleet.shared.bulk.plan import Plan, ShardRow
+from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
 from imagefleet.shared.bulk.summary import render_card
@@ -25,8 +20,7 @@ from imagefleet.worker.bulk.row_conversion import encode_samples, is_sample_of, 
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.jobs.attempt import offer_of
-
-Rows = Path | Sequence[str | dict[str, Any]]
+from tests.support.plans import Rows, plan_rows, planned_requests, planned_rows
 
 
 def _engine(*names: str, folder: str = "/loras") -> FakeEngine:
@@ -37,24 +31,8 @@ def _offers(*names: str, folder: str = "/loras") -> dict[str, Offer]:
     return {"default": offer_of(_engine(*names, folder=folder).info)}
 
 
-def _plan(
-    rows: Rows, store: ObjectStore, offers: dict[str, Offer] | None = None, **options: Any
-) -> Plan:
-    with UploadedRowImages(lambda: store, read_files=False) as images:
-        spec = parse_spec(images, **options)
-        return plan_dataset(find_sources(rows), spec, store, offers or {}, images)[0]
-
-
-def _rows(store: ObjectStore, plan: Plan) -> list[ShardRow]:
-    return [
-        row
-        for shard in plan.shards
-        for row in plan.read_rows(shard, store.get(plan_key(shard.name)))
-    ]
-
-
 def _loras(store: ObjectStore, plan: Plan) -> list[tuple[tuple[str, float], ...]]:
-    return [plan.request(plan.shards[0], row).loras for row in _rows(store, plan)]
+    return [request.loras for request in planned_requests(store, plan)]
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
@@ -66,7 +44,7 @@ def test_a_row_of_a_file_names_its_loras_or_has_those_of_the_run(name: str, tmp_
         mixtures: list[Any] = [[["style", 0.8], ["detail", 1]], None, "style:-1"]
         lines = [json.dumps({"prompt": "a", "loras": each}) for each in mixtures]
         table.write_text("\n".join(lines))
-    plan = _plan(table, store, _offers("style", "detail"), loras="detail:0.5")
+    plan = plan_rows(table, store, _offers("style", "detail"), loras="detail:0.5")
     assert _loras(store, plan) == [
         (("detail", 1.0), ("style", 0.8)),
         (("detail", 0.5),),
@@ -78,7 +56,7 @@ def test_a_row_of_a_file_names_its_loras_or_has_those_of_the_run(name: str, tmp_
 def test_an_empty_list_is_a_row_without_the_loras_of_the_run() -> None:
     store = MemoryStore()
     rows: Rows = ["a", {"prompt": "a", "loras": []}]
-    plan = _plan(rows, store, loras=[("style", 1)])
+    plan = plan_rows(rows, store, loras=[("style", 1)])
     assert _loras(store, plan) == [(("style", 1.0),), ()]
     assert plan.loras == {"style": None}  # no worker has announced a digest
 
@@ -87,7 +65,7 @@ def test_wrong_loras_reject_their_row_with_the_sentence_of_jobs() -> None:
     store = MemoryStore()
     wrong = ["styl", "style:99", [["style"]], [["style", 1], ["style", 2]]]
     rows: Rows = ["a", *({"prompt": "a", "loras": each} for each in wrong)]
-    plan = _plan(rows, store, _offers("style"))
+    plan = plan_rows(rows, store, _offers("style"))
     reasons = [f"{row['field']}: {row['reason']}" for row in read_rejected(store)]
     assert plan.rows == 1
     assert reasons[0] == ("loras: is no LoRA that the workers of fake hold; they hold style")
@@ -102,7 +80,7 @@ def test_wrong_loras_reject_their_row_with_the_sentence_of_jobs() -> None:
 @pytest.mark.parametrize("loras", ["styl", "style:99", 3])
 def test_wrong_loras_of_all_rows_are_refused_at_once(loras: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        _plan(["a"], MemoryStore(), _offers("style"), loras=loras)
+        plan_rows(["a"], MemoryStore(), _offers("style"), loras=loras)
     assert refused.value.field == "loras"
 
 
@@ -122,7 +100,7 @@ def test_only_a_plan_with_loras_has_messages_that_release_0_1_0_refuses(
     row: Any, run: str | None, version: int
 ) -> None:
     store = MemoryStore()
-    plan = _plan([{"prompt": "a", "loras": row}], store, loras=run)
+    plan = plan_rows([{"prompt": "a", "loras": row}], store, loras=run)
     assert {each.version for each in shards_to_send(plan, plan.shards)} == {version}
     files = plan.dump() + store.get(plan_key("00000"))
     assert (b"loras" in files) is (version == 2)
@@ -131,24 +109,24 @@ def test_only_a_plan_with_loras_has_messages_that_release_0_1_0_refuses(
 def test_rows_that_differ_in_their_loras_are_no_duplicates() -> None:
     mixtures = ["style", "style:1", [("style", 1.0)], "style:0.5", None]
     rows = [{"prompt": "a", "loras": each} for each in mixtures]
-    plan = _plan(rows, MemoryStore(), dedupe=True)
+    plan = plan_rows(rows, MemoryStore(), dedupe=True)
     assert (plan.rows, plan.duplicates) == (3, 2)
 
 
 def test_a_plan_is_continued_with_the_same_lora_files_only() -> None:
     store, rows = MemoryStore(), [{"prompt": "a", "loras": "style"}]
-    plan = _plan(rows, store, _offers("style"))
-    assert _plan(rows, store, _offers("style", "detail")) == plan
-    assert _plan(rows, store) == plan  # no worker is alive
+    plan = plan_rows(rows, store, _offers("style"))
+    assert plan_rows(rows, store, _offers("style", "detail")) == plan
+    assert plan_rows(rows, store) == plan  # no worker is alive
     with pytest.raises(PlanConflict, match=r"planned for LoRA style=sha256:\w+, but the fleet has"):
-        _plan(rows, store, _offers("style", folder="/others"))
+        plan_rows(rows, store, _offers("style", folder="/others"))
 
 
 def test_a_sample_of_another_lora_file_or_scale_is_generated_again() -> None:
     store, engine = MemoryStore(), _engine("style", "detail")
     rows = [{"prompt": "a", "loras": "style:0.8", "seed": 1}]
-    plan = _plan(rows, store, _offers("style", "detail"))
-    [row] = _rows(store, plan)
+    plan = plan_rows(rows, store, _offers("style", "detail"))
+    [row] = planned_rows(store, plan)
     request = plan.request(plan.shards[0], row)
     offers = _offers("style", "detail")
     work = row_work(row.row, request, engine.info, offers)
@@ -167,7 +145,7 @@ def test_a_sample_of_another_lora_file_or_scale_is_generated_again() -> None:
 
 def test_the_card_of_the_dataset_names_the_loras() -> None:
     rows = [{"prompt": "a", "loras": "style:0.8"}]
-    plan = _plan(rows, MemoryStore(), _offers("style", "detail"), loras="detail:0.5")
+    plan = plan_rows(rows, MemoryStore(), _offers("style", "detail"), loras="detail:0.5")
     made = ShardStats(
         shard="00000", plan_sha256="", model="fake", model_digest="", samples=1, files=()
     )
