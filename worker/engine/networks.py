@@ -4,7 +4,8 @@ Goes in: configs. Comes out: the programs, which hold the networks' structure, a
 weights may be abstract, so that programs can be compiled without a checkpoint and without devices.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 import jax
@@ -40,8 +41,12 @@ def abstract_networks(configs: Configs) -> dict[str, nnx.Module]:
     return networks
 
 
-def abstract_network(network: Callable[..., nnx.Module], config: object) -> nnx.Module:
-    """Return the network with shapes instead of weights, so that no weight is initialised."""
+@lru_cache(maxsize=32)
+def abstract_network(network: Callable[..., nnx.Module], config: Hashable) -> nnx.Module:
+    """Return the network with shapes instead of weights, so that no weight is initialised.
+
+    Making one takes up to a second, so models with the same config share it. Do not change it.
+    """
     return nnx.eval_shape(lambda: network(config))
 
 

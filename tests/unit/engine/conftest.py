@@ -1,9 +1,10 @@
 """Fixtures for tests of the engine: checkpoints and warm engines."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 from imagefleet.worker.engine.interface import Engine
@@ -15,6 +16,14 @@ from tests.unit.engine.parity import FOLDER, Oracle
 def oracle(request: pytest.FixtureRequest) -> Oracle:
     """Stable Diffusion 1 in files of 2022, Stable Diffusion 2 in files of today, and SDXL."""
     return Oracle.read(request.param)
+
+
+@pytest.fixture(scope="module")
+def compile_quickly() -> Iterator[None]:
+    """Compile without most optimisations, for modules whose programs run for a few steps each."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

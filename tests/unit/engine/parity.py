@@ -3,7 +3,7 @@
 `tools/make_parity_fixtures.py` wrote them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ImageSpec
 from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.engine.program_arrays import BatchInputs, InitLatents, Weights
@@ -31,6 +32,10 @@ from tools.parity.known.write import write_configs, write_weights
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "parity"
 PROMPTS = ["a red circle on blue", "Zwölf  Bücher, 3 for €5!", ""]
+BEGIN: Final = jax.jit(DiffusionPrograms.begin, static_argnums=0)
+STEP: Final = jax.jit(DiffusionPrograms.step, static_argnums=0)
+DECODE: Final = jax.jit(DiffusionPrograms.decode, static_argnums=0)
+"""Methods compiled once for all checkpoints with the same networks."""
 SPEC: Final = ImageSpec(
     prompt="a red circle on blue",
     negative_prompt="blue",
@@ -91,16 +96,14 @@ def generate_with_noise_of_torch(
         rows=np.stack([table.padded(7)] * 2),
         calls=np.full(2, len(table.rows), np.int32),
     )
-    begin, step, decode = (
-        jax.jit(each) for each in (programs.begin, programs.step, programs.decode)
-    )
     init_latents = InitLatents(np.zeros((2, 8, 8, 4)), np.ones((2, 8, 8, 1), bool))
-    conditions, state = begin(weights, inputs, init_latents)
+    conditions, state = BEGIN(programs, weights, inputs, init_latents)
     noise = oracle.image("unet.latents") * np.float32(table.init_noise_sigma)
-    state = state._replace(latents=noise)
+    # With the sharding of the latents after a step, both steps are one program.
+    state = state._replace(latents=jax.device_put(noise, state.latents.sharding))
     for _ in range(7):
-        state, _ = step(weights.unet, conditions, state)
-    return np.asarray(decode(weights, state).images, int)
+        state, _ = STEP(programs, weights.unet, conditions, state)
+    return np.asarray(DECODE(programs, weights, state).images, int)
 
 
 def load_older(cache_dir: Path, **options: Any) -> DiffusionEngine:
@@ -115,14 +118,18 @@ def stored_shapes(network: str, model: nnx.Module) -> dict[str, tuple[int, ...]]
     return {entry.key: entry.stored_shapes[0] for entry in weight_entries(network, model)}
 
 
-def write_known(
-    folder: Path,
-    checkpoint: KnownCheckpoint,
-    make_networks: Callable[[Configs], Mapping[str, nnx.Module]] = abstract_networks,
-) -> CheckpointFiles:
+def lora_options(scales: Mapping[str, float]) -> tuple[LoraOption, ...]:
+    """Return files of `loras`, by their names, with scales."""
+    return tuple(
+        LoraOption(name=name, path=str(FOLDER / "loras" / f"{name}.safetensors"), scale=scale)
+        for name, scale in scales.items()
+    )
+
+
+def write_known(folder: Path, checkpoint: KnownCheckpoint) -> CheckpointFiles:
     """Write a well-known checkpoint, tiny, with the weights that our networks have."""
     write_configs(folder, checkpoint)
     files = CheckpointFiles(folder)
-    for network, model in make_networks(Configs.read(files)).items():
+    for network, model in abstract_networks(Configs.read(files)).items():
         write_weights(folder, checkpoint, network, stored_shapes(network, model))
     return files

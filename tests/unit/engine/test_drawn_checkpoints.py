@@ -4,11 +4,9 @@
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import jax
 import pytest
 from safetensors.numpy import load_file
 
@@ -29,14 +27,7 @@ REFUSED: Final = {
     "12 DDPM": "'DDPMScheduler', which this engine does not have; set IMAGEFLEET_SCHEDULER",
 }
 """Named cases that are refused, and the end of the error. All others make equal images."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_quickly() -> Iterator[None]:
-    """Compile without most optimisations: many networks run for a few steps each."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 def _compare(case: str, folder: Path, cache_dir: Path) -> Entry:

@@ -46,13 +46,11 @@ TOLERANCE: Final = 2e-5
 
 
 @pytest.fixture(scope="module", autouse=True)
-def noise_of_diffusers() -> Iterator[None]:
-    """Draw the noise that diffusers got, and compile without most optimisations."""
-    jax.config.update("jax_disable_most_optimizations", True)
+def noise_of_diffusers(compile_quickly: None) -> Iterator[None]:
+    """Draw the noise that diffusers got."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diffusion_programs, "normal", _normal)
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def _normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:

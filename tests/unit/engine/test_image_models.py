@@ -1,12 +1,10 @@
 """Models that need an image: inpainting, instruct-pix2pix, SDXL's refiner."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import jax
 import numpy as np
 import pytest
 
@@ -36,14 +34,7 @@ MODELS: Final = {
     "stable-diffusion-inpainting": "runwayml/stable-diffusion-inpainting",
     "instruct-pix2pix": "timbrooks/instruct-pix2pix",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_quickly() -> Iterator[None]:
-    """Compile without most optimisations: two models run for a few steps each."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 @pytest.mark.parametrize("name", MODELS)

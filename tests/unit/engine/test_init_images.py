@@ -18,6 +18,7 @@ from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 
 EDITS: Final = load_file(FOLDER / "edits.safetensors")
 STEPS: Final = 10
+pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 def test_images_from_init_images_equal_those_of_diffusers(

@@ -6,7 +6,7 @@ names.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -53,8 +53,6 @@ PROMPT, NEGATIVE = "a red circle on blue", "blue"
 STEPS, GUIDANCE, SIDE, TIMESTEP = 3, 3.0, 64, 500.0
 IMAGE_GUIDANCE, STRENGTH = 1.5, 0.7
 """As in tools/parity/known/truth.py."""
-_MADE: Final[dict[str, dict[str, nnx.Module]]] = {}
-"""By structure: networks without weights."""
 SHORT: Final = {
     "CompVis/stable-diffusion-v1-4": "",
     "stabilityai/stable-diffusion-2-1-base": "heads by level, linear projections",
@@ -67,14 +65,7 @@ SHORT: Final = {
     "stabilityai/stable-diffusion-xl-refiner-1.0": "aesthetic scores, the second text encoder only",
 }
 """What `make test` runs: the first checkpoint with each part. `make long` runs the others."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_quickly() -> Iterator[None]:
-    """Compile without most optimisations: many networks run for a few steps each."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +73,7 @@ def compile_quickly() -> Iterator[None]:
     [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in LOADS],
 )
 def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path: Path) -> None:
-    files = write_known(tmp_path, KNOWN[name], _networks)
+    files = write_known(tmp_path, KNOWN[name])
     configs = Configs.read(files)
     programs, weights = load_networks(files, configs, Placement.of(1), np.dtype(np.float32))
     default = registry.default(configs.noise)
@@ -111,7 +102,8 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
     for kind, (table, sample) in starts.items():
         history = state.history
         for row in table.rows:
-            output = predict(sample, row[:1])
+            # From the host, as the latents of the first step: their place is part of a program.
+            output = predict(np.asarray(sample), row[:1])
             sample, history = _advance(sample, output, history, latents, row[None])
         image = np.asarray(_decode(programs.vae, programs.latent_scale, weights.vae, sample), int)
         difference = np.abs(image - ANSWERS[f"{name}|{kind}"])
@@ -122,7 +114,7 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
 @pytest.mark.parametrize("name", LOADS)
 def test_the_weights_have_the_names_and_shapes_of_diffusers(name: str, tmp_path: Path) -> None:
     write_configs(tmp_path, KNOWN[name])
-    networks = _networks(Configs.read(CheckpointFiles(tmp_path)))
+    networks = abstract_networks(Configs.read(CheckpointFiles(tmp_path)))
     digests = {
         network: digest(stored_shapes(network, model)) for network, model in networks.items()
     }
@@ -147,14 +139,6 @@ def test_the_documents_list_the_same_checkpoints_with_the_same_fate() -> None:
     assert listed == known
     assert SHORT.keys() <= set(LOADS)
     assert len(known) >= 40
-
-
-def _networks(configs: Configs) -> dict[str, nnx.Module]:
-    """Return the abstract networks. Many checkpoints have the same, which take seconds to make."""
-    structure = repr((configs.family, configs.text_encoders, configs.unet, configs.vae))
-    if structure not in _MADE:
-        _MADE[structure] = abstract_networks(configs)
-    return _MADE[structure]
 
 
 def _init_latents(programs: DiffusionPrograms, weights: Any, *, needs_image: bool) -> InitLatents:

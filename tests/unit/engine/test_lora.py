@@ -1,7 +1,7 @@
 """A LoRA file changes the weights that diffusers changes, by the same amounts, or is refused."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,19 +23,12 @@ from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.networks import abstract_networks
 from imagefleet.worker.settings import WorkerSettings
-from tests.unit.engine.parity import FOLDER, worst
+from tests.unit.engine.parity import FOLDER, lora_options, worst
 from tools.parity.lora_cases import CASES
 
 LORAS: Final = FOLDER / "loras"
 EXPECTED: Final = load_file(LORAS / "expected.safetensors")
 UNET: Final = "lora_unet_down_blocks_0_attentions_0_proj_in"
-
-
-def _options(scales: Mapping[str, float]) -> list[LoraOption]:
-    return [
-        LoraOption(name=name, path=str(LORAS / f"{name}.safetensors"), scale=scale)
-        for name, scale in scales.items()
-    ]
 
 
 def _mappings(base: str) -> dict[str, WeightMapping]:
@@ -71,7 +64,7 @@ def _stored(files: TensorFiles, key: str) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_the_merged_weights_are_those_that_diffusers_fuses(case: str) -> None:
     base, scales = CASES[case]
-    merged = _merge(base, _options(scales))
+    merged = _merge(base, lora_options(scales))
     expected = {
         key.partition("|")[2]: tensor
         for key, tensor in EXPECTED.items()
@@ -86,7 +79,7 @@ def test_the_merged_weights_are_those_that_diffusers_fuses(case: str) -> None:
 def test_a_slice_of_a_merged_weight_is_that_slice_of_the_whole() -> None:
     mappings = _mappings("older")
     factors = read_loras(
-        _options({"kohya": 1.0}), {name: each.shapes for name, each in mappings.items()}
+        lora_options({"kohya": 1.0}), {name: each.shapes for name, each in mappings.items()}
     )
     files = CheckpointFiles(FOLDER / "older").open_weights(("unet",))["unet"]
     tensors = MergedTensors(files, factors["unet"])
@@ -97,7 +90,7 @@ def test_a_slice_of_a_merged_weight_is_that_slice_of_the_whole() -> None:
 
 
 def test_the_engine_merges_and_names_what_it_merged(cache_dir: Path) -> None:
-    options = ModelOptions(loras=tuple(_options({"kohya": 0.8})))
+    options = ModelOptions(loras=lora_options({"kohya": 0.8}))
     plain = load_engine(str(FOLDER / "older"), devices=1, cache_dir=cache_dir).info
     info = load_engine(str(FOLDER / "older"), devices=1, cache_dir=cache_dir, options=options).info
     assert plain.loras == ()
@@ -111,9 +104,9 @@ def test_the_engine_merges_and_names_what_it_merged(cache_dir: Path) -> None:
 def test_the_merged_weight_reaches_the_network() -> None:
     files = CheckpointFiles(FOLDER / "older")
     configs, where = Configs.read(files), Placement.of(1)
-    options = _options({"peft": 1.0})
+    options = lora_options({"peft": 1.0})
     _, weights = load_networks(
-        files, configs, where, np.dtype(np.float32), options=ModelOptions(loras=tuple(options))
+        files, configs, where, np.dtype(np.float32), options=ModelOptions(loras=options)
     )
     block = weights.unet["down_blocks"][0]["attentions"][0]["transformer_blocks"][0]
     key = "unet|down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_k.weight"
@@ -162,7 +155,7 @@ def test_settings_of_peft_that_are_not_merged_are_refused(tmp_path: Path) -> Non
 
 def test_a_file_of_another_model_or_a_missing_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="keys fit no weight of this model"):
-        _merge("older", _options({"kohya_xl": 1.0}))
+        _merge("older", lora_options({"kohya_xl": 1.0}))
     with pytest.raises(CheckpointError, match=r"lora gone: .* is not a file"):
         _merge("older", [LoraOption(name="gone", path=str(tmp_path / "gone.safetensors"))])
     save_file({}, tmp_path / "empty.safetensors")

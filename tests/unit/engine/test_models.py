@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 
 from imagefleet.worker.engine.models.clip_text import ClipText
@@ -14,6 +15,7 @@ from tests.unit.engine.parity import Oracle, worst
 TOLERANCE: Final = 5e-6
 """Relative tolerance. Measured: text 5e-7, UNet and its blocks 2e-6, autoencoder 1e-6. We promise
 1e-4."""
+pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 def test_the_text_encoders_compute_the_same_states(oracle: Oracle) -> None:

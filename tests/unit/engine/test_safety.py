@@ -32,6 +32,7 @@ from imagefleet.worker.engine.networks import abstract_network
 from tests.unit.engine.parity import FOLDER, worst
 
 SAFETY = FOLDER / "safety"
+pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 
 @pytest.fixture(scope="module")
