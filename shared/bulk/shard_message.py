@@ -5,7 +5,9 @@ knows no store and sends nothing.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import Field
 
 from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
@@ -19,6 +21,11 @@ MESSAGE_VERSION: Final = 4
 """The newest version of a message. Version 2: rows of the plan may start from images or use LoRA.
 Version 3: they may have `clip_skip`. Version 4: they may have `prompt_weighting`. Other plans are
 sent as version 1, so that workers of release 0.1.0 can make them."""
+
+
+_MAX_SHARDS: Final = 10**9
+ShardNumber = Annotated[int, Field(strict=True, ge=0, lt=_MAX_SHARDS)]
+"""It is strict, because a Decimal in a message may take hours to become an int."""
 
 
 class ShardToSend(NamedTuple):
@@ -38,7 +45,7 @@ class ShardMessage(Model):
 
     version: int = 1
     run: str
-    shard: int
+    shard: ShardNumber
     destination: str
     """URL of the dataset's store."""
 

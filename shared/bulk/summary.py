@@ -24,7 +24,7 @@ from imagefleet.shared.bulk.file_layout import (
 from imagefleet.shared.bulk.first_samples import first_samples
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
-from imagefleet.shared.errors import StorageDenied
+from imagefleet.shared.errors import StorageDenied, StorageUnavailable
 from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text import mask_fetched_url
@@ -110,6 +110,8 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
             error.name,
             how_to_install("dataset"),
         )
+    except StorageUnavailable:  # an OSError, but none of a damaged file
+        raise
     except (KeyError, *_UNREADABLE) as error:
         log.warning("the dataset gets no contact sheet: %s: %s", type(error).__name__, error)
     return None

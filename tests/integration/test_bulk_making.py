@@ -12,7 +12,7 @@ from imagefleet.shared.bulk.file_layout import PLAN, stats_key
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.bulk.shard_message import ShardMessage, ShardToSend, bulk_queue
 from imagefleet.shared.bulk.stats import ShardStats
-from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.errors import LeaseLost, StorageDenied, StorageUnavailable
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.storage import ObjectStore, open_store
@@ -33,12 +33,29 @@ class _Host:
     context: ShardContext
     queues: QueueGroup
 
-    def make(self) -> None:
+    def make(self, shard: int = 0, destination: str | None = None) -> None:
+        """Make the shard of the next message, which may name another one."""
         [claimed] = self.context.claims.claim([self.queues], 1, max_messages=1)
         self.context.backlog.add_shard(claimed)
         run = self.dataset.run
-        message = ShardMessage(run=run.id, shard=0, destination=run.destination)
+        message = ShardMessage(run=run.id, shard=shard, destination=destination or run.destination)
         make_shard(self.context, message, claimed.tag)
+
+    def store_shard(self) -> ObjectStore:
+        """Store the plan and the shard's commit marker, and return the store."""
+        [shard] = self.dataset.plan.shards
+        stats = ShardStats(
+            shard=shard.name,
+            plan_sha256=shard.sha256,
+            model="fake",
+            model_digest="sha256:" + "1" * 64,
+            samples=1,
+            files=(),
+        )
+        store = open_store(self.dataset.run.destination)
+        store.put(PLAN, self.dataset.plan.dump(), "application/json")
+        store.put(stats_key(shard.name), stats.dump(), "application/json")
+        return store
 
     def call_after_begin(self, patch: pytest.MonkeyPatch, event: Callable[[], object]) -> None:
         """Call `event` after the shard has begun and before its plan is read."""
@@ -103,18 +120,7 @@ def test_a_success_that_a_failover_lost_is_recorded_by_the_next_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dataset, claims = host.dataset, host.context.claims
-    [shard] = dataset.plan.shards
-    stats = ShardStats(
-        shard=shard.name,
-        plan_sha256=shard.sha256,
-        model="fake",
-        model_digest="sha256:" + "1" * 64,
-        samples=1,
-        files=(),
-    )
-    store = open_store(dataset.run.destination)
-    store.put(PLAN, dataset.plan.dump(), "application/json")
-    store.put(stats_key(shard.name), stats.dump(), "application/json")
+    host.store_shard()
     runs, run, keys = dataset.runs, dataset.run.id, run_keys(namespace, dataset.run.id)
     ack = claims.ack
 
@@ -175,3 +181,65 @@ def test_the_message_of_a_run_without_a_record_is_deleted(
     host.make()
     assert not client.exists(host.context.claims.key)
     assert not client.exists(queue)
+
+
+def _denies(*_: object) -> None:
+    raise StorageDenied("cannot delete: the server answers 403 AccessDenied")
+
+
+def test_without_the_right_to_delete_a_finished_shard_is_acknowledged(
+    host: _Host,
+    client: redis.Redis,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host.store_shard()
+    [message] = client.lrange(queue, 0, -1)
+    monkeypatch.setattr("imagefleet.worker.bulk.make_shard.delete_checkpoints", _denies)
+    host.make()
+    assert host.dataset.runs.get(host.dataset.run.id).state is State.SUCCEEDED
+    assert "403 AccessDenied" in caplog.text
+    client.lpush(queue, message)
+    host.make()
+    assert not client.exists(queue, host.context.claims.key)
+    assert host.context.backlog.wants_shard()
+
+
+def test_a_second_message_of_a_finished_dataset_without_a_plan_is_acknowledged(
+    host: _Host, client: redis.Redis, queue: str
+) -> None:
+    store = host.store_shard()
+    [message] = client.lrange(queue, 0, -1)
+    host.make()
+    store.delete(PLAN)
+    client.lpush(queue, message)
+    host.make()
+    assert not client.exists(queue, host.context.claims.key)
+
+
+def test_an_unavailable_store_never_fails_a_shard(
+    host: _Host, client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_down() -> None:
+        raise StorageUnavailable("no answer")
+
+    host.call_after_begin(monkeypatch, is_down)
+    for _ in range(5):  # more often than any other error is tried again
+        with pytest.raises(LeaseLost):
+            host.make()
+    assert client.llen(queue) == 1
+    [record] = host.dataset.runs.shards(host.dataset.run.id)
+    assert record.state is State.QUEUED
+
+
+@pytest.mark.parametrize(("shard", "destination"), [(1, None), (0, "file:///elsewhere")])
+def test_a_message_that_is_none_of_the_run_changes_nothing(
+    host: _Host, client: redis.Redis, queue: str, shard: int, destination: str | None
+) -> None:
+    host.make(shard, destination)
+    assert not client.exists(queue, host.context.claims.key)
+    status = host.dataset.runs.get(host.dataset.run.id)
+    assert status.state is State.RUNNING
+    assert status.shards_by_state[State.FAILED] == 0
+    assert status.shards_by_state[State.QUEUED] == 1

@@ -1,6 +1,7 @@
 """Records of runs and shards in a real Redis: allowed changes, and lost races."""
 
 import json
+from decimal import Decimal
 
 import pytest
 import redis
@@ -245,6 +246,10 @@ def test_shard_messages_of_another_version_or_with_wrong_fields_are_rejected() -
         {"version": 0},
         {"version": "1"},
         {"version": 1, "run": 3},
+        {"version": 1, "run": "r", "destination": "d", "shard": Decimal("1E+999999999")},
+        {"version": 1, "run": "r", "destination": "d", "shard": -1},
+        {"version": 1, "run": "r", "destination": "d", "shard": 10**9},
+        {"version": 1, "run": "r", "destination": "d", "shard": "1"},
     ):
         with pytest.raises(MessageRejected):
             unpack_shard(kwargs)

@@ -19,7 +19,6 @@ from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
 from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
 from imagefleet.shared.errors import (
-    CheckpointError,
     ImagefleetError,
     InvalidRequest,
     LeaseLost,
@@ -30,6 +29,8 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.text import printable
+from imagefleet.worker.bulk.plan_check import is_of_its_run, require_model
 from imagefleet.worker.bulk.render_rows import RowRenderer
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
@@ -103,17 +104,32 @@ class _ShardMaker:
         plan = self._read_plan()
         shard = self._find_shard(plan)
         if not self._record_if_finished(plan, shard):
-            self._check_model(plan)
+            require_model(plan, self._context.engine.info)
             with Spool() as spool:
                 failures = self._generate(plan, shard, spool)
                 self._store_shard(plan, shard, spool, failures)
-        self._delete_checkpoints()
+        self._tidy(self._delete_checkpoints)
 
     def _read_plan(self) -> Plan:
         return self._retry(lambda: Plan.load(self._read(PLAN)), "reading the plan")
 
     def _delete_checkpoints(self) -> None:
         self._retry(lambda: delete_checkpoints(self._store, self.name), "deleting its checkpoints")
+
+    def _write_missing_summary(self) -> None:
+        plan = self._read_plan()
+        self._retry(lambda: write_missing_summary(self._store, plan), "writing the summary")
+
+    def _tidy(self, act: Callable[[], object]) -> None:
+        """Do what is left to do for a shard that has ended.
+
+        If a right is missing, or the plan is gone, trying again does not help: it would bring the
+        message back for ever.
+        """
+        try:
+            act()
+        except (InvalidRequest, PlanDamaged, StorageDenied) as error:
+            log.error("shard %s has ended, but its files are not tidy: %s", self.name, error)
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -146,9 +162,11 @@ class _ShardMaker:
         Raises:
             LeaseLost: the shard must be requeued, or this attempt does not hold it.
         """
-        if isinstance(error, OSError):  # the temporary folder is full
+        if isinstance(error, ImagefleetError):
+            pass
+        elif isinstance(error, OSError):  # the temporary folder is full
             error = StorageDenied(str(error))
-        elif not isinstance(error, ImagefleetError):
+        else:
             log.exception("shard %s failed with an unexpected error", self.name)
             error = WorkerError(f"{type(error).__name__}: {error}")
         tries = self._context.runs.tries(self._message.run, self._message.shard)
@@ -173,15 +191,23 @@ class _ShardMaker:
     def _begin(self) -> bool:
         """Record the start of this attempt. Return False if there is nothing to do.
 
-        This is so if the shard has ended, another worker holds it, or its run has stopped or has no
-        record.
+        This is so if the shard has ended, another worker holds it, its run has stopped or has no
+        record, or the message is not one of its run.
         """
+        if not is_of_its_run(self._message, self._context.runs):
+            log.error(
+                "a message for shard %s in %s is dropped: run %s has no such shard there",
+                self.name,
+                printable(self._message.destination),
+                printable(self._message.run),
+            )
+            self._context.claims.ack(self._tag)
+            return False
         transition = self._context.runs.begin(*self._holder, (self._context.claims.key, self._tag))
         if transition.before is State.SUCCEEDED:  # the worker may have died right after that
-            self._delete_checkpoints()
+            self._tidy(self._delete_checkpoints)
             if transition.run_state is State.SUCCEEDED:
-                plan = self._read_plan()
-                self._retry(lambda: write_missing_summary(self._store, plan), "writing the summary")
+                self._tidy(self._write_missing_summary)
         if (
             transition.run_state is None
         ):  # `acknowledge` might requeue the message of a run without record
@@ -201,25 +227,6 @@ class _ShardMaker:
                 return shard
         raise PlanDamaged(f"the plan has no shard {self.name}")
 
-    def _check_model(self, plan: Plan) -> None:
-        info = self._context.engine.info
-        digest = info.digest
-        if plan.model_digest not in (None, digest):
-            raise CheckpointError(
-                f"the plan was made for model {plan.model_digest}; this worker has {digest}"
-            )
-        if plan.weighted_prompts and not info.prompt_chunks:
-            raise CheckpointError(
-                "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0"
-            )
-        held = info.job_lora_digests
-        for name, planned in plan.loras.items():
-            if name not in held or planned not in (None, held[name]):
-                raise CheckpointError(
-                    f"the plan was made for LoRA {name}={planned or 'any file'}; "
-                    f"this worker has {held.get(name, 'none')}"
-                )
-
     def _record_if_finished(self, plan: Plan, shard: ShardPlan) -> bool:
         """Record success if the commit marker exists, and return whether it does.
 
@@ -234,7 +241,9 @@ class _ShardMaker:
         """Record success, and write the summary if this shard completes the run."""
         transition = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
         if transition.run_state is State.SUCCEEDED:
-            self._retry(lambda: write_summary(self._store, plan), "writing the summary")
+            self._tidy(
+                lambda: self._retry(lambda: write_summary(self._store, plan), "writing the summary")
+            )
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         data = self._retry(lambda: self._read(plan_key(self.name)), "reading its rows")

@@ -16,7 +16,7 @@ from imagefleet.shared.bulk.file_layout import (
 from imagefleet.shared.bulk.plan import Plan, RowParameters, ShardPlan, Source
 from imagefleet.shared.bulk.stats import ShardFile, ShardStats
 from imagefleet.shared.bulk.summary import write_missing_summary, write_summary
-from imagefleet.shared.errors import StorageDenied
+from imagefleet.shared.errors import StorageDenied, StorageUnavailable
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.bulk.samples import Sample
 from imagefleet.worker.bulk.tar import write_tar
@@ -133,3 +133,15 @@ def test_the_summary_of_other_work_is_replaced(store: MemoryStore) -> None:
     store.put(RUN_STATS, b"not one", "application/json")
     write_missing_summary(store, _plan(None))
     assert b"not one" not in store.get(RUN_STATS)
+
+
+class _IsDown(MemoryStore):
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        raise StorageUnavailable("no answer")
+
+
+def test_an_unavailable_store_is_no_damaged_archive() -> None:
+    store = _IsDown()
+    _finish_with_archive(store)
+    with pytest.raises(StorageUnavailable):
+        write_summary(store, _plan(DIGEST))
