@@ -15,9 +15,9 @@ for i = 3, #KEYS, 2 do
   if request and request ~= ARGV[i - 2] then different = true end
   if not request then
     new[KEYS[i]] = ARGV[i - 2]
-    local tenant = tenant_of(KEYS[i + 1])
+    local tenant = tenant_of(KEYS[i + 1]) or ''
     submitted['*'] = submitted['*'] + 1
-    if tenant then submitted[tenant] = (submitted[tenant] or 0) + 1 end
+    submitted[tenant] = (submitted[tenant] or 0) + 1
   end
 end
 

@@ -194,6 +194,14 @@ def test_a_tenant_limit_does_not_apply_to_other_tenants(producer: Client) -> Non
     producer.submit("b")
 
 
+def test_the_jobs_without_a_tenant_have_a_limit_of_their_own(producer: Client) -> None:
+    producer.tenants.set_limit("", 1)
+    producer.submit("a")
+    with pytest.raises(TenantLimit, match="1 wait"):
+        producer.submit("b")
+    producer.submit("b", tenant="gold")
+
+
 def test_a_limit_is_never_exceeded_by_concurrent_producers(producer: Client) -> None:
     producer.tenants.set_limit("*", 50)
     refused = []

@@ -7,7 +7,9 @@ import pytest
 import redis
 
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.request import JobRequest
+from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.redis_client.write_errors import is_outage
@@ -269,3 +271,26 @@ def test_an_outage_is_told_from_an_error_that_one_message_causes(
     assert is_outage(error_of("EVAL", "return redis.call('GET', 'a')", 0))
     own_redis.kill()
     assert is_outage(error_of("GET", "a"))
+
+
+def test_a_key_of_another_type_in_place_of_the_claims_costs_no_message(
+    make_claims: MakeClaims, client: redis.Redis, queue: str
+) -> None:
+    claims = make_claims("w")
+    client.set(claims.key, "no hash")
+    client.lpush(queue, "m")
+    assert _claim(claims, queue).message == "m"
+    assert client.hlen(claims.key) == 1
+    assert client.get(f"{claims.key}:no-hash") == "no hash"
+
+
+def test_the_jobs_without_a_tenant_have_a_weight_too(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    Tenants(client, namespace).set_weight("", 3)
+    client.sadd(known_queues_key(namespace), f"{queue}@free")
+    client.lpush(queue, *["plain"] * 80)
+    client.lpush(f"{queue}@free", *["free"] * 80)
+    claims, group = make_claims("w"), QueueGroup(name="64x64", queues=(queue,))
+    served = [each.message for _ in range(10) for each in claims.claim([group], 8)]
+    assert (served.count("plain"), served.count("free")) == (60, 20)

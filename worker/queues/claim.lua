@@ -21,6 +21,12 @@
 -- Returns {accounts as JSON, {{tag, list, message, delivery, 1 if it is cut else 0}, …}, workers that have a lease},
 -- or false if this worker has none: it must acquire one first.
 local request, accounts = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
+-- Nothing is taken from a queue that could not be recorded. Anybody may have written something else there.
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'hash' and kind ~= 'none' then
+  redis.log(redis.LOG_WARNING, KEYS[1] .. ' is no hash but a ' .. kind .. '; it gets the suffix :no-hash')
+  redis.call('RENAME', KEYS[1], KEYS[1] .. ':no-hash')
+end
 if not redis.call('ZSCORE', KEYS[2], request.worker) then return false end
 local any_redelivered = redis.call('HLEN', KEYS[3]) > 0
 local claimed, image_count, group, finished = {}, 0, nil, false
@@ -47,7 +53,7 @@ local function weight_of(tenant)
   local weight = tonumber(any_weights and redis.call('HGET', KEYS[5], tenant) or 1) or 1
   return weight > 0 and weight or 1
 end
-for name, queue_group in pairs(request.groups) do add_candidate(name, queue_group, '', 1) end
+for name, queue_group in pairs(request.groups) do add_candidate(name, queue_group, '', weight_of('')) end
 local held_loras = {}
 for _, lora in ipairs(request.loras) do held_loras[lora] = true end
 local function holds_loras_of(name)
