@@ -58,6 +58,8 @@ class ModelSwitcher:
         self._offers = OfferRenewal(registry, settings.forget_models_s)
         self._names: dict[str, str] = {}
         """The announced name of each model that was loaded."""
+        self._shapes: dict[str, tuple[str, ...]] = {}
+        """By announced name: the shapes that this host makes with the model."""
         self._worker: subprocess.Popen[bytes] | None = None
         self._switching = False
         """Whether the worker was asked to drain for a switch."""
@@ -158,6 +160,7 @@ class ModelSwitcher:
                     "jobs cannot tell them apart, so rename one"
                 )
         self._names[model] = status.model
+        self._shapes[status.model] = status.shapes
         if model in to_visit:
             to_visit.remove(model)
         if not to_visit:
@@ -176,7 +179,7 @@ class ModelSwitcher:
             name = next_model(
                 status.model,
                 by_name.keys() - {status.model},
-                waiting_by_model(self._fleet.read().queues, default),
+                waiting_by_model(self._fleet.read().queues, default, self._shapes),
                 stayed_s=stayed_s,
                 is_idle=not status.claims,
                 policy=self._policy,

@@ -3,11 +3,11 @@
 What waits for each model goes in, a name or None comes out. Nothing here starts or stops anything.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from imagefleet.shared.jobs.fleet_status import QueueStatus
-from imagefleet.shared.jobs.queues import DEFAULT_MODEL
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL, NATIVE_SHAPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +32,20 @@ class SwitchPolicy:
 NOTHING = WaitingWork()
 
 
-def waiting_by_model(queues: Iterable[QueueStatus], default: str) -> dict[str, WaitingWork]:
-    """Return what waits, by model.
+def waiting_by_model(
+    queues: Iterable[QueueStatus], default: str, shapes: Mapping[str, Collection[str]]
+) -> dict[str, WaitingWork]:
+    """Return what waits for this worker, by model.
 
     Args:
         default: the model of the jobs that name none.
+        shapes: those that this worker makes, by model. Jobs with others are left to other workers.
     """
     found: dict[str, WaitingWork] = {}
     for queue in queues:
         name = default if queue.model == DEFAULT_MODEL else queue.model
+        if queue.shape not in (NATIVE_SHAPE, *shapes.get(name, ())):
+            continue
         before = found.get(name, NOTHING)
         found[name] = WaitingWork(
             jobs=before.jobs + (0 if queue.datasets else queue.waiting),
@@ -63,8 +68,9 @@ def next_model(
 
     Jobs come before datasets. Among the other models with waiting jobs the one with the oldest is
     chosen. The worker switches to it if no job waits for its own model, or if that job is older
-    than the oldest of its own by more than `max_wait_s`. To a model with shards alone it switches
-    when it has nothing to do.
+    than the oldest of its own by more than `max_wait_s`, or if it is idle, because it cannot make
+    its own then: they may need a LoRA. To a model with shards alone it switches when it has nothing
+    to do.
 
     Args:
         current: the model on the devices.
@@ -80,7 +86,7 @@ def next_model(
     if with_jobs:
         oldest = max(with_jobs, key=lambda name: work[name].oldest_s)
         lead_s = work[oldest].oldest_s - own.oldest_s
-        return oldest if not own.jobs or lead_s > policy.max_wait_s else None
+        return oldest if not own.jobs or is_idle or lead_s > policy.max_wait_s else None
     if own.jobs or own.shards or not is_idle:
         return None
     with_shards = [name for name, each in work.items() if each.shards]

@@ -27,6 +27,7 @@ def _next(waiting: Waiting, *, stayed_s: float = 60.0, is_idle: bool = False) ->
         pytest.param({"a": _jobs(1, 5.0), "b": _jobs(1, 125.0)}, None, id="not old enough"),
         pytest.param({"a": _jobs(1, 5.0), "b": _jobs(1, 125.1)}, "b", id="old enough"),
         pytest.param({"a": WaitingWork(shards=3), "b": _jobs(1, 0.0)}, "b", id="jobs before rows"),
+        pytest.param({"a": _jobs(1, 999.0), "b": _jobs(1, 1.0)}, None, id="its own are older"),
         pytest.param({"d": _jobs(1, 999.0)}, None, id="a model that this worker has not"),
     ],
 )
@@ -54,18 +55,38 @@ def test_queues_are_added_up_and_jobs_without_a_model_count_for_the_default() ->
         _queue("a", waiting=4, oldest_s=None, datasets=True),
         _queue("b", waiting=1, oldest_s=None),
     ]
-    assert waiting_by_model(queues, "a") == {
+    assert waiting_by_model(queues, "a", {}) == {
         "a": WaitingWork(jobs=3, oldest_s=9.0, shards=4),
         "b": WaitingWork(jobs=1),
     }
 
 
+def test_jobs_of_a_shape_that_this_worker_does_not_make_do_not_count() -> None:
+    queues = [
+        _queue("a", waiting=1, oldest_s=9.0, shape="64x64"),
+        _queue("a", waiting=2, oldest_s=99.0, shape="96x96"),
+        _queue("c", waiting=2, oldest_s=99.0, shape="64x64"),
+    ]
+    found = waiting_by_model(queues, "a", {"a": ("64x64",)})
+    assert found == {"a": WaitingWork(jobs=1, oldest_s=9.0)}
+
+
+def test_an_idle_worker_does_not_stay_for_jobs_that_it_cannot_make() -> None:
+    waiting = {"a": _jobs(1, 999.0), "b": _jobs(1, 1.0)}
+    assert _next(waiting, is_idle=True) == "b"
+
+
 def _queue(
-    model: str, *, waiting: int, oldest_s: float | None, datasets: bool = False
+    model: str,
+    *,
+    waiting: int,
+    oldest_s: float | None,
+    datasets: bool = False,
+    shape: str = "native",
 ) -> QueueStatus:
     return QueueStatus(
         model=model,
-        shape="native",
+        shape=shape,
         datasets=datasets,
         waiting=waiting,
         tenants=1,
