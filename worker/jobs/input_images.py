@@ -200,7 +200,8 @@ class InputImages:
             attempt.abandon(error)
         except Exception as error:  # nothing reads the future of this thread
             log.exception("job %s", attempt.job_id)
-            attempt.abandon(InvalidInput(f"image: {type(error).__name__}: {error}"))
+            field = "image" if attempt.request.latents is None else "latents"
+            attempt.abandon(InvalidInput(f"{field}: {type(error).__name__}: {error}"))
         else:
             attempt.start_from(init_image)
         with self._lock:
