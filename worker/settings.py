@@ -199,7 +199,7 @@ class WorkerSettings(TextualInversionSettings):
     max_retries: int = Field(
         default=3,
         ge=0,
-        description="Number of times that a job is retried after a failure that may pass; after a "
+        description="Number of times that a job is retried after a temporary failure; after a "
         "`device_error` once at most.",
     )
     bulk_checkpoint_s: float = Field(

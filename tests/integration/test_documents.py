@@ -65,7 +65,7 @@ NOT_RUN: Final = {
         "imagefleet-worker doctor": "it needs the host of a worker; test_doctor.py has one",
         "imagefleet-worker --models": _MODELS,
         "imagefleet exporter": _LONG,
-        "kubectl": "it needs a cluster; tests/unit/test_deploy_files.py checks the files",
+        "docker build": "it needs a registry and a cluster; test_deploy_files.py checks the files",
     },
     "docs/redis.md": {"mkdir -p redis": _LONG},
     "docs/reliability.md": {
@@ -75,7 +75,7 @@ NOT_RUN: Final = {
     "docs/tpu.md": {
         "make tpu": _LONG,
         "imagefleet-worker plan": _MODELS,
-        'pip install "imagefleet': _INSTALL,
+        'pip install "$(echo dist': _INSTALL,
     },
 }
 """For each document the beginnings of the blocks that are not run, and the reasons."""
