@@ -19,7 +19,7 @@ from imagefleet.shared.jobs.fleet_status import FleetReader
 from imagefleet.shared.jobs.message_arguments import unpack
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
-from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.queues import list_for_loras, list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
 from imagefleet.shared.jobs.request import JobRequest
@@ -454,6 +454,17 @@ def test_a_job_that_waits_in_the_queue_of_all_shapes_gets_no_second_message(
         records.submit([(job_id, request)], by_compile_key=not by_compile_key)
         assert records.resend([job_id], by_compile_key=not by_compile_key) == [False]
     assert _waiting(client, namespace) == 2
+
+
+@pytest.mark.parametrize("by_compile_key", [False, True])
+def test_a_job_that_waits_for_a_worker_with_its_lora_gets_no_second_message(
+    records: JobRecords, client: redis.Redis, namespace: str, by_compile_key: bool
+) -> None:
+    request = JobRequest(prompt="a", height=64, width=64, loras=(("style", 1.0),))
+    records.submit([("j", request)], by_compile_key=by_compile_key)
+    [queue] = client.keys(f"{namespace}.default.*")
+    client.rename(queue, list_for_loras(str(queue), {"style"}))
+    assert records.resend(["j"], by_compile_key=not by_compile_key) == [False]
 
 
 def test_records_of_very_many_jobs_are_read_once_to_send_them_again(
