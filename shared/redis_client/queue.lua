@@ -24,14 +24,19 @@ local function forget_queue(known, queue)
   return redis.call('SREM', known, queue)
 end
 
+-- Rename a key that holds another type than the wanted one, which anybody may have written there.
+local function set_aside_unless(wanted, key)
+  local kind = redis.call('TYPE', key).ok
+  if kind == wanted or kind == 'none' then return end
+  local suffix = ':no-' .. wanted
+  redis.log(redis.LOG_WARNING, key .. ' is no ' .. wanted .. ' but a ' .. kind .. '; it gets the suffix ' .. suffix)
+  redis.call('RENAME', key, key .. suffix)
+end
+
 -- Push a message: with 'LPUSH' behind all others of its list, with 'RPUSH' before them. Make its queue known to
 -- workers. This cannot fail because the key holds something else: anybody may have written that, and it is renamed.
 local function push_message(command, list, message)
-  local kind = redis.call('TYPE', list).ok
-  if kind ~= 'list' and kind ~= 'none' then
-    redis.log(redis.LOG_WARNING, list .. ' is no list but a ' .. kind .. '; it gets the suffix :no-list')
-    redis.call('RENAME', list, list .. ':no-list')
-  end
+  set_aside_unless('list', list)
   redis.call(command, list, message)
   local known, queue = string.match(list, '^[^.]*') .. ':queues', queue_of(list)
   redis.call('SADD', known, queue)

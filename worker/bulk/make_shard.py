@@ -108,26 +108,22 @@ class _ShardMaker:
             with Spool() as spool:
                 failures = self._generate(plan, shard, spool)
                 self._store_shard(plan, shard, spool, failures)
-        self._tidy(self._delete_checkpoints)
+        self._delete_checkpoints()
 
     def _read_plan(self) -> Plan:
         return self._retry(lambda: Plan.load(self._read(PLAN)), "reading the plan")
 
     def _delete_checkpoints(self) -> None:
-        self._retry(lambda: delete_checkpoints(self._store, self.name), "deleting its checkpoints")
+        self._tidy(lambda: delete_checkpoints(self._store, self.name), "deleting its checkpoints")
 
-    def _write_missing_summary(self) -> None:
-        plan = self._read_plan()
-        self._retry(lambda: write_missing_summary(self._store, plan), "writing the summary")
-
-    def _tidy(self, act: Callable[[], object]) -> None:
+    def _tidy(self, act: Callable[[], object], what: str) -> None:
         """Do what is left to do for a shard that has ended.
 
         If a right is missing, or the plan is gone, trying again does not help: it would bring the
         message back for ever.
         """
         try:
-            act()
+            self._retry(act, what)
         except (InvalidRequest, PlanDamaged, StorageDenied) as error:
             log.error("shard %s has ended, but its files are not tidy: %s", self.name, error)
 
@@ -162,11 +158,10 @@ class _ShardMaker:
         Raises:
             LeaseLost: the shard must be requeued, or this attempt does not hold it.
         """
-        if isinstance(error, ImagefleetError):
-            pass
-        elif isinstance(error, OSError):  # the temporary folder is full
+        is_ours = isinstance(error, ImagefleetError)  # StorageUnavailable is an OSError, too
+        if isinstance(error, OSError) and not is_ours:  # the temporary folder is full
             error = StorageDenied(str(error))
-        else:
+        elif not isinstance(error, ImagefleetError):
             log.exception("shard %s failed with an unexpected error", self.name)
             error = WorkerError(f"{type(error).__name__}: {error}")
         tries = self._context.runs.tries(self._message.run, self._message.shard)
@@ -205,9 +200,12 @@ class _ShardMaker:
             return False
         transition = self._context.runs.begin(*self._holder, (self._context.claims.key, self._tag))
         if transition.before is State.SUCCEEDED:  # the worker may have died right after that
-            self._tidy(self._delete_checkpoints)
+            self._delete_checkpoints()
             if transition.run_state is State.SUCCEEDED:
-                self._tidy(self._write_missing_summary)
+                self._tidy(
+                    lambda: write_missing_summary(self._store, Plan.load(self._read(PLAN))),
+                    "writing the summary",
+                )
         if (
             transition.run_state is None
         ):  # `acknowledge` might requeue the message of a run without record
@@ -241,9 +239,7 @@ class _ShardMaker:
         """Record success, and write the summary if this shard completes the run."""
         transition = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
         if transition.run_state is State.SUCCEEDED:
-            self._tidy(
-                lambda: self._retry(lambda: write_summary(self._store, plan), "writing the summary")
-            )
+            self._tidy(lambda: write_summary(self._store, plan), "writing the summary")
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         data = self._retry(lambda: self._read(plan_key(self.name)), "reading its rows")

@@ -21,12 +21,7 @@
 -- Returns {accounts as JSON, {{tag, list, message, delivery, 1 if it is cut else 0}, …}, workers that have a lease},
 -- or false if this worker has none: it must acquire one first.
 local request, accounts = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
--- Nothing is taken from a queue that could not be recorded. Anybody may have written something else there.
-local kind = redis.call('TYPE', KEYS[1]).ok
-if kind ~= 'hash' and kind ~= 'none' then
-  redis.log(redis.LOG_WARNING, KEYS[1] .. ' is no hash but a ' .. kind .. '; it gets the suffix :no-hash')
-  redis.call('RENAME', KEYS[1], KEYS[1] .. ':no-hash')
-end
+set_aside_unless('hash', KEYS[1])  -- nothing is taken from a queue that could not be recorded
 if not redis.call('ZSCORE', KEYS[2], request.worker) then return false end
 local any_redelivered = redis.call('HLEN', KEYS[3]) > 0
 local claimed, image_count, group, finished = {}, 0, nil, false
