@@ -193,7 +193,7 @@ class SimulatedWorker:
             (LEASE_S / RENEWALS_PER_LEASE, self._keeper.beat),
             (callback_poll_s(fleet), self._look_for_callbacks),
             (sweep_pause_s(fleet), self._sweeper.sweep),
-            (_STALLED_S, lambda: self._runs.find_stalled(_STALLED_S)),
+            (_STALLED_S, lambda: self._runs.stalled.find(_STALLED_S)),
         ):
             interval_s = seconds * self._stretch
             add(at + random.uniform(0, interval_s), interval_s, action)

@@ -12,9 +12,10 @@ from typing import Final, Self
 
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_validation import Size
-from imagefleet.shared.bulk.file_layout import REJECTED, plan_key
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, REJECTED, plan_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage.base import check_size
 
 _WRITERS: Final = 8
 _IN_FLIGHT: Final = 32
@@ -85,6 +86,7 @@ class PlanWriter:
     def _put_rows(self, name: str, size: Size, shard: OpenShard) -> ShardPlan:
         try:
             planned = shard.describe(name, size)
+            check_size(plan_key(name), len(shard.row_file), MAX_TEXT_BYTES)
             if self._missing is None or (name, planned.sha256) in self._missing:
                 self._store.put(plan_key(name), shard.row_file, "application/jsonl")
             return planned

@@ -14,12 +14,13 @@ from imagefleet.producer.bulk.plan_writer import PlanWriter
 from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner
-from imagefleet.shared.bulk.file_layout import PLAN
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
 from imagefleet.shared.bulk.plan import NO_WORK_FIELDS, Plan
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.storage.base import check_size
 
 
 def plan_dataset(
@@ -49,7 +50,9 @@ def plan_dataset(
     if existing is not None:
         check_same_work(existing, plan, store)
         return existing, True
-    store.put(PLAN, plan.dump(), "application/json")
+    data = plan.dump()
+    check_size(PLAN, len(data), MAX_TEXT_BYTES)
+    store.put(PLAN, data, "application/json")
     return plan, False
 
 

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-from imagefleet.shared.bulk.file_layout import stats_key
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, stats_key
 from imagefleet.shared.bulk.plan import ShardPlan
 from imagefleet.shared.bulk.stats import ShardStats
+from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore
 
 _READERS: Final = 16
@@ -20,10 +21,11 @@ _READERS: Final = 16
 def read_marker(store: ObjectStore, shard: ShardPlan) -> ShardStats | None:
     """Return the commit marker of `shard`.
 
-    Return None if it is missing, cannot be read, or belongs to other rows than those planned.
+    Return None if it is missing, cannot be read, is too large, or belongs to other rows than those
+    planned.
     """
-    with suppress(KeyError, ValueError):
-        stats = ShardStats.model_validate_json(store.get(stats_key(shard.name)))
+    with suppress(KeyError, ValueError, InvalidRequest):
+        stats = ShardStats.model_validate_json(store.get(stats_key(shard.name), MAX_TEXT_BYTES))
         return stats if stats.plan_sha256 == shard.sha256 else None
     return None
 

@@ -27,6 +27,12 @@ EXTENSION: Final = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageForma
 FOLDER_METADATA: Final = "metadata.jsonl"
 MAX_ROWS: Final = 10**9
 """A sample key has nine digits for the row number."""
+MAX_TEXT_BYTES: Final = 256 << 20
+"""Largest plan, row file, commit marker or list of failures. Producers write no larger ones, and
+workers, which may be sent to a store of any producer, read none."""
+MAX_BINARY_BYTES: Final = 2 << 30
+"""Largest archive or image that is read into memory. The worker makes the samples of a larger
+archive again."""
 
 
 def shard_name(number: int) -> str:

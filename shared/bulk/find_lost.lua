@@ -4,7 +4,8 @@
 --      4 and up: the queues of the shards
 -- ARGV 1 run's id   2 prefix of the claims hashes
 -- Returns {number, state, attempt} for each lost shard; the state is `none` if it has no record.
--- Messages of shards are never delayed, so they are only in queues and in claims. The claims of a
+-- Messages of shards are in queues and in claims; a message that is delayed until a newer worker comes
+-- counts as lost, and its shard gets a second one. The claims of a
 -- worker whose lease expired still count, because another worker will reclaim them. The claims of a
 -- worker without a lease do not count, because nobody will.
 if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return {} end

@@ -7,21 +7,32 @@
 -- stalled for twice as long, because the recovery of a run with many shards takes long, and most
 -- stalled runs only wait for their turn. After MAX_PAUSE_S it is given out again in any case, so
 -- what it loses meanwhile is found by then.
-local MAX_PAUSE_S = 600
+-- A caller may die with a run, for example because its plan does not fit the memory. The run's hash counts the
+-- recoveries since the last change that have not ended. From the second on each makes a pause of
+-- `stalled seconds` eight times as long, up to a day, so in the end such a run costs a worker a day.
+local MAX_PAUSE_S, DEATHS_MAX_PAUSE_S = 600, 86400
 local now, stalled_s = tonumber(redis.call('TIME')[1]), tonumber(ARGV[2])
 
 local function is_stalled(run)
   local key = ARGV[1] .. run
-  local state, moved_at, looked_at =
-    unpack(redis.call('HMGET', key, 'state', 'moved_at', 'looked_at'))
+  local state, moved_at, looked_at, unfinished =
+    unpack(redis.call('HMGET', key, 'state', 'moved_at', 'looked_at', 'unfinished_recoveries'))
   if state ~= 'running' then return false end
   if not moved_at then  -- the run was started by a version that did not store it
     redis.call('HSET', key, 'moved_at', now)
     return false
   end
-  moved_at = tonumber(moved_at)
-  local last = math.max(moved_at, tonumber(looked_at or 0))
-  return now - last >= math.max(stalled_s, math.min(last - moved_at, MAX_PAUSE_S))
+  moved_at, looked_at = tonumber(moved_at), tonumber(looked_at or 0)
+  if looked_at < moved_at then
+    redis.call('HDEL', key, 'unfinished_recoveries')
+    return now - moved_at >= stalled_s
+  end
+  local pause = math.max(stalled_s, math.min(looked_at - moved_at, MAX_PAUSE_S))
+  local deaths = tonumber(unfinished or 0)
+  if deaths > 1 then
+    pause = math.max(pause, math.min(stalled_s * 8 ^ (deaths - 1), DEATHS_MAX_PAUSE_S))
+  end
+  return now - looked_at >= pause
 end
 
 -- A search reads every run: 10,000 take 20 ms, and most of them have ended. So the fleet makes one
@@ -35,5 +46,8 @@ if redis.call('SET', KEYS[2], now, 'NX', 'PX', math.ceil(1000 * stalled_s)) then
 end
 local run = redis.call('SPOP', KEYS[3])
 while run and not is_stalled(run) do run = redis.call('SPOP', KEYS[3]) end
-if run then redis.call('HSET', ARGV[1] .. run, 'looked_at', now) end
+if run then
+  redis.call('HSET', ARGV[1] .. run, 'looked_at', now)
+  redis.call('HINCRBY', ARGV[1] .. run, 'unfinished_recoveries', 1)
+end
 return run

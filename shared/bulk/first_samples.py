@@ -10,13 +10,21 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, cast
 
-from imagefleet.shared.bulk.file_layout import EXTENSION, archive_key, file_key, parquet_key
+from imagefleet.shared.bulk.file_layout import (
+    EXTENSION,
+    MAX_BINARY_BYTES,
+    archive_key,
+    file_key,
+    parquet_key,
+)
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.storage import ObjectStore
 
 _READ_AHEAD: Final = 1 << 20
 """Bytes of one request: some images of 512x512."""
+_MAX_SAMPLE_BYTES: Final = 64 << 20
+"""Largest image or text that is read for the sheet."""
 
 
 def first_samples(
@@ -44,13 +52,15 @@ def _in_folder(
     images = sorted(file.key for file in stats.files if file.key.endswith(suffix))
     for key in images[:count]:
         text = file_key(stats.shard, key.rpartition("/")[2].removesuffix(suffix) + ".txt")
-        yield store.get(key), store.get(text).decode()
+        yield store.get(key, _MAX_SAMPLE_BYTES), store.get(text, _MAX_SAMPLE_BYTES).decode()
 
 
 def _in_tar(file: io.RawIOBase, plan: Plan) -> Iterator[tuple[bytes, str]]:
     image = b""
     with tarfile.open(fileobj=io.BufferedReader(file, _READ_AHEAD), mode="r:") as archive:
         for member in archive:
+            if member.issparse() or member.size > _MAX_SAMPLE_BYTES:
+                raise ValueError(f"{member.name} is too large")
             content = archive.extractfile(member)
             if content is not None and member.name.endswith(f".{EXTENSION[plan.image_format]}"):
                 image = content.read()
@@ -69,12 +79,14 @@ def _in_parquet(file: io.RawIOBase) -> Iterator[tuple[bytes, str]]:
 
 
 class _StoredFile(io.RawIOBase):
-    """An object of a store as a file that can be read at any position."""
+    """An object of a store as a file that can be read at any position, up to `MAX_BINARY_BYTES` in
+    all."""
 
     def __init__(self, store: ObjectStore, key: str, size: int) -> None:
         super().__init__()
         self._store, self._key, self._size = store, key, size
         self._at = 0
+        self._left = MAX_BINARY_BYTES
 
     def readable(self) -> bool:
         return True
@@ -95,6 +107,9 @@ class _StoredFile(io.RawIOBase):
         length = min(len(view), self._size - self._at)
         if length <= 0:
             return 0
+        if length > self._left:
+            raise ValueError(f"{self._key}: more than {MAX_BINARY_BYTES:,} bytes hold its samples")
+        self._left -= length
         data = self._store.get_range(self._key, self._at, length)
         view[: len(data)] = data
         self._at += len(data)

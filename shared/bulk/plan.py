@@ -112,7 +112,7 @@ class Plan(Model):
     input_images: int = 0
     """Rows that start from an image. Release 0.1.0 refuses a plan that has this field, and so never
     generates such rows from their text alone."""
-    loras: dict[str, str | None] = Field(default_factory=dict)
+    loras: dict[QueueSafeName, str | None] = Field(default_factory=dict)
     """Digest of each LoRA that a row uses, by name; None if no worker had announced it. Release
     0.1.0 refuses a plan that has this field, too."""
     clip_skips: int = 0
@@ -157,6 +157,13 @@ class Plan(Model):
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise PlanDamaged(f"plan.json cannot be read: {where}: {first['msg']}") from None
+
+    def find_shard(self, name: str) -> ShardPlan:
+        """Return the shard of this name. Raise PlanDamaged if the plan has none."""
+        for shard in self.shards:
+            if shard.name == name:
+                return shard
+        raise PlanDamaged(f"the plan has no shard {name}")
 
     def read_rows(self, shard: ShardPlan, data: bytes) -> Iterator[ShardRow]:
         """Yield the rows of `shard` from its row file.

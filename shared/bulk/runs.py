@@ -29,15 +29,14 @@ from imagefleet.shared.bulk.records import (
 from imagefleet.shared.bulk.redis_keys import (
     RunKeys,
     index_key,
-    run_key,
     run_keys,
-    search_throttle_key,
-    stalled_runs_key,
 )
 from imagefleet.shared.bulk.shard_message import ShardToSend, bulk_queue, pack_shard
+from imagefleet.shared.bulk.stalled_runs import StalledRuns
 from imagefleet.shared.bulk.transitions import ShardChange, ShardTransitions
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.queues import list_for_loras
 from imagefleet.shared.jobs.redis_keys import claims_key, leases_key
 from imagefleet.shared.redis_client.scripts import load_script
 
@@ -57,10 +56,10 @@ class RunRecords:
         self._namespace = namespace
         self._index = index_key(namespace)
         self._retention_s = retention_s
+        self.stalled = StalledRuns(client, namespace)
         self._transitions = ShardTransitions(client, namespace, retention_s)
         self._finish_script = load_script(client, __package__, "finish_run")
         self._find_lost_script = load_script(client, __package__, "find_lost")
-        self._find_stalled_script = load_script(client, __package__, "find_stalled")
 
     def start(self, run: NewRun) -> None:
         """Create the run's record, or set an ended run to `running` again. Send no shard.
@@ -109,8 +108,10 @@ class RunRecords:
         shards block Redis for 0.1 s.
         """
         by_number = {shard.number: shard for shard in shards}
-        sizes = {(shard.height, shard.width) for shard in by_number.values()}
-        queues = {bulk_queue(self._namespace, run.model, *size) for size in sizes}
+        queues: set[str] = set()
+        for height, width, loras in {(s.height, s.width, s.loras) for s in by_number.values()}:
+            queue = bulk_queue(self._namespace, run.model, height, width)
+            queues |= {queue, list_for_loras(queue, loras)} if loras else {queue}
         keys = self._keys(run.id)
         lost = self._find_lost_script(
             keys=[keys.run, keys.shards, leases_key(self._namespace), *sorted(queues)],
@@ -122,24 +123,6 @@ class RunRecords:
             if shard in by_number
         )
         return len(self._transitions.apply_all(run.id, changes))
-
-    def find_stalled(self, stalled_s: float) -> str | None:
-        """Return a running run in which nothing has changed for `stalled_s`, or None.
-
-        The caller recovers it with `resend_lost` and `finish_run`. No other caller gets the run
-        until it has been stalled for twice as long, or for 10 minutes more. So a caller that dies
-        delays this run for a limited time, and no other run.
-        """
-        namespace = self._namespace
-        run = self._find_stalled_script(
-            keys=[self._index, search_throttle_key(namespace), stalled_runs_key(namespace)],
-            args=[run_key(namespace, ""), stalled_s],
-        )
-        return cast(str | None, run)
-
-    def release_stalled(self, run: str) -> None:
-        """Let the next search return a run from `find_stalled` that this caller cannot recover."""
-        self._redis.hdel(self._keys(run).run, "looked_at")
 
     def restart_shards(self, run: NewRun, shards: Iterable[ShardToSend]) -> int:
         """Enqueue shards whose files were deleted, whoever holds them, and reset their counts.
@@ -259,6 +242,12 @@ class RunRecords:
         if "state" not in fields:
             raise _unknown(run)
         return parse_run_status(run, fields, by_worker, by_shard)
+
+    def destination_and_shards(self, run: str) -> tuple[str, int] | None:
+        """Return where a run is made and how many shards it has. None: there is no record."""
+        fields = self._redis.hmget(self._keys(run).run, "destination", "shards")
+        destination, shards = cast(tuple[str | None, str | None], fields)
+        return None if destination is None or shards is None else (destination, int(shards))
 
     def shards(self, run: str) -> list[ShardRecord]:
         """Return the records of all shards that have one, by number."""

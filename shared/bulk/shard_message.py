@@ -38,6 +38,9 @@ class ShardToSend(NamedTuple):
     width: int | None = None
     version: int = 1
     """Version of the message."""
+    loras: tuple[str, ...] = ()
+    """LoRA of the plan. A worker that lacks one moves the message to the list of
+    `list_for_loras`."""
 
 
 class ShardMessage(Model):
@@ -52,9 +55,9 @@ class ShardMessage(Model):
 
 def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToSend]:
     """Yield what to send for some shards of `plan`."""
-    version = _version_of(plan)
+    version, loras = _version_of(plan), tuple(plan.loras)
     for shard in shards:
-        yield ShardToSend(shard.number, shard.samples, shard.height, shard.width, version)
+        yield ShardToSend(shard.number, shard.samples, shard.height, shard.width, version, loras)
 
 
 def _version_of(plan: Plan) -> int:

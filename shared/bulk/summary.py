@@ -7,7 +7,6 @@ Parquet, draws the sheet. The header of the card: https://huggingface.co/docs/hu
 """
 
 import logging
-import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -19,21 +18,19 @@ from imagefleet.shared.bulk.file_layout import (
     CONTACT_SHEET,
     EXTENSION,
     FOLDER_METADATA,
+    MAX_TEXT_BYTES,
     RUN_STATS,
 )
 from imagefleet.shared.bulk.first_samples import first_samples
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import RunStats, ShardStats
-from imagefleet.shared.errors import StorageDenied, StorageUnavailable
+from imagefleet.shared.errors import InvalidRequest, StorageUnavailable
 from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text import mask_fetched_url
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE: Final = (OSError, SyntaxError, ValueError, tarfile.TarError, StorageDenied)
-"""Errors of a damaged file. Pillow raises SyntaxError for a broken PNG. S3 refuses a range beyond
-the end of an object."""
 _SHEET_SHARDS: Final = 4
 _SHEET_IMAGES: Final = 16
 _SHEET: Final = f"""
@@ -80,8 +77,9 @@ def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
 
     Do nothing if files of the dataset were removed meanwhile.
     """
-    with suppress(KeyError, ValueError):
-        if RunStats.model_validate_json(store.get(RUN_STATS)).work == plan.work_digest:
+    with suppress(KeyError, ValueError, InvalidRequest):
+        stats = RunStats.model_validate_json(store.get(RUN_STATS, MAX_TEXT_BYTES))
+        if stats.work == plan.work_digest:
             return
     with suppress(KeyError):
         write_summary(store, plan)
@@ -110,9 +108,9 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
             error.name,
             how_to_install("dataset"),
         )
-    except StorageUnavailable:  # an OSError, but none of a damaged file
+    except StorageUnavailable:
         raise
-    except (KeyError, *_UNREADABLE) as error:
+    except Exception as error:  # of a damaged file, by tarfile, Pillow, pyarrow or the store
         log.warning("the dataset gets no contact sheet: %s: %s", type(error).__name__, error)
     return None
 

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import redis
 from PIL import Image
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.shared.bulk.shard_message import shards_to_send
+from imagefleet.shared.jobs.model import State
 from tests.support.datasets import read_tar
 from tests.support.processes import StartWorker, until
 from tools.train_shapes.captions import read_caption
@@ -56,13 +59,28 @@ def test_rows_use_the_loras_that_they_name(
     assert (report.clean, report.regenerated, report.max_difference) == (True, 3, 0)
 
 
+def _lora_lists(client: redis.Redis, namespace: str) -> list[str]:
+    return list(client.scan_iter(f"{namespace}.bulk*&style*"))
+
+
 def test_a_worker_without_the_loras_leaves_the_shard_to_one_that_holds_them(
-    start: StartWorker, producer: Client, tmp_path: Path
+    start: StartWorker,
+    client: redis.Redis,
+    namespace: str,
+    producer: Client,
+    tmp_path: Path,
 ) -> None:
     run = producer.bulk([{"prompt": "a", "loras": "style:0.8"}], tmp_path / "data")
-    start().await_log("the plan was made for LoRA style=any file; this worker has none")
+    start()
+    until(lambda: _lora_lists(client, namespace))
+    with producer.connection.runs() as runs:
+        [shard] = runs.shards(run.id)
+        assert (shard.state, shard.tries) == (State.QUEUED, 1)
+        again = shards_to_send(run.plan, run.plan.shards)
+        assert runs.resend_lost(runs.get(run.id).as_new_run, again) == 0
     start(**_HELD)
     assert run.wait(300).images == 1
+    assert not _lora_lists(client, namespace)
     assert _samples(run)[0][0]["job_loras"][0]["name"] == "style"
 
 

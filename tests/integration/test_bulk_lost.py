@@ -188,14 +188,14 @@ def _allow_next_search(client: redis.Redis, namespace: str) -> None:
 def test_a_stalled_run_is_given_to_one_caller(
     runs: RunRecords, client: redis.Redis, namespace: str
 ) -> None:
-    assert runs.find_stalled(30) is None
+    assert runs.stalled.find(30) is None
     _make_stalled(client, namespace, 31)
-    assert [runs.find_stalled(30), runs.find_stalled(30)] == [RUN.id, None]
+    assert [runs.stalled.find(30), runs.stalled.find(30)] == [RUN.id, None]
     _allow_next_search(client, namespace)
-    assert runs.find_stalled(30) is None
+    assert runs.stalled.find(30) is None
     _make_stalled(client, namespace, 31)
     runs.begin(RUN.id, 0, "a", "host")
-    assert runs.find_stalled(30) is None
+    assert runs.stalled.find(30) is None
 
 
 def test_a_caller_that_dies_with_one_run_delays_no_other_run(
@@ -206,9 +206,9 @@ def test_a_caller_that_dies_with_one_run_delays_no_other_run(
     for run in ids:
         runs.start(replace(RUN, id=run))
         _make_stalled(client, namespace, 31, run)
-    given = runs.find_stalled(30)
-    assert {runs.find_stalled(30) for _ in range(4)} == ids - {given}
-    assert runs.find_stalled(30) is None
+    given = runs.stalled.find(30)
+    assert {runs.stalled.find(30) for _ in range(4)} == ids - {given}
+    assert runs.stalled.find(30) is None
 
 
 def test_a_run_that_changed_or_expired_after_the_search_is_given_to_nobody(
@@ -218,10 +218,10 @@ def test_a_run_that_changed_or_expired_after_the_search_is_given_to_nobody(
     for run in ids:
         runs.start(replace(RUN, id=run))
         _make_stalled(client, namespace, 31, run)
-    [moved, vanished] = ids - {runs.find_stalled(30)}
+    [moved, vanished] = ids - {runs.stalled.find(30)}
     runs.begin(moved, 0, "a", "host")
     client.delete(f"{namespace}:bulk:{vanished}")
-    assert runs.find_stalled(30) is None
+    assert runs.stalled.find(30) is None
     assert not client.exists(f"{namespace}:bulk:{vanished}")
 
 
@@ -240,7 +240,49 @@ def test_a_run_that_stays_stalled_is_given_out_at_growing_intervals_up_to_ten_mi
     """The run had been stalled for `stalled_s` when it was last given out, `since_last_s` ago."""
     _make_stalled(client, namespace, since_last_s + stalled_s)
     client.hset(f"{namespace}:bulk:{RUN.id}", "looked_at", client.time()[0] - since_last_s)
-    assert runs.find_stalled(30) == (RUN.id if again else None)
+    assert runs.stalled.find(30) == (RUN.id if again else None)
+
+
+def test_a_run_with_which_callers_die_is_given_out_at_growing_intervals_up_to_a_day(
+    runs: RunRecords, client: redis.Redis, namespace: str
+) -> None:
+    key = f"{namespace}:bulk:{RUN.id}"
+    _make_stalled(client, namespace, 10 * 86_400)
+    assert runs.stalled.find(30) == RUN.id
+    for pause_s in (600, 600, 1_920, 15_360, 86_400, 86_400):
+        for at, expected in ((pause_s - 60, None), (pause_s + 60, RUN.id)):
+            client.hset(key, "looked_at", client.time()[0] - at)
+            _allow_next_search(client, namespace)
+            assert runs.stalled.find(30) == expected, (pause_s, at)
+    assert [runs.stalled.survived(RUN.id) for _ in range(8)] == [6, 5, 4, 3, 2, 1, 0, 0]
+    client.hset(key, "looked_at", client.time()[0] - 660)
+    _allow_next_search(client, namespace)
+    assert runs.stalled.find(30) == RUN.id
+
+
+def test_a_caller_that_cannot_recover_a_run_forgets_no_caller_that_died_with_it(
+    runs: RunRecords, client: redis.Redis, namespace: str
+) -> None:
+    key = f"{namespace}:bulk:{RUN.id}"
+    _make_stalled(client, namespace, 86_400)
+    assert runs.stalled.find(30) == RUN.id
+    client.hincrby(key, "looked_at", -660)
+    _allow_next_search(client, namespace)
+    assert runs.stalled.find(30) == RUN.id
+    runs.stalled.release(RUN.id)
+    assert client.hget(key, "unfinished_recoveries") == "1"
+    _allow_next_search(client, namespace)
+    assert runs.stalled.find(30) is None
+
+
+def test_a_run_that_changes_again_forgets_the_callers_that_died(
+    runs: RunRecords, client: redis.Redis, namespace: str
+) -> None:
+    key = f"{namespace}:bulk:{RUN.id}"
+    client.hset(key, mapping={"looked_at": client.time()[0] - 86_400, "unfinished_recoveries": 9})
+    _make_stalled(client, namespace, 31)
+    assert runs.stalled.find(30) == RUN.id
+    assert client.hget(key, "unfinished_recoveries") == "1"
 
 
 def test_a_run_without_a_stored_change_time_counts_from_the_first_search(
@@ -249,11 +291,11 @@ def test_a_run_without_a_stored_change_time_counts_from_the_first_search(
     key = f"{namespace}:bulk:{RUN.id}"
     client.hdel(key, "moved_at")
     client.hset(key, "looked_at", client.time()[0] - 86_400)
-    assert runs.find_stalled(30) is None
+    assert runs.stalled.find(30) is None
     assert client.hexists(key, "moved_at")
     client.hincrby(key, "moved_at", -31)
     _allow_next_search(client, namespace)
-    assert [runs.find_stalled(30), runs.find_stalled(30)] == [RUN.id, None]
+    assert [runs.stalled.find(30), runs.stalled.find(30)] == [RUN.id, None]
 
 
 def test_the_fleet_searches_once_per_interval_however_many_callers_ask(
@@ -265,10 +307,10 @@ def test_the_fleet_searches_once_per_interval_however_many_callers_ask(
     for n in range(100):
         runs.start(replace(RUN, id=f"run-{n}"))
         runs.cancel(f"run-{n}")
-    assert [runs.find_stalled(30) for _ in range(20)] == [None] * 20
+    assert [runs.stalled.find(30) for _ in range(20)] == [None] * 20
     assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 100
     _allow_next_search(client, namespace)
-    runs.find_stalled(30)
+    runs.stalled.find(30)
     assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 200
     client.close()
 
@@ -278,10 +320,10 @@ def test_a_run_that_has_ended_or_expired_is_not_stalled(
 ) -> None:
     runs.cancel(RUN.id)
     _make_stalled(client, namespace, 31)
-    assert runs.find_stalled(30) is None
+    assert runs.stalled.find(30) is None
     client.delete(f"{namespace}:bulk:{RUN.id}")
     _allow_next_search(client, namespace)
-    assert runs.find_stalled(30) is None
+    assert runs.stalled.find(30) is None
     assert not client.exists(f"{namespace}:bulk:{RUN.id}")
 
 

@@ -1,21 +1,23 @@
 """One attempt at one shard in this process, with an event in the middle."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import redis
 
-from imagefleet.shared.bulk.file_layout import PLAN, stats_key
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, stats_key
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.bulk.shard_message import ShardMessage, ShardToSend, bulk_queue
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import LeaseLost, StorageDenied, StorageUnavailable
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.jobs.queues import list_key
+from imagefleet.shared.jobs.queues import list_for_loras, list_key
 from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowBacklog
@@ -171,6 +173,46 @@ def test_a_repeated_unexpected_error_fails_the_shard(
     host.make()
     status = host.dataset.runs.get(host.dataset.run.id)
     assert status.failures_by_reason == {"worker_error": 1}
+
+
+def test_a_plan_that_is_too_large_to_read_fails_the_shard(host: _Host) -> None:
+    """The producer chose the store. A worker that read everything there could run out of memory."""
+    plan = host.dataset.folder / "plan" / "plan.json"
+    plan.touch()
+    os.truncate(plan, MAX_TEXT_BYTES + 1)
+    host.make()
+    status = host.dataset.runs.get(host.dataset.run.id)
+    assert status.failures_by_reason == {"invalid_request": 1}
+
+
+def _redis_fails(*_: object) -> None:
+    raise redis.ConnectionError("Connection refused")
+
+
+def test_a_shard_that_cannot_be_moved_to_workers_with_its_loras_is_requeued(
+    host: _Host, client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = host.context.claims
+    [claimed] = claims.claim([host.queues], 1, max_messages=1)
+    monkeypatch.setattr(claims, "move", _redis_fails)
+    leave_to_holders(host.context, claimed.tag, {"style"})
+    assert client.llen(queue) == 1
+    assert not client.exists(claims.key)
+    assert not host.context.backlog.wants_shard()
+
+
+def test_a_shard_from_the_queue_of_its_loras_goes_back_there_and_this_worker_pauses(
+    host: _Host, client: redis.Redis, queue: str
+) -> None:
+    """Somebody gave the worker this queue, although it lacks the LoRA."""
+    own = list_for_loras(queue, {"style"})
+    client.rename(queue, own)
+    group = replace(host.queues, queues=(own.partition("\x06")[0],))
+    [claimed] = host.context.claims.claim([group], 1, max_messages=1)
+    leave_to_holders(host.context, claimed.tag, {"style"})
+    assert client.llen(own) == 1
+    assert not host.context.claims.held_tags()
+    assert not host.context.backlog.wants_shard()
 
 
 def test_the_message_of_a_run_without_a_record_is_deleted(

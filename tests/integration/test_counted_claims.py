@@ -56,14 +56,16 @@ def test_a_postponed_message_returns_uncounted_until_its_time_is_over(
     make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
 ) -> None:
     client.lpush(queue, "m")
+    client.hset(f"{namespace}:job:j", "state", "queued")
     claims, delayed = make_claims("w"), f"{namespace}:later"
     started = time.time()
     claimed = _claim(claims, queue)
-    assert claims.postpone(claimed)
+    assert claims.postpone(claimed, f"{namespace}:job:j")
     assert not claims.holds(claimed.tag)
     [entry] = client.zrange(delayed, 0, -1)
     pause = (client.zscore(delayed, str(entry)) or 0) - started
     assert 3 < pause < 8 + time.time() - started
+    assert client.hget(f"{namespace}:job:j", "retry_at") == str(client.zscore(delayed, str(entry)))
     [postponed] = client.keys(f"{namespace}:postponed:*")
     for first, pause_s in ((started - 20, 20), (started - 2000, 60), (started - 3570, 30)):
         client.set(postponed, first)
@@ -71,7 +73,7 @@ def test_a_postponed_message_returns_uncounted_until_its_time_is_over(
         JobRecords(client, namespace, 3600).requeue_due()
         claimed = _claim(claims, queue)
         assert claimed.deliveries == 1
-        assert claims.postpone(claimed)
+        assert claims.postpone(claimed, f"{namespace}:job:j")
         pause = (client.zscore(delayed, str(entry)) or 0) - time.time()
         assert abs(pause - pause_s) < 5 + time.time() - started
         assert client.ttl(postponed) > 7000
@@ -79,7 +81,7 @@ def test_a_postponed_message_returns_uncounted_until_its_time_is_over(
     client.zadd(delayed, {str(entry): 1})
     JobRecords(client, namespace, 3600).requeue_due()
     claimed = _claim(claims, queue)
-    assert not claims.postpone(claimed)
+    assert not claims.postpone(claimed, f"{namespace}:job:j")
     assert claims.holds(claimed.tag)
     assert not client.exists(postponed)
 

@@ -6,14 +6,20 @@ commit marker is written last, so a shard that has one is complete.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Final, TypeVar
 
 import redis
 
 from imagefleet.shared.bulk.commit_markers import read_marker
-from imagefleet.shared.bulk.file_layout import PLAN, plan_key, shard_name, stats_key
+from imagefleet.shared.bulk.file_layout import (
+    MAX_TEXT_BYTES,
+    PLAN,
+    plan_key,
+    shard_name,
+    stats_key,
+)
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
@@ -30,7 +36,8 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text import printable
-from imagefleet.worker.bulk.plan_check import is_of_its_run, require_model
+from imagefleet.worker.bulk.lora_queue import leave_to_holders
+from imagefleet.worker.bulk.plan_check import LorasMissing, is_of_its_run, require_model
 from imagefleet.worker.bulk.render_rows import RowRenderer
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
@@ -56,8 +63,8 @@ def make_shard(context: ShardContext, message: ShardMessage, tag: str) -> None:
     maker = _ShardMaker(context, message, tag)
     try:
         maker.make_and_record()
-    except LeaseLost:
-        maker.requeue()
+    except LeaseLost as error:
+        maker.requeue(error.loras if isinstance(error, LorasMissing) else ())
         raise
     else:
         maker.acknowledge()
@@ -102,7 +109,8 @@ class _ShardMaker:
         if not self._begin():
             return
         plan = self._read_plan()
-        shard = self._find_shard(plan)
+        shard = plan.find_shard(self.name)
+        self._samples = shard.samples
         if not self._record_if_finished(plan, shard):
             require_model(plan, self._context.engine.info)
             with Spool() as spool:
@@ -142,12 +150,17 @@ class _ShardMaker:
         record = self._context.runs.shards_key(self._message.run)
         self._context.claims.ack(self._tag, record, shard=str(self._message.shard))
 
-    def requeue(self) -> None:
-        """Requeue the shard and its message; acknowledge the message if the run has stopped."""
+    def requeue(self, loras: Collection[str] = ()) -> None:
+        """Requeue the shard and its message, for workers that hold `loras`. Acknowledge the message
+        if the run has stopped."""
         runs, claims = self._context.runs, self._context.claims
         transition = runs.requeue(self._message.run, self._message.shard, self._attempt)
-        stopped = transition.happened and transition.run_state is not State.RUNNING
-        (claims.ack if stopped else claims.requeue)(self._tag)
+        if transition.happened and transition.run_state is not State.RUNNING:
+            claims.ack(self._tag)
+        elif loras:
+            leave_to_holders(self._context, self._tag, loras)
+        else:
+            claims.requeue(self._tag)
 
     def _handle_host_failure(self, error: Exception) -> None:
         """Requeue the shard and let this host claim none for a while, or fail the shard.
@@ -214,16 +227,9 @@ class _ShardMaker:
 
     def _read(self, key: str) -> bytes:
         try:
-            return self._store.get(key)
+            return self._store.get(key, MAX_TEXT_BYTES)
         except KeyError:
             raise PlanDamaged(f"{self._store.url}{key} is missing") from None
-
-    def _find_shard(self, plan: Plan) -> ShardPlan:
-        for shard in plan.shards:
-            if shard.name == self.name:
-                self._samples = shard.samples
-                return shard
-        raise PlanDamaged(f"the plan has no shard {self.name}")
 
     def _record_if_finished(self, plan: Plan, shard: ShardPlan) -> bool:
         """Record success if the commit marker exists, and return whether it does.

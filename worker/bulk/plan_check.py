@@ -3,11 +3,24 @@
 A message, a plan and what the engine offers go in; an answer or an error comes out.
 """
 
+from collections.abc import Collection
+
 from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import ShardMessage
-from imagefleet.shared.errors import CheckpointError, UnknownRun
+from imagefleet.shared.errors import CheckpointError, LeaseLost
 from imagefleet.worker.engine.interface import ModelInfo
+
+
+class LorasMissing(LeaseLost):
+    """The worker lacks LoRA of the plan, so it leaves the shard to others.
+
+    `loras` names all LoRA of the plan.
+    """
+
+    def __init__(self, loras: Collection[str]) -> None:
+        super().__init__(f"the shard is left to workers that hold LoRA {', '.join(sorted(loras))}")
+        self.loras = loras
 
 
 def is_of_its_run(message: ShardMessage, runs: RunRecords) -> bool:
@@ -15,19 +28,20 @@ def is_of_its_run(message: ShardMessage, runs: RunRecords) -> bool:
 
     Anybody may write a message. Without this check it could end a shard of another dataset.
     """
-    try:
-        run = runs.get(message.run)
-    except UnknownRun:
+    known = runs.destination_and_shards(message.run)
+    if known is None:
         return True
-    return message.shard < run.shards and message.destination == run.destination
+    destination, shards = known
+    return message.shard < shards and message.destination == destination
 
 
 def require_model(plan: Plan, info: ModelInfo) -> None:
     """Check that this worker's model can make a plan.
 
     Raises:
-        CheckpointError: the plan was made for another model, needs prompts with weights, or needs
-            other LoRA than the worker holds.
+        LorasMissing: the worker lacks LoRA of the plan.
+        CheckpointError: the plan was made for another model or for other files of its LoRA, or it
+            needs prompts with weights, which this worker does not read.
     """
     if plan.model_digest not in (None, info.digest):
         raise CheckpointError(
@@ -38,9 +52,10 @@ def require_model(plan: Plan, info: ModelInfo) -> None:
             "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0"
         )
     held = info.job_lora_digests
+    if not plan.loras.keys() <= held.keys():
+        raise LorasMissing(plan.loras)
     for name, planned in plan.loras.items():
-        if name not in held or planned not in (None, held[name]):
+        if planned not in (None, held[name]):
             raise CheckpointError(
-                f"the plan was made for LoRA {name}={planned or 'any file'}; "
-                f"this worker has {held.get(name, 'none')}"
+                f"the plan was made for LoRA {name}={planned}; this worker has {held[name]}"
             )

@@ -9,7 +9,7 @@ import logging
 import random
 import threading
 
-from imagefleet.shared.bulk.file_layout import PLAN
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
 from imagefleet.shared.bulk.plan import Plan, run_id
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import shards_to_send
@@ -50,11 +50,11 @@ class RunRecovery:
     def recover_stalled_runs(self) -> None:
         """Recover all stalled runs. Log those that fail here, and leave them to other workers."""
         while not self._stopped.is_set():
-            run = self._runs.find_stalled(self._stalled_s)
+            run = self._runs.stalled.find(self._stalled_s)
             if run is None:
                 return
             if run in self._in_progress:  # its destination hangs on this host, perhaps only here
-                self._runs.release_stalled(run)
+                self._runs.stalled.release(run)
             else:
                 self._recover_with_timeout(run)
 
@@ -82,9 +82,10 @@ class RunRecovery:
     def _recover_and_log(self, run: str) -> None:
         try:
             self._recover(run)
+            self._runs.stalled.survived(run)
         except Exception as error:
             log.warning("run %s is stalled and cannot be recovered here: %s", run, error)
-            self._runs.release_stalled(run)
+            self._runs.stalled.release(run)
         finally:
             self._in_progress.discard(run)
 
@@ -102,7 +103,7 @@ class RunRecovery:
 def _read_plan(run: str, store: ObjectStore) -> Plan:
     """Return the plan of `run`. Raise PlanDamaged if the store does not hold it."""
     try:
-        plan = Plan.load(store.get(PLAN))
+        plan = Plan.load(store.get(PLAN, MAX_TEXT_BYTES))
     except KeyError:
         raise PlanDamaged(f"{store.url}{PLAN} is missing") from None
     if run_id(store.url, plan) != run:

@@ -16,9 +16,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from imagefleet.shared.bulk.file_layout import archive_key, checkpoints_folder, checkpoints_prefix
+from imagefleet.shared.bulk.file_layout import (
+    MAX_BINARY_BYTES,
+    MAX_TEXT_BYTES,
+    archive_key,
+    checkpoints_folder,
+    checkpoints_prefix,
+)
 from imagefleet.shared.bulk.plan import ShardPlan, canonical_json
 from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.bulk.tar import read_tar, write_tar
@@ -50,29 +57,30 @@ class ShardCheckpoints:
     def load(self, spool: Spool, is_planned: Callable[[Sample], bool]) -> list[RowFailure]:
         """Load the stored samples into `spool`, and return the failed rows.
 
-        Skip samples that cannot be read, whose SHA-256 differs from their document's, or for which
-        `is_planned` is false. They are generated again. The shard's own archive counts as a
-        checkpoint too: its worker died before the commit marker, or it belongs to another plan.
+        Skip samples that cannot be read, lie in a file that is too large for memory, whose SHA-256
+        differs from their document's, or for which `is_planned` is false. They are generated again.
+        The shard's own archive counts as a checkpoint too: its worker died before the commit
+        marker, or it belongs to another plan.
         """
         failures: list[RowFailure] = []
         for key in (archive_key(self._shard), *sorted(self._store.list(self._prefix))):
-            with suppress(tarfile.TarError, KeyError, ValueError):
+            with suppress(tarfile.TarError, KeyError, ValueError, InvalidRequest):
                 if key.endswith(".tar"):
-                    for sample in read_tar(io.BytesIO(self._store.get(key))):
+                    for sample in read_tar(io.BytesIO(self._store.get(key, MAX_BINARY_BYTES))):
                         sha256 = hashlib.sha256(sample.image).hexdigest()
                         if sha256 == sample.document["sha256"] and is_planned(sample):
                             spool.add(sample)
                 elif key.endswith(".failed.jsonl"):
-                    lines = self._store.get(key).splitlines()
+                    lines = self._store.get(key, MAX_TEXT_BYTES).splitlines()
                     failures += [RowFailure.model_validate_json(line) for line in lines]
         return failures
 
     def suspect_row(self) -> tuple[int, int] | None:
         """Return the row that was last generated alone, and how often, or None."""
         try:
-            suspect = json.loads(self._store.get(self._prefix + _SUSPECT_FILE))
+            suspect = json.loads(self._store.get(self._prefix + _SUSPECT_FILE, MAX_TEXT_BYTES))
             return int(suspect["row"]), int(suspect["times"])
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, InvalidRequest):
             return None
 
     def record_suspect_row(self, row: int, times: int) -> None:

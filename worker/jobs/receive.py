@@ -75,8 +75,8 @@ class MessageReceiver:
     ) -> bool:
         """Give a message to Celery's strategy. Return whether it was delayed or moved instead."""
         self._check_unopened(claimed, task)
+        message = parse_envelope(claimed, task)
         try:
-            message = parse_envelope(claimed, task)
             if message.due is not None and self._claims.delay(claimed.tag, message.due):
                 return True
             request = _check_arguments(message, task)
@@ -84,7 +84,8 @@ class MessageReceiver:
             if self._moved_for_lora(request, message):
                 return True
         except NewerMessage as error:
-            if not self._claims.postpone(claimed):  # no newer worker came in time
+            record = self._refuser.record_key(message.headers["id"])
+            if not self._claims.postpone(claimed, record):  # no newer worker came in time
                 raise MessageRejected(str(error)) from error
             return True
         if self._delay_without_place(message):

@@ -204,12 +204,13 @@ class Claims(Lease):
         self._held.discard(tag)
         return True
 
-    def postpone(self, claimed: Claimed) -> bool:
-        """Release a message that only a newer worker can handle; it returns after 5 to 60 s.
+    def postpone(self, claimed: Claimed, record: str) -> bool:
+        """Release a message that only a newer worker can handle; it returns after 5 to 60 s. The
+        `retry_at` of the job with the key `record` says when.
 
         Return False, and keep the message, if it was first postponed `newer_message_s` ago.
         """
-        keys = [self.key, self._later, self._postponed_prefix + _sha1(claimed.message)]
+        keys = [self.key, self._later, self._postponed_prefix + _sha1(claimed.message), record]
         if not self._postpone(keys=keys, args=[claimed.tag, self._newer_message_s]):
             return False
         self._held.discard(claimed.tag)

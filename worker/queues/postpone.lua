@@ -2,7 +2,7 @@
 -- has waited already, at least MIN_PAUSE_S and at most MAX_PAUSE_S. This counts no delivery: no worker died.
 -- KEYS 1 claims of this worker (hash: tag -> list \0 message)
 --      2 delayed messages (sorted set: list \0 message by due time)
---      3 when this message was first postponed (string, Unix seconds)
+--      3 when this message was first postponed (string, Unix seconds)   4 record of its job (hash; may be missing)
 -- ARGV 1 tag   2 seconds after which it is not postponed any more
 -- Returns 0 if that time is over, which leaves it claimed; 1 if this worker does not hold it now.
 local MIN_PAUSE_S, MAX_PAUSE_S = 5, 60
@@ -20,6 +20,8 @@ end
 local kept_s = math.ceil(math.max(MIN_KEPT_S, 2 * ARGV[2]))
 redis.call('SET', KEYS[3], string.format('%.6f', first), 'EX', kept_s)
 local pause = math.min(math.max(MIN_PAUSE_S, waited), MAX_PAUSE_S, first + ARGV[2] - now)
-redis.call('ZADD', KEYS[2], string.format('%.6f', now + pause), entry)
+local due = string.format('%.6f', now + pause)
+redis.call('ZADD', KEYS[2], due, entry)
 redis.call('HDEL', KEYS[1], ARGV[1])
+if redis.pcall('HGET', KEYS[4], 'state') == 'queued' then redis.call('HSET', KEYS[4], 'retry_at', due) end
 return 1

@@ -332,6 +332,19 @@ def test_a_full_disk_leaves_no_plan(objects: int) -> None:
     assert read_plan(store) is None
 
 
+@pytest.mark.parametrize(
+    ("module", "file"), [("plan_writer", "00000.jsonl"), ("planner", "plan.json")]
+)
+def test_a_file_that_workers_would_not_read_is_refused(
+    module: str, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"imagefleet.producer.bulk.{module}.MAX_TEXT_BYTES", 10)
+    store = MemoryStore()
+    with pytest.raises(InvalidRequest, match=rf"plan/{file}.* must be at most 10 bytes"):
+        _plan(["a"], store)
+    assert read_plan(store) is None
+
+
 @pytest.mark.parametrize("depth", [100, 250, 900])
 def test_a_column_nested_deeper_than_workers_read_is_refused(depth: int, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"

@@ -73,6 +73,18 @@ def test_an_archive_that_cannot_be_read_costs_the_sheet_and_not_the_run(
     assert "gets no contact sheet: StorageDenied: cannot get 00000.tar" in record.getMessage()
 
 
+def test_an_image_that_pillow_refuses_costs_the_sheet_and_not_the_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pillow's error about a decompression bomb is neither an OSError nor a ValueError."""
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 1)
+    store = MemoryStore()
+    _finish_with_archive(store)
+    write_summary(store, _plan(None))
+    assert store.exists(RUN_STATS)
+    assert "gets no contact sheet: DecompressionBombError" in caplog.text
+
+
 def test_a_process_without_pillow_says_why_there_is_no_sheet(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -81,6 +81,31 @@ def test_checkpoints_can_be_saved_and_loaded(store: ObjectStore) -> None:
         assert len(other) == 0
 
 
+def test_a_sparse_file_in_an_archive_is_not_read() -> None:
+    """Few bytes of an archive would become a terabyte of zeros."""
+    file = io.BytesIO()
+    info = tarfile.TarInfo("000000000-00.png")
+    info.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40)}
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info)
+    with pytest.raises(ValueError, match="not a plain file"):
+        list(read_tar(io.BytesIO(file.getvalue())))
+
+
+def test_checkpoints_that_are_too_large_are_not_loaded(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = ShardCheckpoints(store, _shard("00000"))
+    checkpoints.save([_sample(0)], [RowFailure(row=1, samples=1, code="x", message="x")])
+    checkpoints.record_suspect_row(1, 1)
+    for limit in ("MAX_BINARY_BYTES", "MAX_TEXT_BYTES"):
+        monkeypatch.setattr(f"imagefleet.worker.bulk.shard_checkpoints.{limit}", 10)
+    with Spool() as spool:
+        assert checkpoints.load(spool, _accept_all) == []
+        assert list(spool) == []
+    assert checkpoints.suspect_row() is None
+
+
 def test_a_damaged_checkpoint_loses_only_its_own_samples(store: ObjectStore) -> None:
     checkpoints = ShardCheckpoints(store, _shard("00000"))
     checkpoints.save([_sample(0)], [])

@@ -1,0 +1,58 @@
+"""Give each stalled run to one worker, which recovers it.
+
+A run is stalled if none of its shards has changed for a while: perhaps its messages are lost. This
+module does not know how a run is recovered.
+"""
+
+from typing import TYPE_CHECKING, cast
+
+from imagefleet.shared.bulk.redis_keys import (
+    index_key,
+    run_key,
+    search_throttle_key,
+    stalled_runs_key,
+)
+from imagefleet.shared.redis_client.scripts import load_script
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+class StalledRuns:
+    """Finds the stalled runs of one namespace. Threads may share it."""
+
+    def __init__(self, client: "Redis", namespace: str) -> None:
+        self._redis = client
+        self._namespace = namespace
+        self._find_script = load_script(client, __package__, "find_stalled")
+
+    def find(self, stalled_s: float) -> str | None:
+        """Return a running run in which nothing has changed for `stalled_s`, or None.
+
+        The caller recovers it and then calls `survived` or `release`. No other caller gets the run
+        until it has been stalled for twice as long, or for 10 minutes more. So a caller that dies
+        delays this run for a limited time, and no other run. If callers die with the run one after
+        the other, the pauses grow up to a day.
+        """
+        keys = [
+            make(self._namespace) for make in (index_key, search_throttle_key, stalled_runs_key)
+        ]
+        run = self._find_script(keys=keys, args=[run_key(self._namespace, ""), stalled_s])
+        return cast(str | None, run)
+
+    def survived(self, run: str) -> int:
+        """Record that the recovery of a run did not end its caller, whether it helped or not.
+
+        Return how many other callers have the run or have died with it since its last change.
+        """
+        key = run_key(self._namespace, run)
+        others = self._redis.hincrby(key, "unfinished_recoveries", -1)
+        if others <= 0:  # also of a run that has changed or expired meanwhile
+            self._redis.hdel(key, "unfinished_recoveries")
+        return max(0, others)
+
+    def release(self, run: str) -> None:
+        """Let the next search return a run that this caller cannot recover, unless others have died
+        with it."""
+        if not self.survived(run):
+            self._redis.hdel(run_key(self._namespace, run), "looked_at")

@@ -1,0 +1,33 @@
+"""Leave a shard to workers that hold the LoRA of its plan.
+
+A claimed message and the names of LoRA go in. This module does not change the shard's record.
+"""
+
+import logging
+from collections.abc import Collection
+
+import redis
+
+from imagefleet.shared.jobs.queues import list_for_loras
+from imagefleet.worker.bulk.shard_context import ShardContext
+
+log = logging.getLogger(__name__)
+
+
+def leave_to_holders(context: ShardContext, tag: str, loras: Collection[str]) -> None:
+    """Move the message of a shard to the queue that only workers with these LoRA serve.
+
+    If that is the queue it came from, or Redis fails, it is requeued, and this worker claims no
+    shard for a while.
+    """
+    try:
+        claimed = context.claims.find(tag)
+        target = "" if claimed is None else list_for_loras(claimed[0], loras)
+        if claimed is not None and target != claimed[0]:
+            context.claims.move(tag, target)
+            log.warning("this worker lacks LoRA of a shard; its message waits in %s", target)
+            return
+    except redis.RedisError as error:
+        log.warning("a shard is requeued, because Redis failed: %s", error)
+    context.backlog.back_off()
+    context.claims.requeue(tag)
