@@ -1,14 +1,15 @@
 """Compile for a TPU host that is not here: `compile_for_host.py WHAT HOST [ARGUMENT]`.
 
 WHAT is `layers`, `convolutions`, `memory`, `published-step` with the name of a model, `programs` or
-`stream-programs` with the number of devices a copy, or `wrong` with the name of a wrong choice. The
+`stream-programs` with the number of devices a copy, `programs-with-loras`, which take long prompts
+too, or `wrong` with the name of a wrong choice. The
 output is one line of JSON: for each thing that was compiled, the compiler's error or null. libtpu
 must be installed. It stays loaded, so this script runs in a process of its own.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,11 +32,13 @@ from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.compile_ahead import AbstractModel
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.large_convolution import KERNEL_NAME
+from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.blocks import ResnetBlock, Upsample
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.tpu_topology import placement_of
 from tools.parity.published import PUBLISHED
+from tools.tpu.lora_file import write_lora
 from tools.tpu.models import SHAPES, configs_of, write_configs
 from tools.tpu.programs import BFLOAT16, lower_programs
 
@@ -181,7 +184,11 @@ def _small_model(devices_per_copy: int) -> Configs:
 
 
 def _programs(
-    placement: Placement, *, streams: bool = False
+    placement: Placement,
+    *,
+    streams: bool = False,
+    loras: Sequence[LoraOption] = (),
+    prompt_chunks: int = 0,
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield all programs of the small model, each as a function that compiles it ahead."""
     _hurry()
@@ -197,6 +204,8 @@ def _programs(
         dtype=BFLOAT16,
         max_steps=20,
         streams=streams,
+        job_loras=loras,
+        prompt_chunks=prompt_chunks,
     )
     for name, lower in model.compiler.lowerings(SMALL_SHAPE, model.rgb_factors).items():
         yield name, partial(cache.compile_ahead, name, model.rgb_factors, lower)
@@ -212,6 +221,15 @@ def published_step(host: str, model: str) -> Iterator[tuple[str, Callable[[], ob
 def programs(host: str, devices_per_copy: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield all programs of the small model on all devices of a host."""
     yield from _programs(placement_of(host, model=int(devices_per_copy)))
+
+
+def programs_with_loras(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield all programs of the small model with two LoRA of jobs and three chunks of a prompt."""
+    with TemporaryDirectory(prefix="lora-") as folder:
+        file = Path(folder) / "lora.safetensors"
+        write_lora(file, _small_model(1))
+        loras = [LoraOption(name=name, path=str(file)) for name in ("style", "detail")]
+        yield from _programs(placement_of(host), loras=loras, prompt_chunks=3)
 
 
 def stream_programs(host: str, devices_per_copy: str) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -247,6 +265,7 @@ def main(what: str, *arguments: str) -> None:
         "memory": memory,
         "published-step": published_step,
         "programs": programs,
+        "programs-with-loras": programs_with_loras,
         "stream-programs": stream_programs,
         "wrong": wrong,
     }

@@ -70,6 +70,14 @@ def test_every_program_of_a_small_model_compiles(host: str, devices_per_copy: in
     assert refused(errors) == {}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("host", ["v2-8", "v5e-8"])
+def test_every_program_with_loras_and_long_prompts_compiles(host: str) -> None:
+    errors = compile_for(host, "programs-with-loras")
+    assert list(errors) == list(PROGRAMS)
+    assert refused(errors) == {}
+
+
 @pytest.mark.parametrize(
     ("host", "devices_per_copy"),
     [

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
@@ -33,7 +33,8 @@ DEFAULT_ROWS = (
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows that the options ask for."""
     if not options.full and not options.hosts and not options.models:
-        yield from DEFAULT_ROWS
+        for row in DEFAULT_ROWS:
+            yield replace(row, loras=options.loras, prompt_chunks=options.prompt_chunks)
         return
     for model in options.models or SHAPES:
         for host in options.hosts or TPU_HOSTS:
@@ -49,6 +50,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                             per_device_batch=images,
                             devices_per_copy=devices_per_copy,
                             streams=options.streams,
+                            loras=options.loras,
+                            prompt_chunks=options.prompt_chunks,
                         )
 
 
@@ -120,6 +123,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--streams", action="store_true", help="those of continuous batching")
     parser.add_argument("--images", type=_numbers, default=[1], help="images a device: 1,4")
     parser.add_argument("--model-axis", type=_numbers, default=[1], help="devices a copy: 1,2")
+    parser.add_argument("--loras", type=int, default=0, help="of jobs, for the UNet's attention")
+    parser.add_argument("--prompt-chunks", type=int, default=0, help="of prompts with weights")
     parser.add_argument("--cache", type=Path, default=Path("out/tpu"))
     options = parser.parse_args(arguments)
     # With libtpu here, JAX would look for a TPU.

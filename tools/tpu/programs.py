@@ -4,6 +4,8 @@ Goes in: configs, a shape and a mesh. Comes out: for each program a function tha
 are abstract.
 """
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import ml_dtypes
@@ -14,7 +16,9 @@ from imagefleet.worker.engine.compile.executable_cache import ExecutableCache
 from imagefleet.worker.engine.compile.program_compiler import Lower
 from imagefleet.worker.engine.compile_ahead import AbstractModel
 from imagefleet.worker.engine.interface import Shape
+from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
+from tools.tpu.lora_file import write_lora
 
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 MAX_STEPS: Final = 100
@@ -28,18 +32,31 @@ def lower_programs(
     *,
     per_device_batch: int = 1,
     streams: bool = False,
+    loras: int = 0,
+    prompt_chunks: int = 0,
     dtype: np.dtype[Any] = BFLOAT16,
 ) -> dict[str, Lower]:
-    """Return for each program of a shape, or of a stream of it, the function that lowers it."""
+    """Return for each program of a shape, or of a stream of it, the function that lowers it.
+
+    Args:
+        loras: How many LoRA jobs may use, each of `lora_file.RANK` for the UNet's attention layers.
+        prompt_chunks: The most chunks of a prompt with weights.
+    """
     text_encoders = configs.text_encoders
-    model = AbstractModel.of(
-        configs,
-        placement,
-        ExecutableCache([], {}, placement.mesh.devices.flatten().tolist()),
-        token_shape=(len(text_encoders), text_encoders[0].max_position_embeddings),
-        per_device_batch=per_device_batch,
-        dtype=dtype,
-        max_steps=MAX_STEPS,
-        streams=streams,
-    )
+    with TemporaryDirectory(prefix="lora-") as folder:
+        file = Path(folder) / "lora.safetensors"
+        if loras:
+            write_lora(file, configs)
+        model = AbstractModel.of(
+            configs,
+            placement,
+            ExecutableCache([], {}, placement.mesh.devices.flatten().tolist()),
+            token_shape=(len(text_encoders), text_encoders[0].max_position_embeddings),
+            per_device_batch=per_device_batch,
+            dtype=dtype,
+            max_steps=MAX_STEPS,
+            streams=streams,
+            job_loras=[LoraOption(name=f"lora{n}", path=str(file)) for n in range(loras)],
+            prompt_chunks=prompt_chunks,
+        )
     return model.compiler.lowerings(shape, model.rgb_factors)

@@ -7,7 +7,7 @@ the compiler refused. Results are cached in a folder, because a large program ta
 import hashlib
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
@@ -23,6 +23,7 @@ from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.tpu_topology import placement_of
 from tools.parity.published import PUBLISHED
 from tools.tpu.estimate import Estimate, read_estimate
+from tools.tpu.lora_file import count_numbers
 from tools.tpu.models import SHAPES, configs_of
 from tools.tpu.programs import BFLOAT16, lower_programs
 
@@ -49,11 +50,15 @@ class Row:
     """The size of the axis `model` of the mesh."""
     streams: bool = False
     """Whether the program is that of a stream, instead of a whole batch."""
+    loras: int = 0
+    """LoRA that jobs may use."""
+    prompt_chunks: int = 0
+    """The most chunks of a prompt with weights."""
 
     @property
-    def group(self) -> tuple[str, str, int, int, bool]:
+    def group(self) -> "Row":
         """Return what the rows have in common that one batch or stream runs."""
-        return self.model, self.host, self.per_device_batch, self.devices_per_copy, self.streams
+        return replace(self, program="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +75,9 @@ class Account:
 
 def memory_need_of(row: Row) -> MemoryNeed:
     """Return the bytes that a device needs for the row's batch, by the worker's own account."""
-    return memory_need(
-        configs_of(row.model),
+    configs = configs_of(row.model)
+    need = memory_need(
+        configs,
         _networks(row.model),
         (SHAPES[row.model],),
         model=row.devices_per_copy,
@@ -80,7 +86,10 @@ def memory_need_of(row: Row) -> MemoryNeed:
         platform="tpu",
         device_kind=TPU_HOSTS[row.host].generation.device_kind,
         streams=row.streams,
+        prompt_chunks=row.prompt_chunks,
     )
+    factors = row.loras * count_numbers(configs) * BFLOAT16.itemsize if row.loras else 0
+    return replace(need, weights=need.weights + factors)
 
 
 def fails(row: Row, result: Account) -> bool:
@@ -110,7 +119,7 @@ def account(row: Row, cache_folder: Path) -> Account:
 
 
 def _compile(row: Row) -> Account:
-    lower = _lowerings(*row.group)[row.program]
+    lower = _lowerings(row.group)[row.program]
     started = time.monotonic()
     try:
         compiled = lower().compile()
@@ -125,16 +134,15 @@ def _compile(row: Row) -> Account:
 
 
 @cache
-def _lowerings(
-    model: str, host: str, per_device_batch: int, devices_per_copy: int, streams: bool
-) -> dict[str, Lower]:
-    placement = placement_of(host, model=devices_per_copy)
+def _lowerings(group: Row) -> dict[str, Lower]:
     return lower_programs(
-        configs_of(model),
-        SHAPES[model],
-        placement,
-        per_device_batch=per_device_batch,
-        streams=streams,
+        configs_of(group.model),
+        SHAPES[group.model],
+        placement_of(group.host, model=group.devices_per_copy),
+        per_device_batch=group.per_device_batch,
+        streams=group.streams,
+        loras=group.loras,
+        prompt_chunks=group.prompt_chunks,
     )
 
 
