@@ -23,7 +23,7 @@ from imagefleet.producer.job_access import JobAccess
 from imagefleet.producer.misspelled_variables import misspelled_variable_warnings
 from imagefleet.producer.outages import OutageTolerance
 from imagefleet.producer.parameters import JobParameters
-from imagefleet.producer.submission import EntryParser
+from imagefleet.producer.submission import EntryParser, without_missing
 from imagefleet.producer.tracing import submission_span
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.offers import Offer
@@ -70,7 +70,7 @@ class Client(JobAccess):
             redis: a client with `decode_responses=True`, used in the place of `redis_url`.
 
         Raises:
-            ConfigurationError: a setting is wrong.
+            ConfigurationError: a setting is wrong, or `redis` does not decode its answers.
         """
         self.settings = settings or Settings.load(
             redis_url=redis_url, namespace=namespace, storage_url=storage_url
@@ -133,7 +133,9 @@ class Client(JobAccess):
         """Yield the jobs of each 500 entries once they are accepted; see `submit_many`."""
         self.connection.warn_about_server()
         uploader = InputImageUploader(self.connection.store)
-        parser = EntryParser({**self._defaults, **common}, uploader, several=several)
+        parser = EntryParser(
+            {**self._defaults, **without_missing(common)}, uploader, several=several
+        )
         numbered = enumerate(entries)
         while chunk := list(islice(numbered, CHUNK)):
             offers = self.connection.offers()

@@ -41,7 +41,7 @@ class Connection:
         self._storage_url = settings.storage_url
         self._stores: dict[str, ObjectStore] = {}
         self._url = settings.redis_url.get_secret_value()
-        self._redis = connect(self._url) if redis is None else redis
+        self._redis = connect(self._url) if redis is None else _check_decodes(redis)
         namespace, retention_s = settings.namespace, settings.retention_s
         self.records: Final = JobRecords(self._redis, namespace, retention_s)
         self._listing = JobListing(self._redis, namespace)
@@ -213,6 +213,13 @@ class Connection:
     def close(self) -> None:
         """Close the connections to Redis."""
         self._redis.close()
+
+
+def _check_decodes(redis: "Redis") -> "Redis":
+    """Return the client. Raise ConfigurationError if its answers are bytes."""
+    if not redis.get_connection_kwargs().get("decode_responses"):
+        raise ConfigurationError("redis: the client must be made with decode_responses=True")
+    return redis
 
 
 def _check_ended(job_id: str, state: State) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Protocol
 
-from imagefleet.producer.outages import OutageTolerance
+from imagefleet.producer.outages import OutageTolerance, deadline_of
 from imagefleet.shared.backoff import Jitter, backoff_s
 from imagefleet.shared.errors import (
     ImagefleetError,
@@ -131,11 +131,14 @@ class Polling:
 
         Args:
             outages: the tolerance of earlier waits, which gets the deadline of this one.
+
+        Raises:
+            InvalidRequest: `timeout` is not a number.
         """
         self._waiting = waiting
         self._timeout = timeout
         self.outages: Final = outages or OutageTolerance()
-        self.outages.deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        self.outages.deadline = deadline_of(timeout)
 
     def intervals(self) -> Iterator[float]:
         """Yield growing intervals in seconds until `waiting` is empty.

@@ -1,17 +1,29 @@
 """Let a wait go on while Redis is away."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from imagefleet.shared.errors import BrokerUnavailable
+from imagefleet.shared.errors import BrokerUnavailable, InvalidRequest
 
 RETRY_S: Final = 0.25
 """Seconds between two reads of an answer that is awaited while Redis is away."""
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+def deadline_of(timeout: float | None) -> float:
+    """Return when a wait of `timeout` seconds that begins now is over, by `time.monotonic`.
+
+    Raises:
+        InvalidRequest: it is not a number.
+    """
+    if timeout is not None and math.isnan(timeout):
+        raise InvalidRequest("timeout", timeout, "must be a number of seconds")
+    return math.inf if timeout is None else time.monotonic() + timeout
 
 
 class OutageTolerance:

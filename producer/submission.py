@@ -19,6 +19,12 @@ from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
 
 
+def without_missing(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters without those that are None, which count as absent. A `prompt` stays,
+    so that the error names it."""
+    return {n: value for n, value in parameters.items() if value is not None or n == "prompt"}
+
+
 class EntryParser:
     """The parser turns the entries of one call into ids and requests."""
 
@@ -37,7 +43,7 @@ class EntryParser:
             raise InvalidRequest(
                 "id", common["id"], "names one job; for several give each entry an id of its own"
             )
-        self._common = common
+        self._common = without_missing(common)
         self._common_keys: dict[tuple[str, str | None], str] = {}
         """Keys of uploaded images of `common`, by field and model."""
         self._uploader = uploader
@@ -104,15 +110,15 @@ class EntryParser:
         return (new_job_id() if job_id is None else check_job_id(job_id)), request, images
 
     def _merge(self, entry: object) -> dict[str, Any]:
-        """Return the parameters of one job. A None counts as absent, except for the prompt."""
+        """Return the parameters of one job. A None counts as absent, except for the prompt. So it
+        does not replace a parameter that all jobs have."""
         if isinstance(entry, str):
             own: Mapping[str, Any] = {"prompt": entry}
         elif isinstance(entry, Mapping):
             own = entry
         else:
             raise InvalidRequest("prompt", entry, "must be a prompt, or a mapping of parameters")
-        merged = {**self._common, **own}
-        return {n: value for n, value in merged.items() if value is not None or n == "prompt"}
+        return {**self._common, **without_missing(own)}
 
     def _upload(self, request: JobRequest, images: Mapping[str, object]) -> JobRequest:
         """Return the request with the keys of its images, which are in the store then."""

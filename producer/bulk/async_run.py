@@ -1,12 +1,12 @@
 """The handle of a bulk run for asyncio: each call runs the method of `BulkRun` in a thread."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from imagefleet.producer.bulk.run import POLL_S, BulkRun, last_or_raise
 from imagefleet.producer.bulk.verify import VerifyReport
+from imagefleet.producer.outages import deadline_of
 from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.bulk.stats import RowFailure
@@ -48,7 +48,7 @@ class AsyncBulkRun:
 
     async def wait(self, timeout: float | None = None) -> RunStatus:
         """See `BulkRun.wait`."""
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         last = await self.status()
         async for status in self.statuses(deadline=deadline):
             last = status

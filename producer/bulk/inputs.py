@@ -87,8 +87,12 @@ def _named(name: str, input_format: str | None) -> list[TableSource]:
     if name.startswith(("s3://", "gs://")):
         store, keys = find_objects(name, any_type=input_format is not None)
         return [TableSource(open=partial(_open_stored, store, key, input_format)) for key in keys]
-    path = folder_of(name) or Path(name).expanduser()
-    if not path.exists() and glob.has_magic(name):
+    try:
+        path = folder_of(name) or Path(name).expanduser()
+        exists = path.exists()
+    except (OSError, RuntimeError) as error:  # no right to look, too long a name, no such user
+        raise InvalidRequest("input", name, f"cannot be read: {error}") from None
+    if not exists and glob.has_magic(name):
         found = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
         if not found:
             raise InvalidRequest("input", name, "matches no file")

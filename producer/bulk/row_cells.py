@@ -1,6 +1,7 @@
 """Convert cells of tables to the types of parameters. Pure functions."""
 
 import math
+from contextlib import suppress
 from typing import Final
 
 _INTEGER_FIELDS: Final = frozenset(
@@ -31,7 +32,8 @@ def _to_integer(value: object) -> object:
     Return other values unchanged.
     """
     if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
+        with suppress(ValueError):  # Python reads at most 4,300 digits
+            return int(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

@@ -14,7 +14,7 @@ from imagefleet.producer.bulk.rejected import read_rejected
 from imagefleet.producer.bulk.repair import damaged_shards, shard_files
 from imagefleet.producer.bulk.verify import VerifyReport, verify
 from imagefleet.producer.connection import Connection
-from imagefleet.producer.outages import OutageTolerance
+from imagefleet.producer.outages import OutageTolerance, deadline_of
 from imagefleet.shared.bulk.commit_markers import finished_shards
 from imagefleet.shared.bulk.file_layout import (
     CARD,
@@ -86,7 +86,7 @@ class BulkRun:
         Raises:
             ResultTimeout: `timeout` seconds have passed; the run continues.
         """
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         *_, last = self.statuses(deadline=deadline)
         return last_or_raise(last, timeout)
 

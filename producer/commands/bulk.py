@@ -24,6 +24,7 @@ from imagefleet.producer.commands.output import (
     json_option,
     note_none,
 )
+from imagefleet.producer.commands.waiting import SECONDS
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
 
@@ -57,7 +58,7 @@ def status(client: Client, name: str | None, as_json: bool) -> None:
 
 @client_command
 @click.argument("name", metavar="RUN")
-@click.option("--timeout", type=float, help="Maximum seconds to wait, without a progress view.")
+@click.option("--timeout", type=SECONDS, help="Maximum seconds to wait, without a progress view.")
 @json_option("Print the last status as one JSON object, and no progress.")
 def wait(client: Client, name: str, timeout: float | None, as_json: bool) -> None:
     """Show the progress of a run until it ends. The exit code is 1 if it does not succeed."""

@@ -1,5 +1,6 @@
 """Define `imagefleet submit`: read prompts, submit one job for each, and perhaps wait."""
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import FOLDER, SECONDS, make_folder, wait_for_jobs
 from imagefleet.producer.commands.weighting_option import weighting_option
+from imagefleet.producer.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
 from imagefleet.producer.job import Job
 from imagefleet.shared.durations import parse_duration
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
@@ -143,6 +145,8 @@ def _read_prompts(prompts: Iterable[str], given: Mapping[str, Any]) -> Iterator[
 
 
 def _read_stdin(given: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(sys.stdin, io.TextIOWrapper):  # other bytes than UTF-8 get an error with a line
+        sys.stdin.reconfigure(errors="surrogateescape")
     lines = [
         (number, line.rstrip("\r\n")) for number, line in enumerate(sys.stdin, 1) if line.strip()
     ]
@@ -159,9 +163,9 @@ def _read_stdin(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _checkable(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters without images, which become addresses when they are uploaded."""
-    of_images = ("image", "mask_image", "strength", "image_guidance_scale")
-    return {name: value for name, value in given.items() if name not in of_images}
+    """Return the parameters with an address for each file that is not uploaded yet."""
+    files = [name for name in INPUT_FIELDS if not isinstance(given.get(name, ""), str)]
+    return {**given, **dict.fromkeys(files, NOT_YET_UPLOADED)}
 
 
 def _submit(

@@ -17,8 +17,12 @@ LATENTS_OBJECTS: Final = "a pathlib.Path or bytes"
 """What the Python client takes in the place of an address."""
 
 
-def check_http_url(url: str) -> str:
-    """Return `url` if it is an http(s) address. Raises ValueError."""
+def check_http_url(url: str, *, stored: bool = False) -> str:
+    """Return `url` if it is an http(s) address to which workers send requests. Raises ValueError.
+
+    Args:
+        stored: it was accepted before, perhaps by an older release, which checked less.
+    """
     if not url.isascii() or not url.isprintable() or " " in url:
         raise ValueError("must be an http:// or https:// address in plain ASCII, without blanks")
     parts = urlsplit(url)
@@ -28,6 +32,13 @@ def check_http_url(url: str) -> str:
         raise ValueError("must not name port 0")
     if len(url) > MAX_ADDRESS_CHARACTERS:
         raise ValueError(f"must be at most {MAX_ADDRESS_CHARACTERS} characters")
+    if not stored:
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("must not carry a user or a password")
+        try:
+            parts.hostname.encode("idna")
+        except UnicodeError:
+            raise ValueError("must name a host whose labels have 1 to 63 characters") from None
     return url
 
 
@@ -39,7 +50,7 @@ def check_input_address(address: str, objects: str, *, stored: bool) -> str:
         stored: release 0.1.0 may have accepted it, which accepted any text without blanks.
     """
     if address.startswith(("http://", "https://")):
-        return check_http_url(address)
+        return check_http_url(address, stored=stored)
     if not address or not address.isascii() or not address.isprintable() or " " in address:
         raise ValueError(f"must be {_INPUT_ADDRESSES.format(objects)}")
     if len(address) > MAX_ADDRESS_CHARACTERS:

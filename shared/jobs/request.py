@@ -183,8 +183,8 @@ class JobRequest(Model):
 
     @field_validator("callback_url")
     @classmethod
-    def _check_callback_url(cls, url: str | None) -> str | None:
-        return None if url is None else check_http_url(url)
+    def _check_callback_url(cls, url: str | None, info: ValidationInfo) -> str | None:
+        return None if url is None else check_http_url(url, stored=info.context is not None)
 
     @field_validator("image", "mask_image", "latents")
     @classmethod

@@ -66,12 +66,12 @@ class OutboxMessage:
             fields = json.loads(text)
             message = cls(
                 **{name: str(fields[name]) for name in ("id", "job_id", "url", "body")},
-                attempts=int(fields.get("attempts", 0)),
+                attempts=_attempts(fields.get("attempts", 0)),
                 tenant=str(fields.get("tenant", "")),
                 trace_parent=valid_trace_parent(fields.get("trace_parent")) or "",
             )
             receiver_of(message.url)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise MessageRejected(
                 f"the outbox holds {text[:80]!r}, which is not a message: {error}"
             ) from None
@@ -101,6 +101,12 @@ def receiver_of(url: str) -> str:
     parts = urlsplit(url)
     host, port = _one_spelling((parts.hostname or "").rstrip(".")), parts.port
     return host if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{port}"
+
+
+def _attempts(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"attempts={str(value)[:40]} is not a count")
+    return value
 
 
 def _one_spelling(host: str) -> str:

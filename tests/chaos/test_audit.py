@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -148,10 +149,12 @@ def test_each_problem_is_named(damage: Damage, sentence: str) -> None:
 
 
 def _post(receiver: FlakyReceiver, callback_id: str, secret: str) -> int:
-    headers = sign(callback_id, "{}", [secret], datetime.now(UTC))
+    job_id, _, event = callback_id.rpartition(".")
+    body = json.dumps({"type": f"job.{event.strip('+')}", "event": event, "data": {"id": job_id}})
+    headers = sign(callback_id, body, [secret], datetime.now(UTC))
     address = urlsplit(receiver.url)
     connection = http.client.HTTPConnection(address.netloc)
-    connection.request("POST", address.path, b"{}", headers)
+    connection.request("POST", address.path, body.encode(), headers)
     with connection.getresponse() as answer:
         status = answer.status
     connection.close()
@@ -163,6 +166,7 @@ def _post(receiver: FlakyReceiver, callback_id: str, secret: str) -> int:
     [
         (["{id}.succeeded"], []),
         (["{id}.succeeded", "{id}.succeeded"], []),
+        (["{id}.succeeded", "{id}.succeeded+"], ["accepted under several ids"]),
         ([], ["missing"]),
         (["{id}.succeeded", "{id}.failed"], ["of another event or job"]),
         (["{id}.succeeded", "nobody.succeeded"], ["of another event or job"]),

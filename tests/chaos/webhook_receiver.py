@@ -1,5 +1,6 @@
 """A webhook receiver that is down half of the time and records what it accepted."""
 
+import json
 import random
 import time
 from collections import Counter
@@ -51,6 +52,16 @@ class FlakyReceiver:
     def accepted(self) -> Counter[str]:
         """The number of 204 responses by webhook id."""
         return Counter(self._receiver.deliveries[n].headers[ID_HEADER] for n in self._accepted)
+
+    @property
+    def events(self) -> dict[str, str]:
+        """The event of each accepted webhook id, as in `cat-1.succeeded`."""
+        found = {}
+        for delivery in (self._receiver.deliveries[n] for n in self._accepted):
+            body = json.loads(delivery.body)
+            event = body["type"].removeprefix("job.")
+            found[delivery.headers[ID_HEADER]] = f"{body['data']['id']}.{event}"
+        return found
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._receiver)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -37,6 +38,7 @@ def run(redis_server: LocalRedisServer, namespace: str) -> Run:
             input=stdin,
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             cwd=ROOT,
         )
 
@@ -155,6 +157,23 @@ def test_a_mistyped_variable_is_reported(redis_server: LocalRedisServer) -> None
 
 def test_each_line_of_standard_input_becomes_one_job(run: Run) -> None:
     assert len(run("submit", "-", stdin="a\n\nb\nc\n").stdout.split()) == 3
+
+
+def test_lines_of_standard_input_are_checked_with_the_files_of_all(
+    run: Run, tmp_path: Path
+) -> None:
+    latents = tmp_path / "a.safetensors"
+    latents.write_bytes(b"")
+    done = run(*("submit", "-", "--latents", str(latents), "--denoising-start", "0.8"), stdin="a\n")
+    assert done.returncode == 1
+    assert "line 1" not in done.stderr
+    assert "must be a safetensors file" in done.stderr
+
+
+def test_standard_input_that_is_not_utf_8_is_refused_with_its_line(run: Run) -> None:
+    done = run("submit", "-", stdin="good\nm\udce4rz\n")
+    assert done.returncode == 1
+    assert "line 2: prompt=" in done.stderr
 
 
 @pytest.mark.parametrize(

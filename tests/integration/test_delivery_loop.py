@@ -97,7 +97,7 @@ def test_a_callback_is_retried_until_its_receiver_accepts_it(
     assert len(receiver.deliveries) == 4
     assert all(delivery.verified for delivery in receiver.deliveries)
     ids = {delivery.headers["webhook-id"] for delivery in receiver.deliveries}
-    assert ids == {webhook_id("cat-1.succeeded")}
+    assert ids == {webhook_id("cat-1.succeeded", _message("").body)}
     assert [entry.status for entry in outbox.attempts_of("cat-1")] == [204, 404, 302, 500]
     assert "callback cat-1.succeeded: 404 Not Found; retry in" in caplog.text
 

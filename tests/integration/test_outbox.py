@@ -214,7 +214,12 @@ def test_messages_to_a_busy_receiver_do_not_hide_others(outbox: Outbox, client: 
 def test_unreadable_messages_are_given_up_and_delay_no_others(
     outbox: Outbox, client: Redis, namespace: str
 ) -> None:
-    for name, text in [("r1", "{"), ("r2", "[]"), ("r3", '{"id": "r3"}'), ("r4", "null")]:
+    message = (
+        '{"id": "r", "job_id": "r", "url": "http://a.example/x", "body": "{}", "attempts": %s}'
+    )
+    texts = ["{", "[]", '{"id": "r3"}', "null", "[" * 100_000]
+    texts += [message % attempts for attempts in ("1e999", "-100", '"1"')]
+    for name, text in {f"r{number}": text for number, text in enumerate(texts)}.items():
         client.zadd(f"{namespace}:outbox", {name: 0})
         client.hset(f"{namespace}:outbox:messages", name, text)
     client.zadd(f"{namespace}:outbox", {"without a message": 0})

@@ -189,6 +189,18 @@ def test_an_endless_body_is_read_up_to_the_size_limit() -> None:
     assert outcome.verdict is DeliveryVerdict.DELIVERED
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"transfer-encoding: chunked\r\n\r\n20\r\ncut", b"content-length: 100\r\n\r\ncut"],
+)
+def test_a_body_that_is_cut_off_after_a_good_status_is_delivered(body: bytes) -> None:
+    def respond(handler: BaseHTTPRequestHandler, number: int) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n" + body)
+
+    with Receiver([SECRET], respond) as receiver:
+        assert _sender().send(_message(receiver.url)).verdict is DeliveryVerdict.DELIVERED
+
+
 @pytest.mark.parametrize("response", [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 abc\r\n\r\n"])
 def test_a_response_that_is_not_http_is_retried(response: bytes) -> None:
     def respond(handler: BaseHTTPRequestHandler, number: int) -> None:

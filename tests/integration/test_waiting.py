@@ -14,6 +14,7 @@ from imagefleet import (
     AsyncClient,
     BrokerUnavailable,
     Client,
+    InvalidRequest,
     Job,
     JobFailed,
     JobResult,
@@ -259,3 +260,8 @@ def test_map_returns_errors_in_the_place_of_results_if_asked(ended: Client) -> N
     assert [type(each) for each in outcomes] == [JobResult, JobFailed, JobResult]
     with pytest.raises(JobFailed):
         list(ended.map(["a", "bad", "c"], timeout=300))
+
+
+def test_a_timeout_that_is_not_a_number_is_refused(own_redis: LocalRedisServer) -> None:
+    with Client(own_redis.url) as client, pytest.raises(InvalidRequest, match="timeout=nan"):
+        client.submit("a").result(float("nan"))

@@ -4,12 +4,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import fakeredis
 import pytest
 from PIL import Image
 
+from imagefleet import Client
 from imagefleet.producer.input_images import InputImageUploader
 from imagefleet.producer.submission import EntryParser
-from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 
@@ -55,6 +57,23 @@ def test_a_single_entry_has_no_number() -> None:
 def test_one_id_for_several_jobs_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="id='x': names one job"):
         _parse("a", "b", id="x")
+
+
+def test_a_parameter_that_is_none_does_not_replace_that_of_all_entries() -> None:
+    [(_, request)] = _parse({"prompt": "a", "tenant": None, "seed": None}, tenant="gold", seed=7)
+    assert (request.tenant, request.seed) == ("gold", 7)
+
+
+def test_a_tenant_that_is_none_does_not_replace_that_of_the_client() -> None:
+    redis = fakeredis.FakeRedis(server=fakeredis.FakeServer(), decode_responses=True)
+    with Client(redis=redis, tenant="gold") as client:
+        job = client.submit("a", tenant=None)
+        assert [each.id for each in client.jobs(tenant="gold")] == [job.id]
+
+
+def test_a_redis_client_that_answers_with_bytes_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="decode_responses=True"):
+        Client(redis=fakeredis.FakeRedis())
 
 
 def test_an_image_in_hand_is_uploaded_once_for_each_content(tmp_path: Path) -> None:

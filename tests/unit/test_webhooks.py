@@ -106,9 +106,16 @@ def test_without_secrets_no_signature_header_is_sent() -> None:
 
 
 def test_the_webhook_id_is_stable_and_contains_no_full_stop() -> None:
-    assert webhook_id("my.job.succeeded") == webhook_id("my.job.succeeded")
-    assert webhook_id("my.job.succeeded") != webhook_id("my.job.failed")
-    assert "." not in webhook_id("my.job.1614263730.x")
+    assert webhook_id("my.job.succeeded", BODY) == webhook_id("my.job.succeeded", BODY)
+    assert webhook_id("my.job.succeeded", BODY) != webhook_id("my.job.failed", BODY)
+    assert "." not in webhook_id("my.job.1614263730.x", BODY)
+
+
+def test_a_job_that_ends_again_has_another_webhook_id() -> None:
+    """It was redriven, or submitted again under its id: the body has another time."""
+    assert webhook_id("a.failed", '{"timestamp": "1"}') != webhook_id(
+        "a.failed", '{"timestamp": "2"}'
+    )
 
 
 def test_new_secrets_are_valid() -> None:

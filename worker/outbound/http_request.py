@@ -73,16 +73,24 @@ def send_http_request(
             with connection.getresponse() as response:
                 if time.monotonic() >= deadline:  # headers that were cut off look complete
                     raise TimeoutError
-                content = response.read(max_bytes)
+                content, cut = _read(response, max_bytes)
                 return HttpResponse(
                     status=response.status,
                     reason=response.reason,
                     headers={name.lower(): value for name, value in response.getheaders()},
                     body=content,
-                    complete=time.monotonic() < deadline and not response.length,
+                    complete=not cut and time.monotonic() < deadline and not response.length,
                 )
         finally:
             connection.close()
+
+
+def _read(response: http.client.HTTPResponse, max_bytes: int) -> tuple[bytes, bool]:
+    """Return the content, and whether it was cut off inside a chunk."""
+    try:
+        return response.read(max_bytes), False
+    except http.client.IncompleteRead as error:
+        return error.partial, True
 
 
 @contextmanager

@@ -111,7 +111,9 @@ def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
         _read(path)
 
 
-@pytest.mark.parametrize("rows", ["nowhere.txt", "a.docx", {"prompt": "a"}, 3])
+@pytest.mark.parametrize(
+    "rows", ["nowhere.txt", "a.docx", "a" * 300, "~no-such-user/a.csv", {"prompt": "a"}, 3]
+)
 def test_an_input_that_cannot_be_read_is_refused(rows: Any) -> None:
     with pytest.raises(InvalidRequest):
         _read(rows)

@@ -219,6 +219,12 @@ def test_blank_lines_are_skipped_and_rows_keep_their_numbers(
     assert [rejected["row"] for rejected in read_rejected(store)] == [4]
 
 
+def test_a_number_with_too_many_digits_costs_its_row_only(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"prompt,seed\na,1\nb,{'9' * 5_000}\n")
+    assert _plan(path, MemoryStore()).rejected == 1
+
+
 def test_a_quoted_blank_prompt_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('prompt\na\n"  "\n  \nb\n')
     store = MemoryStore()
