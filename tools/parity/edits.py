@@ -25,10 +25,12 @@ from PIL import Image
 
 from tools.parity.answers import PROMPTS
 from tools.parity.checkpoints import SIZE, Tensors
-from tools.parity.samplers import SAMPLERS
+from tools.parity.samplers import ALL_SAMPLERS, SAMPLERS
 
 STEPS = 10
 STRENGTHS = {"img2img": (0.55, 1.0), "inpaint": (0.55, 1.0)}
+MORE_INPAINTED = ("deis", "dpmsolver++_singlestep", "heun", "kdpm2", "lms", "unipc")
+"""Other schedulers without noise. Each has its own rule for the levels of the kept area."""
 PIPELINES = {"img2img": AutoPipelineForImage2Image, "inpaint": AutoPipelineForInpainting}
 MODULES_WITH_NOISE = (
     pipeline_stable_diffusion_img2img,
@@ -61,6 +63,8 @@ def edits(folder: Path) -> Tensors:
             for strength in strengths:
                 key = f"{kind}|{name}|{strength}"
                 tensors[key] = generate_edit(folder, kind, name, strength, inputs)
+    for name in MORE_INPAINTED:
+        tensors[f"inpaint|{name}|0.55"] = generate_edit(folder, "inpaint", name, 0.55, inputs)
     return tensors
 
 
@@ -72,7 +76,7 @@ def generate_edit(
     pipeline = PIPELINES[kind].from_pretrained(folder, torch_dtype=torch.float32)
     config = dict(pipeline.scheduler.config) | {"clip_sample": False, "skip_prk_steps": True}
     config.pop("_use_default_values", None)
-    pipeline.scheduler = SAMPLERS[name].from_config(config)
+    pipeline.scheduler = ALL_SAMPLERS[name].from_config(config)
     pipeline.set_progress_bar_config(disable=True)
     extra: dict[str, Any] = {}
     if kind == "inpaint":

@@ -209,6 +209,7 @@ def test_the_error_names_a_config_that_is_not_json(checkpoint: Path) -> None:
         ("text_encoder/config.json", {"hidden_act": "relu"}, "hidden_act='relu'"),
         ("text_encoder/config.json", {"use_attention_mask": True}, "use_attention_mask=True"),
         ("text_encoder/config.json", {"model_type": "t5"}, "model_type='t5'"),
+        ("text_encoder/config.json", {"configuration_files": ["a"]}, "configuration_files="),
     ],
 )
 def test_the_error_names_an_unsupported_field(
@@ -217,6 +218,16 @@ def test_the_error_names_an_unsupported_field(
     path = checkpoint / file
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CheckpointError, match=message):
+        Configs.read(CheckpointFiles(checkpoint))
+
+
+@pytest.mark.parametrize(
+    "file", ["text_encoder/adapter_config.json", "feature_extractor/processor_config.json"]
+)
+def test_a_file_that_transformers_would_read_too_is_refused(checkpoint: Path, file: str) -> None:
+    (checkpoint / file).parent.mkdir(exist_ok=True)
+    (checkpoint / file).write_text("{}")
+    with pytest.raises(CheckpointError, match=f"^{file}: transformers would"):
         Configs.read(CheckpointFiles(checkpoint))
 
 

@@ -91,6 +91,14 @@ def test_a_unet_that_its_pipeline_cannot_feed_is_refused(
         Configs.read(CheckpointFiles(tmp_path))
 
 
+def test_an_edited_image_with_an_embedded_guidance_scale_is_refused(tmp_path: Path) -> None:
+    checkpoint = KNOWN["timbrooks/instruct-pix2pix"]
+    unet = {**checkpoint.unet, "time_cond_proj_dim": 256}
+    write_configs(tmp_path, replace(checkpoint, unet=unet))
+    with pytest.raises(CheckpointError, match="time_cond_proj_dim is set, but the pipeline"):
+        Configs.read(CheckpointFiles(tmp_path))
+
+
 @pytest.mark.parametrize("field", ["requires_aesthetics_score", "is_cosxl_edit"])
 def test_a_field_that_would_change_the_image_is_refused(field: str, tmp_path: Path) -> None:
     write_configs(tmp_path, KNOWN["diffusers/sdxl-instructpix2pix-768"])

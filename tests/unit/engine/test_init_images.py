@@ -38,7 +38,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
     tokens = np.stack([tokenizer(pair) for pair in zip(["red", "blue"], PROMPTS[:2], strict=True)])
     same_key = {"key": np.zeros((2, 2), np.uint32), "image_index": np.zeros(2, np.uint32)}
     cases = [key for key in answers if "|" in key]
-    assert len(cases) == 16
+    assert len(cases) == 22
     for case in cases:
         kind, scheduler, strength = case.split("|")
         mask = answers["repaint"] if kind == "inpaint" else None
@@ -59,7 +59,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
             **same_key,
             initial_mix=np.stack([np.array(initial_mix(spec, table), np.float32)] * 2),
             guidance=np.full(2, 3, np.float32),
-            rows=np.stack([table.padded(STEPS + 1)] * 2),
+            rows=np.stack([table.padded(2 * STEPS)] * 2),
             calls=np.full(2, len(table.rows), np.int32),
         )
         next_draw[0] = draws["encoding"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,6 +152,19 @@ def test_settings_of_peft_that_are_not_merged_are_refused(tmp_path: Path) -> Non
     save_file(load_file(LORAS / "peft.safetensors"), file, header)
     with pytest.raises(CheckpointError, match=r"unet\.use_rslora=True, which is not merged"):
         _merge("older", [LoraOption(name="dora", path=str(file))])
+
+
+@pytest.mark.parametrize("value", ["pissa", "pissa_niter_16", "olora"])
+def test_a_lora_that_changes_the_weights_of_the_model_is_refused(
+    tmp_path: Path, value: str
+) -> None:
+    """PEFT subtracts its first factors from them."""
+    file = tmp_path / "pissa.safetensors"
+    for accepted, setting in ((True, "gaussian"), (False, value)):
+        header = {"lora_adapter_metadata": json.dumps({"unet.init_lora_weights": setting})}
+        save_file(load_file(LORAS / "peft.safetensors"), file, header)
+        with nullcontext() if accepted else pytest.raises(CheckpointError, match=setting):
+            _merge("older", [LoraOption(name="pissa", path=str(file))])
 
 
 def test_a_file_of_another_model_or_a_missing_one_is_refused(tmp_path: Path) -> None:

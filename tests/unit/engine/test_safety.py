@@ -93,6 +93,8 @@ def test_images_are_resized_as_by_pillow(height: int, width: int) -> None:
         ({"vision_config": {"hidden_act": "relu"}}, {}, "hidden_act='relu'"),
         ({}, {"size": {"longest_edge": 224}}, "size={'longest_edge': 224}"),
         ({}, {"resample": 2}, r"resample=2 \(supported: 3\)"),
+        ({}, {"do_rescale": False}, "do_rescale=False"),
+        ({}, {"rescale_factor": 0.5}, "rescale_factor=0.5"),
         (
             {},
             {"crop_size": 112},

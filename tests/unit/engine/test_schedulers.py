@@ -189,6 +189,36 @@ def test_schedulers_are_not_offered_where_their_formula_is_undefined() -> None:
     assert "heun" not in registry.available(clipping)
 
 
+def test_a_file_without_betas_has_those_of_its_class_and_schedulers_with_the_same() -> None:
+    """In diffusers another scheduler of such a file has the betas of its own class."""
+    heun = _read({"_class_name": "HeunDiscreteScheduler", "beta_schedule": "scaled_linear"})
+    assert (heun.beta_start, heun.beta_end) == (0.00085, 0.012)
+    assert registry.available(heun) == ("heun", "kdpm2", "kdpm2_ancestral")
+    ddim = _read({"_class_name": "DDIMScheduler", "clip_sample": False})
+    assert (ddim.beta_schedule, ddim.beta_end) == ("linear", 0.02)
+    assert not {"heun", "kdpm2", "kdpm2_ancestral", "lcm", "tcd"} & set(registry.available(ddim))
+    betas = {"beta_schedule": "linear", "beta_start": 0.0001, "beta_end": 0.02}
+    complete = _read({"_class_name": "DDIMScheduler", "clip_sample": False, **betas})
+    assert {"heun", "lcm"} <= set(registry.available(complete))
+
+
+def test_set_alpha_to_one_that_is_null_counts_as_false() -> None:
+    assert _read({"_class_name": "DDIMScheduler"}).set_alpha_to_one is None
+    null = _read({"_class_name": "DDIMScheduler", "set_alpha_to_one": None})
+    assert null.set_alpha_to_one is False
+
+
+@pytest.mark.parametrize("name", ["kdpm2", "kdpm2_ancestral"])
+def test_the_kept_area_has_the_sigma_of_the_end_of_a_step_in_its_middle_too(name: str) -> None:
+    table = SCHEDULERS[name](_schedule(name, "epsilon", "leading", "sd"), 5, 0)
+    rows = jax.numpy.asarray(table.rows)
+    zeros, ones = (jax.numpy.full((len(rows), 1, 1, 1), value) for value in (0.0, 1.0))
+    noise = coefficients.noised_to_next_level(rows, zeros, ones).ravel()
+    signal = coefficients.noised_to_next_level(rows, ones, zeros).ravel()
+    ratios = noise[:-1] / signal[:-1]
+    np.testing.assert_allclose(ratios[0::2], ratios[1::2], rtol=1e-5)
+
+
 def test_the_steps_done_grow_with_the_calls_up_to_all_steps() -> None:
     assert [registry.steps_after(call, 5, 5) for call in range(7)] == [0, 1, 2, 3, 4, 5, 5]
     assert [registry.steps_after(call, 5, 6) for call in range(7)] == [0, 1, 2, 3, 4, 5, 5]

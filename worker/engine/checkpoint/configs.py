@@ -25,6 +25,10 @@ from imagefleet.worker.engine.models.vae import VaeConfig
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.unfinished_latents import LatentFormat
 
+FILES_BESIDE: Final = {
+    "adapter_config.json": "transformers would add this adapter of PEFT, which is not done here",
+    "processor_config.json": "transformers would read it before preprocessor_config.json",
+}
 _SCHEDULER: Final = "scheduler/scheduler_config.json"
 _OTHER_UNETS: Final = {
     5: "a UNet of depth-to-image",
@@ -64,6 +68,8 @@ class Configs:
         """
         index = PipelineIndex.from_json(files.read_json(INDEX))
         family = index.family
+        for part in (*family.text_encoders, "safety_checker", "feature_extractor"):
+            _refuse_files_beside(files, part)
         configs = cls(
             family=family,
             text_encoders=tuple(
@@ -94,7 +100,12 @@ class Configs:
         return configs
 
     def _require_known_input(self) -> None:
-        """Raise CheckpointError if the UNet gets other images than the pipeline gives it."""
+        """Raise CheckpointError if the UNet gets other inputs than the pipeline gives it."""
+        if self.family.unet_image is UnetImage.EDITED and self.unet.time_cond_proj_dim is not None:
+            raise CheckpointError(
+                "unet/config.json: time_cond_proj_dim is set, but the pipeline of instruct-pix2pix "
+                "gives the UNet no guidance_scale"
+            )
         channels = self.unet.in_channels
         if channels == self.input_channels:
             return
@@ -209,6 +220,15 @@ class Configs:
             )
         height, width = (side * self.vae.downsampling for side in self.unet.sample_size)
         return Shape(height=height, width=width)
+
+
+def _refuse_files_beside(files: CheckpointFiles, part: str) -> None:
+    """Raise CheckpointError for a file that transformers would read in the place of another."""
+    for name, reason in FILES_BESIDE.items():
+        if files.read_optional_json(file := f"{part}/{name}") is not None:
+            raise CheckpointError(
+                f"{file}: {reason}; remove the file, or apply it and save the part"
+            )
 
 
 def _safety(files: CheckpointFiles) -> SafetyConfig:

@@ -47,6 +47,8 @@ _METADATA_PATTERNS: Final = (
     "tokenizer/*",
     "tokenizer_2/*",
     *(f"{network}/config.json" for network in NETWORKS),
+    "*/adapter_config.json",
+    "*/processor_config.json",
     *(f"{network}/*.safetensors.index*.json" for network in NETWORKS),
 )
 

@@ -209,6 +209,12 @@ class _LoraFile:
             setting = name.partition(".")[2]
             if setting in ("use_dora", "use_rslora", "lora_bias", "alpha_pattern") and value:
                 raise CheckpointError(f"{self._path}: {name}={value!r}, which is not merged here")
+            if setting == "init_lora_weights" and value not in (True, False, None, "gaussian"):
+                raise CheckpointError(
+                    f"{self._path}: {name}={value!r} changes the model's own weights, which is not "
+                    "done here; convert the file to an ordinary LoRA with PEFT's save_pretrained("
+                    "path_initial_model_for_weight_conversion=…)"
+                )
         return {
             name.removesuffix(".lora_alpha"): float(value)
             for name, value in fields.items()

@@ -57,7 +57,10 @@ class ClipTextConfig:
         fields = ConfigReader(file, config)
         fields.choice("model_type", "clip_text_model", ("clip_text_model",))
         fields.require(
-            use_attention_mask=False, transformers_weights=None, quantization_config=None
+            use_attention_mask=False,
+            transformers_weights=None,
+            quantization_config=None,
+            configuration_files=None,
         )
         hidden = fields.count("hidden_size", 512)
         fields.ignore(

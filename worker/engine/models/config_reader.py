@@ -37,6 +37,10 @@ class ConfigReader:
             self.add_error(f"{name} is missing")
         return value
 
+    def is_missing(self, name: str) -> bool:
+        """Return whether the file lacks a field. One that is null is there."""
+        return name not in self._config
+
     def choice(self, name: str, default: object, allowed: tuple[object, ...]) -> Any:
         """Return a field that must have one of the supported values."""
         value = self.get(name, default)

@@ -48,6 +48,7 @@ class ImageProcessorConfig:
         fields = ConfigReader("feature_extractor/preprocessor_config.json", config)
         fields.ignore(*config)
         fields.require(do_resize=True, do_center_crop=True, do_normalize=True, resample=_BICUBIC)
+        fields.require(do_rescale=True, rescale_factor=1 / 255, use_square_size=False)
         edge = _side(fields, "size", "shortest_edge")
         crop = _side(fields, "crop_size", "height")
         if crop > edge:

@@ -12,7 +12,7 @@ x0, for previews, and the noise level after the row, at which inpainting restore
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -88,6 +88,13 @@ class Table:
         timesteps of at least `cutoff`."""
         calls = int((self.rows[:, _TIMESTEP] >= cutoff).sum())
         return replace(self, rows=self.rows[:calls])
+
+    def with_next_levels(self, levels: Mapping[int, NoiseLevel]) -> "Table":
+        """Return the table with other noise levels after some rows, for what an image keeps."""
+        rows = self.rows.copy()
+        for index, level in levels.items():
+            rows[index, _NEXT_ALPHA : _NEXT_SIGMA + 1] = level
+        return replace(self, rows=rows)
 
     def padded(self, length: int) -> NDArray[np.float32]:
         """Return the rows padded to `[length, COLUMNS]`. The added rows are never used."""

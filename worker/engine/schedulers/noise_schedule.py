@@ -53,9 +53,15 @@ registry says which of them this engine has."""
 EDM_CLASSES: Final = ("EDMDPMSolverMultistepScheduler", "EDMEulerScheduler")
 """diffusers' schedulers of models trained with the noise levels of Karras et al. 2022. They have no
 betas, so such a model runs with these two only."""
-_DISTILLED: Final = ("LCMScheduler", "TCDScheduler")
-_LCM_BETAS: Final = ("scaled_linear", 0.00085, 0.012)
-"""Defaults of these two; the other classes default to linear betas."""
+_DEFAULT_BETAS: Final = ("linear", 1e-4, 0.02)
+_OTHER_DEFAULT_BETAS: Final = {
+    "LCMScheduler": ("scaled_linear", 0.00085, 0.012),
+    "TCDScheduler": ("scaled_linear", 0.00085, 0.012),
+    "HeunDiscreteScheduler": ("linear", 0.00085, 0.012),
+    "KDPM2DiscreteScheduler": ("linear", 0.00085, 0.012),
+    "KDPM2AncestralDiscreteScheduler": ("linear", 0.00085, 0.012),
+}
+_BETA_FIELDS: Final = ("beta_schedule", "beta_start", "beta_end")
 _CLIPS_BY_DEFAULT: Final = ("DDIMScheduler", "DDPMScheduler")
 """Classes whose `clip_sample` is true by default."""
 
@@ -97,6 +103,9 @@ class NoiseSchedule:
     unipc: UniPcOptions | None
     """None: UniPC is not supported."""
     lcm: LcmOptions
+    lacks_betas: bool
+    """Whether the file leaves betas to the scheduler's class. In diffusers another scheduler of a
+    job would have its own."""
     edm: EdmOptions | None
     """None: the model was trained with betas."""
 
@@ -128,7 +137,8 @@ class NoiseSchedule:
     def _read(cls, fields: ConfigReader, name: str) -> Self:
         _require_supported(fields, name)
         count = fields.count("num_train_timesteps", 1000)
-        curve, first, last = _LCM_BETAS if name in _DISTILLED else ("linear", 1e-4, 0.02)
+        curve, first, last = default_betas(name)
+        trained_betas = fields.numbers("trained_betas", length=count, above=0, below=1)
         clip_sample = fields.flag("clip_sample", name in _CLIPS_BY_DEFAULT)
         bound = fields.number("clip_sample_range", 1.0, above=0)
         return cls(
@@ -137,11 +147,11 @@ class NoiseSchedule:
             beta_schedule=fields.choice("beta_schedule", curve, tuple(_BETAS)),
             beta_start=fields.number("beta_start", first, above=0, below=1),
             beta_end=fields.number("beta_end", last, above=0, below=1),
-            trained_betas=fields.numbers("trained_betas", length=count, above=0, below=1),
+            trained_betas=trained_betas,
             prediction_type=fields.choice("prediction_type", "epsilon", PREDICTIONS),
             timestep_spacing=fields.choice("timestep_spacing", None, (None, *SPACINGS)),
             steps_offset=fields.count("steps_offset", 0, minimum=0),
-            set_alpha_to_one=fields.choice("set_alpha_to_one", None, (None, True, False)),
+            set_alpha_to_one=_set_alpha_to_one(fields),
             rescale_betas_zero_snr=fields.flag("rescale_betas_zero_snr", False),
             clip_bound=bound if clip_sample else math.inf,
             sigma_spacing=_sigma_spacing(fields),
@@ -151,6 +161,7 @@ class NoiseSchedule:
             deis=DeisOptions.read(fields, is_own=name.startswith("DEIS")),
             unipc=UniPcOptions.read(fields, is_own=name.startswith("UniPC")),
             lcm=LcmOptions.read(fields, count),
+            lacks_betas=trained_betas is None and any(map(fields.is_missing, _BETA_FIELDS)),
             edm=EdmOptions.read(fields) if name in EDM_CLASSES else None,
         )
 
@@ -202,6 +213,18 @@ class NoiseSchedule:
             return np.arange(steps)[::-1] * np.int64(stride) + offset
         # The end is 0.5 and not 0: for 61 steps of 1000, a rounding error would add timestep -1.
         return np.arange(train, 0.5, -train / steps).round().astype(np.int64) - 1
+
+
+def default_betas(class_name: str) -> tuple[str, float, float]:
+    """Return curve, first and last beta of a file without them, by diffusers' class."""
+    return _OTHER_DEFAULT_BETAS.get(class_name, _DEFAULT_BETAS)
+
+
+def _set_alpha_to_one(fields: ConfigReader) -> bool | None:
+    """Return the field, of which diffusers reads null as false. None: it is missing."""
+    if fields.is_missing("set_alpha_to_one"):
+        return None
+    return bool(fields.choice("set_alpha_to_one", None, (None, True, False)))
 
 
 def _require_supported(fields: ConfigReader, class_name: str) -> None:

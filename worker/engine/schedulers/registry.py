@@ -1,7 +1,7 @@
 """The supported schedulers, by the names that jobs use."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
@@ -13,7 +13,7 @@ from imagefleet.worker.engine.schedulers.edm import edm_dpmsolver, edm_euler
 from imagefleet.worker.engine.schedulers.euler import euler, euler_ancestral
 from imagefleet.worker.engine.schedulers.lcm import lcm
 from imagefleet.worker.engine.schedulers.lms import lms
-from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule, default_betas
 from imagefleet.worker.engine.schedulers.pndm import pndm
 from imagefleet.worker.engine.schedulers.singlestep import singlestep
 from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
@@ -63,6 +63,10 @@ _NAME_BY_CLASS: Final = {
     "EDMDPMSolverMultistepScheduler": "edm_dpmsolver++",
 }
 
+_CLASS_BY_NAME: Final = {name: class_name for class_name, name in _NAME_BY_CLASS.items()} | {
+    "dpmsolver++_karras": "DPMSolverMultistepScheduler"
+}
+
 _EDM: Final = ("edm_euler", "edm_dpmsolver++")
 
 
@@ -84,7 +88,7 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
     """Return the names of the schedulers that can run this model."""
     if schedule.edm is not None:
         return _EDM
-    unsupported = set(_EDM)
+    unsupported = {*_EDM, *_with_other_betas(schedule)}
     if schedule.prediction_type == "sample":
         # diffusers does not define them either.
         unsupported |= {"pndm", "euler_ancestral", "kdpm2", "kdpm2_ancestral"}
@@ -104,6 +108,14 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
     if schedule.unipc is None or not _ends_finite(schedule, schedule.unipc):
         unsupported.add("unipc")
     return tuple(name for name in SCHEDULERS if name not in unsupported)
+
+
+def _with_other_betas(schedule: NoiseSchedule) -> Iterator[str]:
+    """Yield the schedulers that would have other betas, if the file leaves them to the class."""
+    own = default_betas(schedule.class_name)
+    for name, class_name in _CLASS_BY_NAME.items():
+        if schedule.lacks_betas and default_betas(class_name) != own:
+            yield name
 
 
 def _ends_finite(schedule: NoiseSchedule, options: UniPcOptions) -> bool:

@@ -33,15 +33,32 @@ class _Rows:
         self._schedule = schedule
         self._rows: list[list[float]] = []
         self._levels: list[NoiseLevel] = []
+        self._kept_levels: dict[int, NoiseLevel] = {}
 
-    def add(self, timestep: float, level: NoiseLevel, step: Combination, fresh: float = 0) -> None:
+    def add(
+        self,
+        timestep: float,
+        level: NoiseLevel,
+        step: Combination,
+        fresh: float = 0,
+        kept: NoiseLevel | None = None,
+    ) -> None:
+        """Add a row.
+
+        Args:
+            kept: The level after the row of the area that an inpainted image keeps, if it is not
+                that of the next row.
+        """
         keep, lags = as_lags(step)
         to_h = eps_from_output(self._schedule.prediction_type, level)
+        if kept is not None:
+            self._kept_levels[len(self._rows)] = kept
         self._rows.append(make_row(timestep, keep=keep, lags=lags, to_h=to_h, fresh=fresh))
         self._levels.append(level)
 
     def table(self, first: NoiseLevel) -> Table:
-        return make_sigma_table(self._schedule, self._rows, self._levels, first, order=2)
+        table = make_sigma_table(self._schedule, self._rows, self._levels, first, order=2)
+        return table.with_next_levels(self._kept_levels)
 
 
 def heun(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
@@ -88,7 +105,10 @@ def _kdpm2(schedule: NoiseSchedule, steps: int, skipped: int, *, is_ancestral: b
         down = (end.ratio**2 - up**2) ** 0.5
         middle = NoiseLevel.from_ratio((start.ratio * down) ** 0.5)
         first = _move(SAMPLE, start, middle, lag(0), middle.ratio - start.ratio)
-        rows.add(timesteps[index], start, first)
+        # The scheduler's `add_noise` knows the sigmas at the ends of steps only, but the sample is
+        # scaled for the place in the middle.
+        kept = NoiseLevel(middle.alpha, middle.alpha * end.ratio)
+        rows.add(timesteps[index], start, first, kept=kept)
         step = _move(sample_before(first), start, end, lag(0), down - start.ratio)
         timestep = timesteps_at(schedule, np.array([middle.ratio]))[0]
         rows.add(float(timestep), middle, step, end.alpha * up)
