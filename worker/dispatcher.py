@@ -149,7 +149,7 @@ class Dispatcher:
 
     def next_batch(self, room: int | None = None, prefer: Shape | None = None) -> list[Slot]:
         """Return up to `room` slots of one compile key, by default a batch, or none at all.
-        `prefer` is the shape to claim if no claimed job waits."""
+        `prefer` is the shape to claim, and that of rows, if no claimed job waits."""
         room, prefetched = room or self._capacity, self._prefetch is not None
         if self._prefetch is not None:
             self._prefetch.result()
@@ -165,7 +165,7 @@ class Dispatcher:
             batch = next_batch(self._waiting, room, self._max_deliveries)
             if self._suspect_in_flight():
                 return batch
-            shape = batch[0].work.shape if batch else None
+            shape = batch[0].work.shape if batch else prefer
             return [*batch, *self._backlog.pop_slots(room - len(batch), shape)]
 
     def prefetch_if_due(self, batch: Sequence[Slot], step: int) -> None:

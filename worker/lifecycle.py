@@ -151,7 +151,7 @@ class Lifecycle:
         requeued = parts.executor.requeue(list(dict.fromkeys(waiting)))
         parts.backlog.close(_DRAINING)
         running = [each.tag for each in parts.in_flight.attempts()] + parts.backlog.tags()
-        parts.device_loop.join(self.settings.drain_s)
+        parts.device_loop.join(max(0.0, deadline - time.monotonic()))
         parts.backlog.abandon(_DRAINING)
         while any(parts.claims.holds(tag) for tag in running) and time.monotonic() < deadline:
             time.sleep(0.02)  # until Celery has stored the results and acknowledged the messages

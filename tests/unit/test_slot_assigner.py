@@ -40,7 +40,7 @@ def _run_to_end(assigner: SlotAssigner, streams: int, waiting: Sequence[Slot]) -
             if not left[place]:
                 assigner.release(*place)
                 del left[place]
-        if not queue and assigner.is_idle():
+        if not (queue or assigner.has_waiting or assigner.has_running):
             return started
     raise AssertionError("some slots never ended")
 
@@ -133,3 +133,50 @@ def test_a_part_of_a_failed_batch_has_a_stream_to_itself() -> None:
     assigner.add([_slot(), _slot()])
     assert assigner.take(0) == {}, "nothing joins it"
     assert assigner.take(1)[0] is other
+
+
+def test_a_reservation_ends_with_the_last_slot_that_waits_for_it() -> None:
+    """The slot for whose shape the stream was reserved ended while it waited."""
+    assigner = SlotAssigner(1, 3)
+    first, ended, last = _slot(), _slot(shape=WIDE), _slot()
+    assigner.add([first])
+    assigner.take(0)
+    assigner.add([ended, last])
+    assert assigner.take(0) == {}
+    ended.work.abandon(JobCancelled("its run was stopped"))
+    assert assigner.take(0) == {1: last}
+
+
+def test_slots_that_find_no_place_are_not_claimed_again_and_again() -> None:
+    """A place that only one shape may take is then claimed for that shape only."""
+    assigner = SlotAssigner(2, 4)
+    for stream in (0, 1):
+        assigner.add([_slot(9)])
+        assigner.take(stream)
+        assigner.stepped(stream)
+    assert assigner.wanted() == (6, None)
+    assigner.add([_slot(shape=WIDE) for _ in range(6)])
+    _take_all(assigner, 2)
+    assert assigner.wanted() == (3, SMALL), "the other stream is reserved for the wide ones"
+
+
+def test_a_shape_is_not_preferred_while_a_place_is_open_to_all() -> None:
+    assigner = SlotAssigner(2, 2)
+    assigner.add([_slot(9)])
+    assigner.take(0)
+    assert assigner.wanted() == (3, None)
+    assigner.add([_slot(9, WIDE)])
+    assigner.take(1)
+    assert assigner.wanted()[0] == 1, "one of both streams, which have just begun"
+
+
+def test_a_failed_part_that_is_larger_than_a_stream_runs_in_two_turns() -> None:
+    """Images that were being decoded failed together with those that ran."""
+    assigner = SlotAssigner(1, 2)
+    slots = [_slot() for _ in range(3)]
+    assigner.retry(slots)
+    assert assigner.take(0) == {0: slots[0], 1: slots[1]}
+    assert assigner.take(0) == {}
+    assigner.release(0, 0)
+    assigner.release(0, 1)
+    assert assigner.take(0) == {0: slots[2]}

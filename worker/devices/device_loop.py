@@ -107,9 +107,13 @@ class DeviceLoop:
             return [slot for batch in self._on_devices for slot in batch]
 
     def _loop(self) -> None:
-        while self._failed or self._halves or not self._stopping.is_set():
+        while self._has_work() or not self._stopping.is_set():
             if self._failed:
                 self._handle_failure(*self._failed.popleft())
+                continue
+            if self._stopping.is_set() and not self._halves:  # an image may still fail
+                with self._changed:
+                    self._changed.wait_for(lambda: self._failed or not self._on_devices)
                 continue
             if self._health.storage_failed and not self._stopping.is_set():
                 self._quarantine([])
@@ -120,6 +124,9 @@ class DeviceLoop:
                 self._run(batch)
             else:
                 self._stopping.wait(self._poll_s)
+
+    def _has_work(self) -> bool:
+        return bool(self._failed or self._halves or self._on_devices)
 
     def _run(self, batch: Sequence[Slot]) -> None:
         started = time.monotonic()

@@ -80,9 +80,10 @@ class SlotAssigner:
         """Whether any slot waits for a place."""
         return bool(self._ready or self._retries)
 
-    def is_idle(self) -> bool:
-        """Return whether nothing runs and nothing waits."""
-        return not self.has_waiting and not any(stream.running for stream in self._streams)
+    @property
+    def has_running(self) -> bool:
+        """Whether any slot runs."""
+        return any(stream.running for stream in self._streams)
 
     def take(self, index: int) -> dict[int, Slot]:
         """Assign waiting slots to the free slots of a stream. Return the newcomers by number."""
@@ -113,13 +114,14 @@ class SlotAssigner:
 
         Counted are the slots that are free or will be within `lead_steps` steps, or whose images
         nobody wants any more, without those that waiting slots will take. A stream that has
-        just begun is filled up with its own shape, as a batch is; otherwise whose turn it is
-        decides, and no shape is preferred.
+        just begun is filled up with its own shape, as a batch is, unless a place is open to any
+        shape. So is one beside which slots of other shapes wait already: more of these would only
+        be kept from other workers. Otherwise whose turn it is decides, and no shape is preferred.
         """
         if self._retries or self._lone_work() is not None or self._head_is_alone():
             return 0, None
         open_slots: Counter[Shape | None] = Counter()
-        preferred = None
+        young = None
         for stream in self._streams:
             if stream.exclusive or stream.reserved is not None:
                 continue
@@ -131,9 +133,13 @@ class SlotAssigner:
             will_be_empty = soon == len(stream.running)
             open_slots[None if will_be_empty else stream.shape] += soon + free
             if free and stream.running and not will_be_empty and stream.is_young():
-                preferred = stream.shape
-        self._fill(open_slots)
-        return min(open_slots.total(), max(0, 2 * self.capacity - len(self._ready))), preferred
+                young = stream.shape
+        find_no_place = self._fill(open_slots)
+        preferred = young if not open_slots[None] else None
+        if find_no_place and open_slots.total():
+            [(preferred, _)] = open_slots.most_common(1)
+        wanted = open_slots.total() if preferred is None else open_slots[preferred]
+        return min(wanted, max(0, 2 * self.capacity - len(self._ready))), preferred
 
     def pop_waiting(self) -> list[Slot]:
         """Remove and return all slots that have not started."""
@@ -143,20 +149,26 @@ class SlotAssigner:
         self._reserve()
         return waiting
 
-    def _fill(self, open_slots: Counter[Shape | None]) -> None:
+    def _fill(self, open_slots: Counter[Shape | None]) -> int:
         """Remove the places that the waiting slots take from `open_slots`, which counts them by
-        shape; None counts those that any shape may take."""
+        shape; None counts those that any shape may take. Return how many find none."""
+        find_no_place = 0
         for slot in self._ready:
-            for shape in (slot.work.shape, None):
-                if open_slots[shape] > 0:
-                    open_slots[shape] -= 1
-                    break
+            places = [shape for shape in (slot.work.shape, None) if open_slots[shape] > 0]
+            if places:
+                open_slots[places[0]] -= 1
+            else:
+                find_no_place += 1
+        return find_no_place
 
     def _take_retry(self, stream: _StreamSlots) -> dict[int, Slot]:
         if stream.running or not self._retries or self._lone_work() is not None:
             return {}
         stream.exclusive = True
-        return dict(enumerate(self._retries.popleft()))
+        group = self._retries.popleft()
+        if len(group) > stream.capacity:  # images that were being decoded failed, too
+            self._retries.appendleft(group[stream.capacity :])
+        return dict(enumerate(group[: stream.capacity]))
 
     def _take_ready(self, stream: _StreamSlots) -> dict[int, Slot]:
         newcomers: dict[int, Slot] = {}
@@ -179,7 +191,7 @@ class SlotAssigner:
         if (
             self._head_is_alone()
             and self._ready[0].work is not lone
-            and (newcomers or self._busy())
+            and (newcomers or self.has_running)
         ):
             return None
         for at, slot in enumerate(self._ready):
@@ -192,9 +204,6 @@ class SlotAssigner:
                 del self._ready[at]
                 return slot
         return None
-
-    def _busy(self) -> bool:
-        return any(stream.running for stream in self._streams)
 
     def _head_is_alone(self) -> bool:
         return bool(self._ready) and self._ready[0].work.alone
@@ -210,13 +219,20 @@ class SlotAssigner:
             self._ready = deque(slot for slot in self._ready if not slot.work.ended)
         groups = ([slot for slot in group if not slot.work.ended] for group in self._retries)
         self._retries = deque(group for group in groups if group)
+        self._end_reservations()
+
+    def _end_reservations(self) -> None:
+        """End the reservations for which no slot waits any more, wherever the last one went."""
+        waiting = {slot.work.shape for slot in self._ready}
+        for stream in self._streams:
+            if stream.reserved not in waiting:
+                stream.reserved = None
 
     def _reserve(self) -> None:
         """Reserve a stream for the shape of the head of the waiting slots if it finds no place."""
+        self._end_reservations()
         if not self._ready:
             self._overtakes = 0
-            for stream in self._streams:
-                stream.reserved = None
             return
         head = self._ready[0].work
         shapes = [stream.reserved or stream.shape for stream in self._streams]

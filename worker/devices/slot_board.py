@@ -48,7 +48,7 @@ class SlotBoard:
         """Notified when there may be something to claim."""
 
     def stop(self) -> None:
-        """Let the threads end once nothing waits or runs."""
+        """Let the threads end once nothing runs. What waits stays for `pop_waiting`."""
         with self._changed:
             self._stopping = True
             self._notify_all()
@@ -92,7 +92,7 @@ class SlotBoard:
 
         def has_work() -> bool:
             nonlocal newcomers
-            if not self._quarantined and not self._failed[stream]:
+            if not (self._quarantined or self._stopping or self._failed[stream]):
                 newcomers = self._assigner.take(stream)
             to_judge = bool(self._failed[stream]) and not self._quarantined
             return bool(self._assigner.running(stream)) or to_judge
@@ -252,7 +252,7 @@ class SlotBoard:
 
     def _is_over(self) -> bool:
         quiet = not any(self._active) and not any(self._decoding) and not any(self._failed)
-        return self._stopping and quiet and self._assigner.is_idle()
+        return self._stopping and quiet and not self._assigner.has_running
 
     def _notify_all(self) -> None:
         self._changed.notify_all()
