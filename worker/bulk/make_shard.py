@@ -13,13 +13,7 @@ from typing import Final, TypeVar
 import redis
 
 from imagefleet.shared.bulk.commit_markers import read_marker
-from imagefleet.shared.bulk.file_layout import (
-    MAX_TEXT_BYTES,
-    PLAN,
-    plan_key,
-    shard_name,
-    stats_key,
-)
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, plan_key, shard_name, stats_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
@@ -37,7 +31,7 @@ from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text import printable
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
-from imagefleet.worker.bulk.plan_check import LorasMissing, is_of_its_run, require_model
+from imagefleet.worker.bulk.plan_check import holds_loras, is_of_its_run, require_model
 from imagefleet.worker.bulk.render_rows import RowRenderer
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
@@ -63,8 +57,8 @@ def make_shard(context: ShardContext, message: ShardMessage, tag: str) -> None:
     maker = _ShardMaker(context, message, tag)
     try:
         maker.make_and_record()
-    except LeaseLost as error:
-        maker.requeue(error.loras if isinstance(error, LorasMissing) else ())
+    except LeaseLost:
+        maker.requeue()
         raise
     else:
         maker.acknowledge()
@@ -84,6 +78,8 @@ class _ShardMaker:
         self._holder = (message.run, message.shard, self._attempt, context.claims.worker)
         self._samples = 1
         """Planned samples of the shard; 1 until the plan is read."""
+        self._missing_loras: Collection[str] = ()
+        """LoRA of the plan, if this worker lacks some."""
 
     def make_and_record(self) -> None:
         """Make the shard and record success or failure.
@@ -112,7 +108,11 @@ class _ShardMaker:
         shard = plan.find_shard(self.name)
         self._samples = shard.samples
         if not self._record_if_finished(plan, shard):
-            require_model(plan, self._context.engine.info)
+            info = self._context.engine.info
+            require_model(plan, info)
+            if not holds_loras(plan, info):
+                self._missing_loras = plan.loras
+                raise LeaseLost(f"shard {self.name} is left to workers with its LoRA")
             with Spool() as spool:
                 failures = self._generate(plan, shard, spool)
                 self._store_shard(plan, shard, spool, failures)
@@ -150,15 +150,14 @@ class _ShardMaker:
         record = self._context.runs.shards_key(self._message.run)
         self._context.claims.ack(self._tag, record, shard=str(self._message.shard))
 
-    def requeue(self, loras: Collection[str] = ()) -> None:
-        """Requeue the shard and its message, for workers that hold `loras`. Acknowledge the message
-        if the run has stopped."""
+    def requeue(self) -> None:
+        """Requeue the shard and its message; acknowledge the message if the run has stopped."""
         runs, claims = self._context.runs, self._context.claims
         transition = runs.requeue(self._message.run, self._message.shard, self._attempt)
         if transition.happened and transition.run_state is not State.RUNNING:
             claims.ack(self._tag)
-        elif loras:
-            leave_to_holders(self._context, self._tag, loras)
+        elif self._missing_loras:
+            leave_to_holders(self._context, self._tag, self._missing_loras)
         else:
             claims.requeue(self._tag)
 

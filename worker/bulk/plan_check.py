@@ -3,24 +3,11 @@
 A message, a plan and what the engine offers go in; an answer or an error comes out.
 """
 
-from collections.abc import Collection
-
 from imagefleet.shared.bulk.plan import Plan
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import ShardMessage
-from imagefleet.shared.errors import CheckpointError, LeaseLost
+from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.interface import ModelInfo
-
-
-class LorasMissing(LeaseLost):
-    """The worker lacks LoRA of the plan, so it leaves the shard to others.
-
-    `loras` names all LoRA of the plan.
-    """
-
-    def __init__(self, loras: Collection[str]) -> None:
-        super().__init__(f"the shard is left to workers that hold LoRA {', '.join(sorted(loras))}")
-        self.loras = loras
 
 
 def is_of_its_run(message: ShardMessage, runs: RunRecords) -> bool:
@@ -35,11 +22,15 @@ def is_of_its_run(message: ShardMessage, runs: RunRecords) -> bool:
     return message.shard < shards and message.destination == destination
 
 
+def holds_loras(plan: Plan, info: ModelInfo) -> bool:
+    """Return whether the worker has files for all LoRA of a plan."""
+    return plan.loras.keys() <= info.job_lora_digests.keys()
+
+
 def require_model(plan: Plan, info: ModelInfo) -> None:
     """Check that this worker's model can make a plan.
 
     Raises:
-        LorasMissing: the worker lacks LoRA of the plan.
         CheckpointError: the plan was made for another model or for other files of its LoRA, or it
             needs prompts with weights, which this worker does not read.
     """
@@ -52,10 +43,8 @@ def require_model(plan: Plan, info: ModelInfo) -> None:
             "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0"
         )
     held = info.job_lora_digests
-    if not plan.loras.keys() <= held.keys():
-        raise LorasMissing(plan.loras)
     for name, planned in plan.loras.items():
-        if planned not in (None, held[name]):
+        if planned not in (None, held.get(name, planned)):
             raise CheckpointError(
                 f"the plan was made for LoRA {name}={planned}; this worker has {held[name]}"
             )
