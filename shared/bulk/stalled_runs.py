@@ -40,19 +40,20 @@ class StalledRuns:
         run = self._find_script(keys=keys, args=[run_key(self._namespace, ""), stalled_s])
         return cast(str | None, run)
 
-    def survived(self, run: str) -> int:
-        """Record that the recovery of a run did not end its caller, whether it helped or not.
+    def survived(self, run: str) -> None:
+        """Record that the recovery of a run did not end its caller, whether it helped or not."""
+        self._count_down(run)
 
-        Return how many other callers have the run or have died with it since its last change.
-        """
+    def release(self, run: str) -> None:
+        """Let the next search return a run that this caller cannot recover, unless others have died
+        with it."""
+        if not self._count_down(run):
+            self._redis.hdel(run_key(self._namespace, run), "looked_at")
+
+    def _count_down(self, run: str) -> int:
+        """Return how many others have the run, or have died with it since its last change."""
         key = run_key(self._namespace, run)
         others = self._redis.hincrby(key, "unfinished_recoveries", -1)
         if others <= 0:  # also of a run that has changed or expired meanwhile
             self._redis.hdel(key, "unfinished_recoveries")
         return max(0, others)
-
-    def release(self, run: str) -> None:
-        """Let the next search return a run that this caller cannot recover, unless others have died
-        with it."""
-        if not self.survived(run):
-            self._redis.hdel(run_key(self._namespace, run), "looked_at")

@@ -18,6 +18,8 @@ from imagefleet.shared.jobs.celery_message import valid_trace_parent
 from imagefleet.shared.jobs.model import Model
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_MAX_ATTEMPTS: Final = 1_000
+"""Far more than are made: a larger number was not written by a worker."""
 _TEST_SUFFIX: Final = ".test"
 """The ids of other messages end in the name of a job's event, or in a step."""
 
@@ -104,7 +106,7 @@ def receiver_of(url: str) -> str:
 
 
 def _attempts(value: object) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _MAX_ATTEMPTS:
         raise ValueError(f"attempts={str(value)[:40]} is not a count")
     return value
 

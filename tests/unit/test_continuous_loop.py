@@ -291,3 +291,16 @@ def test_slots_that_have_not_started_can_be_taken_back() -> None:
     assert [slot.work for slot in fixture.loop.pop_waiting()] == [waiting]
     running.abandon(JobCancelled("the test is over"))
     fixture.stop()
+
+
+def test_no_slot_starts_after_stop() -> None:
+    fixture = Fixture(streams=1, slots=1, seconds=0.02)
+    running, waiting = _attempt("running", 1000), _attempt("waiting")
+    fixture.submit(running)
+    fixture.loop.start()
+    _wait_until(lambda: any(fixture.snapshots))
+    fixture.loop._board.add(slots_of(waiting))
+    fixture.loop.stop()
+    running.abandon(JobCancelled("its place is free now"))
+    assert fixture.loop.join(_TIMEOUT_S)
+    assert [slot.work for slot in fixture.loop.pop_waiting()] == [waiting]

@@ -11,9 +11,9 @@ from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.devices.device_loop import DeviceLoop, OnDevicesFailed
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.slots import Slot, slots_of
-from imagefleet.worker.engine.interface import ImageSpec
+from imagefleet.worker.engine.interface import ImageSpec, OutputArray
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
-from tests.support.engines import INFO, RecordingEngine
+from tests.support.engines import INFO, RecordedBatch, RecordingEngine
 
 
 def _attempt(name: str, seed: int) -> Attempt:
@@ -197,3 +197,28 @@ def test_each_attempt_knows_which_of_its_images_were_flagged() -> None:
     assert shocking.wait_for_images()
     assert mild.wait_for_images()
     assert (shocking.flagged, mild.flagged) == ({0}, set())
+
+
+def test_an_image_that_fails_after_stop_fails_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoised, stopped = threading.Event(), threading.Event()
+
+    def fail_late(batch: RecordedBatch) -> list[OutputArray]:
+        denoised.set()
+        assert stopped.wait(300)
+        raise RuntimeError("the image cannot be copied")
+
+    monkeypatch.setattr(RecordedBatch, "outputs", fail_late)
+    engine, attempt = RecordingEngine(8, lambda _: None), _attempt("a", 1)
+    batches = [_slots(attempt)]
+    health = AlwaysHealthy(engine, MemoryStore(), 0)
+    device_loop = DeviceLoop(
+        *(engine, lambda: batches.pop() if batches else [], lambda *_: None, 0.001, health),
+        FailureRecorder(),
+    )
+    device_loop.start()
+    assert denoised.wait(300)
+    device_loop.stop()
+    stopped.set()
+    assert device_loop.join(300)
+    with pytest.raises(DeviceError, match="cannot be copied"):
+        attempt.wait_for_images()

@@ -38,6 +38,8 @@ class RunRecovery:
         self._stalled_s = stalled_s
         self._destinations = destinations
         self._in_progress: set[str] = set()
+        self._hanging: set[str] = set()
+        """Runs in progress for longer than `stalled_s`."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="run-recovery", daemon=True)
 
@@ -75,6 +77,8 @@ class RunRecovery:
         thread.start()
         thread.join(self._stalled_s)
         if thread.is_alive():
+            self._hanging.add(run)
+            self._runs.stalled.survived(run)
             log.warning(
                 "run %s: its destination does not answer; continuing with the next run", run
             )
@@ -82,12 +86,16 @@ class RunRecovery:
     def _recover_and_log(self, run: str) -> None:
         try:
             self._recover(run)
-            self._runs.stalled.survived(run)
         except Exception as error:
             log.warning("run %s is stalled and cannot be recovered here: %s", run, error)
-            self._runs.stalled.release(run)
-        finally:
-            self._in_progress.discard(run)
+            end = self._runs.stalled.release
+        else:
+            end = self._runs.stalled.survived
+        if run in self._hanging:  # it was counted as survived then
+            self._hanging.discard(run)
+        else:
+            end(run)
+        self._in_progress.discard(run)
 
     def _recover(self, run: str) -> None:
         status = self._runs.get(run)

@@ -126,7 +126,8 @@ class DeviceLoop:
                 self._stopping.wait(self._poll_s)
 
     def _has_work(self) -> bool:
-        return bool(self._failed or self._halves or self._on_devices)
+        # In this order: a batch that fails joins `_failed` before it leaves the devices.
+        return bool(self._on_devices or self._failed or self._halves)
 
     def _run(self, batch: Sequence[Slot]) -> None:
         started = time.monotonic()

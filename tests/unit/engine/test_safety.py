@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles, read_json
+from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping, require_complete
 from imagefleet.worker.engine.interface import ImageSpec, RunningBatch, Shape
 from imagefleet.worker.engine.load_engine import load_engine
@@ -124,6 +125,17 @@ def test_a_checker_that_is_turned_off_flags_nothing(checkpoint: Path, cache_dir:
     running_batch = _rendering(checkpoint, cache_dir, options=ModelOptions(safety_checker=False))
     assert running_batch.flagged() == (False, False)
     assert running_batch.images().any()
+
+
+def test_a_second_config_of_the_images_is_refused_unless_the_checker_is_off(
+    checkpoint: Path,
+) -> None:
+    add_checker(checkpoint, 2.0)
+    (checkpoint / "feature_extractor" / "processor_config.json").write_text("{}")
+    files = CheckpointFiles(checkpoint)
+    with pytest.raises(CheckpointError, match=r"^feature_extractor/processor_config\.json: transf"):
+        Configs.read(files)
+    assert Configs.read(files, safety_checker=False).safety is None
 
 
 def add_checker(checkpoint: Path, threshold: float) -> None:

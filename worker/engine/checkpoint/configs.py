@@ -68,8 +68,8 @@ class Configs:
         """
         index = PipelineIndex.from_json(files.read_json(INDEX))
         family = index.family
-        for part in (*family.text_encoders, "safety_checker", "feature_extractor"):
-            _refuse_files_beside(files, part)
+        for name in family.text_encoders:
+            _refuse_files_beside(files, name)
         configs = cls(
             family=family,
             text_encoders=tuple(
@@ -232,6 +232,8 @@ def _refuse_files_beside(files: CheckpointFiles, part: str) -> None:
 
 
 def _safety(files: CheckpointFiles) -> SafetyConfig:
+    for part in ("safety_checker", "feature_extractor"):
+        _refuse_files_beside(files, part)
     return SafetyConfig.from_json(
         files.read_json("safety_checker/config.json"),
         files.read_json("feature_extractor/preprocessor_config.json"),

@@ -28,6 +28,8 @@ _LISTED: Final = 5
 """Keys that an error lists."""
 _METADATA: Final = "lora_adapter_metadata"
 """The field of a file's header in which diffusers keeps the settings of PEFT."""
+_ORDINARY_STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
+"""Values of PEFT's `init_lora_weights` that leave the model's own weights as they are."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ class _LoraFile:
             setting = name.partition(".")[2]
             if setting in ("use_dora", "use_rslora", "lora_bias", "alpha_pattern") and value:
                 raise CheckpointError(f"{self._path}: {name}={value!r}, which is not merged here")
-            if setting == "init_lora_weights" and value not in (True, False, None, "gaussian"):
+            if setting == "init_lora_weights" and value not in _ORDINARY_STARTS:
                 raise CheckpointError(
                     f"{self._path}: {name}={value!r} changes the model's own weights, which is not "
                     "done here; convert the file to an ordinary LoRA with PEFT's save_pretrained("
