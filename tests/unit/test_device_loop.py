@@ -218,6 +218,7 @@ def test_an_image_that_fails_after_stop_fails_its_job(monkeypatch: pytest.Monkey
     device_loop.start()
     assert denoised.wait(300)
     device_loop.stop()
+    device_loop.join(0.2)  # the thread must not end while the image is copied
     stopped.set()
     assert device_loop.join(300)
     with pytest.raises(DeviceError, match="cannot be copied"):
