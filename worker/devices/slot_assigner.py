@@ -118,12 +118,15 @@ class SlotAssigner:
         shape. So is one beside which slots of other shapes wait already: more of these would only
         be kept from other workers. Otherwise whose turn it is decides, and no shape is preferred.
         """
-        if self._retries or self._lone_work() is not None or self._head_is_alone():
+        if self._lone_work() is not None or self._head_is_alone():
             return 0, None
         open_slots: Counter[Shape | None] = Counter()
-        young = None
+        young, parts = None, len(self._retries)
         for stream in self._streams:
             if stream.exclusive or stream.reserved is not None:
+                continue
+            if parts and not stream.running:  # a part of a failed batch takes it
+                parts -= 1
                 continue
             soon = sum(
                 stream.steps_left[at] <= lead_steps or slot.work.ended
