@@ -152,8 +152,7 @@ class Lifecycle:
         parts.backlog.close(_DRAINING)
         running = [each.tag for each in parts.in_flight.attempts()] + parts.backlog.tags()
         parts.device_loop.join(max(0.0, deadline - time.monotonic()))
-        failed_halves = attempts_in(parts.device_loop.pop_waiting())
-        requeued += parts.executor.requeue(list(dict.fromkeys(failed_halves)))
+        requeued += parts.executor.requeue(attempts_in(parts.device_loop.pop_waiting()))
         parts.backlog.abandon(_DRAINING)
         while any(parts.claims.holds(tag) for tag in running) and time.monotonic() < deadline:
             time.sleep(0.02)  # until Celery has stored the results and acknowledged the messages

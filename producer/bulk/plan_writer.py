@@ -86,9 +86,10 @@ class PlanWriter:
     def _put_rows(self, name: str, size: Size, shard: OpenShard) -> ShardPlan:
         try:
             planned = shard.describe(name, size)
-            check_size(plan_key(name), len(shard.row_file), MAX_TEXT_BYTES)
+            key, data = plan_key(name), shard.row_file
+            check_size(key, len(data), MAX_TEXT_BYTES)
             if self._missing is None or (name, planned.sha256) in self._missing:
-                self._store.put(plan_key(name), shard.row_file, "application/jsonl")
+                self._store.put(key, data, "application/jsonl")
             return planned
         except BaseException as error:
             self._failed = error

@@ -281,25 +281,25 @@ def test_progress_counts_the_steps_of_each_slot() -> None:
         assert steps[-1] <= attempt.specs[0].steps
 
 
-def test_slots_that_have_not_started_can_be_taken_back() -> None:
+def _one_runs_and_one_waits() -> tuple[Fixture, Attempt, Attempt]:
     fixture = Fixture(streams=1, slots=1, seconds=0.02)
     running, waiting = _attempt("running", 1000), _attempt("waiting")
     fixture.submit(running)
     fixture.loop.start()
     _wait_until(lambda: any(fixture.snapshots))
     fixture.loop._board.add(slots_of(waiting))
+    return fixture, running, waiting
+
+
+def test_slots_that_have_not_started_can_be_taken_back() -> None:
+    fixture, running, waiting = _one_runs_and_one_waits()
     assert [slot.work for slot in fixture.loop.pop_waiting()] == [waiting]
     running.abandon(JobCancelled("the test is over"))
     fixture.stop()
 
 
 def test_no_slot_starts_after_stop() -> None:
-    fixture = Fixture(streams=1, slots=1, seconds=0.02)
-    running, waiting = _attempt("running", 1000), _attempt("waiting")
-    fixture.submit(running)
-    fixture.loop.start()
-    _wait_until(lambda: any(fixture.snapshots))
-    fixture.loop._board.add(slots_of(waiting))
+    fixture, running, waiting = _one_runs_and_one_waits()
     fixture.loop.stop()
     running.abandon(JobCancelled("its place is free now"))
     assert fixture.loop.join(_TIMEOUT_S)

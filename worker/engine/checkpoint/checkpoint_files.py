@@ -16,6 +16,11 @@ from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 INDEX: Final = "model_index.json"
 NETWORKS: Final = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
 """Folders of networks that this engine knows. model_index.json lists those of a checkpoint."""
+FILES_BESIDE: Final = {
+    "adapter_config.json": "transformers would add this adapter of PEFT, which is not done here",
+    "processor_config.json": "transformers would read it before preprocessor_config.json",
+}
+"""Files beside a config with which transformers would make another part, and the reason."""
 _OF_DIFFUSERS: Final = ("unet", "vae")
 """Networks that diffusers reads. transformers reads the others."""
 FULL: Final = ""

@@ -9,7 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, CheckpointFiles
+from imagefleet.worker.engine.checkpoint.checkpoint_files import (
+    FILES_BESIDE,
+    INDEX,
+    CheckpointFiles,
+)
 from imagefleet.worker.engine.checkpoint.pipeline_index import (
     CLIP_TEXT_PROJECTED,
     Family,
@@ -25,10 +29,6 @@ from imagefleet.worker.engine.models.vae import VaeConfig
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.unfinished_latents import LatentFormat
 
-FILES_BESIDE: Final = {
-    "adapter_config.json": "transformers would add this adapter of PEFT, which is not done here",
-    "processor_config.json": "transformers would read it before preprocessor_config.json",
-}
 _SCHEDULER: Final = "scheduler/scheduler_config.json"
 _OTHER_UNETS: Final = {
     5: "a UNet of depth-to-image",

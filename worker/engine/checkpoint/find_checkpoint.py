@@ -14,6 +14,7 @@ from typing import Final, Self
 import imagefleet.worker
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import (
+    FILES_BESIDE,
     FULL,
     HALF,
     INDEX,
@@ -47,8 +48,7 @@ _METADATA_PATTERNS: Final = (
     "tokenizer/*",
     "tokenizer_2/*",
     *(f"{network}/config.json" for network in NETWORKS),
-    "*/adapter_config.json",
-    "*/processor_config.json",
+    *(f"*/{name}" for name in FILES_BESIDE),
     *(f"{network}/*.safetensors.index*.json" for network in NETWORKS),
 )
 
