@@ -31,6 +31,7 @@ class JobParameters(TypedDict, total=False):
     num_inference_steps: int | None
     guidance_scale: float | None
     clip_skip: int | None
+    guidance_rescale: float | None
     prompt_weighting: bool | None
     num_images_per_prompt: int | None
     seed: int | None

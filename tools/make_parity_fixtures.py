@@ -9,11 +9,11 @@
 The only inputs are fixed seeds. The outputs are whole checkpoints (`older` with the key names of
 2022, `newer` with current ones, and `xl`) and a safety checker (`safety`), each with an
 `expected.safetensors`; `edits.safetensors`, `clip_skips.safetensors`,
-`weighted_prompts.safetensors`, `samplers.safetensors`; the names and shapes of the weights of
-published models; the answers for well-known checkpoints (`known`), and for SDXL's base and refiner
-together (`ensemble.safetensors`); `loras`; textual inversions (`inversions`); and images with the
-bundled model's LoRA (`outline`). The tests that read them need no torch. The stored files were made
-with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
+`guidance_rescales.safetensors`, `weighted_prompts.safetensors`, `samplers.safetensors`; the names
+and shapes of the weights of published models; the answers for well-known checkpoints (`known`), and
+for SDXL's base and refiner together (`ensemble.safetensors`); `loras`; textual inversions
+(`inversions`); and images with the bundled model's LoRA (`outline`). The tests that read them need
+no torch. The stored files were made with torch 2.13.0, diffusers 0.42.1 and transformers 5.23.0.
 """
 
 import json
@@ -39,6 +39,7 @@ from tools.parity.checkpoints import (
 from tools.parity.clip_skip import clip_skips
 from tools.parity.edits import edits
 from tools.parity.full_size import full_size
+from tools.parity.guidance_rescale import guidance_rescales
 from tools.parity.inversions import write_inversions
 from tools.parity.known.ensemble import ensemble_answers
 from tools.parity.known.truth import converted_single_files, known_answers
@@ -78,6 +79,10 @@ def write_edits(target: Path) -> None:
 
 def write_clip_skips(target: Path) -> None:
     _write_of_each_checkpoint(clip_skips, target)
+
+
+def write_guidance_rescales(target: Path) -> None:
+    _write_of_each_checkpoint(guidance_rescales, target)
 
 
 def write_weighted_prompts(target: Path) -> None:
@@ -135,6 +140,7 @@ PARTS = {
     "safety": write_safety,
     "edits.safetensors": write_edits,
     "clip_skips.safetensors": write_clip_skips,
+    "guidance_rescales.safetensors": write_guidance_rescales,
     "weighted_prompts.safetensors": write_weighted_prompts,
     "samplers.safetensors": write_samplers,
     "full_size.json": write_full_size,

@@ -74,7 +74,8 @@ class PlanBuilder:
         self._shards: list[Future[ShardPlan]] = []
         self._seen = _SeenRows() if spec.dedupe else None
         self._rows = self._samples = self._duplicates = 0
-        self._input_images = self._clip_skips = self._weighted_prompts = 0
+        self._input_images = self._clip_skips = 0
+        self._rescaled_guidances = self._weighted_prompts = 0
         self._loras: set[str] = set()
         """Names of the LoRA that the rows use."""
         self._tables: list[tuple[str, str | None]] = []
@@ -115,6 +116,7 @@ class PlanBuilder:
         self._input_images += planned.from_image
         self._loras.update(name for name, _ in planned.loras)
         self._clip_skips += planned.skips_layers
+        self._rescaled_guidances += planned.rescales_guidance
         self._weighted_prompts += planned.weighs_words
         self.image_steps[planned.size] += planned.images * planned.steps
 
@@ -152,6 +154,7 @@ class PlanBuilder:
                 name: None if offer is None else offer.loras[name] for name in sorted(self._loras)
             },
             clip_skips=self._clip_skips,
+            rescaled_guidances=self._rescaled_guidances,
             weighted_prompts=self._weighted_prompts,
             source=_describe(self._tables),
             rows=self._rows,

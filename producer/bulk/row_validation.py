@@ -70,6 +70,8 @@ class PlannedRow(NamedTuple):
     """Whether the row starts from an image."""
     skips_layers: bool
     """Whether the row has a `clip_skip`."""
+    rescales_guidance: bool
+    """Whether the row has `guidance_rescale`."""
     weighs_words: bool
     """Whether the row has `prompt_weighting`."""
     steps: int
@@ -148,6 +150,7 @@ class RowPlanner:
                     size=self._defaults.size,
                     from_image=self._defaults.parameters.image is not None,
                     skips_layers=self._defaults.parameters.clip_skip is not None,
+                    rescales_guidance=bool(self._defaults.parameters.guidance_rescale),
                     weighs_words=False,
                     steps=self._common_steps,
                     loras=self._common_loras,
@@ -175,8 +178,8 @@ class RowPlanner:
         duplicate_key = self._duplicate_key(request, parameters.get("seed") is not None)
         fields.setdefault("seed", derive_seed(self._defaults.seed, number))
         fields["row"] = number
-        for name in ("loras", "prompt_weighting"):
-            if fields.get(name) == self._common_values[name]:
+        for name in ("loras", "guidance_rescale", "prompt_weighting"):
+            if name in fields and fields[name] == self._common_values[name]:
                 del fields[name]  # workers of release 0.1.0 know no such field, even an empty one
         if extra:
             fields["extra"] = extra
@@ -187,6 +190,7 @@ class RowPlanner:
             size=size,
             from_image=request.image is not None,
             skips_layers=request.clip_skip is not None,
+            rescales_guidance=bool(request.guidance_rescale),
             weighs_words=request.prompt_weighting,
             steps=self._steps(request),
             loras=request.loras,

@@ -61,6 +61,7 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
 @click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
+@click.option("--guidance-rescale", type=float, help="Against overexposure, 0 to 1, as diffusers.")
 @weighting_option
 @image_options
 @click.option("--scheduler", help="Default: the model's.")

@@ -65,6 +65,7 @@ class RowParameters(Model):
     num_inference_steps: int | None = None
     guidance_scale: float | None = None
     clip_skip: int | None = Field(default=None, exclude_if=lambda layers: layers is None)
+    guidance_rescale: float | None = Field(default=None, exclude_if=lambda share: share is None)
     prompt_weighting: StrictBool | None = Field(
         default=None, exclude_if=lambda chosen: chosen is None
     )
@@ -117,6 +118,8 @@ class Plan(Model):
     0.1.0 refuses a plan that has this field, too."""
     clip_skips: int = 0
     """Rows with a `clip_skip`. Older releases refuse a plan that has this field."""
+    rescaled_guidances: int = 0
+    """Rows with `guidance_rescale`. Older releases refuse a plan that has this field."""
     weighted_prompts: int = 0
     """Rows with `prompt_weighting`. Older releases refuse a plan that has this field."""
     source: Source

@@ -21,9 +21,9 @@ def admit(
         images_come_later: the request stands for rows that may name images of their own.
 
     Raises:
-        InvalidRequest: no worker offers this model, shape, scheduler, LoRA, `clip_skip`, prompt
-            weighting or number of steps, or the model needs images that the request lacks, or does
-            not take one that it has.
+        InvalidRequest: no worker offers this model, shape, scheduler, LoRA, `clip_skip`,
+            `guidance_rescale`, prompt weighting or number of steps, or the model needs images that
+            the request lacks, or does not take one that it has.
     """
     if not offers:
         return
@@ -52,6 +52,7 @@ def admit(
             limit = f"is no LoRA that the workers of {offer.model} hold; they hold {known}"
             raise InvalidRequest("loras", name, limit)
     _check_clip_skip(request, offer)
+    _check_guidance_rescale(request, offer)
     _check_prompt_weighting(request, offer)
     _check_split(request, offer)
     _check_images(request, offer, images_come_later=images_come_later)
@@ -71,6 +72,12 @@ def _check_clip_skip(request: JobRequest, offer: Offer) -> None:
     else:
         limit = f"is not a parameter of {offer.model}"
     raise InvalidRequest("clip_skip", layers, limit)
+
+
+def _check_guidance_rescale(request: JobRequest, offer: Offer) -> None:
+    if (rescale := request.guidance_rescale) and not offer.rescales_guidance:
+        limit = f"is not a parameter of {offer.model}"
+        raise InvalidRequest("guidance_rescale", rescale, limit)
 
 
 def _check_prompt_weighting(request: JobRequest, offer: Offer) -> None:

@@ -11,11 +11,12 @@ from imagefleet.shared.errors import MessageRejected, NewerMessage
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.split_denoising import is_split
 
-MESSAGE_VERSION: Final = 5
+MESSAGE_VERSION: Final = 6
 """The newest version of a message, to be raised when workers of the version before could not read a
 job correctly. Version 2: the job has `loras`. Version 3: it has `clip_skip`. Version 4: it has
-`latents` or `denoising_end`. Version 5: it has `prompt_weighting`. Other jobs are sent as version
-1, so that workers of release 0.1.0 can run them."""
+`latents` or `denoising_end`. Version 5: it has `prompt_weighting`. Version 6: it has
+`guidance_rescale`. Other jobs are sent as version 1, so that workers of release 0.1.0 can run
+them."""
 
 
 def pack(request: JobRequest) -> dict[str, Any]:
@@ -25,6 +26,8 @@ def pack(request: JobRequest) -> dict[str, Any]:
 
 def _version_of(request: JobRequest) -> int:
     """Return the oldest version whose readers run this job correctly."""
+    if request.guidance_rescale:
+        return 6
     if request.prompt_weighting:
         return 5
     if is_split(request):

@@ -45,6 +45,9 @@ class Offer(Model):
     max_clip_skip: int = 0
     """The most layers of the text encoders that a job may skip. 0: the model does not skip any, or
     its worker is of release 0.1.0."""
+    rescales_guidance: bool = False
+    """Whether jobs may have `guidance_rescale`. False: diffusers' pipeline has none, or its worker
+    is of an older release."""
     prompt_chunks: int = 0
     """The most chunks, each as long as the text encoders take, of a prompt with `prompt_weighting`.
     0: the workers take no such jobs."""

@@ -88,6 +88,11 @@ class JobRequest(Model):
     )
     """The last layers of the text encoders that the prompt skips, as in diffusers. The negative
     prompt skips none."""
+    guidance_rescale: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
+        default=None, exclude_if=operator.not_
+    )
+    """How far the guided output is scaled back to the deviation of the output with the prompt, as
+    in diffusers (Lin et al. 2023, section 3.4). None or 0: not at all."""
     prompt_weighting: StrictBool = Field(default=False, exclude_if=operator.not_)
     """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     num_images_per_prompt: Annotated[StrictInt, Field(ge=1, le=MAX_IMAGES)] = 1

@@ -9,19 +9,16 @@ from pathlib import Path
 import torch
 from diffusers import DiffusionPipeline
 from safetensors.torch import load_file
-from transformers import CLIPTextModel
 
 from tools.parity.answers import NEGATIVES, PROMPTS, generate
 from tools.parity.checkpoints import Tensors
-
-# The pipelines of diffusers 0.42 look for the final norm in `text_encoder.text_model`, which
-# transformers 5 does not have any more: its attributes lie in the encoder itself.
-CLIPTextModel.text_model = property(lambda encoder: encoder)
+from tools.parity.text_model import restore_text_model
 
 
 @torch.no_grad()
 def clip_skips(folder: Path) -> Tensors:
     """Return `text.N`, `negative.N`, of SDXL `pooled.N`, and `pictures.N` of the layers skipped."""
+    restore_text_model()
     pipeline = DiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     latents = load_file(folder / "expected.safetensors")["unet.latents"]

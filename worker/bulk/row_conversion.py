@@ -53,6 +53,7 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
             sample.key == sample_key(work.row, index)
             and all(document.get(name) == getattr(spec, name) for name in _COMPARED_FIELDS)
             and document.get("prompt_weighting", False) == spec.prompt_weighting
+            and document.get("guidance_rescale", 0.0) == spec.guidance_rescale
             and document.get("job_loras", []) == job_lora_metadata(spec, info)
             for index, spec in enumerate(work.specs)
         )

@@ -75,6 +75,7 @@ class EmptyBatch:
             image_index=np.zeros(slots, np.uint32),
             initial_mix=np.zeros((slots, 2), np.float32),
             guidance=np.ones(slots, np.float32),
+            guidance_rescale=np.zeros(slots, np.float32),
             rows=np.zeros((slots, self.calls, COLUMNS), np.float32),
             calls=np.zeros(slots, np.int32),
             lora_scales=np.zeros((slots, self.loras), np.float32) if self.loras else None,
@@ -119,7 +120,8 @@ class BatchInputBuilder:
 
         Raises:
             ValueError: a scheduler or a LoRA that this model does not have, or a step count or a
-                `clip_skip` out of range, or weights in prompts of a worker that reads none.
+                `clip_skip` out of range, a `guidance_rescale` of a model without one, or weights in
+                prompts of a worker that reads none.
             InvalidRequest: `denoising_start` or `denoising_end` leaves no step.
         """
         inputs = self.empty.inputs()
@@ -132,6 +134,7 @@ class BatchInputBuilder:
             inputs.image_index[slot] = spec.image_index
             inputs.initial_mix[slot] = initial_mix(spec, table, self.empty.unet_image)
             inputs.guidance[slot] = spec.guidance_scale
+            inputs.guidance_rescale[slot] = self._guidance_rescale(spec)
             if spec.image_guidance_scale is not None and inputs.image_guidance is not None:
                 inputs.image_guidance[slot] = spec.image_guidance_scale
             inputs.rows[slot] = table.padded(inputs.rows.shape[1])
@@ -211,6 +214,11 @@ class BatchInputBuilder:
         if not 0 <= layers <= most:
             raise ValueError(f"clip_skip={layers} is out of range; 0 to {most} are possible")
         return layers
+
+    def _guidance_rescale(self, spec: ImageSpec) -> float:
+        if spec.guidance_rescale and not self.info.rescales_guidance:
+            raise ValueError("this model has no guidance_rescale, as its pipeline in diffusers")
+        return spec.guidance_rescale
 
     def _lora_number(self, name: str) -> int:
         names = [lora.name for lora in self.info.job_loras]

@@ -103,6 +103,7 @@ def load_stable_diffusion(
         default_guidance_scale=guidance,
         max_num_inference_steps=max_steps,
         max_clip_skip=configs.max_clip_skip,
+        rescales_guidance=configs.rescales_guidance,
         prompt_chunks=options.prompt_chunks,
         image_use=configs.family.image_use,
         latents=configs.latent_format,

@@ -108,6 +108,7 @@ class DiffusionPrograms:
         conditions = Conditions(
             text=text,
             guidance=inputs.guidance,
+            guidance_rescale=inputs.guidance_rescale,
             rows=inputs.rows,
             calls=inputs.calls,
             init_latents=init_latents,
@@ -192,7 +193,9 @@ class DiffusionPrograms:
         scale = jnp.repeat(conditions.guidance, rows)
         outputs = network(inputs, jnp.repeat(timestep, rows), text, scale)
         outputs = outputs.astype(jnp.float32).reshape(slots, rows, *latents.shape[1:])
-        return apply_guidance(outputs, conditions.guidance, conditions.image_guidance)
+        return apply_guidance(
+            outputs, conditions.guidance, conditions.guidance_rescale, conditions.image_guidance
+        )
 
     def _merge_unet(self, unet: Params, lora_scales: jax.Array | None) -> UNet:
         return cast(UNet, merge_network(self.unet, unet, lora_scales))

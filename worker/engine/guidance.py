@@ -10,7 +10,10 @@ import jax.numpy as jnp
 
 
 def apply_guidance(
-    outputs: jax.Array, guidance: jax.Array, image_guidance: jax.Array | None
+    outputs: jax.Array,
+    guidance: jax.Array,
+    rescale: jax.Array,
+    image_guidance: jax.Array | None,
 ) -> jax.Array:
     """Combine the outputs of each slot, in float32.
 
@@ -19,17 +22,35 @@ def apply_guidance(
             without and with the prompt; of three, those without image and prompt, with the image,
             and with both.
         guidance: The guidance scale `[b]`. A slot whose scale is 1 or less gets the last output.
+        rescale: The share of the guided output that is scaled back to the deviation of the last
+            output `[b]`, 0 to 1.
         image_guidance: The scale of the guidance by the image `[b]`, for three rows. As in
             diffusers, a slot whose scale is below 1 gets the last output.
     """
     *others, conditional = (outputs[:, row] for row in range(outputs.shape[1]))
-    scale = guidance[:, None, None, None]
     if not others:
         return conditional
+    scale = guidance[:, None, None, None]
+    is_guided = scale > 1
     if image_guidance is None:  # Ho & Salimans 2022, equation 6
         (without,) = others
-        return jnp.where(scale > 1, without + scale * (conditional - without), conditional)
-    without, image = others  # Brooks et al. 2023, equation 3
-    image_scale = image_guidance[:, None, None, None]
-    guided = without + scale * (conditional - image) + image_scale * (image - without)
-    return jnp.where((scale > 1) & (image_scale >= 1), guided, conditional)
+        guided = without + scale * (conditional - without)
+    else:  # Brooks et al. 2023, equation 3
+        without, image = others
+        image_scale = image_guidance[:, None, None, None]
+        guided = without + scale * (conditional - image) + image_scale * (image - without)
+        is_guided &= image_scale >= 1
+    guided = _rescaled(guided, conditional, rescale[:, None, None, None])
+    return jnp.where(is_guided, guided, conditional)
+
+
+def _rescaled(guided: jax.Array, conditional: jax.Array, share: jax.Array) -> jax.Array:
+    """Scale back a share of the guided output (Lin et al. 2023, equations 15 and 16).
+
+    The deviation is PyTorch's: that of a sample, not of a population.
+    """
+    deviations = [
+        jnp.std(output, axis=(1, 2, 3), ddof=1, keepdims=True) for output in (conditional, guided)
+    ]
+    rescaled = guided * (deviations[0] / deviations[1])
+    return jnp.where(share > 0, share * rescaled + (1 - share) * guided, guided)

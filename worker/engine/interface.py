@@ -62,6 +62,8 @@ class ImageSpec:
     scheduler: str = "ddim"
     clip_skip: int | None = None
     """The last layers of the text encoders that the prompt skips. None: none."""
+    guidance_rescale: float = 0.0
+    """How far the guided output is scaled back to the deviation of the output with the prompt."""
     prompt_weighting: bool = False
     """Whether brackets in the prompts weigh their words, and long prompts are read in chunks."""
     init_image: InitImage | None = None
@@ -125,6 +127,8 @@ class ModelInfo:
     max_clip_skip: int = 0
     """The most layers of the text encoders that a job may skip. 0: diffusers' pipeline skips
     none."""
+    rescales_guidance: bool = False
+    """Whether jobs may have `guidance_rescale`. False: diffusers' pipeline has none."""
     prompt_chunks: int = 0
     """The most chunks, each as long as the text encoders take, of a prompt with `prompt_weighting`.
     0: there are no such prompts."""

@@ -39,6 +39,8 @@ class BatchInputs(NamedTuple):
     """float32 `[b, 2]`: the factors of the init latents and of the noise in the first latents."""
     guidance: Any
     """float32 `[b]`."""
+    guidance_rescale: Any
+    """float32 `[b]`, 0 to 1."""
     rows: Any
     """float32 `[b, calls, COLUMNS]`, padded."""
     calls: Any
@@ -83,6 +85,7 @@ class Conditions(NamedTuple):
     """The text as each layer of the UNet attends to it, a tree of `[b, 2, k n, c]`. Its mask
     is `[b, 2, k n]`."""
     guidance: jax.Array
+    guidance_rescale: jax.Array
     rows: jax.Array
     calls: jax.Array
     init_latents: InitLatents

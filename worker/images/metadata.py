@@ -57,6 +57,7 @@ def image_metadata(
     - prompt_truncated: whether the model read only a part of the prompt (by default its first 77
       tokens)
     - clip_skip: only if layers of the text encoders were skipped
+    - guidance_rescale: only if the guided output was scaled back
     - prompt_weighting: only if brackets in the prompts weighed their words; it is then true
     - strength, original: only with an init image; `original` is the `sha256:…` of its pixels and
       mask
@@ -85,6 +86,7 @@ def image_metadata(
         "scheduler": spec.scheduler,
         "seed": spec.seed,
         **({} if spec.clip_skip is None else {"clip_skip": spec.clip_skip}),
+        **({"guidance_rescale": spec.guidance_rescale} if spec.guidance_rescale else {}),
         **({"prompt_weighting": True} if spec.prompt_weighting else {}),
         **_init_image_metadata(spec),
         **_split_metadata(spec),

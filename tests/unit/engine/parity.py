@@ -81,6 +81,7 @@ def generate_with_noise_of_torch(
     scheduler: str,
     negatives: Sequence[str],
     clip_skip: Sequence[int] = (0, 0),
+    guidance_rescale: Sequence[float] = (0, 0),
 ) -> NDArray[np.int_]:
     """Generate the two images of `tools/parity/answers.py`: 6 steps, guidance 3, torch's noise."""
     programs, weights = oracle.programs, oracle.weights
@@ -93,6 +94,7 @@ def generate_with_noise_of_torch(
         image_index=np.zeros(2, np.uint32),
         initial_mix=np.ones((2, 2), np.float32),
         guidance=np.full(2, 3, np.float32),
+        guidance_rescale=np.array(guidance_rescale, np.float32),
         rows=np.stack([table.padded(7)] * 2),
         calls=np.full(2, len(table.rows), np.int32),
     )

@@ -1,4 +1,4 @@
-"""Images equal those of diffusers, with its schedulers and `clip_skip`."""
+"""Images equal those of diffusers: schedulers, `clip_skip`, `guidance_rescale`."""
 
 from collections.abc import Sequence
 
@@ -56,9 +56,36 @@ def test_images_with_clip_skip_equal_those_of_diffusers(oracle: Oracle, schedule
         assert difference.mean() < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("oracle", "scheduler"),
+    [("older", "pndm"), ("newer", "ddim"), ("xl", "euler")],
+    indirect=["oracle"],
+)
+def test_images_with_guidance_rescale_equal_those_of_diffusers(
+    oracle: Oracle, scheduler: str
+) -> None:
+    name = oracle.files.folder.name
+    negatives = ["red", "blue"] if name == "xl" else ["", "blue"]
+    stored = load_file(FOLDER / "guidance_rescales.safetensors")
+    answers = {share: stored[f"{name}|images.{share}"] for share in (0.3, 1.0)}
+    assert (answers[0.3] != answers[1.0]).any()
+    for shares in ((0.3, 0.3), (0.3, 1.0), (1.0, 0.3)):
+        expected = np.stack([answers[share][slot] for slot, share in enumerate(shares)])
+        images = _images_of(oracle, scheduler, negatives, guidance_rescale=shares)
+        difference = np.abs(images - expected)
+        assert difference.max() <= 1
+        assert difference.mean() < 1e-3
+
+
 def _images_of(
-    oracle: Oracle, scheduler: str, negatives: Sequence[str], clip_skip: Sequence[int] = (0, 0)
+    oracle: Oracle,
+    scheduler: str,
+    negatives: Sequence[str],
+    clip_skip: Sequence[int] = (0, 0),
+    guidance_rescale: Sequence[float] = (0, 0),
 ) -> NDArray[np.int_]:
     tokenizer = load_tokenizer(oracle.files, oracle.configs)
     tokens = np.stack([tokenizer(pair) for pair in zip(negatives, PROMPTS[:2], strict=True)])
-    return generate_with_noise_of_torch(oracle, tokens, scheduler, negatives, clip_skip)
+    return generate_with_noise_of_torch(
+        oracle, tokens, scheduler, negatives, clip_skip, guidance_rescale
+    )

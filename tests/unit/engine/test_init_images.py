@@ -59,6 +59,7 @@ def test_images_from_init_images_equal_those_of_diffusers(
             **same_key,
             initial_mix=np.stack([np.array(initial_mix(spec, table), np.float32)] * 2),
             guidance=np.full(2, 3, np.float32),
+            guidance_rescale=np.zeros(2, np.float32),
             rows=np.stack([table.padded(2 * STEPS)] * 2),
             calls=np.full(2, len(table.rows), np.int32),
         )

@@ -169,6 +169,7 @@ def _inputs(tokens: NDArray[np.int32], table: coefficients.Table, is_edited: boo
         image_index=np.zeros(1, np.uint32),
         initial_mix=np.ones((1, 2), np.float32),
         guidance=np.full(1, GUIDANCE, np.float32),
+        guidance_rescale=np.zeros(1, np.float32),
         rows=table.padded(STEPS + 1)[None],
         calls=np.full(1, len(table.rows), np.int32),
         image_guidance=np.full(1, IMAGE_GUIDANCE, np.float32) if is_edited else None,

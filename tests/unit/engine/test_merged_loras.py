@@ -99,6 +99,7 @@ def _one_step(
         image_index=np.zeros(1, np.uint32),
         initial_mix=np.ones((1, 2), np.float32),
         guidance=np.full(1, 3, np.float32),
+        guidance_rescale=np.zeros(1, np.float32),
         rows=table.padded(3)[None],
         calls=np.full(1, len(table.rows), np.int32),
         lora_scales=row if held else None,

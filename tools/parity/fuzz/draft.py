@@ -43,6 +43,8 @@ class Job:
     """The name of one of our schedulers. None: that of the checkpoint."""
     steps: int = 3
     guidance: float = 3.0
+    guidance_rescale: float = 0.0
+    clip_skip: int | None = None
     side: int | None = 4 * SIZE
     """Height and width in pixels. None: the model's native size."""
 

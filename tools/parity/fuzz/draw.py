@@ -29,6 +29,9 @@ CHANGES = (
 )
 """Kinds of changes and how often each is drawn."""
 NEGATIVES = (None, None, ["", ""], [" ", "blue"], ["red", "blue"])
+CLIP_SKIPS = (None, None, None, 1, 2)
+"""The small text encoders have two layers, or three."""
+GUIDANCE_RESCALES = (0.0, 0.0, 0.0, 0.3, 0.7, 1.0)
 
 
 def draw(folder: Path, case: str) -> Draft:
@@ -57,4 +60,6 @@ def draw(folder: Path, case: str) -> Draft:
         except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
             # The change before it has removed what this one would change.
             draft.note(f"{change.__name__} was impossible: {type(error).__name__}")
+    draft.job.clip_skip = random.choice(CLIP_SKIPS)
+    draft.job.guidance_rescale = random.choice(GUIDANCE_RESCALES)
     return draft

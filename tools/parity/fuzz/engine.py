@@ -81,6 +81,8 @@ def _specs(engine: DiffusionEngine, job: Job, prompt: int) -> tuple[Any, ...]:
         "scheduler": job.scheduler,
         "num_inference_steps": job.steps,
         "guidance_scale": job.guidance,
+        "guidance_rescale": job.guidance_rescale,
+        "clip_skip": job.clip_skip,
     }
     if job.negative_prompts is not None:
         parameters["negative_prompt"] = job.negative_prompts[prompt]

@@ -26,6 +26,7 @@ from diffusers.utils import torch_utils
 from tools.parity.checkpoints import randomise, scale_down_output
 from tools.parity.fuzz.draft import noise
 from tools.parity.samplers import ALL_SAMPLERS, MODULES_WITH_NOISE
+from tools.parity.text_model import restore_text_model
 
 MODULES_OF_PIPELINES = (
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
@@ -53,7 +54,9 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
     pipeline.set_progress_bar_config(disable=True)
     if job["scheduler"]:
         choose_scheduler(pipeline, job["scheduler"])
-    size = {"height": job["side"], "width": job["side"]} if job["side"] else {}
+    options = {"height": job["side"], "width": job["side"]} if job["side"] else {}
+    # Not every pipeline has these two.
+    options |= {name: job[name] for name in ("clip_skip", "guidance_rescale") if job[name]}
     with ours_noise():
         images = pipeline(
             job["prompts"],
@@ -61,7 +64,7 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
             num_inference_steps=job["steps"],
             guidance_scale=job["guidance"],
             output_type="np",
-            **size,
+            **options,
         ).images
     if not np.isfinite(images).all():
         raise ArithmeticError("the images are not finite")
@@ -141,6 +144,7 @@ def main() -> None:
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
+    restore_text_model()
     # Libraries print, too; the answers go to the first standard output only.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

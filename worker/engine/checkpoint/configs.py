@@ -163,6 +163,16 @@ class Configs:
         return layers - 1 if self.family.is_xl else layers
 
     @property
+    def rescales_guidance(self) -> bool:
+        """Return whether jobs may have `guidance_rescale`.
+
+        diffusers' pipelines of distilled UNets, which apply the guidance themselves, have none, nor
+        has that of Stable Diffusion 1 and 2 which edits images.
+        """
+        is_edited = self.family.unet_image is UnetImage.EDITED
+        return self.unet.time_cond_proj_dim is None and (self.family.is_xl or not is_edited)
+
+    @property
     def latent_format(self) -> LatentFormat | None:
         """Return the latents that jobs may pass on and take. None: there are no such jobs.
 
