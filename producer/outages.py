@@ -2,14 +2,18 @@
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from imagefleet.shared.errors import BrokerUnavailable, InvalidRequest
 
 RETRY_S: Final = 0.25
 """Seconds between two reads of an answer that is awaited while Redis is away."""
+GRACE_S: Final = 2.0
+"""Seconds after the deadline in which Redis may still answer the last read."""
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,7 +47,7 @@ class OutageTolerance:
             BrokerUnavailable: Redis did not answer the first poll, or not at the deadline.
         """
         try:
-            answer = poll()
+            answer = _answer_by(self.deadline, poll)
         except BrokerUnavailable as error:
             if not self.answered or time.monotonic() >= self.deadline:
                 raise
@@ -63,3 +67,31 @@ class OutageTolerance:
         while (answer := self.read(poll)) is None:
             time.sleep(RETRY_S)
         return answer
+
+
+def _answer_by(deadline: float, poll: Callable[[], T]) -> T:
+    """Return what `poll` returns.
+
+    A command to a server that hangs ends by its socket timeout, after several attempts, which may
+    be long after the deadline. So the poll runs in a thread, which is left to itself then.
+
+    Raises:
+        BrokerUnavailable: `poll` has not returned `GRACE_S` after the deadline.
+    """
+    if math.isinf(deadline):
+        return poll()
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(poll())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="imagefleet-poll", daemon=True).start()
+    try:
+        return answer.result(max(0.0, deadline - time.monotonic()) + GRACE_S)
+    except TimeoutError:
+        if answer.done():  # the poll itself raised it
+            raise
+        raise BrokerUnavailable("Redis did not answer before the timeout of the wait") from None
