@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # few producers make datasets; the others do not pay for this
 
 log = logging.getLogger(__name__)
 
-CHUNK: Final = 500
+JOBS_PER_SUBMISSION: Final = 500
 """Jobs per round trip: 28,000 jobs/s, against 1,600 jobs/s one by one."""
 
 
@@ -112,22 +112,22 @@ class Client(JobAccess):
             ConfigurationError, StorageDenied, StorageUnavailable: an image cannot be uploaded.
         """
         entry = {"prompt": prompt, "id": id, **parameters}
-        return next(self.submit_chunks([entry], {}, several=False))[0]
+        return next(self.submit_in_parts([entry], {}, several=False))[0]
 
     def submit_many(
         self, prompts: Iterable[str | Mapping[str, object]], **parameters: Unpack[JobParameters]
     ) -> list[Job]:
         """Submit many jobs: prompts, or mappings of parameters. `parameters` apply to all of them.
 
-        Raises the errors of `submit`; an InvalidRequest names the entry, counted from 0. Chunks of
+        Raises the errors of `submit`; an InvalidRequest names the entry, counted from 0. Parts of
         500 jobs are accepted, each as a whole or not at all. When one raises, those before it stay
         accepted. With your own ids, you can repeat the call: no job is accepted twice.
         """
         if isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable):
             raise InvalidRequest("prompts", prompts, "must be several; `submit` takes one")
-        return list(chain.from_iterable(self.submit_chunks(prompts, parameters, several=True)))
+        return list(chain.from_iterable(self.submit_in_parts(prompts, parameters, several=True)))
 
-    def submit_chunks(
+    def submit_in_parts(
         self, entries: Iterable[object], common: Mapping[str, Any], *, several: bool
     ) -> Iterator[list[Job]]:
         """Yield the jobs of each 500 entries once they are accepted; see `submit_many`."""
@@ -137,11 +137,11 @@ class Client(JobAccess):
             {**self._defaults, **without_missing(common)}, uploader, several=several
         )
         numbered = enumerate(entries)
-        while chunk := list(islice(numbered, CHUNK)):
+        while part := list(islice(numbered, JOBS_PER_SUBMISSION)):
             offers = self.connection.offers()
-            requests = parser.parse(chunk, offers)
+            requests = parser.parse(part, offers)
             job_ids = [job_id for job_id, _ in requests]
-            name_entry = parser.name_entry_of_id((number for number, _ in chunk), job_ids)
+            name_entry = parser.name_entry_of_id((number for number, _ in part), job_ids)
             span = submission_span(len(requests), enabled=self.settings.traces)
             with self.connection.translate_errors(), name_entry, span as trace_parent:
                 self.connection.records.submit(

@@ -53,6 +53,7 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 @click.option("--num-inference-steps", type=int, help="Denoising steps. Default: the model's.")
 @click.option("--guidance-scale", type=float, help="Default: the model's.")
 @click.option("--clip-skip", type=int, help="Last text encoder layers to skip, as diffusers.")
+@click.option("--guidance-rescale", type=float, help="Against overexposure, 0 to 1, as diffusers.")
 @weighting_option
 @click.option(
     "--num-images-per-prompt", type=int, default=1, show_default=True, help="Images per job."
@@ -171,9 +172,9 @@ def _checkable(given: Mapping[str, Any]) -> dict[str, Any]:
 def _submit(
     client: Client, texts: Sequence[str], job_id: str | None, given: Mapping[str, Any]
 ) -> Iterator[Job]:
-    """Submit chunk by chunk, so that ids are printed before a later chunk is refused."""
+    """Submit part by part, so that ids are printed before a later part is refused."""
     entries = [{"prompt": text, "id": job_id} for text in texts]
-    for jobs in client.submit_chunks(entries, given, several=len(texts) > 1):
+    for jobs in client.submit_in_parts(entries, given, several=len(texts) > 1):
         yield from jobs
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CHUNK: Final = 500
+_CHANGES_PER_ROUND_TRIP: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +83,11 @@ class ShardTransitions:
     def apply_all(self, run: str, changes: Iterable[tuple[int, ShardChange]]) -> list[int]:
         """Change many shards. Return the numbers of those whose conditions held."""
         changed = []
-        for chunk in _chunks(changes):
-            calls = (self._script_call(run, shard, change) for shard, change in chunk)
+        for part in _parts(changes):
+            calls = (self._script_call(run, shard, change) for shard, change in part)
             answers = call_many(self._script, self._redis, calls)
             changed += [
-                shard for (shard, _), answer in zip(chunk, answers, strict=True) if answer[0]
+                shard for (shard, _), answer in zip(part, answers, strict=True) if answer[0]
             ]
         return changed
 
@@ -106,8 +106,8 @@ class ShardTransitions:
         ]
 
 
-def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
     """Yield lists of the items that go to the server in one round trip."""
     source = iter(items)
-    while chunk := list(islice(source, _CHUNK)):
-        yield chunk
+    while part := list(islice(source, _CHANGES_PER_ROUND_TRIP)):
+        yield part

@@ -22,7 +22,7 @@ from imagefleet.shared.redis_client.scripts import load_script
 if TYPE_CHECKING:
     from redis import Redis
 
-_CHUNK: Final = 500
+_LISTS_PER_ROUND_TRIP: Final = 500
 """Queues per round trip."""
 _MAX_HEADS: Final = 8_192
 """Lists whose oldest message is looked at."""
@@ -114,13 +114,13 @@ class FleetReader:
         keys = [
             (queue, list_key(queue, step)) for queue in sorted(known) for step in PRIORITY_STEPS
         ]
-        for at in range(0, len(keys), _CHUNK):
-            chunk = keys[at : at + _CHUNK]
+        for at in range(0, len(keys), _LISTS_PER_ROUND_TRIP):
+            part = keys[at : at + _LISTS_PER_ROUND_TRIP]
             with self._redis.pipeline(transaction=False) as pipe:
-                for _, key in chunk:
+                for _, key in part:
                     pipe.llen(key)
                 lengths: list[Any] = pipe.execute(raise_on_error=False)
-            for (queue, key), length in zip(chunk, lengths, strict=True):
+            for (queue, key), length in zip(part, lengths, strict=True):
                 if isinstance(length, int) and length:  # a key of another type holds no jobs
                     yield _List(queue, key, length)
 

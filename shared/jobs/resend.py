@@ -54,7 +54,7 @@ class Resender:
                 nothing was queued.
         """
         requests: list[tuple[str, JobRequest]] = []
-        for some in _chunks(job_ids):
+        for some in _parts(job_ids):
             requests += self._read_requests(some)
         return self.resend(requests, by_compile_key=by_compile_key)
 
@@ -64,7 +64,7 @@ class Resender:
         """Queue those jobs again that are queued, have no message among the first in their queues,
         and were sent more than `after_s` ago. Return for each whether it was queued again."""
         answers: list[Any] = []
-        for some in _chunks(jobs):
+        for some in _parts(jobs):
             calls = [self._call(*job, by_compile_key, after_s) for job in some]
             answers += call_many(self._script, self._redis, calls)
         return [bool(answer) for answer in answers]
@@ -120,7 +120,7 @@ def _whole_request(stored: str) -> JobRequest:
     return request
 
 
-def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield `items` in parts: Redis answers a part at a time, and serves others in between."""
     for start in range(0, len(items), _JOBS_PER_CALL):
         yield items[start : start + _JOBS_PER_CALL]

@@ -29,7 +29,7 @@ from imagefleet.shared.storage.base import (
     no_presigned_url,
 )
 
-_CHUNK_BYTES: Final = 1 << 20
+_BUFFER_BYTES: Final = 1 << 20
 _MAX_CREATE_RETRIES: Final = 5
 """Retries to create a file in a folder that others may remove with its last object."""
 _DENIED_REASONS: Final = {
@@ -86,7 +86,7 @@ class FolderStore:
 
     def get_file(self, key: str, target: BinaryIO) -> None:
         with self._open(key) as file:
-            shutil.copyfileobj(file, target, _CHUNK_BYTES)
+            shutil.copyfileobj(file, target, _BUFFER_BYTES)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._open(key) as file:
@@ -191,7 +191,7 @@ def _make_folder(folder: Path) -> None:
 
 def _write_through(file: BinaryIO, source: BufferedIOBase) -> None:
     with file:
-        shutil.copyfileobj(source, file, _CHUNK_BYTES)
+        shutil.copyfileobj(source, file, _BUFFER_BYTES)
         file.flush()
         os.fsync(file.fileno())
 

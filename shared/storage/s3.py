@@ -40,7 +40,7 @@ from imagefleet.shared.storage.base import (
     describe_object,
 )
 
-_CHUNK_BYTES: Final = 1 << 20
+_BUFFER_BYTES: Final = 1 << 20
 _MISSING_CODES: Final = frozenset({"NoSuchKey", "404"})
 _TEMPORARY_CODES: Final = frozenset(
     {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
@@ -112,8 +112,8 @@ class S3Store:
 
     def get_file(self, key: str, target: BinaryIO) -> None:
         with self._open(key) as answer:
-            for chunk in answer["Body"].iter_chunks(_CHUNK_BYTES):
-                target.write(chunk)
+            for data in answer["Body"].iter_chunks(_BUFFER_BYTES):
+                target.write(data)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._open(key, Range=f"bytes={start}-{start + length - 1}") as answer:

@@ -25,7 +25,7 @@ from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.settings import Settings
 from tests.chaos.planned_jobs import PlannedJob, ProducerKind, Scenario, read
 
-_CHUNK_SIZE = 40
+_JOBS_PER_CALL = 40
 _MAX_POLLED = 20
 """Jobs whose state is polled at a time, to cancel them while they run."""
 _POLL_S = 0.1
@@ -125,8 +125,8 @@ def submit_until_accepted(submit: Submit, planned: list[PlannedJob]) -> None:
             return
 
 
-def due_chunks(planned: list[PlannedJob], began: float, size: int) -> Iterator[list[PlannedJob]]:
-    """Yield chunks of up to `size` jobs when the first of each is due, and [] while none is due."""
+def due_jobs(planned: list[PlannedJob], began: float, size: int) -> Iterator[list[PlannedJob]]:
+    """Yield parts of up to `size` jobs when the first of each is due, and [] while none is due."""
     waiting = iter(planned)
     for first in waiting:
         while time.monotonic() < began + first.due_s:
@@ -143,13 +143,13 @@ def produce(kind: ProducerKind, planned: list[PlannedJob], journal: TextIO) -> N
         ProducerKind.CELERY: lambda: with_celery(settings),
     }[kind]()
     cancellations = Cancellations(client)
-    size = _CHUNK_SIZE if kind is ProducerKind.SUBMIT_MANY else 1
-    for chunk in due_chunks(planned, time.monotonic(), size):
-        if chunk:
-            submit_until_accepted(submit, chunk)
-            journal.writelines(f"{job.id}\n" for job in chunk)
+    size = _JOBS_PER_CALL if kind is ProducerKind.SUBMIT_MANY else 1
+    for jobs in due_jobs(planned, time.monotonic(), size):
+        if jobs:
+            submit_until_accepted(submit, jobs)
+            journal.writelines(f"{job.id}\n" for job in jobs)
             journal.flush()
-            cancellations.note(chunk)
+            cancellations.note(jobs)
         else:
             time.sleep(_POLL_S)
         cancel_due(cancellations)

@@ -15,7 +15,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from tests.chaos.audit import terminal_fields
 
 _POLL_EVERY_S: Final = 1.0
-_CHUNK: Final = 500
+_RECORDS_PER_ROUND_TRIP: Final = 500
 
 
 class RecordWatcher:
@@ -47,8 +47,8 @@ class RecordWatcher:
         prefix = f"{self._namespace}:job:"
         ids = [key.removeprefix(prefix) for key in self.client.scan_iter(f"{prefix}*", count=1000)]
         statuses: dict[str, JobStatus] = {}
-        for at in range(0, len(ids), _CHUNK):
-            for status in self._records.read(ids[at : at + _CHUNK]):
+        for at in range(0, len(ids), _RECORDS_PER_ROUND_TRIP):
+            for status in self._records.read(ids[at : at + _RECORDS_PER_ROUND_TRIP]):
                 assert status is not None
                 statuses[status.id] = status
         return statuses

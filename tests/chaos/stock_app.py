@@ -15,7 +15,7 @@ from celery import Celery
 
 from imagefleet.shared.redis_client.connection import RETRY_FOREVER, celery_url, connect
 from tests.chaos.planned_jobs import PlannedJob, ProducerKind, read
-from tests.chaos.producer_process import due_chunks, send_task, submit_until_accepted
+from tests.chaos.producer_process import due_jobs, send_task, submit_until_accepted
 
 URL: Final = "IMAGEFLEET_REDIS_URL"
 TASK: Final = "stock.render"
@@ -65,17 +65,17 @@ def run_stock_worker() -> None:
 def produce(kind: ProducerKind, planned: Path, journal: Path) -> None:
     app = create_app(os.environ[URL])
 
-    def submit(chunk: list[PlannedJob]) -> None:
-        [job] = chunk
+    def submit(jobs: list[PlannedJob]) -> None:
+        [job] = jobs
         steps = job.parameters["num_inference_steps"]
         send_task(app, TASK, args=[job.id, steps], task_id=job.id)
 
     mine = [job for job in read(planned) if job.producer is kind]
     with journal.open("w") as lines:
-        for chunk in due_chunks(mine, time.monotonic(), 1):
-            if chunk:
-                submit_until_accepted(submit, chunk)
-                lines.write(f"{chunk[0].id}\n")
+        for jobs in due_jobs(mine, time.monotonic(), 1):
+            if jobs:
+                submit_until_accepted(submit, jobs)
+                lines.write(f"{jobs[0].id}\n")
                 lines.flush()
             else:
                 time.sleep(_STEP_S)

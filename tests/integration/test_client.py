@@ -82,16 +82,14 @@ def test_as_completed_yields_each_job_as_it_ends(producer: Client, records: JobR
     assert {job.id for job in ended} == {jobs[0].id, jobs[2].id}
 
 
-def test_submit_many_accepts_more_jobs_than_one_chunk(producer: Client) -> None:
+def test_submit_many_accepts_more_jobs_than_one_part(producer: Client) -> None:
     jobs = producer.submit_many(f"p {i}" for i in range(1201))
     states = {status.state for status in producer.statuses(job.id for job in jobs)}
     assert (len({job.id for job in jobs}), states) == (1201, {State.QUEUED})
 
 
 @pytest.mark.parametrize("fourth", [{"prompt": "d", "id": "d"}, "d"])
-def test_a_chunk_with_an_id_in_use_is_not_accepted_in_part(
-    producer: Client, fourth: object
-) -> None:
+def test_a_part_with_an_id_in_use_is_not_accepted_in_part(producer: Client, fourth: object) -> None:
     entries = [{"prompt": each, "id": each} for each in "abc"]
     sentence = "entry 3: id='b': is in use already, for a job with other"
     for other in ("in the same call", "in an earlier call"):
@@ -168,7 +166,7 @@ def test_the_clients_tenant_applies_to_jobs_that_name_none(
     assert waiting == {"*": 2, "gold": 1, "free": 1}
 
 
-def test_a_full_queue_accepts_none_of_the_chunk(producer: Client, records: JobRecords) -> None:
+def test_a_full_queue_accepts_none_of_the_part(producer: Client, records: JobRecords) -> None:
     producer.tenants.set_limit("*", 3)
     kept = producer.submit_many(["a", "b"])
     with pytest.raises(QueueFull, match="2 wait, and 2 more would exceed the limit of 3") as full:

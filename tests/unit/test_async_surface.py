@@ -6,7 +6,7 @@ import pytest
 
 from imagefleet import AsyncClient, AsyncJob, Client, Job
 
-_INTERNAL = {"await_jobs", "job_pages", "pop_ended", "submit_chunks", "await_result"}
+_INTERNAL = {"await_jobs", "job_pages", "pop_ended", "submit_in_parts", "await_result"}
 """Methods that other modules of the producer call, and that no document names."""
 
 

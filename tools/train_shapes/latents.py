@@ -21,7 +21,7 @@ from tools.train_shapes.process_group import ProcessGroup
 from tools.train_shapes.scenes import Scene, draw, sample_jitter, sample_scene, split
 
 SCENES = 24_000
-_CHUNK = 64
+_IMAGES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ def fold_whitening(autoencoder: AutoencoderKL, *, shift: Tensor, scale: Tensor) 
 def _encode(autoencoder: AutoencoderKL, images: np.ndarray) -> tuple[Tensor, Tensor]:
     device = next(autoencoder.parameters()).device
     means, deviations = [], []
-    for start in tqdm(range(0, len(images), _CHUNK), desc="encode"):
-        signal = to_signal(images[start : start + _CHUNK]).to(device)
+    for start in tqdm(range(0, len(images), _IMAGES_AT_ONCE), desc="encode"):
+        signal = to_signal(images[start : start + _IMAGES_AT_ONCE]).to(device)
         with torch.autocast(device.type, torch.bfloat16):
             posterior = autoencoder.encode(signal).latent_dist
         means.append(posterior.mean.float().cpu())

@@ -31,7 +31,7 @@ LAYERS = r".*(\.attn[12]\.(to_[qkv]|to_out\.0)|up_blocks\.2\.resnets\.\d\.conv[1
 SCENES = 1_000
 LEARNING_RATE = 4e-3
 _WARM_UP_STEPS = 10
-_CHUNK = 50
+_IMAGES_AT_ONCE = 50
 
 
 def main() -> None:
@@ -56,8 +56,8 @@ def encode_outlines(pipeline: StableDiffusionPipeline, seed: int) -> EncodedScen
     scenes = [sample_scene(rng, split(held_out=False)) for _ in range(SCENES)]
     images = np.stack([draw_outline(scene, sample_jitter(rng)) for scene in scenes])
     posteriors = [
-        pipeline.vae.encode(to_signal(images[start : start + _CHUNK])).latent_dist
-        for start in range(0, SCENES, _CHUNK)
+        pipeline.vae.encode(to_signal(images[start : start + _IMAGES_AT_ONCE])).latent_dist
+        for start in range(0, SCENES, _IMAGES_AT_ONCE)
     ]
     return EncodedScenes(
         mean=torch.cat([each.mean for each in posteriors]),

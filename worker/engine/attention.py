@@ -140,10 +140,10 @@ def _folded(
     return _unfold(_attend(*folded, causal=spec.causal, mask=mask), spec.heads)
 
 
-def chunk_count(spec: AttentionSpec, limit: int) -> int:
-    """Return the smallest number of equal chunks of queries whose scores fit `limit` bytes.
+def query_block_count(spec: AttentionSpec, limit: int) -> int:
+    """Return the smallest number of equal blocks of queries whose scores fit `limit` bytes.
 
-    If no chunk fits, each query is a chunk.
+    If no block fits, each query is a block.
     """
     minimum = -(-spec.score_bytes // limit)
     return next(
@@ -151,7 +151,7 @@ def chunk_count(spec: AttentionSpec, limit: int) -> int:
     )
 
 
-def _chunked(
+def _by_query_blocks(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
@@ -159,15 +159,15 @@ def _chunked(
     limit: int | None = None,
     mask: jax.Array | None = None,
 ) -> jax.Array:
-    count = chunk_count(spec, limit or MAX_SCORE_BYTES[target_device().platform])
+    count = query_block_count(spec, limit or MAX_SCORE_BYTES[target_device().platform])
     length = spec.queries // count
     q, k, v = (_fold(x, spec.heads) for x in (q, k, v))
-    chunks = q.reshape(q.shape[0], count, length, -1).swapaxes(0, 1)  # [count, b * heads, n, d]
+    blocks = q.reshape(q.shape[0], count, length, -1).swapaxes(0, 1)  # [count, b * heads, n, d]
 
-    def attend(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return _attend(chunk[0], k, v, first=chunk[1], causal=spec.causal, mask=mask)
+    def attend(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return _attend(block[0], k, v, first=block[1], causal=spec.causal, mask=mask)
 
-    out = jax.lax.map(attend, (chunks, length * jnp.arange(count)))
+    out = jax.lax.map(attend, (blocks, length * jnp.arange(count)))
     return _unfold(out.swapaxes(0, 1).reshape(q.shape), spec.heads)
 
 
@@ -238,7 +238,7 @@ def _map_over_devices(
 
 _COMPUTE: Final[dict[Backend, Callable[..., jax.Array]]] = {
     Backend.FOLDED: _folded,
-    Backend.CHUNKED: _chunked,
+    Backend.QUERY_BLOCKS: _by_query_blocks,
     Backend.CUDNN: _cudnn,
     Backend.FLASH: _flash,
 }

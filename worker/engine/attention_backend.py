@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 MAX_SCORE_BYTES: Final = {"cpu": 16 * 2**20, "gpu": 512 * 2**20, "tpu": 512 * 2**20}
 """Bytes of float32 scores that one sequence may take at once, over all its heads. The finest layers
 of Stable Diffusion 1 take 537 MB at 512x512 and 8.6 GB at 1024x1024. On CPU the scores should fit
-the caches: at 512x512, chunks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, all scores at
+the caches: at 512x512, blocks of 16 MiB took 0.60 s of CPU and 412 MiB of memory, all scores at
 once 0.98 s and 1,374 MiB. On other platforms the limit only saves memory."""
 TPU_LANES: Final = 128
 """Columns of a TPU's registers. Blocks of the TPU kernel, and heads that are wider, are multiples
@@ -33,8 +33,8 @@ class Backend(StrEnum):
     FOLDED = "folded"
     """Plain batched matmuls with the heads folded into the batch. On CPU a step of a small UNet
     takes 0.6 to 0.8 of the time that it takes with `jax.nn.dot_product_attention`."""
-    CHUNKED = "chunked"
-    """`FOLDED` for one chunk of queries after another, so that scores stay within
+    QUERY_BLOCKS = "query_blocks"
+    """`FOLDED` for one block of queries after another, so that scores stay within
     `MAX_SCORE_BYTES`."""
     CUDNN = "cudnn"
     """`jax.nn.dot_product_attention` with cuDNN's fused kernel, which stores no scores."""
@@ -67,7 +67,7 @@ def choose_backend(platform: str, spec: AttentionSpec) -> Backend:
         return Backend.CUDNN
     if platform == "tpu" and _fits_tpu_kernel(spec) and not spec.masked:
         return Backend.FLASH
-    return Backend.FOLDED if spec.score_bytes <= MAX_SCORE_BYTES[platform] else Backend.CHUNKED
+    return Backend.FOLDED if spec.score_bytes <= MAX_SCORE_BYTES[platform] else Backend.QUERY_BLOCKS
 
 
 def _fits_cudnn(spec: AttentionSpec) -> bool:

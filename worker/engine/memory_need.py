@@ -145,5 +145,5 @@ def _score_bytes(
 ) -> Iterator[int]:
     """Yield the bytes of the attention scores of each layer of the UNet that stores them."""
     for layer in unet_layers(configs, latents, dtype, prompt_chunks):
-        if choose_backend(platform, layer) in (Backend.FOLDED, Backend.CHUNKED):
+        if choose_backend(platform, layer) in (Backend.FOLDED, Backend.QUERY_BLOCKS):
             yield min(layer.score_bytes, MAX_SCORE_BYTES[platform])

@@ -13,7 +13,12 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.attention import _chunked, attention, chunk_count, largest_block
+from imagefleet.worker.engine.attention import (
+    _by_query_blocks,
+    attention,
+    largest_block,
+    query_block_count,
+)
 from imagefleet.worker.engine.attention_backend import AttentionSpec, Backend, choose_backend
 
 Arrays = tuple[NDArray[np.float32], ...]
@@ -59,10 +64,10 @@ def test_folded_attention_is_the_formula(causal: bool) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("limit", [1, 4 * 3 * 6 * 2, 4 * 3 * 6 * 4])
-def test_chunks_of_any_size_give_the_same_result(limit: int, causal: bool) -> None:
+def test_query_blocks_of_any_size_give_the_same_result(limit: int, causal: bool) -> None:
     arrays = _random_arrays(*[(2, 6, 12)] * 3)
     q, k, v = map(jnp.asarray, arrays)
-    result = _chunked(q, k, v, _spec(6, 6, 3, 4, causal), limit)
+    result = _by_query_blocks(q, k, v, _spec(6, 6, 3, 4, causal), limit)
     np.testing.assert_allclose(result, _reference(arrays, 3, causal), atol=1e-6)
 
 
@@ -72,7 +77,9 @@ def test_masked_keys_do_not_count(limit: int) -> None:
     mask = np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], bool)
     spec, by_head = _spec(6, 5, 3, 4), np.repeat(mask[:, None], 3, axis=0)
     for result in (
-        _chunked(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), spec, limit, jnp.asarray(by_head)),
+        _by_query_blocks(
+            jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), spec, limit, jnp.asarray(by_head)
+        ),
         attention(*map(jnp.asarray, (q, k, v)), heads=3, mask=jnp.asarray(mask)),
     ):
         for row, kept in enumerate(mask):
@@ -86,13 +93,13 @@ def test_no_kernel_gets_a_mask() -> None:
     for platform, kernel in (("tpu", Backend.FLASH), ("gpu", Backend.CUDNN)):
         assert choose_backend(platform, SELF) is kernel
         masked = choose_backend(platform, replace(SELF, masked=True))
-        assert masked in (Backend.FOLDED, Backend.CHUNKED)
+        assert masked in (Backend.FOLDED, Backend.QUERY_BLOCKS)
 
 
-def test_chunks_are_equal_and_their_scores_within_the_limit() -> None:
+def test_query_blocks_are_equal_and_their_scores_within_the_limit() -> None:
     for queries, limit in itertools.product((1, 7, 96, 4096), (1, 1000, 10**6, 10**9)):
         spec = _spec(queries, 77, 2, 8)
-        count = chunk_count(spec, limit)
+        count = query_block_count(spec, limit)
         assert queries % count == 0
         assert spec.score_bytes // count <= limit or count == queries
 
@@ -130,7 +137,7 @@ def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) ->
 @pytest.mark.parametrize(
     ("platform", "spec", "expected"),
     [
-        ("cpu", SELF, Backend.CHUNKED),
+        ("cpu", SELF, Backend.QUERY_BLOCKS),
         ("cpu", SMALL, Backend.FOLDED),
         ("gpu", SELF, Backend.CUDNN),
         ("tpu", SELF, Backend.FLASH),
@@ -142,8 +149,8 @@ def test_the_tpu_kernel_is_split_over_devices_by_rows_or_by_heads(model: int) ->
         ("gpu", replace(SMALL, head_dim=12), Backend.FOLDED),
         ("tpu", SMALL, Backend.FOLDED),
         # float32 at 1024x1024: 8.6 GB of scores.
-        ("gpu", _spec(16384, 16384, 8, 40), Backend.CHUNKED),
-        ("gpu", _spec(16384, 16384, 1, 512), Backend.CHUNKED),
+        ("gpu", _spec(16384, 16384, 8, 40), Backend.QUERY_BLOCKS),
+        ("gpu", _spec(16384, 16384, 1, 512), Backend.QUERY_BLOCKS),
     ],
 )
 def test_each_platform_gets_a_backend_that_it_can_run(

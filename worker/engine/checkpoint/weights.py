@@ -42,7 +42,7 @@ _EXPONENTS: Final[Mapping[str, tuple[type[np.unsignedinteger[Any]], int]]] = {
 }
 """By dtype: the unsigned integer of its width, and the bits that are all set in NaN and infinity
 only. Comparing them takes a tenth of the time of numpy's `isfinite` on these dtypes."""
-_CHUNK: Final = 1 << 18
+_VALUES_AT_ONCE: Final = 1 << 18
 """Numbers that are checked at once, so that the intermediate results stay in the cache."""
 LEAF_NAMES: Final = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 
@@ -270,8 +270,8 @@ def _read_finite(files: TensorFiles, key: str, index: Index) -> NDArray[Any]:
     stored = files.read_slice(key, index)
     integer, exponent = _EXPONENTS[files.dtypes[key]]
     bits = np.ascontiguousarray(stored).reshape(-1).view(integer)
-    for start in range(0, len(bits), _CHUNK):
-        if ((bits[start : start + _CHUNK] & exponent) == exponent).any():
+    for start in range(0, len(bits), _VALUES_AT_ONCE):
+        if ((bits[start : start + _VALUES_AT_ONCE] & exponent) == exponent).any():
             raise NotFiniteError(key)
     return stored
 
