@@ -1,7 +1,7 @@
-"""All errors that imagefleet raises on purpose are in one tree.
+"""All errors that imagefleet raises on purpose are in one tree, except `InvalidSignature`.
 
     ImagefleetError
-    ├── InvalidRequest        a field of a job is wrong; names field, value and limit
+    ├── InvalidRequest        an argument is refused; names field, value and limit
     ├── UnknownJob            no record has this job id
     ├── UnreadableRecord      the record of this job cannot be read
     ├── UnknownRun            no bulk run has this name or destination
@@ -11,7 +11,7 @@
     ├── JobCancelled          the job ended in state "cancelled"
     ├── JobExpired            the job was not started within its `ttl`
     ├── ResultTimeout         the time to wait is over; the job goes on
-    ├── ConfigurationError    a setting is wrong; the process cannot start
+    ├── ConfigurationError    a setting, an address or an installed extra is missing or wrong
     │   └── TooLittleMemory   the model, its batch and its shapes do not fit this host
     ├── CheckpointError       the model's checkpoint is missing, damaged or of another family
     ├── MessageRejected       a queue message is broken, or of a version that is not supported
@@ -26,7 +26,7 @@
     │   └── TenantLimit       as many jobs of this tenant wait as are allowed
     ├── StorageUnavailable    the object store cannot be reached, or fails for now
     ├── StorageDenied         the object store refuses the request
-    ├── DeviceError           the devices failed on a batch because of the job
+    ├── DeviceError           the devices or their runtime failed
     └── WorkerError           the worker failed in an unexpected way
 
 `code` is stable: it is stored in records and sent in callbacks and logs. `retryable` says whether
@@ -59,7 +59,8 @@ def _shown(value: object) -> str:
 
 
 class InvalidRequest(ImagefleetError):
-    """A field of a job is refused. It is never valid on a retry.
+    """A parameter of a job or of a dataset, or an argument of a call, is refused. It is never valid
+    on a retry.
 
     `field` and `value` name what is wrong, `limit` says what is allowed. `entry` is the number of
     the job among those that were submitted together, from 0; None if there was only one.
@@ -140,7 +141,10 @@ class ResultTimeout(ImagefleetError, TimeoutError):
 
 
 class ConfigurationError(ImagefleetError):
-    """A setting is missing or wrong. It is raised at start, never at the first job."""
+    """A setting, an address or an installed extra is missing or wrong.
+
+    Workers raise it at their start, never at the first job; a client at the call that needs it.
+    """
 
     code = "configuration_error"
 
@@ -235,9 +239,12 @@ class StorageDenied(ImagefleetError):
 
 
 class DeviceError(ImagefleetError):
-    """The devices or their runtime failed on a batch, and the job is the cause: the same devices
-    generate a known image without error. The job is retried once, perhaps on another
-    worker."""
+    """The devices or their runtime failed.
+
+    A job that ends with it is the probable cause: after it failed, the same devices generated a
+    known image without error. It was retried once, perhaps on another worker. A worker whose
+    devices fail on the known image, too, requeues its jobs and takes no others.
+    """
 
     code = "device_error"
     retryable = True

@@ -148,7 +148,7 @@ class ModelSwitcher:
         try:
             statuses = self._fleet.workers.statuses()
         except redis.RedisError as error:
-            log.warning("Redis does not say how the worker is: %s", error)
+            log.warning("cannot read the status of the worker from Redis: %s", error)
             return None
         return next((each for each in statuses if each.worker.startswith(prefix)), None)
 
@@ -187,7 +187,7 @@ class ModelSwitcher:
             if name is None or not self._may_switch_to(name, status.worker):
                 return None
         except redis.RedisError as error:
-            log.warning("Redis does not say what waits: %s", error)
+            log.warning("cannot read the queues from Redis: %s", error)
             return None
         return by_name[name]
 

@@ -40,7 +40,7 @@ class StalledRuns:
         run = self._find_script(keys=keys, args=[run_key(self._namespace, ""), stalled_s])
         return cast(str | None, run)
 
-    def survived(self, run: str) -> None:
+    def recovery_ended(self, run: str) -> None:
         """Record that the recovery of a run did not end its caller, whether it helped or not."""
         self._count_down(run)
 

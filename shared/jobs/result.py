@@ -121,11 +121,12 @@ class ImageResult(Model):
         return target
 
     def presigned_url(self, expires_s: int = 3600) -> str:
-        """Return an https address of an S3 object that anybody can read for `expires_s` seconds.
+        """Return an https URL of an image in S3 or Google Cloud Storage, which anybody can read for
+        `expires_s` seconds.
 
         Raises:
             InvalidRequest: `expires_s` is no int from 1 to 604,800 (7 days).
-            ConfigurationError: the store is no S3 bucket, or credentials are missing.
+            ConfigurationError: the store signs no URLs, or credentials are missing.
             BrokerUnavailable: Redis, which names the store, does not answer.
         """
         return self._store().presigned_url(self.key, expires_s)

@@ -1,4 +1,4 @@
-"""Turn very many text prompts into images on a fleet of TPU hosts, and never lose one.
+"""Turn very many text prompts into images on a fleet of TPU hosts, without losing a job.
 
     from imagefleet import Client
 

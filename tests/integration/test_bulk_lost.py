@@ -255,7 +255,7 @@ def test_a_run_with_which_callers_die_is_given_out_at_growing_intervals_up_to_a_
             _allow_next_search(client, namespace)
             assert runs.stalled.find(30) == expected, (pause_s, at)
     for _ in range(8):  # once more than it was given out
-        runs.stalled.survived(RUN.id)
+        runs.stalled.recovery_ended(RUN.id)
     client.hset(key, "looked_at", client.time()[0] - 660)
     _allow_next_search(client, namespace)
     assert runs.stalled.find(30) == RUN.id

@@ -133,7 +133,9 @@ class _ShardMaker:
         try:
             self._retry(act, what)
         except (InvalidRequest, PlanDamaged, StorageDenied) as error:
-            log.error("shard %s has ended, but its files are not tidy: %s", self.name, error)
+            log.error(
+                "shard %s has ended, but its last files cannot be changed: %s", self.name, error
+            )
 
     @cached_property
     def _store(self) -> ObjectStore:

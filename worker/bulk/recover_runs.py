@@ -78,7 +78,7 @@ class RunRecovery:
         thread.join(self._stalled_s)
         if thread.is_alive():
             self._hanging.add(run)
-            self._runs.stalled.survived(run)
+            self._runs.stalled.recovery_ended(run)
             log.warning(
                 "run %s: its destination does not answer; continuing with the next run", run
             )

@@ -52,7 +52,7 @@ _MAX_FRUITLESS_FACTOR: Final = 5
 """A shard fails after this factor times `max_deliveries` deliveries without a finished row.
 Deliveries to preempted workers, where the shard only waited, count too."""
 
-_NOT_OF_THE_ROW: Final = (LeaseLost, StorageDenied, StorageUnavailable)
+_REQUEUE_ERRORS: Final = (LeaseLost, StorageDenied, StorageUnavailable)
 """Errors of which a row is not the cause: its shard is requeued."""
 
 
@@ -197,7 +197,7 @@ class RowRenderer:
             self._feed.release(result.work)
             result.work.release_images()
             self._context.backlog.release_row(self._tag, result.work)
-            if isinstance(result.error, _NOT_OF_THE_ROW):
+            if isinstance(result.error, _REQUEUE_ERRORS):
                 if lost is None:
                     lost = result.error
                     self._feed.stop()

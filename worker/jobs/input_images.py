@@ -199,7 +199,7 @@ class InputImages:
             log.warning("job %s: %s", attempt.job_id, error)
             attempt.abandon(error)
         except Exception as error:  # nothing reads the future of this thread
-            log.exception("job %s", attempt.job_id)
+            log.exception("job %s: its input image cannot be read", attempt.job_id)
             field = "image" if attempt.request.latents is None else "latents"
             attempt.abandon(InvalidInput(f"{field}: {type(error).__name__}: {error}"))
         else:

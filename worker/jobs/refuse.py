@@ -67,7 +67,9 @@ class Refuser:
         except Exception as failure:  # a damaged record must not keep the message here
             if is_outage(failure):
                 raise
-            log.exception("job %s of a dead letter keeps its record as it is", job_id)
+            log.exception(
+                "job %s: its message is a dead letter, but its record cannot be changed", job_id
+            )
             self._claims.ack(claimed.tag)
         else:
             self.acknowledge(claimed, job_id)
@@ -116,7 +118,7 @@ class Refuser:
         message comes from plain Celery; a record that was stored together with its message, and is
         missing, has expired."""
         if self._claims.runs_elsewhere(self._records.running_attempt(job_id), claimed.tag):
-            log.warning("job %s runs by another message, and goes on", job_id)
+            log.warning("job %s was not failed: it runs by another message", job_id)
             return
         start = StartRequest(
             job_id=job_id,

@@ -165,9 +165,12 @@ class Claims(Lease):
         finally:
             self.forget([tag])
         if outcome == _REQUEUED:
-            why, how = ("failover?", "counted") if counted else ("it was requeued", "uncounted")
+            why = "Redis may have lost its end" if counted else "it was requeued"
+            counts = "counts" if counted else "does not count"
             log.warning(
-                "%s %s: the record has not ended (%s); requeued, %s", record, shard, why, how
+                "the message of %s %s is requeued, because its record has not ended (%s); this %s "
+                "as a delivery",
+                *(record, shard, why, counts),
             )
         return bool(outcome)
 
