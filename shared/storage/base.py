@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedIOBase
+from io import SEEK_END, BufferedIOBase
 from typing import BinaryIO, Final, Protocol
 
 from imagefleet.shared.errors import (
@@ -139,7 +139,7 @@ def describe_file(root: str, key: str, source: BufferedIOBase) -> StoredObject:
     """Return the description of a file's object, and rewind `source`."""
     source.seek(0)
     sha256 = hashlib.file_digest(source, "sha256").hexdigest()
-    size = source.tell()
+    size = source.seek(0, SEEK_END)
     source.seek(0)
     return StoredObject(key=key, url=root + key, sha256=sha256, size=size)
 

@@ -12,6 +12,7 @@ from io import BufferedIOBase
 from typing import Any, BinaryIO, Final
 
 import boto3
+from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -41,6 +42,10 @@ from imagefleet.shared.storage.base import (
 )
 
 _BUFFER_BYTES: Final = 1 << 20
+_MAX_PUT_BYTES: Final = 1 << 30
+"""Larger files are uploaded in parts. S3 takes at most 5 GiB in one request."""
+_PART_BYTES: Final = 64 << 20
+"""S3 takes at most 10,000 parts, which are 625 GiB."""
 _MISSING_CODES: Final = frozenset({"NoSuchKey", "404"})
 _TEMPORARY_CODES: Final = frozenset(
     {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
@@ -94,8 +99,28 @@ class S3Store:
 
     def put_file(self, key: str, source: BufferedIOBase, content_type: str) -> StoredObject:
         description = describe_file(self.url, key, source)
-        self._put(description, source, content_type)
+        if description.size <= _MAX_PUT_BYTES:
+            self._put(description, source, content_type)
+        else:
+            self._upload_in_parts(description, source, content_type)
         return description
+
+    def _upload_in_parts(
+        self, target: StoredObject, source: BufferedIOBase, content_type: str
+    ) -> None:
+        """Upload a large file; its object appears whole, with the last part."""
+        with self._translate_errors("put", target.key):
+            self._client.upload_fileobj(
+                source,
+                self._bucket,
+                self._prefix + target.key,
+                ExtraArgs={"ContentType": content_type, "ChecksumAlgorithm": "SHA256"},
+                Config=TransferConfig(
+                    multipart_threshold=_PART_BYTES,
+                    multipart_chunksize=_PART_BYTES,
+                    use_threads=False,
+                ),
+            )
 
     def _put(self, target: StoredObject, body: bytes | BufferedIOBase, content_type: str) -> None:
         with self._translate_errors("put", target.key):

@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from imagefleet.shared.errors import InvalidRequest
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import ObjectStore, open_store, s3
 from tests.support.gcs import local_gcs
 from tests.support.s3 import signed_s3
 
@@ -164,3 +165,16 @@ def test_a_key_that_could_point_outside_the_root_is_refused(store: ObjectStore, 
 def test_the_check_passes_and_leaves_no_object(store: ObjectStore) -> None:
     store.check()
     assert list(store.list()) == []
+
+
+def test_a_large_file_is_uploaded_in_parts(
+    s3_stores: dict[str, ObjectStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "_MAX_PUT_BYTES", 6 << 20)
+    monkeypatch.setattr(s3, "_PART_BYTES", 5 << 20)  # the least that S3 takes
+    data = hashlib.sha256(b"").digest() * (11 << 15)
+    store = s3_stores["s3 with prefix"]
+    stored = store.put_file("large.tar", BytesIO(data), "application/x-tar")
+    assert (stored.size, stored.sha256) == (11 << 20, hashlib.sha256(data).hexdigest())
+    assert store.get("large.tar") == data
+    store.delete("large.tar")
