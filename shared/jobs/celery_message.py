@@ -6,6 +6,7 @@ import Celery. A test compares the messages with those that Celery itself sends.
 """
 
 import base64
+import hashlib
 import json
 import os
 import re
@@ -21,6 +22,9 @@ RECORDED = "recorded"
 """Header of a message that was stored together with its job's record. A message without it came
 from plain Celery, and the worker that claims it creates the record. `dead_letter_redrive.lua`
 removes the header if the record has expired."""
+REQUEST_SHA1: Final = "request_sha1"
+"""Header with the SHA-1 of the request in the job's record, so that a worker drops the message of a
+job that was deleted, and whose id was given to another job, before the message was claimed."""
 _TRACE_PARENT: Final = "traceparent"
 """Header with the span in which the job was submitted, as W3C Trace Context writes it:
 https://www.w3.org/TR/trace-context/#traceparent-header"""
@@ -31,9 +35,18 @@ which every message would contain twice."""
 
 
 def job_message(
-    job_id: str, request: JobRequest, queue: str, trace_parent: str | None = None
+    job_id: str,
+    request: JobRequest,
+    queue: str,
+    trace_parent: str | None = None,
+    *,
+    stored: str | None = None,
 ) -> str:
-    """Return the Redis list element for one job."""
+    """Return the Redis list element for one job.
+
+    Args:
+        stored: The request in the job's record. None: not known.
+    """
     return task_message(
         TASK_NAME,
         job_id,
@@ -43,6 +56,7 @@ def job_message(
         images=request.num_images_per_prompt,
         steps=_denoised_steps(request),
         recorded=True,
+        request_sha1=None if stored is None else hashlib.sha1(stored.encode()).hexdigest(),
         trace_parent=trace_parent,
     )
 
@@ -57,6 +71,7 @@ def task_message(
     images: int,
     steps: int | None = None,
     recorded: bool = False,
+    request_sha1: str | None = None,
     trace_parent: str | None = None,
 ) -> str:
     """Return the Redis list element for one call of a Celery task. `_headers` explains `images`
@@ -72,6 +87,7 @@ def task_message(
             "content-type": "application/json",
             "headers": {
                 **_headers(task, id, images, steps, recorded=recorded),
+                **({REQUEST_SHA1: request_sha1} if request_sha1 else {}),
                 **({_TRACE_PARENT: trace_parent} if trace_parent else {}),
             },
             "properties": _properties(id, priority, queue),

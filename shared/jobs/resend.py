@@ -6,7 +6,7 @@ Jobs with their requests come in; whether each was queued again comes out.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from imagefleet.shared.errors import InvalidRequest, UnreadableRecord
 from imagefleet.shared.jobs.celery_message import job_message
@@ -29,6 +29,15 @@ _MAX_MESSAGES_SEARCHED: Final = 100
 _JOBS_PER_CALL: Final = 500
 
 
+class _StoredJob(NamedTuple):
+    """A job to send again."""
+
+    id: str
+    stored: str
+    """The request in its record."""
+    request: JobRequest
+
+
 class Resender:
     """The resender queues jobs of one namespace again. Threads may share it."""
 
@@ -42,8 +51,8 @@ class Resender:
         requests = []
         for job_id, stored in jobs:
             with suppress(ValueError, InvalidRequest):  # a newer release has to resend its own
-                requests.append((job_id, _whole_request(stored)))
-        self.resend(requests, after_s=RESEND_AFTER_S, by_compile_key=by_compile_key)
+                requests.append(_StoredJob(job_id, stored, _whole_request(stored)))
+        self._resend(requests, after_s=RESEND_AFTER_S, by_compile_key=by_compile_key)
 
     def resend_stored(self, job_ids: Sequence[str], *, by_compile_key: bool) -> list[bool]:
         """Queue these jobs again by their stored requests; see `resend`.
@@ -53,32 +62,33 @@ class Resender:
             InvalidRequest: a request has a field of a newer release, which must not get lost;
                 nothing was queued.
         """
-        requests: list[tuple[str, JobRequest]] = []
+        requests: list[_StoredJob] = []
         for some in _parts(job_ids):
             requests += self._read_requests(some)
-        return self.resend(requests, by_compile_key=by_compile_key)
+        return self._resend(requests, by_compile_key=by_compile_key)
 
-    def resend(
-        self, jobs: Sequence[tuple[str, JobRequest]], *, by_compile_key: bool, after_s: float = 0
+    def _resend(
+        self, jobs: Sequence["_StoredJob"], *, by_compile_key: bool, after_s: float = 0
     ) -> list[bool]:
         """Queue those jobs again that are queued, have no message among the first in their queues,
         and were sent more than `after_s` ago. Return for each whether it was queued again."""
         answers: list[Any] = []
         for some in _parts(jobs):
-            calls = [self._call(*job, by_compile_key, after_s) for job in some]
+            calls = [self._call(job, by_compile_key, after_s) for job in some]
             answers += call_many(self._script, self._redis, calls)
         return [bool(answer) for answer in answers]
 
     def _call(
-        self, job_id: str, request: JobRequest, by_compile_key: bool, after_s: float
+        self, job: "_StoredJob", by_compile_key: bool, after_s: float
     ) -> tuple[list[str], list[Any]]:
         """Return keys and arguments of the script for one job."""
+        job_id, stored, request = job
         queues = {
             by_key: queue_of(self._namespace, request, by_compile_key=by_key)
             for by_key in (True, False)
         }
         lists = {by_key: list_key(queue, request.priority) for by_key, queue in queues.items()}
-        message = job_message(job_id, request, queues[by_compile_key])
+        message = job_message(job_id, request, queues[by_compile_key], stored=stored)
         searched = [lists[by_compile_key], lists[not by_compile_key]]
         if names := {name for name, _ in request.loras}:
             searched += [list_for_loras(key, names) for key in searched]
@@ -87,25 +97,25 @@ class Resender:
             [job_id, message, after_s, _MAX_MESSAGES_SEARCHED],
         )
 
-    def _read_requests(self, job_ids: Sequence[str]) -> list[tuple[str, JobRequest]]:
+    def _read_requests(self, job_ids: Sequence[str]) -> list["_StoredJob"]:
         with self._redis.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
                 pipe.hgetall(job_key(self._namespace, job_id))
             answers = pipe.execute(raise_on_error=False)
         return [
-            (job_id, _stored_request(job_id, answer))
-            for job_id, answer in zip(job_ids, answers, strict=True)
+            _stored_job(job_id, answer) for job_id, answer in zip(job_ids, answers, strict=True)
         ]
 
 
-def _stored_request(job_id: str, answer: Any) -> JobRequest:
-    """Return the request in the `answer` of HGETALL. Raises as `Resender.resend_stored`."""
+def _stored_job(job_id: str, answer: Any) -> _StoredJob:
+    """Return the job in the `answer` of HGETALL. Raises as `Resender.resend_stored`."""
     status = status_or_error(job_id, answer)
     if status is None:
         raise unknown_job_error(job_id)
     if isinstance(status, UnreadableRecord):
         raise status
-    return _whole_request(answer["request"])
+    stored = answer["request"]
+    return _StoredJob(job_id, stored, _whole_request(stored))
 
 
 def _whole_request(stored: str) -> JobRequest:

@@ -77,7 +77,8 @@ class JobSubmitter:
         args: list[str] = []
         for (job_id, request), queue in zip(jobs, queues, strict=True):
             keys += [job_key(self._namespace, job_id), list_key(queue, request.priority)]
-            args += [request.model_dump_json(), job_message(job_id, request, queue, trace_parent)]
+            text = request.model_dump_json()
+            args += [text, job_message(job_id, request, queue, trace_parent, stored=text)]
         different = ""
         for _ in range(_MAX_CALLS):
             outcome, *answer = cast(list[Any], self._script(keys=keys, args=args))
@@ -89,6 +90,8 @@ class JobSubmitter:
                 if stored and stored != args[2 * number]:
                     different = jobs[number][0]
                     request = check_same_request(*jobs[number], stored)
-                    message = job_message(different, request, queues[number], trace_parent)
+                    message = job_message(
+                        different, request, queues[number], trace_parent, stored=stored
+                    )
                     args[2 * number : 2 * number + 2] = stored, message
         raise id_in_use_error(different)

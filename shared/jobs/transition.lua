@@ -14,20 +14,23 @@
 --      10 seconds from now until its images expire (0: never; '': leave the entry as it is)   11 job id
 --      12 tag of the claim to acknowledge with the transition ('': none)
 --      13 result in Celery's form, which is stored and published, too ('': none)   14 seconds it is kept (0: for ever)
---      15.. field, value, field, value ...; an empty value deletes the field
+--      15 SHA-1 of the request that the message was stored with ('': not known)
+--      16.. field, value, field, value ...; an empty value deletes the field
 -- Returns {1 if it was applied else 0, state before ('' if there is no record), attempt before,
 -- 1 if it was refused because the producer asked to cancel else 0, submitted_at, retries,
 -- 1 if it was refused because the job did not start in time else 0,
--- 1 if the result was stored and the claim acknowledged, as ARGV 12 asks, else 0}.
+-- 1 if the result was stored and the claim acknowledged, as ARGV 12 asks, else 0,
+-- 1 if it was refused because the record is of another request: the job of the message was deleted, and its id given
+-- to another job, else 0}.
 local TERMINAL = {succeeded = true, failed = true, cancelled = true}
 
 local record = redis.call(
   'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries')
 local state, attempt = record[1] or '', record[2] or ''
-local function answer(happened, cancel_requested, expired, acknowledged)
+local function answer(happened, cancel_requested, expired, acknowledged, superseded)
   return {
     happened, state, attempt, cancel_requested, record[4] or '0', record[5] or '0', expired,
-    acknowledged or 0}
+    acknowledged or 0, superseded or 0}
 end
 
 -- Store the result for Celery, then release the claim: both, or neither if a key holds something else. Whoever
@@ -53,6 +56,8 @@ if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true)
   or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then
   return answer(0, 0, 0)
 end
+local request = ARGV[15] ~= '' and redis.call('HGET', KEYS[1], 'request')
+if request and redis.sha1hex(request) ~= ARGV[15] then return answer(0, 0, 0, 0, 1) end
 if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then return answer(0, 1, 0) end
 local clock = redis.call('TIME')
 local submitted_at, has_started = tonumber(record[4] or ''), record[6]
@@ -67,7 +72,7 @@ local function set_field(name, value)
 end
 if ARGV[4] ~= '' then set_field(ARGV[4], now) end
 local ended_as = ARGV[3]
-for i = 15, #ARGV, 2 do
+for i = 16, #ARGV, 2 do
   if ARGV[i] == 'error' then
     ended_as = ended_as .. ':' .. (string.match(ARGV[i + 1], '^{"code":"([%w_]+)"') or 'unknown')
   end

@@ -45,6 +45,8 @@ class TransitionResult:
     retries: int = 0
     acknowledged: bool = False
     """What `Acknowledgement` asks was done, too."""
+    superseded: bool = False
+    """The transition was refused because the record is that of a later job with the same id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,8 @@ class StartRequest:
     claim: tuple[str, str] = ("", "")
     ttl_s: float | None = None
     """Seconds after its submission within which the job must start for the first time."""
+    request_sha1: str = ""
+    """Of the request as it was stored together with the message. Empty: not known."""
     keep: KeepTime | None = None
     """How long what the attempt stores is kept, from now. The job's success counts it anew."""
 
@@ -184,9 +188,10 @@ class JobTransitions:
             request.claim,
             ttl_s=request.ttl_s,
             keep=request.keep,
+            request_sha1=request.request_sha1,
         )
 
-    def _call(
+    def _call(  # noqa: PLR0913 - every argument is one of transition.lua
         self,
         state: State,
         job_id: str,
@@ -198,6 +203,7 @@ class JobTransitions:
         from_states: Sequence[State] | None = None,
         ttl_s: float | None = None,
         keep: KeepTime | None = None,
+        request_sha1: str = "",
     ) -> tuple[list[str], list[str | int]]:
         """Return the keys and arguments of transition.lua."""
         allowed = from_states or [old for old, targets in TRANSITIONS.items() if state in targets]
@@ -218,6 +224,7 @@ class JobTransitions:
             "" if keep is None else str(keep.seconds or 0),
             job_id,
             *_NO_ACKNOWLEDGEMENT,
+            request_sha1,
             *(part for pair in fields.items() for part in pair),
         ]
 
@@ -228,7 +235,7 @@ def callback_args(callback: Callback | None) -> tuple[str, str]:
 
 
 def _parse_result(answer: Any) -> TransitionResult:
-    happened, state, attempt, cancel_requested, submitted_at, retries, expired, done = answer
+    happened, state, attempt, cancel_requested, submitted_at, retries, expired, done, other = answer
     return TransitionResult(
         happened=bool(happened),
         state=State(state) if state else None,
@@ -238,4 +245,5 @@ def _parse_result(answer: Any) -> TransitionResult:
         submitted_at=float(submitted_at),
         retries=int(retries),
         acknowledged=bool(done),
+        superseded=bool(other),
     )

@@ -1,6 +1,7 @@
 """A job that has ended can be deleted, with its images and metadata and nothing else."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.testing import FakeFleet
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, StartWorker
 from tests.support.records import result_of_one_image, start_attempt
 from tests.support.s3 import SignedS3, signed_s3
 
@@ -64,6 +65,25 @@ def test_what_a_failed_job_stored_is_deleted(tmp_path: Path) -> None:
         (tmp_path / "jobs" / job.id / "0.png").write_text("stored before the attempt failed")
         job.delete()
         assert _files(tmp_path) == set()
+
+
+def test_a_job_with_the_id_of_a_deleted_one_is_the_one_that_runs(
+    producer: Client, start: StartWorker
+) -> None:
+    """The message of the deleted job is still in the queue, before that of its successor."""
+    producer.submit("a cat", id="j").cancel()
+    producer.delete("j")
+    job = producer.submit("a dog", id="j", seed=1)
+    worker = start()
+    result = job.result(300)
+    assert (job.status().request.prompt, job.status().deliveries) == ("a dog", 1)
+    last = producer.submit("the last one")
+    last.result(300)
+    document = json.loads(
+        open_store(result.images[0].url.partition("jobs/")[0]).get("jobs/j/0.json")
+    )
+    assert document["prompt"] == "a dog"
+    assert "a message of job j is dropped: the job was deleted" in worker.output()
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])

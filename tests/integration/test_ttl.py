@@ -99,7 +99,9 @@ def test_a_late_job_that_is_cancelled_meanwhile_stays_cancelled(
     refuser = Refuser(claims, records, DeadLetters(client, namespace))
     starter = JobStarter(claims, records, refuser, FakeEngine().info, 4)
     arguments = task_arguments(claimed.message)
-    message = SimpleNamespace(claimed=claimed, recorded=True, task_arguments=arguments)
+    message = SimpleNamespace(
+        claimed=claimed, recorded=True, request_sha1="", task_arguments=arguments
+    )
     received = SimpleNamespace(id="j", message=message, revoked=lambda: False)
     assert starter.start([received]) == [None]
     assert records.get("j").state is State.CANCELLED

@@ -47,6 +47,9 @@ class ReceivedMessage(Protocol):
     def recorded(self) -> bool: ...
 
     @property
+    def request_sha1(self) -> str: ...
+
+    @property
     def task_arguments(self) -> Any: ...
 
 
@@ -73,6 +76,8 @@ class _PlannedStart:
     """Keyword arguments of the task. They may be anything."""
     request: JobRequest | None = None
     """None if it cannot be read."""
+    request_sha1: str = ""
+    """See `ClaimedMessage.request_sha1`."""
     recorded: bool = True
     """Whether the record was created together with the message. If such a record is missing, it has
     expired."""
@@ -139,6 +144,7 @@ class JobStarter:
             job_id=request.id,
             claimed=claimed,
             arguments=request.message.task_arguments,
+            request_sha1=request.message.request_sha1,
             recorded=request.message.recorded,
         )
         job_request = None
@@ -199,6 +205,7 @@ class JobStarter:
             callback=started,
             claim=(self._claims.key, plan.claimed.tag),
             ttl_s=ttl_s,
+            request_sha1=plan.request_sha1,
             keep=keep,
         )
 
@@ -221,6 +228,10 @@ class JobStarter:
     ) -> Attempt | ImagefleetError | None:
         if transition.state is None and not plan.recorded:
             transition = self._create_and_start(plan)
+        if transition.superseded:
+            log.warning("a message of job %s is dropped: the job was deleted", plan.job_id)
+            self._claims.ack(plan.claimed.tag)
+            return None
         if transition.expired and isinstance(plan.outcome, Attempt):
             return self._expire(plan, plan.outcome.request)
         if transition.cancel_requested:

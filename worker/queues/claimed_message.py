@@ -16,7 +16,12 @@ from kombu.message import Message
 from kombu.utils.json import dumps, loads
 
 from imagefleet.shared.errors import MessageRejected
-from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, RECORDED, TASK_NAME
+from imagefleet.shared.jobs.celery_message import (
+    BULK_TASK_NAME,
+    RECORDED,
+    REQUEST_SHA1,
+    TASK_NAME,
+)
 from imagefleet.shared.jobs.model import check_job_id
 from imagefleet.shared.text import printable
 from imagefleet.worker.queues.claim_types import Claimed
@@ -66,6 +71,8 @@ class ClaimedMessage(Message):
     then, and forget it when it reconnects."""
     recorded: bool
     """Whether the message was stored together with the record of its job."""
+    request_sha1: str
+    """SHA-1 of the request that was stored together with the message. Empty: not known."""
     task_arguments: dict[str, Any]
     """The keyword arguments of the task."""
 
@@ -109,6 +116,8 @@ def parse_envelope(claimed: Claimed, task: str) -> ClaimedMessage:
     )
     message.claimed = claimed
     message.recorded = bool(headers.get(RECORDED))
+    digest = headers.get(REQUEST_SHA1)
+    message.request_sha1 = digest if isinstance(digest, str) and len(digest) == 40 else ""
     message.due = _unix_time(kept["eta"]) if kept.get("eta") else None
     message.task_arguments = arguments
     return message

@@ -165,12 +165,9 @@ class Claims(Lease):
         finally:
             self.forget([tag])
         if outcome == _REQUEUED:
-            why = "Redis may have lost its end" if counted else "it was requeued"
-            counts = "counts" if counted else "does not count"
             log.warning(
-                "the message of %s %s is requeued, because its record has not ended (%s); this %s "
-                "as a delivery",
-                *(record, shard, why, counts),
+                "the message of %s %s is requeued, because its record has not ended; this %s",
+                *(record, shard, f"{'counts' if counted else 'does not count'} as a delivery"),
             )
         return bool(outcome)
 

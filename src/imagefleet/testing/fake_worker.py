@@ -79,6 +79,7 @@ class _Message:
     claimed: Claimed
     task_arguments: Any
     recorded: bool = True
+    request_sha1: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
