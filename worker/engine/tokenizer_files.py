@@ -54,6 +54,7 @@ class TokenizerFiles:
         config = files.read_optional_json(f"{folder}/tokenizer_config.json") or {}
         fast = files.read_optional_json(f"{folder}/tokenizer.json")
         try:
+            _require_right_side(fast or {}, config, f"{folder}/tokenizer.json")
             vocabulary, merges = _bpe(files, folder, fast)
             listed, legacy = _listed_tokens(files, folder, config, fast)
             named = _named_tokens({**config, **legacy}, listed)
@@ -70,6 +71,14 @@ class TokenizerFiles:
             added_tokens=_in_order(listed, named, extra),
             model_max_length=_model_max_length(config, f"{folder}/tokenizer_config.json"),
         )
+
+
+def _require_right_side(fast: Mapping[str, Any], config: Mapping[str, Any], file: str) -> None:
+    """Raise CheckpointError if transformers would pad or cut prompts on the left by `file`."""
+    for part in ("padding", "truncation"):
+        direction = (fast.get(part) or {}).get("direction", "Right")
+        if direction != "Right" and f"{part}_side" not in config:
+            raise CheckpointError(f"{file}: the {part} direction={direction!r} must be 'Right'")
 
 
 def _bpe(

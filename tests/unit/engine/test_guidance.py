@@ -3,6 +3,7 @@
 `test_images_of_diffusers` compares whole images with diffusers.
 """
 
+import json
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from imagefleet.shared.errors import CheckpointError
+from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.guidance import apply_guidance
 from tests.unit.engine.parity import write_known
@@ -26,7 +29,7 @@ def _guided(
     image_scales: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     scales = None if image_scales is None else jnp.asarray(image_scales)
-    arrays = (jnp.asarray(each) for each in (outputs, SCALES, shares))
+    arrays = (jnp.asarray(outputs), jnp.asarray(SCALES), jnp.asarray(shares))
     return np.asarray(apply_guidance(*arrays, scales))
 
 
@@ -34,8 +37,8 @@ def _rescaled(
     guided: NDArray[np.float64], conditional: NDArray[np.float64], share: float
 ) -> NDArray[np.float64]:
     """Return what `rescale_noise_cfg` of diffusers returns for one slot, in float64."""
-    scaled = guided * (conditional.std(ddof=1) / guided.std(ddof=1))
-    return share * scaled + (1 - share) * guided
+    scaled = guided * float(conditional.std(ddof=1) / guided.std(ddof=1))
+    return np.asarray(share * scaled + (1 - share) * guided)
 
 
 @pytest.mark.parametrize("rows", [2, 3])
@@ -79,3 +82,14 @@ def test_the_models_that_take_it_are_those_of_diffusers(
 ) -> None:
     configs = Configs.read(write_known(tmp_path / "checkpoint", KNOWN[name]))
     assert configs.rescales_guidance is expected
+
+
+def test_the_pipeline_of_lcm_needs_a_unet_that_takes_the_guidance_scale(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    write_known(folder, KNOWN["SimianLuo/LCM_Dreamshaper_v7"])
+    config = folder / "unet" / "config.json"
+    fields = json.loads(config.read_text())
+    del fields["time_cond_proj_dim"]
+    config.write_text(json.dumps(fields))
+    with pytest.raises(CheckpointError, match=r"unet/config\.json: time_cond_proj_dim is missing"):
+        Configs.read(CheckpointFiles(folder))

@@ -16,6 +16,7 @@ from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.lora import MergedTensors, digest_with, read_loras
+from imagefleet.worker.engine.checkpoint.lora_names import mixes_layouts
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping
 from imagefleet.worker.engine.load_engine import load_engine
@@ -194,3 +195,12 @@ def test_an_option_is_a_name_a_path_and_perhaps_a_scale(text: str, path: str, sc
 def test_the_setting_refuses_what_is_no_name_and_path(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"IMAGEFLEET_LORA: .* write name=path or"):
         WorkerSettings.load(lora=(text,))
+
+
+def test_a_file_with_kohya_names_of_both_layouts_is_known() -> None:
+    original = "lora_unet_input_blocks_4_1_proj_in.lora_up.weight"
+    renamed = "lora_unet_down_blocks_1_attentions_0_proj_in.lora_up.weight"
+    text = "lora_te_text_model_encoder_layers_0_mlp_fc1.alpha"
+    assert mixes_layouts([original, renamed])
+    assert not mixes_layouts([original, text])
+    assert not mixes_layouts([renamed, text])

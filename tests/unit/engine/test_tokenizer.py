@@ -1,6 +1,7 @@
 """Token ids equal those of transformers' CLIPTokenizer."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from imagefleet.worker.engine.build_engine import load_tokenizer
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.tokenizer import ClipTokenizer, PromptTokenizer
+from imagefleet.worker.engine.tokenizer_files import TokenizerFiles
 from tests.unit.engine.parity import FOLDER, PROMPTS, Oracle
 
 
@@ -118,3 +120,22 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
     files = CheckpointFiles(checkpoint)
     with pytest.raises(CheckpointError, match=message):
         load_tokenizer(files, Configs.read(files))
+
+
+@pytest.mark.parametrize("part", ["padding", "truncation"])
+def test_a_tokenizer_json_that_pads_or_cuts_on_the_left_is_refused(
+    tmp_path: Path, part: str
+) -> None:
+    folder = shutil.copytree(FOLDER / "newer", tmp_path / "checkpoint")
+    file = folder / "tokenizer" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content[part] = {"direction": "Left"}
+    file.write_text(json.dumps(content))
+    config = folder / "tokenizer" / "tokenizer_config.json"
+    fields = json.loads(config.read_text())
+    fields.pop(f"{part}_side", None)
+    config.write_text(json.dumps(fields))
+    with pytest.raises(CheckpointError, match=f"tokenizer.json: the {part} direction='Left'"):
+        TokenizerFiles.read(CheckpointFiles(folder), "tokenizer")
+    config.write_text(json.dumps({**fields, f"{part}_side": "right"}))
+    TokenizerFiles.read(CheckpointFiles(folder), "tokenizer")

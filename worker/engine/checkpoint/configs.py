@@ -106,6 +106,12 @@ class Configs:
                 "unet/config.json: time_cond_proj_dim is set, but the pipeline of instruct-pix2pix "
                 "gives the UNet no guidance_scale"
             )
+        if self.family.needs_guidance_embedding and self.unet.time_cond_proj_dim is None:
+            raise CheckpointError(
+                "unet/config.json: time_cond_proj_dim is missing, but the pipeline in "
+                f"{INDEX} gives the UNet the guidance_scale; an LCM whose UNet takes none runs as "
+                "a StableDiffusionPipeline with the LCMScheduler"
+            )
         channels = self.unet.in_channels
         if channels == self.input_channels:
             return

@@ -18,7 +18,12 @@ from safetensors import safe_open
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
-from imagefleet.worker.engine.checkpoint.lora_names import layer_names, parse_key, unsupported_kind
+from imagefleet.worker.engine.checkpoint.lora_names import (
+    layer_names,
+    mixes_layouts,
+    parse_key,
+    unsupported_kind,
+)
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
 from imagefleet.worker.engine.textual_inversion_options import LoadedInversion
@@ -156,6 +161,11 @@ class _LoraFile:
             )
         if not self._keys:
             raise CheckpointError(f"{self._path} holds no LoRA")
+        if mixes_layouts(self._files.shapes):
+            raise CheckpointError(
+                f"{self._path} names layers of the UNet in the original layout and in that of "
+                "diffusers, which would drop the former; convert the file to one layout"
+            )
 
     def factors(self, scale: float) -> dict[tuple[str, str], LoraFactors]:
         """Return the factors by network and weight.

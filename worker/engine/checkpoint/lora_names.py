@@ -59,6 +59,15 @@ def unsupported_kind(keys: Iterable[str]) -> str | None:
     return next(kinds, None)
 
 
+def mixes_layouts(keys: Iterable[str]) -> bool:
+    """Return whether kohya's names of the UNet's layers are of both layouts of SDXL."""
+    named = [key.removeprefix("lora_unet_") for key in keys if key.startswith("lora_unet_")]
+    original = ("input_blocks", "middle_block", "output_blocks")
+    return any(key.startswith(original) for key in named) and any(
+        key.startswith(("down_blocks", "mid_block", "up_blocks")) for key in named
+    )
+
+
 def layer_names(network: str, keys: Sequence[str]) -> dict[str, str]:
     """Return the key of a network's weight by each name that a file may have for its layer."""
     names = {}

@@ -59,6 +59,8 @@ class Family:
     """Whether the pipeline uses a safety checker that model_index.json lists."""
     is_xl: bool
     """Whether the UNet gets penultimate states, the pooled state and numbers about the image."""
+    needs_guidance_embedding: bool = False
+    """Whether the pipeline gives the UNet the guidance scale (LCM) and applies no guidance."""
     has_aesthetic_scores: bool = False
     """Whether one of these numbers is an aesthetic score (SDXL's refiner)."""
     normalises_latents: bool
@@ -109,7 +111,12 @@ _EDITING: Final = ImageUse(
 FAMILIES: Final[Mapping[str, Family]] = {
     "StableDiffusionPipeline": _SD,
     "LatentConsistencyModelPipeline": replace(
-        _SD, guidance_scale=8.5, num_inference_steps=4, scheduler_fields={}, old_sample_size=None
+        _SD,
+        guidance_scale=8.5,
+        num_inference_steps=4,
+        scheduler_fields={},
+        old_sample_size=None,
+        needs_guidance_embedding=True,
     ),
     "StableDiffusionInpaintPipeline": replace(
         _SD,

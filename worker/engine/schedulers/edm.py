@@ -60,7 +60,7 @@ def _levels(schedule: NoiseSchedule, options: EdmOptions, steps: int) -> list[No
     alphas = (sigmas**2 + options.sigma_data**2) ** -0.5
     levels = [NoiseLevel(float(a), float(a * s)) for a, s in zip(alphas, sigmas, strict=True)]
     # The sample is not scaled down by the noise left at the end.
-    last = CLEAN if schedule.final_sigmas_type == "zero" else NoiseLevel(1.0, float(sigmas[-1]))
+    last = CLEAN if schedule.final_sigmas_type == "zero" else NoiseLevel(1.0, options.sigma_min)
     return [*levels, last]
 
 
