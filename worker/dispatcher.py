@@ -228,8 +228,9 @@ class Dispatcher:
     def _claim(self, room: int, prefer: Shape | None) -> None:
         if self._suspect_in_flight():
             return  # a suspect runs alone in its worker
-        max_messages = self._max_in_flight - len(self._in_flight)
-        wanted_images = room - len(self._waiting)
+        unstarted = len(self._claimed) + len(self._requests)  # what an error has left
+        max_messages = self._max_in_flight - len(self._in_flight) - unstarted
+        wanted_images = room - len(self._waiting) - unstarted
         if max_messages > 0 and wanted_images > 0:
             claimed = self._claims.claim(
                 self._compatible_groups(prefer),

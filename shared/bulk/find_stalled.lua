@@ -15,20 +15,21 @@ local now, stalled_s = tonumber(redis.call('TIME')[1]), tonumber(ARGV[2])
 
 local function is_stalled(run)
   local key = ARGV[1] .. run
-  local state, moved_at, looked_at, unfinished =
-    unpack(redis.call('HMGET', key, 'state', 'moved_at', 'looked_at', 'unfinished_recoveries'))
+  local fields = redis.pcall('HMGET', key, 'state', 'moved_at', 'looked_at', 'unfinished_recoveries')
+  if fields.err then return false end  -- anybody may have written such an id and such a key
+  local state, moved_at, looked_at, unfinished = unpack(fields)
   if state ~= 'running' then return false end
   if not moved_at then  -- the run was started by a version that did not store it
     redis.call('HSET', key, 'moved_at', now)
     return false
   end
-  moved_at, looked_at = tonumber(moved_at), tonumber(looked_at or 0)
+  moved_at, looked_at = tonumber(moved_at) or 0, tonumber(looked_at) or 0
   if looked_at < moved_at then
     redis.call('HDEL', key, 'unfinished_recoveries')
     return now - moved_at >= stalled_s
   end
   local pause = math.max(stalled_s, math.min(looked_at - moved_at, MAX_PAUSE_S))
-  local deaths = tonumber(unfinished or 0)
+  local deaths = tonumber(unfinished) or 0
   if deaths > 1 then
     pause = math.max(pause, math.min(stalled_s * 8 ^ (deaths - 1), DEATHS_MAX_PAUSE_S))
   end

@@ -13,6 +13,7 @@ work for it as for jobs. The destination decides what a dataset contains: if Red
 the same command restores them from there. This module knows no store and no Celery.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
@@ -244,10 +245,15 @@ class RunRecords:
         return parse_run_status(run, fields, by_worker, by_shard)
 
     def destination_and_shards(self, run: str) -> tuple[str, int] | None:
-        """Return where a run is made and how many shards it has. None: there is no record."""
+        """Return where a run is made and how many shards it has. None: there is no record.
+
+        A damaged record has no shards.
+        """
         fields = self._redis.hmget(self._keys(run).run, "destination", "shards")
         destination, shards = cast(tuple[str | None, str | None], fields)
-        return None if destination is None or shards is None else (destination, int(shards))
+        if destination is None or shards is None:
+            return None
+        return destination, int(shards) if re.fullmatch("[0-9]{1,9}", shards) else 0
 
     def shards(self, run: str) -> list[ShardRecord]:
         """Return the records of all shards that have one, by number."""

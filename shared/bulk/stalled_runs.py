@@ -29,10 +29,10 @@ class StalledRuns:
     def find(self, stalled_s: float) -> str | None:
         """Return a running run in which nothing has changed for `stalled_s`, or None.
 
-        The caller recovers it and then calls `survived` or `release`. No other caller gets the run
-        until it has been stalled for twice as long, or for 10 minutes more. So a caller that dies
-        delays this run for a limited time, and no other run. If callers die with the run one after
-        the other, the pauses grow up to a day.
+        The caller recovers it and then calls `recovery_ended` or `release`. No other caller gets
+        the run until it has been stalled for twice as long, or for 10 minutes more. So a caller
+        that dies delays this run for a limited time, and no other run. If callers die with the run
+        one after the other, the pauses grow up to a day.
         """
         keys = [
             make(self._namespace) for make in (index_key, search_throttle_key, stalled_runs_key)

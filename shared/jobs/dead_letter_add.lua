@@ -11,6 +11,9 @@ local function drop(id)
   dropped = dropped + 1
 end
 
+set_aside_unless('zset', KEYS[1])
+set_aside_unless('hash', KEYS[2])
+set_aside_unless('hash', KEYS[3])
 redis.call('ZADD', KEYS[1], redis.call('TIME')[1], ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1 - ARGV[3])) do drop(id) end
@@ -19,7 +22,8 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1 - ARGV[3])) do drop(id) 
 -- letters are counted here too.
 local most = tonumber(ARGV[4])
 local is_counted = redis.call('HEXISTS', KEYS[3], 'bytes') == 1
-if redis.call('HINCRBY', KEYS[3], 'bytes', #ARGV[2]) > most or not is_counted then
+local total = redis.pcall('HINCRBY', KEYS[3], 'bytes', #ARGV[2])  -- an error if somebody wrote no number there
+if not is_counted or type(total) ~= 'number' or total > most then
   local lengths, bytes = {}, 0
   for _, id in ipairs(redis.call('HKEYS', KEYS[2])) do
     lengths[id] = redis.call('HSTRLEN', KEYS[2], id)
@@ -36,5 +40,5 @@ if redis.call('HINCRBY', KEYS[3], 'bytes', #ARGV[2]) > most or not is_counted th
   end
   redis.call('HSET', KEYS[3], 'bytes', bytes)
 end
-if dropped > 0 then redis.call('HINCRBY', KEYS[3], 'dropped', dropped) end
+if dropped > 0 then redis.pcall('HINCRBY', KEYS[3], 'dropped', dropped) end
 return dropped

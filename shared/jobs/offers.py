@@ -7,16 +7,17 @@ has offered for weeks is forgotten.
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
 from imagefleet.shared.jobs.request import DEFAULT_STRENGTH
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.text import printable
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -98,9 +99,18 @@ class OfferRegistry:
         """
         if not self._offers or time.monotonic() - self._read_at > _CACHE_TTL_S:
             texts = cast(dict[str, str], self._redis.hgetall(self._key))
-            self._offers = {name: Offer.model_validate_json(text) for name, text in texts.items()}
+            self._offers = dict(_readable(texts))
             self._read_at = time.monotonic()
         return self._offers
+
+
+def _readable(texts: Mapping[str, str]) -> Iterator[tuple[str, Offer]]:
+    """Yield the offers that can be read; anybody may have written others."""
+    for name, text in texts.items():
+        try:
+            yield name, Offer.model_validate_json(text)
+        except ValidationError:
+            log.warning("the offer of model %s in Redis cannot be read", printable(name, 80))
 
 
 class OfferRenewal:

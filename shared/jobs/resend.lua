@@ -7,11 +7,11 @@
 -- Returns 1 if it was queued again. Nothing is changed otherwise.
 local record = redis.call('HMGET', KEYS[1], 'state', 'retry_at', 'submitted_at', 'sent_at', 'resent')
 local clock = redis.call('TIME')
-local resent = tonumber(record[5] or 0)
-local sent_at = tonumber(record[4] or record[3] or 0)
+local resent = tonumber(record[5]) or 0
+local sent_at = tonumber(record[4] or record[3]) or 0
 local RETRY_GRACE_S = 300  -- how long a retry that is due may take to come back to its queue
 if record[1] ~= 'queued' then return 0 end
-if record[2] and clock[1] < tonumber(record[2]) + RETRY_GRACE_S then return 0 end  -- it is delayed
+if clock[1] - RETRY_GRACE_S < (tonumber(record[2]) or 0) then return 0 end  -- it is delayed
 if clock[1] + clock[2] / 1e6 < sent_at + ARGV[3] * 2 ^ math.min(resent, 20) then return 0 end
 local id = '"' .. ARGV[1] .. '"'
 for i = 2, #KEYS do

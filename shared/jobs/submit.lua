@@ -23,11 +23,12 @@ end
 
 if different then return {'different', stored} end
 
+set_aside_unless('hash', KEYS[2])
 if redis.call('EXISTS', KEYS[2]) == 1 then
   local waiting_of = count_waiting(KEYS[1], KEYS[2])
   for tenant, more in pairs(submitted) do
     local limit = redis.call('HGET', KEYS[2], tenant)
-    if limit and more > 0 then
+    if tonumber(limit) and more > 0 then
       local jobs = waiting_of(tenant)
       if jobs + more > tonumber(limit) then return {'full', tenant, limit, jobs, more} end
     end

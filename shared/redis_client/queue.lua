@@ -33,14 +33,21 @@ local function set_aside_unless(wanted, key)
   redis.call('RENAME', key, key .. suffix)
 end
 
+-- Add a member to a set, whatever its key holds.
+local function add_member(key, member)
+  if type(redis.pcall('SADD', key, member)) == 'number' then return end
+  set_aside_unless('set', key)
+  redis.call('SADD', key, member)
+end
+
 -- Push a message: with 'LPUSH' behind all others of its list, with 'RPUSH' before them. Make its queue known to
--- workers. This cannot fail because the key holds something else: anybody may have written that, and it is renamed.
+-- workers. This cannot fail because a key holds something else: anybody may have written that, and it is renamed.
 local function push_message(command, list, message)
   set_aside_unless('list', list)
   redis.call(command, list, message)
   local known, queue = string.match(list, '^[^.]*') .. ':queues', queue_of(list)
-  redis.call('SADD', known, queue)
-  if list == queue .. URGENT then redis.call('SADD', urgent_queues(known), queue) end
+  add_member(known, queue)
+  if list == queue .. URGENT then add_member(urgent_queues(known), queue) end
 end
 
 -- Put a message back to the head of its list, where the next claim finds it.

@@ -16,6 +16,8 @@ _CODE: Final = re.compile(r"(^|: -?)(NOREPLICAS|MISCONF|MASTERDOWN|READONLY|OOM|
 """The code is at the start, or behind `caused error: ` (redis-py's pipelines), `because of: `
 (EXEC) or `script: 1: -` (scripts of Redis 6.2)."""
 _NOT_ALLOWED: Final = re.compile(r"NOPERM|NOAUTH|ACL failure|user executing the script")
+_OF_PIPELINE: Final = " of pipeline caused error: "
+"""Before it redis-py quotes the command, and so keys and values that anybody may have chosen."""
 _TEMPORARY: Final = (redis.OutOfMemoryError, redis.ReadOnlyError, redis.exceptions.MasterDownError)
 
 T = TypeVar("T")
@@ -43,7 +45,8 @@ def is_outage(error: Exception) -> bool:
     if isinstance(error, redis.exceptions.NoPermissionError):
         return True
     if isinstance(error, redis.ResponseError):
-        return is_temporary(error) or bool(_NOT_ALLOWED.search(str(error)))
+        reason = str(error).rpartition(_OF_PIPELINE)[2]
+        return is_temporary(error) or bool(_NOT_ALLOWED.search(reason))
     return isinstance(error, redis.RedisError)
 
 

@@ -203,7 +203,10 @@ class Outbox(OutboxListing):
     def _parse(self, texts: dict[str, str]) -> Iterator[OutboxMessage]:
         for message_id, text in texts.items():
             try:
-                yield OutboxMessage.parse(text)
+                message = OutboxMessage.parse(text)
+                if message.id != message_id:
+                    raise MessageRejected(f"it has the id {message.id[:80]!r}")
+                yield message
             except MessageRejected as error:
                 log.error(
                     "callback %s is given up, because it cannot be read: %s", message_id, error

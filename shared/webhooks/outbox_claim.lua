@@ -52,8 +52,9 @@ for _, id in ipairs(due) do
   local proven = not slow[receiver] and has_answered(receiver)
   if slow[receiver] then places = math.min(places, slow_left) end
   if not proven then places = math.min(places, unproven_left) end
-  if not message then
+  if not message or string.find(id, '[^\32-\126]') then  -- no job has such an id
     redis.call('ZREM', KEYS[1], id)
+    redis.call('HDEL', KEYS[2], id)
   elseif places > 0 then
     left[receiver] = (left[receiver] or tonumber(ARGV[4])) - 1
     if slow[receiver] then slow_left = slow_left - 1 end

@@ -16,7 +16,7 @@ from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import ObjectStore, open_store, place_of
 from imagefleet.worker.bulk.destinations import DestinationPolicy
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,8 @@ class RunRecovery:
             log.warning("run %s is stalled and cannot be recovered here: %s", run, error)
             end = self._runs.stalled.release
         else:
-            end = self._runs.stalled.survived
-        if run in self._hanging:  # it was counted as survived then
+            end = self._runs.stalled.recovery_ended
+        if run in self._hanging:  # its end was counted then
             self._hanging.discard(run)
         else:
             end(run)
@@ -101,19 +101,19 @@ class RunRecovery:
         status = self._runs.get(run)
         self._destinations.check(status.destination)
         store = open_store(status.destination)
-        plan = _read_plan(run, store)
+        plan = _read_plan(run, status.destination, store)
         if sent := self._runs.resend_lost(status.as_new_run, shards_to_send(plan, plan.shards)):
             log.warning("run %s: sent %d lost shards again", run, sent)
         if self._runs.finish_run(run) is State.SUCCEEDED:
             write_missing_summary(store, plan)
 
 
-def _read_plan(run: str, store: ObjectStore) -> Plan:
+def _read_plan(run: str, destination: str, store: ObjectStore) -> Plan:
     """Return the plan of `run`. Raise PlanDamaged if the store does not hold it."""
     try:
         plan = Plan.load(store.get(PLAN, MAX_TEXT_BYTES))
     except KeyError:
         raise PlanDamaged(f"{store.url}{PLAN} is missing") from None
-    if run_id(store.url, plan) != run:
+    if run_id(place_of(destination, store), plan) != run:
         raise PlanDamaged(f"{store.url} holds the plan of another run")
     return plan

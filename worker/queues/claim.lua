@@ -21,7 +21,7 @@
 -- Returns {accounts as JSON, {{tag, list, message, delivery, 1 if it is cut else 0}, …}, workers that have a lease},
 -- or false if this worker has none: it must acquire one first.
 local request, accounts = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
-set_aside_unless('hash', KEYS[1])  -- nothing is taken from a queue that could not be recorded
+for _, at in ipairs({1, 3, 5}) do set_aside_unless('hash', KEYS[at]) end  -- what is claimed must be recorded
 if not redis.call('ZSCORE', KEYS[2], request.worker) then return false end
 local any_redelivered = redis.call('HLEN', KEYS[3]) > 0
 local claimed, image_count, group, finished = {}, 0, nil, false
@@ -29,7 +29,7 @@ local claimed, image_count, group, finished = {}, 0, nil, false
 -- Return the number that the next delivery of a message has.
 local function delivery_of(message)
   local before = any_redelivered and redis.call('HGET', KEYS[3], redis.sha1hex(message))
-  return tonumber(before or 0) + 1
+  return (tonumber(before) or 0) + 1
 end
 
 local batch = {
@@ -43,10 +43,11 @@ local function add_candidate(name, queue_group, tenant, weight, urgent)
   queues[#queues + 1] = {
     name = name, group = queue_group, tenant = tenant, weight = weight, urgent = urgent, empty_levels = 0}
 end
+local MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6  -- with others the accounts could not be stored as JSON
 local any_weights = redis.call('EXISTS', KEYS[5]) == 1
 local function weight_of(tenant)
   local weight = tonumber(any_weights and redis.call('HGET', KEYS[5], tenant) or 1) or 1
-  return weight > 0 and weight or 1
+  return weight > 0 and math.min(math.max(weight, MIN_WEIGHT), MAX_WEIGHT) or 1
 end
 for name, queue_group in pairs(request.groups) do add_candidate(name, queue_group, '', weight_of('')) end
 local held_loras = {}

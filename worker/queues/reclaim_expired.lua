@@ -15,13 +15,15 @@ local function shorten_leases(now)
   local ahead = redis.call(
     'ZRANGEBYSCORE', KEYS[1], '(' .. latest, '+inf', 'LIMIT', 0, MAX_LEASES_READ)
   for _, worker in ipairs(ahead) do
-    local length = tonumber(redis.call('HGET', KEYS[2], worker) or MAX_LEASE_S)
+    local length = tonumber(redis.call('HGET', KEYS[2], worker)) or MAX_LEASE_S
     if tonumber(redis.call('ZSCORE', KEYS[1], worker)) > now + 2 * length then
       redis.call('ZADD', KEYS[1], now + length, worker)
     end
   end
 end
 
+for i = 2, 4 do set_aside_unless('hash', KEYS[i]) end
+set_aside_unless('set', KEYS[5])
 local workers = {ARGV[2]}
 if ARGV[2] == '' then
   local now = tonumber(redis.call('TIME')[1])
@@ -38,6 +40,7 @@ end
 if ARGV[2] == '' then forget_without_lease() end
 local reclaimed = {}
 for _, worker in ipairs(workers) do
+  set_aside_unless('hash', ARGV[1] .. worker)
   local claims = redis.call('HGETALL', ARGV[1] .. worker)
   -- Newest tags first, so that the oldest message ends nearest the head.
   local entries = {}
@@ -51,7 +54,7 @@ for _, worker in ipairs(workers) do
     local list, message = split_entry(entry.text)
     if list then
       requeue_message(list, message)
-      if ARGV[3] ~= '0' then redis.call('HINCRBY', KEYS[3], redis.sha1hex(message), ARGV[3]) end
+      if ARGV[3] ~= '0' then redis.pcall('HINCRBY', KEYS[3], redis.sha1hex(message), ARGV[3]) end
     end
   end
   redis.call('ZREM', KEYS[1], worker)

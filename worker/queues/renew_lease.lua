@@ -8,6 +8,8 @@
 -- Returns {1, or 0 if there is no lease to renew; 1 if somebody asked the worker to drain, else 0; workers that
 -- have a lease; the tags of the claims, or false if their key holds something else; 1 if a lease has expired or ends
 -- later than twice the length of this one, else 0; 1 if delayed messages are due, else 0}.
+set_aside_unless('zset', KEYS[1])
+set_aside_unless('hash', KEYS[2])
 if ARGV[3] ~= '1' and not redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   return {0, 0, 0, false, 0, 0}
 end
