@@ -25,6 +25,7 @@ from imagefleet.producer.outages import OutageTolerance
 from imagefleet.producer.parameters import JobParameters
 from imagefleet.producer.submission import EntryParser, without_missing
 from imagefleet.producer.tracing import submission_span
+from imagefleet.shared.arguments import check_not_data_frame
 from imagefleet.shared.errors import ImagefleetError, InvalidRequest
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.result import JobResult
@@ -125,6 +126,7 @@ class Client(JobAccess):
         """
         if isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable):
             raise InvalidRequest("prompts", prompts, "must be several; `submit` takes one")
+        check_not_data_frame("prompts", prompts)
         return list(chain.from_iterable(self.submit_in_parts(prompts, parameters, several=True)))
 
     def submit_in_parts(

@@ -129,7 +129,9 @@ def _read(field: str, image: object) -> bytes:
         raise InvalidRequest(field, type(image).__name__, f"must be {_KINDS}")
     buffer = BytesIO()
     try:
-        save(buffer, format="PNG")
+        # Pillow would drop the orientation of a photo, which workers apply.
+        exif = {"exif": image.getexif()} if hasattr(image, "getexif") else {}
+        save(buffer, format="PNG", **exif)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidRequest(field, type(image).__name__, f"cannot be saved: {error}") from None
     return buffer.getvalue()

@@ -1,5 +1,6 @@
 """Say which jobs a listing yields: by state, tenant and time of submission."""
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -26,15 +27,21 @@ class JobFilter:
         """Check what a caller gives.
 
         Raises:
-            InvalidRequest: there is no such state, or a value has another type.
+            InvalidRequest: there is no such state, a value has another type, or a datetime no time
+                zone.
         """
         if state is not None and state not in tuple(State):
             raise InvalidRequest("state", state, f"must be one of {', '.join(State)}")
         if not isinstance(tenant, str | None):
             raise InvalidRequest("tenant", tenant, "must be a text; '' for jobs without a tenant")
         if isinstance(since, datetime):
+            if since.tzinfo is None:
+                raise InvalidRequest(
+                    "since", since, "must have a time zone, as datetime.now(UTC) has"
+                )
             since = since.timestamp()
-        if not isinstance(since, int | float | None):
+        is_number = isinstance(since, int | float) and not isinstance(since, bool)
+        if since is not None and not (is_number and math.isfinite(since)):
             raise InvalidRequest("since", since, "must be a datetime, or Unix seconds")
         return cls(state=None if state is None else State(state), tenant=tenant, since=since)
 

@@ -25,7 +25,8 @@ def deadline_of(timeout: float | None) -> float:
     Raises:
         InvalidRequest: it is not a number.
     """
-    if timeout is not None and math.isnan(timeout):
+    is_number = isinstance(timeout, int | float) and not math.isnan(timeout)
+    if timeout is not None and not is_number:
         raise InvalidRequest("timeout", timeout, "must be a number of seconds")
     return math.inf if timeout is None else time.monotonic() + timeout
 

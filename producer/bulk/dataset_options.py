@@ -12,6 +12,7 @@ from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
 from imagefleet.producer.input_images import IMAGE_FIELDS
+from imagefleet.shared.arguments import check_whole_number
 from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.model import ImageFormat
@@ -51,8 +52,8 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
         known = ", ".join(RowParameters.model_fields)
         sentence = f"no such parameter; the parameters of rows are {known}"
         raise InvalidRequest(unknown[0], parameters[unknown[0]], sentence)
-    if limit is not None and limit < 1:
-        raise InvalidRequest("limit", limit, "must be at least 1")
+    if limit is not None:
+        check_whole_number("limit", limit, 1)
     dataset_format = _one_of(BulkFormat, "format", format)
     file_format = _one_of(ImageFormat, "image_format", image_format)
     given = {name: value for name, value in parameters.items() if value is not None}

@@ -24,6 +24,7 @@ from imagefleet.producer.bulk.readers import (
     open_table,
 )
 from imagefleet.producer.bulk.stored_inputs import find_objects
+from imagefleet.shared.arguments import check_not_data_frame
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore, folder_of
 
@@ -72,6 +73,7 @@ def find_sources(rows: Rows, input_format: str | None = None) -> list[TableSourc
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         limit = "must be the name of a file, paths, or an iterable of prompts or mappings"
         raise InvalidRequest("rows", rows, limit)
+    check_not_data_frame("rows", rows)
     if isinstance(rows, list | tuple):
         paths = [row for row in rows if isinstance(row, Path)]
         if paths and len(paths) == len(rows):

@@ -19,6 +19,7 @@ from imagefleet.producer.bulk.plan_writer import OpenShard
 from imagefleet.producer.bulk.readers import RejectedRow, Row, Table
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_validation import PlannedRow, RowDefaults, RowPlanner, Size
+from imagefleet.shared.arguments import check_whole_number
 from imagefleet.shared.bulk.file_layout import MAX_ROWS, shard_name
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, Source
 from imagefleet.shared.errors import InvalidRequest
@@ -61,9 +62,7 @@ class PlanBuilder:
         Raises:
             InvalidRequest: the shard size of `spec` is out of range.
         """
-        if not 1 <= spec.defaults.shard_size <= MAX_SHARD_SIZE:
-            limit = f"must be between 1 and {MAX_SHARD_SIZE}"
-            raise InvalidRequest("shard_size", spec.defaults.shard_size, limit)
+        check_whole_number("shard_size", spec.defaults.shard_size, 1, MAX_SHARD_SIZE)
         self.rejected = RejectedRowsFile()
         self.image_steps: Counter[Size] = Counter()
         """Denoising steps of all images by size, as far as the workers' defaults are known."""

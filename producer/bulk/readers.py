@@ -130,7 +130,8 @@ def _read_csv(path: Path) -> Iterator[Row | None]:
     """Yield a mapping per row of a file with a header. An empty cell means no value.
 
     Raises:
-        InvalidRequest: two columns have one name, or a quote is never closed.
+        InvalidRequest: two columns have one name, a quote is never closed, a row of several lines
+            is not CSV, or a cell has more than csv's limit of 131,072 characters.
     """
     with _open_csv(path) as reader:
         header = _header(reader, path)
@@ -143,6 +144,10 @@ def _read_csv(path: Path) -> Iterator[Row | None]:
             except csv.Error as error:
                 if "end of data" in str(error):
                     limit = f"a quote in the row at line {first_line} is never closed"
+                    raise InvalidRequest("input", str(path), limit) from None
+                if reader.line_num > first_line or "field limit" in str(error):
+                    # The reader takes the next line for a new row, also in the middle of a quote.
+                    limit = f"the row at line {first_line} is not CSV: {error}"
                     raise InvalidRequest("input", str(path), limit) from None
                 yield RejectedRow("line", str(first_line), f"is not CSV: {error}")
                 continue

@@ -11,7 +11,11 @@ _INTEGER_FIELDS: Final = frozenset(
 
 def is_missing(value: object) -> bool:
     """Return whether it is an empty cell of a CSV file or a missing value of a data frame."""
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    if isinstance(value, str):
+        return not value
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")  # those of pandas
 
 
 def converted(name: str, value: object) -> object:

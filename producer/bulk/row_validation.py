@@ -22,6 +22,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.offers import Offer
+from imagefleet.shared.jobs.prompt_text import is_blank
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import MAX_PROMPT_CHARACTERS, JobRequest
 
@@ -139,7 +140,7 @@ class RowPlanner:
                 and not self._common_values["prompt_weighting"]
                 and 0 < len(row) <= MAX_PROMPT_CHARACTERS
                 and row.isprintable()
-                and not row.isspace()
+                and not is_blank(row)
             ):
                 seed = derive_seed(self._defaults.seed, number)
                 line = f'{{"prompt":{encode_basestring(row)},"row":{number},"seed":{seed}}}'

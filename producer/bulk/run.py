@@ -4,7 +4,9 @@ A plan, its store and a connection go in; statuses and reports come out. The sta
 its destination and in Redis, so it continues without a process of the producer.
 """
 
+import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,12 +30,19 @@ from imagefleet.shared.bulk.records import NewRun, RunStatus
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.bulk.summary import write_missing_summary
-from imagefleet.shared.errors import ResultTimeout, UnknownRun
+from imagefleet.shared.errors import (
+    ResultTimeout,
+    StorageDenied,
+    StorageUnavailable,
+    UnknownRun,
+)
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore
 
 DEFAULT_PRIORITY: Final = 3
 POLL_S: Final = 0.5
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +86,7 @@ class BulkRun:
                 return
             status = outages.read(self.status) or status
         if status.state is State.SUCCEEDED:
-            write_missing_summary(self.store, self.plan)
+            self._write_missing_summary()
         yield status, 0.0
 
     def wait(self, timeout: float | None = None) -> RunStatus:
@@ -87,7 +96,7 @@ class BulkRun:
             ResultTimeout: `timeout` seconds have passed; the run continues.
         """
         deadline = deadline_of(timeout)
-        *_, last = self.statuses(deadline=deadline)
+        [last] = deque(self.statuses(deadline=deadline), maxlen=1)
         return last_or_raise(last, timeout)
 
     def cancel(self) -> State:
@@ -176,7 +185,14 @@ class BulkRun:
         if len(marked) < len(self.plan.shards) or self.status().state in resumable:
             self._enqueue((max_failures, priority))
         if self.status().state is State.SUCCEEDED:
+            self._write_missing_summary()
+
+    def _write_missing_summary(self) -> None:
+        """Write the summary if the last worker died before it did, and if this host may."""
+        try:
             write_missing_summary(self.store, self.plan)
+        except (StorageDenied, StorageUnavailable) as error:
+            log.warning("the summary of run %s cannot be written from here: %s", self.id, error)
 
     def _enqueue(
         self, options: tuple[int | None, int], *, restarted: Sequence[ShardPlan] = ()
@@ -230,9 +246,13 @@ class BulkRun:
         return status.max_failures, status.priority
 
     def _new_run(self, options: tuple[int | None, int]) -> NewRun:
+        # Workers compare a message's destination with the recorded one, which may be spelled
+        # otherwise, with another `region` for example.
+        with self.connection.runs() as runs:
+            known = runs.destination_and_shards(self.id)
         return NewRun(
             id=self.id,
-            destination=self.destination,
+            destination=self.destination if known is None else known[0],
             plan_digest=self.plan.digest,
             model=self.plan.model,
             shards=len(self.plan.shards),

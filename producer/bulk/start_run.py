@@ -17,10 +17,11 @@ from imagefleet.producer.bulk.regenerate import SubmittedJob, regenerate
 from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.connection import Connection
+from imagefleet.shared.arguments import check_whole_number
 from imagefleet.shared.bulk.image_folders import image_folder_around
 from imagefleet.shared.bulk.plan import Plan, run_id
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
-from imagefleet.shared.storage import ObjectStore, announced_url, open_store
+from imagefleet.shared.storage import ObjectStore, announced_url, open_store, place_of
 from imagefleet.shared.text import mask_url
 
 _BROKEN_URL: Final = re.compile("(s3|gs|file)(:(?!//)|//)")
@@ -50,10 +51,9 @@ def start(
         upload_files: whether text in the columns of images may name files of this host.
         options: those of `dataset_options.parse_spec`.
     """
-    if max_failures is not None and max_failures < 0:
-        raise InvalidRequest("max_failures", max_failures, "must be at least 0")
-    if not 0 <= priority <= 9:
-        raise InvalidRequest("priority", priority, "must be between 0 and 9")
+    if max_failures is not None:
+        check_whole_number("max_failures", max_failures, 0)
+    check_whole_number("priority", priority, 0, 9)
     model = options.get("model")
     with UploadedRowImages(lambda: connection.store(model), read_files=upload_files) as images:
         spec = parse_spec(images, **options)
@@ -87,7 +87,7 @@ def _bulk_run(
     plan: Plan,
 ) -> BulkRun:
     return BulkRun(
-        id=run_id(store.url, plan),
+        id=run_id(place_of(destination, store), plan),
         destination=destination,
         plan=plan,
         store=store,

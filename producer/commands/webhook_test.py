@@ -15,6 +15,7 @@ from imagefleet.producer.client import Client
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import echo, echo_fields, json_option
 from imagefleet.producer.commands.waiting import SECONDS
+from imagefleet.producer.outages import deadline_of
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest, ResultTimeout
 from imagefleet.shared.jobs.addresses import check_http_url
 from imagefleet.shared.jobs.model import check_name
@@ -79,7 +80,7 @@ def _checked(name: str, text: str, check: Callable[[str], str]) -> str:
 
 def _await_attempt(client: Client, message: OutboxMessage, timeout_s: float) -> DeliveryAttempt:
     """Return the delivery attempt. Raise ResultTimeout."""
-    deadline = time.monotonic() + timeout_s
+    deadline = deadline_of(timeout_s)
     while True:
         attempts = client.outbox.attempts_of(message.job_id)
         if attempts:

@@ -225,7 +225,7 @@ def derive_seed(run_seed: int, row: int) -> int:
 
 
 def run_id(destination: str, plan: Plan) -> str:
-    """Return the id of the run that makes `plan` in `destination`, the URL of a store.
+    """Return the id of the run that makes `plan` in `destination`, a `place_of` a store.
 
     Two producers that plan the same dataset at once get the same id, also if a worker announces its
     model's digest in between.

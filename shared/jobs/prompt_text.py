@@ -28,11 +28,16 @@ def check_text(text: str, *, stored: bool) -> str:
         # Release 0.1.0 accepted the controls above U+007E, so its records may hold them.
         if _is_control(c) and not (stored and c > "~"):
             raise ValueError(f"must not contain control characters such as {_code_point(c)}")
-    if text.strip() and not stored and all(map(_is_blank, text)):
+    if text.strip() and not stored and is_blank(text):
         first = next(c for c in text if not c.isspace())
         shown = _code_point(first)
         raise ValueError(f"must show something; it has only blanks such as {shown}")
     return text
+
+
+def is_blank(text: str) -> bool:
+    """Return whether no character of the text shows anything."""
+    return all(map(_is_blank, text))
 
 
 def _is_control(character: str) -> bool:

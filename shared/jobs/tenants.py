@@ -5,6 +5,7 @@ All of it is in Redis, so one command changes it for every worker and producer a
 
 from typing import TYPE_CHECKING, Final, cast
 
+from imagefleet.shared.arguments import check_whole_number
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.model import Model, check_name
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, tenant_of
@@ -17,7 +18,9 @@ ALL_TENANTS: Final = "*"
 """Means all tenants together where a limit is set. No tenant can have this name."""
 NO_TENANT: Final = ""
 """Means the jobs that name no tenant."""
+_MIN_WEIGHT: Final = 1e-6
 _MAX_WEIGHT: Final = 1_000_000
+"""`claim.lua` has the same limits."""
 
 
 class TenantStatus(Model):
@@ -45,26 +48,26 @@ class Tenants:
         """Set a tenant's weight, from the next claim on.
 
         Raises:
-            InvalidRequest: `weight` is not more than 0, or more than 1,000,000, or no tenant can
+            InvalidRequest: `weight` is less than 0.000001 or more than 1,000,000, or no tenant can
                 have this name.
         """
         _check_tenant(tenant)
-        if not 0 < weight <= _MAX_WEIGHT:
-            raise InvalidRequest("weight", weight, f"must be more than 0 and at most {_MAX_WEIGHT}")
+        if not _MIN_WEIGHT <= weight <= _MAX_WEIGHT:
+            limit = f"must be at least {_MIN_WEIGHT:f} and at most {_MAX_WEIGHT:,}"
+            raise InvalidRequest("weight", weight, limit)
         self._redis.hset(self._weights, tenant, str(weight))
 
     def set_limit(self, tenant: str, jobs: int | None) -> None:
         """Set how many jobs of `tenant`, or of all together (`*`), may wait. None: no limit.
 
         Raises:
-            InvalidRequest: `jobs` is negative, or no tenant can have this name.
+            InvalidRequest: `jobs` is no whole number or negative, or no tenant can have this name.
         """
         if jobs is None:
             self._redis.hdel(self._limits, tenant)
             return
         _check_tenant(tenant)
-        if jobs < 0:
-            raise InvalidRequest("limit", jobs, "must be 0 or more")
+        check_whole_number("limit", jobs, 0)
         self._redis.hset(self._limits, tenant, jobs)
 
     def statuses(self) -> list[TenantStatus]:

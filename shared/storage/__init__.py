@@ -17,7 +17,15 @@ from imagefleet.shared.storage.folder import FolderStore
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.shared.text import mask_url
 
-__all__ = ["ObjectStore", "StoredObject", "announced_url", "endpoint_of", "folder_of", "open_store"]
+__all__ = [
+    "ObjectStore",
+    "StoredObject",
+    "announced_url",
+    "endpoint_of",
+    "folder_of",
+    "open_store",
+    "place_of",
+]
 
 _FORMS: Final = "file:///folder, file://./folder, s3://bucket/prefix or gs://bucket/prefix"
 _S3_OPTIONS: Final = frozenset({"endpoint_url", "region"})
@@ -50,6 +58,15 @@ def announced_url(url: str, store: ObjectStore) -> str | None:
         return None
     query = urlsplit(url).query
     return store.url + (f"?{query}" if query else "")
+
+
+def place_of(url: str, store: ObjectStore) -> str:
+    """Return which store this is, whatever the spelling of `url`, from which it was opened.
+
+    It is the store's URL, with the server if that is not the provider's own.
+    """
+    endpoint = endpoint_of(url)
+    return store.url if endpoint is None else f"{store.url} at {endpoint.rstrip('/')}"
 
 
 def folder_of(url: str) -> Path | None:

@@ -77,11 +77,18 @@ def sign(callback_id: str, body: str, secrets: Sequence[str], at: datetime) -> d
 def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[str]) -> None:
     """Return if one of `secrets` signed these bytes within the last five minutes.
 
+    Args:
+        headers: those of the request, with names in lower case.
+        body: the bytes as received.
+        secrets: one, or several while they are rotated.
+
     Raises:
         InvalidSignature: none did. The receiver should answer 401 and not read the body.
+        ConfigurationError: a secret is not one; see `new_secret`.
     """
     reason = "there is no secret to verify with"
-    for secret in secrets:
+    for number, secret in enumerate(secrets, start=1):
+        check_secret(secret, f"secret number {number}")
         try:
             Webhook(secret).verify(body, dict(headers), json_parse=False)
         except WebhookVerificationError as error:

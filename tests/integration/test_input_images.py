@@ -126,6 +126,15 @@ def test_an_image_is_rotated_as_its_exif_orientation_says(fetch: Callable[..., I
     np.testing.assert_array_equal(pixels, np.asarray(image)[::-1, ::-1])
 
 
+def test_a_side_that_is_too_long_to_resize_is_refused(fetch: Callable[..., InitImage]) -> None:
+    """Resizing it would hold the GIL for seconds, so that the worker could lose its lease."""
+    limit = pytest.raises(
+        InvalidInput, match=r"image: 65536x1; must be .* 65,535 wide and high"
+    )
+    with ImageServer({"/a": _file(Image.new("L", (65_536, 1)))}) as image_server, limit:
+        fetch(image=f"{image_server.url}/a")
+
+
 def test_objects_of_the_worker_s_store_are_read_by_key_and_by_url(
     fetch: Callable[..., InitImage], store: ObjectStore
 ) -> None:

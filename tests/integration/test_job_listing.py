@@ -85,6 +85,8 @@ def test_a_record_that_cannot_be_read_is_left_out_with_a_warning(
     [
         ({"state": "done"}, "state='done': must be one of queued, running, succeeded"),
         ({"since": "yesterday"}, "since='yesterday': must be a datetime, or Unix seconds"),
+        ({"since": float("nan")}, "since=nan: must be a datetime, or Unix seconds"),
+        ({"since": datetime(2026, 1, 31)}, "since=.*: must have a time zone"),
         ({"tenant": 3}, "tenant=3: must be a text"),
     ],
 )

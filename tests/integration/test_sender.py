@@ -3,6 +3,8 @@
 import socket
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -64,12 +66,27 @@ def test_every_status_has_its_verdict(status: int, verdict: DeliveryVerdict) -> 
 
 @pytest.mark.parametrize(
     ("retry_after", "expected_s"),
-    [("120", 120.0), ("0", 0.0), ("-5", 0.0), ("soon", 0.0), ("²", 0.0), ("9" * 40, 0.0)],
+    [
+        *[("120", 120.0), ("0", 0.0), ("-5", 0.0), ("soon", 0.0), ("²", 0.0), ("9" * 40, 0.0)],
+        ("1 Jan 99999999999 00:00:00 GMT", 0.0),
+        ("31 Dec 9999 23:59:59 -2359", 0.0),
+    ],
 )
 def test_retry_after_is_used_if_it_is_a_number(retry_after: str, expected_s: float) -> None:
     with Receiver([SECRET], respond_with(503, **{"retry-after": retry_after})) as receiver:
         outcome = _sender().send(_message(receiver.url))
     assert outcome.retry_after_s == expected_s
+
+
+def test_retry_after_may_be_a_date() -> None:
+    for date, low, high in ((_http_date(3_600), 3_000, 3_600), (_http_date(-3_600), 0, 0)):
+        with Receiver([SECRET], respond_with(503, **{"retry-after": date})) as receiver:
+            outcome = _sender().send(_message(receiver.url))
+        assert low <= outcome.retry_after_s <= high
+
+
+def _http_date(in_s: float) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=in_s), usegmt=True)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -75,7 +75,7 @@ def test_an_image_says_how_far_its_guidance_was_rescaled() -> None:
 
 
 def test_rows_and_whole_datasets_may_have_it() -> None:
-    rows = [
+    rows: list[str | dict[str, Any]] = [
         {"prompt": "a", "guidance_rescale": "0.5"},
         {"prompt": "b", "guidance_rescale": ""},
         {"prompt": "c", "guidance_rescale": 0},
@@ -98,7 +98,7 @@ def test_a_plain_text_of_a_dataset_that_has_it_counts_for_the_version() -> None:
 
 def test_a_row_that_the_model_cannot_make_is_rejected() -> None:
     store = MemoryStore()
-    rows = [{"prompt": "a", "guidance_rescale": 0.7}, {"prompt": "b"}]
+    rows: list[str | dict[str, Any]] = [{"prompt": "a", "guidance_rescale": 0.7}, {"prompt": "b"}]
     plan = plan_rows(rows, store, WITHOUT)
     assert (plan.rows, plan.rejected) == (1, 1)
     [rejected] = read_rejected(store)

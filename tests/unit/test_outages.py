@@ -6,8 +6,8 @@ import time
 import pytest
 
 from imagefleet.producer import outages
-from imagefleet.producer.outages import OutageTolerance
-from imagefleet.shared.errors import BrokerUnavailable, ResultTimeout
+from imagefleet.producer.outages import OutageTolerance, deadline_of
+from imagefleet.shared.errors import BrokerUnavailable, InvalidRequest, ResultTimeout
 
 
 def test_a_read_that_hangs_ends_with_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +34,9 @@ def test_an_answer_and_an_error_pass_through() -> None:
 def _raise_timeout() -> str:
     """Raise an error that is a `TimeoutError`, as the wait for the thread."""
     raise ResultTimeout("job a is still queued")
+
+
+@pytest.mark.parametrize("timeout", ["5", float("nan"), [1]])
+def test_a_timeout_that_is_no_number_is_refused(timeout: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"^timeout=.*: must be a number of seconds$"):
+        deadline_of(timeout)  # type: ignore[arg-type]

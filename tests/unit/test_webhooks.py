@@ -131,3 +131,9 @@ def test_an_invalid_secret_is_refused_and_not_shown(secret: str) -> None:
         check_secrets([SECRET, secret])
     assert SECRET not in str(refused.value)
     assert len(secret) < 9 or secret not in str(refused.value)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_!", "secret"])
+def test_a_secret_that_is_none_is_named_by_its_place_and_not_shown(secret: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^secret number 2 is not whsec_ followed by"):
+        verify(sign("a", BODY, [SECRET], _now()), b"another", [SECRET, secret])

@@ -14,7 +14,7 @@ from imagefleet.shared.text import mask_fetched_url
 from imagefleet.worker.bulk.samples import Sample
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.engine.interface import Engine, ImageArray, ModelInfo
-from imagefleet.worker.images.encode import encode
+from imagefleet.worker.images.encode import encode, extension_of
 from imagefleet.worker.images.inpainting import restore_kept_pixels
 from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata
 from imagefleet.worker.jobs.attempt import plan_attempt
@@ -51,6 +51,9 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
         and all(document.get(name) == start.get(name) for name in _INIT_IMAGE_FIELDS)
         and any(
             sample.key == sample_key(work.row, index)
+            and document.get("height") == work.shape.height
+            and document.get("width") == work.shape.width
+            and sample.extension == extension_of(request.format.value)
             and all(document.get(name) == getattr(spec, name) for name in _COMPARED_FIELDS)
             and document.get("prompt_weighting", False) == spec.prompt_weighting
             and document.get("guidance_rescale", 0.0) == spec.guidance_rescale

@@ -112,3 +112,8 @@ FORMATS: Final[Mapping[str, tuple[str, str, Callable[..., None]]]] = {
     "jpeg": ("image/jpeg", "jpg", _save_jpeg),
 }
 """Content type, file extension and writer of each format."""
+
+
+def extension_of(file_format: str) -> str:
+    """Return how the names of files in a format of `FORMATS` end."""
+    return FORMATS[file_format][1]

@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 MAX_PIXELS: Final = 40_000_000
+MAX_SIDE: Final = 65_535
+"""Pixels. To resize a side, Pillow computes weights in proportion to it, and holds the GIL."""
 _FORMATS: Final = ("PNG", "JPEG", "WEBP")
 _FORMAT_NAMES: Final = ", ".join(_FORMATS)
 _TIMEOUT_S: Final = 30.0
@@ -216,11 +218,7 @@ class InputImages:
         try:
             check_structure(data)
             with self._decoding, Image.open(BytesIO(data), formats=_FORMATS) as opened:
-                if opened.width * opened.height > MAX_PIXELS:
-                    raise InvalidInput(
-                        f"{field}: {opened.width}x{opened.height}; must be at most "
-                        f"{MAX_PIXELS:,} pixels"
-                    )
+                _check_size(field, *opened.size)
                 upright = _to_rgb(ImageOps.exif_transpose(opened))
                 return upright.resize((shape.width, shape.height), Image.Resampling.LANCZOS)
         except UnidentifiedImageError as error:  # its text shows the repr of a Python object
@@ -287,6 +285,12 @@ class InputImages:
         if not response.complete and len(response.body) <= MAX_INPUT_BYTES:
             raise InputUnavailable(f"{field}: its server stopped in the middle")
         return response.body
+
+
+def _check_size(field: str, width: int, height: int) -> None:
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        limit = f"{MAX_PIXELS:,} pixels, and {MAX_SIDE:,} wide and high"
+        raise InvalidInput(f"{field}: {width}x{height}; must be at most {limit}")
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

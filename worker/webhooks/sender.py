@@ -10,6 +10,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from typing import Final
 
@@ -106,11 +107,24 @@ def _outcome_of(response: HttpResponse) -> DeliveryOutcome:
         )
     if 300 <= status < 400:
         reason = f"{reason}; redirects are not followed"
-    retry_after = response.headers.get("retry-after", "")
-    retry_after_s = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else 0.0
+    retry_after_s = _seconds_until(response.headers.get("retry-after", ""))
     return DeliveryOutcome(
         verdict=DeliveryVerdict.RETRY, status=status, reason=reason, retry_after_s=retry_after_s
     )
+
+
+def _seconds_until(retry_after: str) -> float:
+    """Return the seconds that a `Retry-After` asks for: a number or a date (RFC 9110, 10.2.3).
+
+    Return 0 if it is neither, or past.
+    """
+    if retry_after.isdecimal() and len(retry_after) < 10:
+        return float(retry_after)
+    try:
+        at = parsedate_to_datetime(retry_after).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return 0.0
+    return max(0.0, (at - datetime.now(UTC)).total_seconds())
 
 
 def _with_answer(outcome: DeliveryOutcome, response: HttpResponse) -> DeliveryOutcome:

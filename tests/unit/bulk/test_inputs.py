@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pandas
 import pyarrow
 import pytest
 from datasets import Dataset
@@ -96,6 +97,22 @@ def test_a_line_with_more_cells_than_the_header_is_rejected(tmp_path: Path) -> N
     found = _read(tmp_path / "a.csv")
     assert found[1] == RejectedRow("line", "3", "has 2 cells, the header has 1")
     assert found[2] == {"prompt": "d"}
+
+
+@pytest.mark.parametrize(
+    "broken", ['"one\ntwo"three\nfour"', f'"{"long " * 30_000}\ntwo\nthree"'], ids=["quote", "long"]
+)
+def test_the_lines_of_a_broken_cell_are_not_taken_for_rows(tmp_path: Path, broken: str) -> None:
+    (tmp_path / "a.csv").write_text(f"prompt\na\n{broken}\nb\n")
+    with pytest.raises(InvalidRequest, match="the row at line 3 is not CSV"):
+        _read(tmp_path / "a.csv")
+
+
+def test_a_data_frame_is_refused_because_it_would_yield_names_of_columns() -> None:
+    frame = pandas.DataFrame(ROWS)
+    with pytest.raises(InvalidRequest, match=r"is a data frame; pass its rows, as in df.to_dict"):
+        find_sources(cast(Rows, frame))
+    assert _prompts(frame.to_dict("records")) == [row["prompt"] for row in ROWS]
 
 
 def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path) -> None:

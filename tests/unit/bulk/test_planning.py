@@ -31,7 +31,7 @@ from imagefleet.shared.bulk.plan import (
 from imagefleet.shared.errors import InvalidRequest, PlanConflict, StorageDenied
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
-from imagefleet.shared.storage import ObjectStore, StoredObject
+from imagefleet.shared.storage import ObjectStore, StoredObject, open_store, place_of
 from imagefleet.shared.storage.memory import MemoryStore
 
 OFFER = Offer(
@@ -109,6 +109,15 @@ def test_producers_that_plan_the_same_dataset_get_the_same_run_id() -> None:
     assert (one.model_digest, one.source) != (other.model_digest, other.source)
     assert run_id("s3://b/", one) == run_id("s3://b/", other)
     assert run_id("s3://b/", one) != run_id("s3://c/", one)
+    there, also_there = (
+        "s3://b/?endpoint_url=http://m:1",
+        "s3://b?region=a&endpoint_url=http://m:1/",
+    )
+    elsewhere, of_aws = "s3://b/?endpoint_url=http://n:1", "s3://b/?region=a"
+    places = [place_of(url, open_store(url)) for url in (there, also_there, elsewhere, of_aws)]
+    assert places[0] == places[1]
+    assert len({run_id(place, one) for place in places}) == 3
+    assert places[3] == "s3://b/"
     assert run_id("s3://b/", one) != run_id("s3://b/", _plan(["b"], MemoryStore()))
 
 
