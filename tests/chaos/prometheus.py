@@ -6,7 +6,6 @@ it, and end with its last scrape. The rules are those of `deploy/prometheus`.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 from imagefleet.shared.redis_client.child_process import die_with_parent
 from tests.chaos.fleet import Fleet
 from tests.chaos.processes import ROOT
+from tests.support.ports import reserved_port
 from tests.support.processes import until
 
 SCRAPE_INTERVAL_S: Final = 1.0
@@ -59,11 +59,11 @@ class Prometheus:
         folder.mkdir(parents=True)
         self._binary, self._folder, self._environment = binary, folder, environment
         self._targets = WorkerTargets(fleet, folder / "workers.json")
-        self._url = f"http://127.0.0.1:{_free_port()}"
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         try:
+            self._url = f"http://127.0.0.1:{self._stack.enter_context(reserved_port())}"
             port = self._start_exporter()
             self._stack.enter_context(self._targets)
             self._start_server(port)
@@ -234,9 +234,3 @@ def _port_in(log: Path) -> int | None:
         if "metrics" in line and " port " in line:
             return int(line.rpartition(" port ")[2])
     return None
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

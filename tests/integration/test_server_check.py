@@ -14,6 +14,7 @@ from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.server_check import check_server, find_fault, find_risks
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.fleet import run_python
+from tests.support.ports import reserved_port
 from tests.support.processes import ROOT, StartWorker, Worker
 from tests.support.redis import TcpServer
 
@@ -57,9 +58,11 @@ def test_a_producer_warns_once_of_a_redis_that_evicts_messages(
 
 
 def test_a_cluster_is_refused(start: StartWorker, tmp_path: Path) -> None:
-    with TcpServer(tmp_path / "cluster", "--cluster-enabled", "yes") as server:
-        model = "/no/such/model"
-        sentence = _refused(start(IMAGEFLEET_REDIS_URL=_url(server), IMAGEFLEET_MODEL=model))
+    with reserved_port() as bus:  # the default is 10,000 above the port: taken, or above 65,535
+        options = ("--cluster-enabled", "yes", "--cluster-port", str(bus))
+        with TcpServer(tmp_path / "cluster", *options) as server:
+            model = "/no/such/model"
+            sentence = _refused(start(IMAGEFLEET_REDIS_URL=_url(server), IMAGEFLEET_MODEL=model))
     assert "is a cluster" in sentence
 
 

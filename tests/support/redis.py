@@ -14,18 +14,21 @@ import redis
 
 from imagefleet.shared.redis_client.child_process import die_with_parent
 from imagefleet.shared.redis_client.local_server import find_server
+from tests.support.ports import reserved_port
 from tests.support.processes import until
 
 
 class TcpServer:
-    """A server process on a free port: `with TcpServer(folder, "--requirepass", "secret")`."""
+    """A server process on a port of 127.0.0.1, which it keeps also while the process is not alive:
+    `with TcpServer(folder, "--requirepass", "secret")`."""
 
     def __init__(self, folder: Path, *options: str, config: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = _free_port()
+        self._stack = ExitStack()
+        self.port = self._stack.enter_context(reserved_port())
         self._log = folder / "redis.log"
         file = folder / "redis.conf"
-        file.write_text(f"port {self.port}\ndir {folder}\n{config}\n")
+        file.write_text(f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n{config}\n")
         self._command = [find_server(), str(file), *options]
 
     def __enter__(self) -> Self:
@@ -33,11 +36,16 @@ class TcpServer:
             self.process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, preexec_fn=die_with_parent()
             )
-        until(self._is_listening)
+        try:
+            until(self._is_listening)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        self._stack.close()
 
     def kill(self) -> None:
         """Kill the server with SIGKILL."""
@@ -49,6 +57,8 @@ class TcpServer:
         return redis.Redis(port=self.port, decode_responses=True, **options)  # type: ignore[arg-type]
 
     def _is_listening(self) -> bool:
+        ended = self.process.poll()
+        assert ended is None, f"the server ended with {ended}: {self._log.read_text()[-3000:]}"
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -162,13 +172,3 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
     for end in (source, sink):
         with suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
-
-
-def _free_port() -> int:
-    """Return a port in TIME_WAIT: the kernel assigns it to no other socket for a minute, but a
-    server can bind it by its number."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-        with socket.create_connection(("127.0.0.1", port)):
-            probe.accept()[0].close()  # closed first, so this end enters TIME_WAIT
-    return port
