@@ -54,7 +54,7 @@ def connection_options(
     )
     try:
         with connect(redis_server.url) as redis:
-            until(lambda: redis.exists(f"{NAMESPACE}:catalogue"), 60)
+            until(lambda: redis.exists(f"{NAMESPACE}:catalogue"))
         yield ["--redis-url", redis_server.url, "--namespace", NAMESPACE]
     finally:
         worker.kill()
@@ -284,12 +284,17 @@ def test_records_that_redis_lost_are_restored_from_the_destination(
         assert [shard.tries for shard in runs.shards(run.id)] == [0, 0, 0, 1, 0, 0]
 
 
-def test_the_same_command_fills_an_emptied_destination_again(fleet: Client, tmp_path: Path) -> None:
-    for _ in range(2):
-        run = fleet.bulk(PROMPTS, tmp_path / "data", shard_size=10)
-        assert run.wait(300).state is State.SUCCEEDED
-        assert run.verify().clean
-        shutil.rmtree(tmp_path / "data")
+def test_the_same_command_fills_an_emptied_destination_again(
+    fleet: Client, connection_options: list[str], tmp_path: Path
+) -> None:
+    with connect(connection_options[1]) as redis:
+        for _ in range(2):
+            run = fleet.bulk(PROMPTS, tmp_path / "data", shard_size=10)
+            assert run.wait(300).state is State.SUCCEEDED
+            assert run.verify().clean
+            until(lambda: not redis.keys(f"{NAMESPACE}:claims:*"))  # the worker writes no more
+            assert (tmp_path / "data" / "stats.json").exists()
+            shutil.rmtree(tmp_path / "data")
 
 
 def test_a_cancelled_run_with_all_shards_finished_succeeds_when_run_again(

@@ -14,7 +14,7 @@ from imagefleet import Client
 from imagefleet.shared.jobs.redis_keys import outbox_messages_key
 from imagefleet.shared.webhooks.signature import new_secret
 from tests.support.jobs import finish
-from tests.support.processes import ROOT, StartWorker
+from tests.support.processes import ROOT, StartWorker, until
 from tests.support.receiver import Receiver, Respond, respond_with
 
 FLEET, GOLD = new_secret(), new_secret()
@@ -39,13 +39,15 @@ def run(settings: dict[str, str]) -> Run:
 
 
 @pytest.fixture
-def worker(start: StartWorker) -> None:
+def worker(start: StartWorker, producer: Client) -> None:
     """A worker with a secret for the fleet and one for the tenant gold."""
     start(
+        IMAGEFLEET_LEASE_S="600",  # it counts as alive also while it is suspended
         IMAGEFLEET_WEBHOOK_SECRETS=FLEET,
         IMAGEFLEET_WEBHOOK_TENANT_SECRETS=f"gold={GOLD}",
         IMAGEFLEET_CALLBACK_ALLOW="127.0.0.1",
     ).await_log("ready after")
+    until(producer.workers)  # it takes its lease after that line
 
 
 def _respond(status: int, text: str) -> Respond:
