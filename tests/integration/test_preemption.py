@@ -14,7 +14,7 @@ from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.image_server import stalled, status
 from tests.support.jobs import finish
 from tests.support.metadata_server import MetadataServer, Respond
-from tests.support.processes import StartWorker, until
+from tests.support.processes import PATIENT, StartWorker, until
 
 ENDLESS = "fake:seconds=60,capacity=2"
 """A model whose steps take longer than any test."""
@@ -33,7 +33,7 @@ def test_jobs_of_a_preempted_host_are_requeued_at_once_and_run_elsewhere(
     client: redis.Redis,
     namespace: str,
 ) -> None:
-    first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_PREEMPTION_URL=platform.url)
+    first = start(*PATIENT, IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_PREEMPTION_URL=platform.url)
     jobs = producer.submit_many(["a", "b", "c"])
     until(lambda: [job.status().state for job in jobs].count(State.RUNNING) == 2)
     platform.preempt()
@@ -68,7 +68,7 @@ def test_a_large_batch_is_requeued_before_the_quit_timeout(
 def test_an_idle_worker_leaves_a_preempted_host_too(
     start: StartWorker, producer: Client, platform: MetadataServer
 ) -> None:
-    first = start(IMAGEFLEET_PREEMPTION_URL=platform.url)
+    first = start(*PATIENT, IMAGEFLEET_PREEMPTION_URL=platform.url)
     until(lambda: len(platform.requests) >= 2)
     platform.preempt()
     assert first.wait() == ExitCode.TEMPFAIL
@@ -81,6 +81,7 @@ def test_the_preemption_notice_cuts_a_drain_short(
     start: StartWorker, producer: Client, platform: MetadataServer
 ) -> None:
     first = start(
+        *PATIENT,
         IMAGEFLEET_MODEL="fake:seconds=1,capacity=2",
         IMAGEFLEET_DRAIN_S="600",
         IMAGEFLEET_PREEMPTION_URL=platform.url,

@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.files import files_below
 from tests.support.jobs import finish
-from tests.support.processes import StartWorker, until
+from tests.support.processes import PATIENT, StartWorker, until
 
 ENDLESS = "fake:seconds=60,capacity=8"
 """A model whose batches take longer than any test."""
@@ -187,24 +188,38 @@ def test_a_prompt_that_kills_its_workers_fails_no_other_job_of_its_batch(
 
 
 def test_an_expired_job_ends_cancelled_even_after_a_worker_died_with_it(
-    start: StartWorker, producer: Client, redis_server: LocalRedisServer, namespace: str
+    start: StartWorker,
+    producer: Client,
+    client: redis.Redis,
+    redis_server: LocalRedisServer,
+    namespace: str,
 ) -> None:
     first = start(IMAGEFLEET_MODEL=ENDLESS)
-    until(producer.workers)  # what is sent now is begun long before it expires
     url = celery_url(redis_server.url)
     with Celery(broker=url, set_as_current=False) as app:
         sent = app.send_task(
             TASK_NAME,
             kwargs=pack(JobRequest(prompt="a")),
             queue=f"{namespace}.default.native",
-            expires=15,
+            expires=3600,
         )
-    expired_at = time.time() + 15
     until(lambda: _state(producer, sent.id) is State.RUNNING)
     first.kill()
-    until(lambda: time.time() > expired_at)
+    [claims] = client.keys(f"{namespace}:claims:*")
+    [(tag, entry)] = client.hgetall(claims).items()
+    client.hset(claims, tag, _with_header_now(entry, "expires"))
     start()
     until(lambda: _state(producer, sent.id) is State.CANCELLED)
+
+
+def _with_header_now(entry: str, header: str) -> str:
+    """Return an entry whose message is due, or expires, now: as if the time had passed."""
+    queue, _, text = entry.partition("\0")
+    message = json.loads(text)
+    now = datetime.now(UTC).isoformat()
+    assert message["headers"][header] > now
+    message["headers"][header] = now
+    return f"{queue}\0{json.dumps(message)}"
 
 
 def _state(producer: Client, job_id: str) -> State | None:
@@ -222,17 +237,18 @@ def test_a_delayed_job_survives_a_lost_connection(
     namespace: str,
 ) -> None:
     start()
-    until(producer.workers)  # what is sent now is claimed long before it is due
     url = celery_url(redis_server.url)
     with Celery(broker=url, backend=url, set_as_current=False) as app:
         sent = app.send_task(
             TASK_NAME,
             kwargs=pack(JobRequest(prompt="a")),
             queue=f"{namespace}.default.native",
-            countdown=8,
+            countdown=3600,
         )
-        until(lambda: client.zcard(f"{namespace}:later"))
+        [entry] = until(lambda: client.zrange(f"{namespace}:later", 0, -1))
         client.client_kill_filter(_type="normal", skipme=True)
+        client.zadd(f"{namespace}:later", {_with_header_now(entry, "eta"): time.time()})
+        client.zrem(f"{namespace}:later", entry)
         assert sent.get(timeout=300)["model"] == "fake"
 
 
@@ -265,7 +281,7 @@ def test_sigterm_while_redis_is_away_ends_the_worker_and_loses_no_job(
 def test_the_shutdown_command_of_celery_requeues_jobs_too(
     start: StartWorker, producer: Client, redis_server: LocalRedisServer
 ) -> None:
-    first = start(IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_DRAIN_S="1")
+    first = start(*PATIENT, IMAGEFLEET_MODEL=ENDLESS, IMAGEFLEET_DRAIN_S="1")
     jobs = producer.submit_many(["a", "b", "c"])
     until(lambda: {job.status().state for job in jobs} == {State.RUNNING})
     with Celery(broker=celery_url(redis_server.url), set_as_current=False) as app:
@@ -276,7 +292,8 @@ def test_the_shutdown_command_of_celery_requeues_jobs_too(
 
 
 def test_a_second_signal_requeues_at_once(start: StartWorker, producer: Client) -> None:
-    first = start(IMAGEFLEET_MODEL="fake:seconds=1,capacity=8", IMAGEFLEET_DRAIN_S="600")
+    model = "fake:seconds=1,capacity=8"
+    first = start(*PATIENT, IMAGEFLEET_MODEL=model, IMAGEFLEET_DRAIN_S="600")
     jobs = producer.submit_many(["a", "b", "c"], num_inference_steps=100)
     until(lambda: any(job.status().step for job in jobs))  # a running job may not be on the devices
     first.process.terminate()

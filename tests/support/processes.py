@@ -7,11 +7,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
+
+
+PATIENT: Final = ("-m", "tests.support.patient_worker")
+"""The command of a worker that may take its time to quit."""
 
 
 class Worker:
