@@ -19,14 +19,22 @@ def release_commit() -> str:
     """Return the commit of release 0.1.0: the parent of the commit that changed its layout.
 
     Raises:
-        CalledProcessError: this is no git checkout, or its history is not complete.
+        CalledProcessError: this is no git checkout.
+        RuntimeError: its history is not complete.
     """
     change = _git("log", "--format=%H", "-1", f"-S{_LAYOUT}", "--", "pyproject.toml").strip()
-    return _git("rev-parse", "--verify", f"{change}^").strip()
+    try:
+        return _git("rev-parse", "--verify", f"{change}^").strip()
+    except subprocess.CalledProcessError:
+        raise RuntimeError(
+            f"this clone lacks the commits of release {VERSION}: get them with git fetch --unshallow"
+        ) from None
 
 
 def install_release(folder: Path) -> Path:
     """Build the wheel of release 0.1.0 and unpack it.
+
+    Its commits are missing in a shallow clone, which `release_commit` says.
 
     Returns:
         The folder to put on `PYTHONPATH`: it holds `producer`, `shared` and `worker`.
