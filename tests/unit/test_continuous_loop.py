@@ -135,9 +135,14 @@ def test_every_job_gets_the_images_that_whole_batches_give(streams: int, slots: 
 
 
 def test_a_short_job_leaves_and_the_next_one_enters_while_a_long_one_goes_on() -> None:
-    long, first, second = _attempt("long", 60), _attempt("first", 5), _attempt("second", 5)
-    fixture = Fixture()
-    fixture.run(long, first, second)
+    long, first, second = _attempt("long", 1000), _attempt("first", 5), _attempt("second", 5)
+    fixture = Fixture(seconds=0.02)
+    fixture.submit(long, first, second)
+    fixture.loop.start()
+    _wait_until(lambda: second.ended)
+    assert not long.ended
+    long.abandon(JobCancelled("the test is over"))
+    fixture.stop()
     assert fixture.together(long, first)
     assert fixture.together(long, second)
     assert not fixture.together(first, second)

@@ -1,6 +1,7 @@
 """What Prometheus, Kubernetes and systemd see of a worker process."""
 
 import socket
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_a_silent_client_does_not_block_the_others() -> None:
         assert http_get(port, "/healthz") == (200, "ok\n")
 
 
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 def test_ipv6_is_served() -> None:
     port = StatusServer("::1", 0, lambda: None).start()
     with urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=60) as answer:
@@ -86,11 +96,12 @@ def test_total_sums_a_metric_over_its_labels() -> None:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_gets_assignments(
-    abstract: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "\0imagefleet-" + tmp_path.name if abstract else str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+def test_systemd_gets_assignments(abstract: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as folder,  # an address has at most 107 bytes
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
+    ):
+        name = "\0imagefleet-" + Path(folder).name if abstract else f"{folder}/notify"
         systemd.bind(name)
         monkeypatch.setenv("NOTIFY_SOCKET", name.replace("\0", "@"))
         notify_systemd("READY=1", "WATCHDOG=1")

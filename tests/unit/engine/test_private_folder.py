@@ -62,7 +62,8 @@ def test_a_folder_of_this_user_becomes_private_and_keeps_its_entries(tmp_path: P
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, give_away: GiveAway) -> None:
     folder = tmp_path / "cache"
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(0o755)
     give_away(folder)
     with pytest.raises(ConfigurationError) as error:
         make_private(folder)
@@ -124,6 +125,7 @@ def test_a_parent_that_others_can_write_is_refused_without_sticky_bit(
 def test_a_parent_behind_a_link_is_checked_too(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     (shared / "ours").mkdir(parents=True)
+    (shared / "ours").chmod(0o755)
     (tmp_path / "link").symlink_to("shared/ours")
     shared.chmod(0o777)
     with pytest.raises(ConfigurationError, match=f"its parent {shared} can be written by others"):
