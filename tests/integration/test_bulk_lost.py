@@ -591,7 +591,7 @@ def test_a_shard_with_two_messages_is_made_once(
         client.rpush(*pack_shard(namespace, dataset.run, ShardToSend(shard.number, samples=10)))
     for _ in range(2):  # no lease expires
         start(IMAGEFLEET_MODEL="fake:seconds=0.05,capacity=4", IMAGEFLEET_LEASE_S="600")
-    until(dataset.is_finished, 60)
+    until(dataset.is_finished)
     assert [shard.tries for shard in dataset.runs.shards(dataset.run.id)] == [1, 1, 1]
     until(lambda: not _bulk_queues(client, namespace))
 

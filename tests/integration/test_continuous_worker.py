@@ -85,7 +85,7 @@ def test_jobs_of_a_killed_worker_are_finished_by_the_next(
 def test_a_cancelled_job_leaves_its_slot_while_its_neighbours_go_on(
     start: StartWorker, producer: Client
 ) -> None:
-    start(IMAGEFLEET_MODEL="fake:seconds=0.2,capacity=2,streams=1")
+    start(IMAGEFLEET_MODEL="fake:seconds=0.6,capacity=2,streams=1")
     neighbour, cancelled = producer.submit_many(["n", "c"], num_inference_steps=100)
     until(lambda: all(job.status().step for job in (neighbour, cancelled)))
     later = producer.submit("later", num_inference_steps=2)

@@ -64,7 +64,7 @@ def _check_worker_goes_on(
     """Check that the worker lives, does an ordinary job at once, and holds nothing."""
     assert finish(producer, [producer.submit("an ordinary job")], timeout=300) == {State.SUCCEEDED}
     assert worker.process.poll() is None
-    until(lambda: not _claims(client, namespace), 30)
+    until(lambda: not _claims(client, namespace))
     assert "the devices thread failed" not in worker.output()
 
 
@@ -100,8 +100,8 @@ def test_each_hostile_message_ends_alone(
             and not (name == "too long" and sizes)
         ]
 
-    until(lambda: set(unfinished()) <= set(NEWER), 30)
-    until(lambda: not unfinished(), 90)  # the newer ones wait for newer workers
+    until(lambda: set(unfinished()) <= set(NEWER))
+    until(lambda: not unfinished())  # the newer ones wait for newer workers
     most = max(letter.deliveries for letter in DeadLetters(client, namespace).read())
     assert most <= MAX_DELIVERIES
     _check_worker_goes_on(worker, producer, client, namespace)
@@ -147,7 +147,7 @@ def test_a_message_that_killed_all_its_workers_is_not_opened(
     client.hset(f"{namespace}:deliveries", digest, MAX_DELIVERIES + 1)
     client.lpush(list_key(f"{namespace}.default.native", 3), message)
     worker.thaw()
-    until(lambda: producer.dead_letters.read(), 30)
+    until(lambda: producer.dead_letters.read())
     _check_worker_goes_on(worker, producer, client, namespace)
     [letter] = producer.dead_letters.read()
     assert (letter.code, letter.job_id) == ("too_many_deliveries", HOSTILE_ID)
@@ -175,7 +175,7 @@ def test_a_plain_celery_sender_that_gives_positional_arguments_gets_a_failed_rec
         )
         with pytest.raises(MessageRejected, match="keyword arguments"):
             sent.get(timeout=300)
-    until(lambda: _state(producer, sent.id) is State.FAILED, 30)
+    until(lambda: _state(producer, sent.id) is State.FAILED)
     error = producer.get(sent.id).status().error
     assert error is not None
     assert error.code == "message_rejected"
@@ -188,7 +188,7 @@ def test_a_refused_job_of_plain_celery_leaves_a_failed_record_with_what_is_reada
 ) -> None:
     request = {"prompt": "a circle", "negativ_prompt": "x", "seed": -1, "num_inference_steps": 3}
     _push(client, namespace, with_arguments([], {"version": 1, "request": request}))
-    until(lambda: _state(producer, HOSTILE_ID) is State.FAILED, 30)
+    until(lambda: _state(producer, HOSTILE_ID) is State.FAILED)
     status = producer.get(HOSTILE_ID).status()
     assert (status.request.prompt, status.request.num_inference_steps) == ("a circle", 3)
     assert status.error is not None
@@ -205,10 +205,10 @@ def test_a_newer_message_waits_for_a_newer_worker_until_its_time_is_over(
     newer["body"] = encode_body([[], {"version": MESSAGE_VERSION + 1, "request": REQUEST}, {}])
     _push(client, namespace, newer, job.id)
     worker = start(IMAGEFLEET_NEWER_MESSAGE_S="8")
-    until(lambda: client.zcard(f"{namespace}:later") == 1, 30)
+    until(lambda: client.zcard(f"{namespace}:later") == 1)
     assert not client.exists(f"{namespace}:deliveries"), "no worker died with it"
     assert job.status().state is State.QUEUED
-    until(lambda: job.status().state is State.FAILED, 90)
+    until(lambda: job.status().state is State.FAILED)
     error = job.status().error
     assert error is not None
     assert error.code == "message_rejected"
@@ -222,8 +222,8 @@ def test_a_newer_message_that_cannot_be_postponed_costs_only_this_message(
     newer = encode(NEWER["newer version"](), HOSTILE_ID)
     client.lpush(f"{namespace}:postponed:{hashlib.sha1(newer.encode()).hexdigest()}", "no string")
     client.lpush(list_key(f"{namespace}.default.native", 3), newer)
-    until(lambda: bool(DeadLetters(client, namespace).read()), 30)
-    until(lambda: not _claims(client, namespace), 30)
+    until(lambda: bool(DeadLetters(client, namespace).read()))
+    until(lambda: not _claims(client, namespace))
     _check_worker_goes_on(worker, producer, client, namespace)
 
 

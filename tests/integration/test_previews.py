@@ -20,16 +20,15 @@ def test_the_status_of_a_running_job_shows_a_preview(tmp_path: Path) -> None:
             {
                 "IMAGEFLEET_REDIS_URL": server.url,
                 "IMAGEFLEET_STORAGE_URL": (tmp_path / "out").as_uri(),
-                "IMAGEFLEET_MODEL": "fake:seconds=0.15",
+                "IMAGEFLEET_MODEL": "fake:seconds=0.5",
                 "IMAGEFLEET_SHAPES": "512x1024",
             },
         )
         worker.await_log("ready after")
         client = Client(server.url)
-        with_preview = client.submit("a", seed=1, num_inference_steps=100, preview=True)
-        without_preview = client.submit("b", seed=1, num_inference_steps=100)
-        until(lambda: with_preview.status().preview is not None)
-        url = with_preview.status().preview or ""
+        with_preview = client.submit("a", seed=1, num_inference_steps=40, preview=True)
+        without_preview = client.submit("b", seed=1, num_inference_steps=40)
+        url = until(lambda: with_preview.status().preview)
         assert without_preview.status().preview is None
         with_preview.result(timeout=300)
         assert with_preview.status().preview is None

@@ -258,4 +258,4 @@ def _submit_until_accepted(producer: Client) -> None:
         except BrokerUnavailable:
             return False
 
-    until(accepted, 60)
+    until(accepted)

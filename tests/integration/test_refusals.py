@@ -88,7 +88,7 @@ def test_running_jobs_succeed_after_redis_took_no_writes_for_a_while(
     worker = start(IMAGEFLEET_REDIS_URL=own_redis.url, IMAGEFLEET_MODEL="fake:seconds=1")
     with Client(own_redis.url, namespace=namespace) as producer:
         jobs = producer.submit_many([f"prompt {n}" for n in range(4)], num_inference_steps=15)
-        until(lambda: all(job.status().state is State.RUNNING for job in jobs), 60)
+        until(lambda: all(job.status().state is State.RUNNING for job in jobs))
         admin.config_set(*_REFUSE_WRITES)
         worker.await_log("does not answer the lease keeper: NOREPLICAS")
         until(lambda: _count_refusals(admin) > 20)

@@ -199,7 +199,7 @@ def test_a_worker_of_the_release_makes_no_dataset_that_starts_from_images(
     Image.new("RGB", (64, 64), "red").save(store / "there.png")
     run = producer.bulk([*rows, "from text"], tmp_path / "data", shard_size=6)
     release.start_worker()
-    until(lambda: client.zcard(f"{namespace}:dead") == 2, 120)
+    until(lambda: client.zcard(f"{namespace}:dead") == 2)
     assert not run.status().done
     assert run.status().images == 0
     until(lambda: not client.keys(f"{namespace}:claims:*"))  # it keeps its lease when it is killed

@@ -103,7 +103,7 @@ def test_the_wait_for_a_dataset_survives_a_restart_of_redis(
 ) -> None:
     run = Client(own_redis.url).bulk(["a"], tmp_path / "made")
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(run.wait, 60)
+        waiting = pool.submit(run.wait, 300)
         until(lambda: NO_WORKER in caplog.text)
         own_redis.kill()
         until(lambda: AWAY in caplog.text)
@@ -171,7 +171,7 @@ def test_a_command_prints_every_result_although_redis_is_away_after_the_last_pol
     cut_off: list[Job], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert isinstance(cut_off[0].client, Client)
-    assert wait_for_jobs(cut_off[0].client, cut_off, 60, None, as_json=True) == 0
+    assert wait_for_jobs(cut_off[0].client, cut_off, 300, None, as_json=True) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
