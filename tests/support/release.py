@@ -27,7 +27,7 @@ def release_commit() -> str:
         return _git("rev-parse", "--verify", f"{change}^").strip()
     except subprocess.CalledProcessError:
         raise RuntimeError(
-            f"this clone lacks the commits of release {VERSION}: get them with git fetch --unshallow"
+            f"this clone lacks the commits of release {VERSION}; run git fetch --unshallow"
         ) from None
 
 
