@@ -92,6 +92,16 @@ def test_kustomize_builds_the_overlays(overlay: str, chips: str, topology: str) 
     )
 
 
+def test_the_alerts_know_the_targets_of_the_pod_monitor_by_their_job() -> None:
+    label = _named("PodMonitor", "imagefleet")["spec"]["jobLabel"]
+    [expression] = _named("PodMonitor", "imagefleet")["spec"]["selector"]["matchExpressions"]
+    pods = [_named("Deployment", name)["spec"]["template"] for name in ("worker", "exporter")]
+    jobs = [pod["metadata"]["labels"][label] for pod in pods]
+    assert sorted(jobs) == sorted(expression["values"])
+    [regex] = re.findall(r'up{job=~"([^"]+)"}', (DEPLOY / "prometheus/alerts.yml").read_text())
+    assert all(re.fullmatch(regex, job) for job in jobs)
+
+
 @_needs_kubectl
 def test_a_worker_of_a_multi_host_slice_has_the_chips_of_its_host_only() -> None:
     pod = _build("v5e-16")["Deployment", "worker"]["spec"]["template"]["spec"]
