@@ -22,6 +22,9 @@ _OTHER: Final = "other"
 """Label of the queues of models and shapes that no worker serves. Producers choose such names."""
 
 
+_WORK: Final = ["work"]
+
+
 class FleetCollector(Collector):
     """Collects the status of one fleet."""
 
@@ -67,18 +70,30 @@ class FleetCollector(Collector):
             ended, _, code = name.partition(":")
             ends.add_metric([ended, code], count)
         yield ends
+        yield _in_flight(status)
+        yield CounterMetricFamily(
+            "imagefleet_dead_letters_dropped",
+            "Dead letters that were dropped for newer ones.",
+            value=status.dead_letters_dropped,
+        )
         for name, text, value in (
-            ("in_flight", "Messages that workers hold.", status.in_flight),
             ("delayed", "Messages that return to their queue later.", status.delayed),
-            ("dead_letters", "Messages that the fleet gave up.", status.dead_letters),
+            ("dead_letters", "Messages that the fleet gave up and keeps.", status.dead_letters),
         ):
             yield GaugeMetricFamily(f"imagefleet_{name}", text, value=value)
+
+
+def _in_flight(status: FleetStatus) -> GaugeMetricFamily:
+    family = GaugeMetricFamily("imagefleet_in_flight", "Messages that workers hold.", labels=_WORK)
+    family.add_metric(["jobs"], status.in_flight - status.in_flight_shards)
+    family.add_metric(["rows"], status.in_flight_shards)
+    return family
 
 
 def _queue_metrics(status: FleetStatus) -> Iterator[GaugeMetricFamily]:
     models = {DEFAULT_MODEL, *(worker.model for worker in status.workers)}
     shapes = {NATIVE_SHAPE, *(shape for worker in status.workers for shape in worker.shapes)}
-    labels = ["model", "shape", "work"]
+    labels = ["model", "shape", *_WORK]
     waiting = GaugeMetricFamily(
         "imagefleet_queue_messages", "Messages that no worker has claimed.", labels=labels
     )
@@ -88,14 +103,18 @@ def _queue_metrics(status: FleetStatus) -> Iterator[GaugeMetricFamily]:
         labels=labels,
     )
     rest = 0
+    rest_ages: list[float] = []
     for queue in status.queues:
         if not (queue.model in models and queue.shape in shapes):
             rest += queue.waiting
+            rest_ages += [] if queue.oldest_s is None else [queue.oldest_s]
             continue
         values = [queue.model, queue.shape, "rows" if queue.datasets else "jobs"]
         waiting.add_metric(values, queue.waiting)
         if queue.oldest_s is not None:
             oldest.add_metric(values, queue.oldest_s)
     waiting.add_metric([_OTHER, _OTHER, _OTHER], rest)
+    if rest_ages:
+        oldest.add_metric([_OTHER, _OTHER, _OTHER], max(rest_ages))
     yield waiting
     yield oldest

@@ -263,6 +263,7 @@ class _Builder:
             self._engine,
             self._health,
             lambda: len(self._claims.held_tags()),
+            lambda: len(self._backlog.tags()),
             self._hooks.on_drain_requested,
             self._settings.lease_s,
         )

@@ -29,6 +29,7 @@ class StatusReporter:
         engine: Engine,
         health: HealthCheck,
         count_claims: Callable[[], int],
+        count_shards: Callable[[], int],
         on_drain_requested: Callable[[], None],
         lease_s: float,
     ) -> None:
@@ -36,6 +37,7 @@ class StatusReporter:
         Args:
             worker: the name that leases and claims have, too.
             count_claims: returns the number of messages that the worker holds.
+            count_shards: returns how many of them are shards of datasets.
             on_drain_requested: called once, if somebody asks this worker to drain.
             lease_s: seconds without a report after which the worker is not ready.
         """
@@ -43,6 +45,7 @@ class StatusReporter:
         self._engine = engine
         self._health = health
         self._count_claims = count_claims
+        self._count_shards = count_shards
         self._on_drain_requested = on_drain_requested
         self._lease_s = lease_s
         self._reported_at = time.monotonic()
@@ -108,6 +111,7 @@ class StatusReporter:
             devices=self._engine.devices,
             capacity=self._engine.capacity,
             claims=self._count_claims(),
+            shards=self._count_shards(),
             images=round(now.images),
             images_per_s=round(done.images / done.at, 3) if done.at else 0.0,
             batch_fill=round(done.used / slots, 3) if slots else None,

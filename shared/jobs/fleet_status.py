@@ -1,5 +1,6 @@
 """Read how a fleet is: its workers, its queues, and what else waits in Redis."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -8,6 +9,7 @@ from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import PRIORITY_STEPS, list_key, queue_of_compile_key, tenant_of
 from imagefleet.shared.jobs.redis_keys import (
     claims_key,
+    dead_letter_totals_key,
     dead_letters_key,
     delayed_key,
     job_ends_key,
@@ -29,6 +31,8 @@ _MAX_HEADS: Final = 8_192
 _HEADS_AT_ONCE: Final = 256
 """Those of them in one call of the script, which holds up the other clients."""
 _BULK: Final = "bulk."
+_MAX_DIGITS: Final = 19
+"""Digits of the largest number that Redis counts to. A longer one is no count of ours."""
 
 
 class QueueStatus(Model):
@@ -58,9 +62,15 @@ class FleetStatus(Model):
     """Messages in all queues."""
     in_flight: int
     """Messages that workers hold. Together with `waiting` this is the work of the fleet."""
+    in_flight_shards: int
+    """Those of them that are shards of datasets, as of the workers' latest heartbeats. Workers of
+    older releases do not say it."""
     delayed: int
     """Messages that return to their queue later: retries, and messages of a newer release."""
     dead_letters: int
+    """Those that are kept."""
+    dead_letters_dropped: int
+    """Those that were dropped for newer ones since the namespace was made."""
     callbacks: int
     """Callbacks that wait to be delivered."""
     callbacks_given_up: int
@@ -94,19 +104,29 @@ class FleetReader:
         with self._redis.pipeline(transaction=False) as pipe:
             for key in (delayed_key, dead_letters_key, outbox_key, outbox_given_up_key):
                 pipe.zcard(key(self._namespace))
+            pipe.hget(dead_letter_totals_key(self._namespace), "dropped")
             for worker in workers:
                 pipe.hlen(claims_key(self._namespace, worker.worker))
-            delayed, dead_letters, callbacks, given_up, *claims = cast(list[int], pipe.execute())
+            delayed, dead_letters, callbacks, given_up, dropped, *claims = cast(
+                list[Any], pipe.execute()
+            )
         return FleetStatus(
             workers=tuple(workers),
             queues=tuple(self._queues(lists)),
             waiting=sum(each.length for each in lists),
             in_flight=sum(claims),
+            in_flight_shards=sum(
+                min(held, max(0, worker.shards))
+                for held, worker in zip(claims, workers, strict=True)
+            ),
             delayed=delayed,
             dead_letters=dead_letters,
+            dead_letters_dropped=_count(dropped) or 0,
             callbacks=callbacks,
             callbacks_given_up=given_up,
-            job_ends={name: int(count) for name, count in ends.items() if count.isdecimal()},
+            job_ends={
+                name: number for name, text in ends.items() if (number := _count(text)) is not None
+            },
         )
 
     def _waiting_lists(self) -> Iterator[_List]:
@@ -151,6 +171,21 @@ class FleetReader:
         seconds, microseconds = self._redis.time()
         now = seconds + microseconds / 1e6
         return {
-            key: max(0.0, now - float(at)) if at else None
-            for key, at in zip(keys, cast(list[str], times), strict=True)
+            key: _age(text, now) for key, text in zip(keys, cast(list[str], times), strict=True)
         }
+
+
+def _age(submitted_at: str, now: float) -> float | None:
+    """Return the seconds since then; None if it is no time, as in a damaged record."""
+    try:
+        at = float(submitted_at)
+    except ValueError:
+        return None
+    return max(0.0, now - at) if math.isfinite(at) and at >= 0 else None
+
+
+def _count(text: str | None) -> int | None:
+    """Return a count that Redis keeps; None if there is none, or it is damaged."""
+    if text is None or not text.isdecimal() or len(text) > _MAX_DIGITS:
+        return None
+    return int(text)

@@ -40,6 +40,8 @@ class WorkerStatus(Model):
     """Images in a full batch."""
     claims: int = 0
     """Messages that it has claimed and not acknowledged."""
+    shards: int = 0
+    """Those of them that are shards of datasets."""
     images: int = 0
     """Images since the start."""
     images_per_s: float = 0.0

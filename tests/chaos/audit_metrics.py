@@ -71,8 +71,9 @@ def read_metrics(prometheus: Prometheus, alive: Collection[str]) -> ScrapedFleet
         alive: The label `process` of the workers that live.
     """
     left = (
-        "imagefleet_in_flight + imagefleet_delayed + sum without(model,shape,work)"
-        '(imagefleet_queue_messages) + sum without(state)(imagefleet_callbacks{state="waiting"})'
+        "sum without(work)(imagefleet_in_flight) + imagefleet_delayed"
+        " + sum without(model,shape,work)(imagefleet_queue_messages)"
+        ' + sum without(state)(imagefleet_callbacks{state="waiting"})'
     )
     return ScrapedFleet(
         workers=_read_workers(prometheus, alive),

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from pathlib import Path
 
 import pytest
 import redis
@@ -10,9 +11,17 @@ from click.testing import CliRunner
 
 from imagefleet import Client
 from imagefleet.producer.cli import main
-from imagefleet.shared.jobs.redis_keys import leases_key, workers_key
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.redis_keys import (
+    dead_letter_totals_key,
+    job_ends_key,
+    job_key,
+    leases_key,
+    workers_key,
+)
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from tests.integration.conftest import MakeClaims
+from tests.support.datasets import planned_dataset
 from tests.support.http_client import http_get
 from tests.support.processes import StartWorker, Worker, until
 from tests.support.s3 import BUCKET, FaultyS3, error, pass_on, signed_s3
@@ -142,6 +151,61 @@ def test_damaged_entries_are_shown_and_break_nothing(
     status = producer.fleet.read()
     assert [each.state for each in status.workers] == [WorkerState.UNKNOWN] * 2
     assert [(each.shape, each.oldest_s) for each in status.queues] == [("foreign", None)]
+
+
+@pytest.mark.parametrize("damaged", ["x", "nan", "inf", "-1e300", "9" * 400])
+def test_a_damaged_record_has_no_age(
+    producer: Client, client: redis.Redis, namespace: str, damaged: str
+) -> None:
+    client.hset(job_key(namespace, producer.submit("a").id), "submitted_at", damaged)
+    [queue] = producer.fleet.read().queues
+    assert (queue.waiting, queue.oldest_s) == (1, None)
+
+
+def test_damaged_counts_are_missing(producer: Client, client: redis.Redis, namespace: str) -> None:
+    counts = {"succeeded": "7", "cancelled": "9" * 400, "failed:a": "9" * 5000, "failed:b": "x"}
+    client.hset(job_ends_key(namespace), mapping=counts)
+    client.hset(dead_letter_totals_key(namespace), "dropped", "9" * 5000)
+    status = producer.fleet.read()
+    assert status.job_ends == {"succeeded": 7}
+    assert status.dead_letters_dropped == 0
+
+
+def test_dropped_dead_letters_are_counted(
+    producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    letters = DeadLetters(client, namespace, max_bytes=1)
+    for number in range(3):
+        letters.add("list", f"message {number}", code="c", reason="r", deliveries=1)
+    status = producer.fleet.read()
+    assert status.dead_letters_dropped > 0
+    assert status.dead_letters + status.dead_letters_dropped == 3
+
+
+def test_shards_in_flight_are_counted_as_the_workers_report_them(
+    producer: Client, client: redis.Redis, namespace: str, make_claims: MakeClaims
+) -> None:
+    for name, shards in {"one": 2, "two": 5}.items():
+        claims = make_claims(name)
+        status = WorkerStatus(worker=name, state=WorkerState.READY, shards=shards)
+        client.hset(workers_key(namespace), name, status.dump())
+        client.hset(claims.key, mapping=dict.fromkeys(("1", "2", "3"), "list\0message"))
+    status_of_fleet = producer.fleet.read()
+    assert (status_of_fleet.in_flight, status_of_fleet.in_flight_shards) == (6, 2 + 3)
+
+
+def test_a_worker_says_which_of_its_messages_are_shards(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str, tmp_path: Path
+) -> None:
+    dataset = planned_dataset(tmp_path / "data", client, namespace, ["a"] * 60)
+    dataset.send()
+    start(IMAGEFLEET_MODEL="fake:seconds=0.4,capacity=8")
+
+    def all_are_shards() -> bool:
+        status = producer.fleet.read()
+        return 0 < status.in_flight_shards == status.in_flight
+
+    until(all_are_shards)
 
 
 def test_newer_workers_may_say_more(producer: Client, client: redis.Redis, namespace: str) -> None:

@@ -26,6 +26,7 @@ from tests.support.processes import ROOT
 
 _ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 _CONFIG = ROOT / "deploy/prometheus/prometheus.yml"
+_AUTOSCALER = ROOT / "deploy/kubernetes/autoscale/scaled-object.yaml"
 _DASHBOARD = ROOT / "deploy/grafana/imagefleet.json"
 _PAGE = ROOT / "docs/operations.md"
 _NAME = re.compile(r"\bimagefleet_[a-z_]+\b")
@@ -34,7 +35,12 @@ _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 def _queue(number: int) -> QueueStatus:
     return QueueStatus(
-        model=f"m{number}", shape="native", datasets=False, waiting=1, tenants=1, oldest_s=2.0
+        model=f"m{number}",
+        shape="native",
+        datasets=False,
+        waiting=1,
+        tenants=1,
+        oldest_s=2.0 + number,
     )
 
 
@@ -44,8 +50,10 @@ def _status(queues: int = 1) -> FleetStatus:
         queues=tuple(_queue(number) for number in range(queues)),
         waiting=queues,
         in_flight=3,
+        in_flight_shards=1,
         delayed=4,
         dead_letters=5,
+        dead_letters_dropped=10,
         callbacks=6,
         callbacks_given_up=7,
         job_ends={"succeeded": 8, "failed:device_error": 9},
@@ -78,13 +86,20 @@ def _queried(text: str) -> set[str]:
     return {_SUFFIX.sub("", name) for name in _NAME.findall(text)}
 
 
-def test_alerts_and_dashboard_query_metrics_that_exist() -> None:
+def test_alerts_dashboard_and_autoscaler_query_metrics_that_exist() -> None:
     defined = set(_defined())
+    assert _queried(_AUTOSCALER.read_text()) <= defined
     dashboard = json.loads(_DASHBOARD.read_text())
     queries = [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
     assert len(queries) > 20
     assert _queried("\n".join(queries)) <= defined
     assert _queried(re.sub(r"^ *#.*", "", _ALERTS.read_text(), flags=re.MULTILINE)) <= defined
+
+
+def test_the_autoscaler_counts_shards_in_flight_and_keeps_a_worker_for_callbacks() -> None:
+    query = " ".join(_AUTOSCALER.read_text().split())
+    assert '199 * sum(imagefleet_in_flight{work="rows"})' in query
+    assert 'clamp_max(sum(imagefleet_callbacks{state="waiting"}), 1)' in query
 
 
 def test_every_metric_is_documented() -> None:
@@ -96,6 +111,9 @@ def test_the_exporter_says_what_redis_knows() -> None:
     assert exported["imagefleet_redis_up", ""] == 1
     assert exported["imagefleet_queue_messages", "m0 native jobs"] == 1
     assert exported["imagefleet_queue_oldest_seconds", "m0 native jobs"] == 2
+    assert exported["imagefleet_in_flight", "jobs"] == 2
+    assert exported["imagefleet_in_flight", "rows"] == 1
+    assert exported["imagefleet_dead_letters_dropped_total", ""] == 10
     assert exported["imagefleet_workers", "ready"] == 1
     assert exported["imagefleet_workers", "lost"] == 0
     assert exported["imagefleet_callbacks", "given_up"] == 7
@@ -108,6 +126,12 @@ def test_producers_cannot_make_series() -> None:
     series = [labels for name, labels in exported if name == "imagefleet_queue_messages"]
     assert sorted(series) == ["m0 native jobs", "other other other"]
     assert exported["imagefleet_queue_messages", "other other other"] == 49
+
+
+def test_jobs_of_a_model_without_workers_have_an_age() -> None:
+    exported = _export(FleetCollector(lambda: _status(queues=3)))
+    assert exported["imagefleet_queue_oldest_seconds", "m0 native jobs"] == 2
+    assert exported["imagefleet_queue_oldest_seconds", "other other other"] == 4
 
 
 def test_without_redis_the_exporter_says_so() -> None:
