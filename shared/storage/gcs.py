@@ -13,7 +13,12 @@ from io import BufferedIOBase
 from typing import Any, BinaryIO, Final
 
 from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound, RetryError
-from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+from google.auth.exceptions import (
+    DefaultCredentialsError,
+    GoogleAuthError,
+    RefreshError,
+    TransportError,
+)
 from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
@@ -205,9 +210,18 @@ class GcsStore:
         except TransportError as error:
             raise StorageUnavailable(f"{where}: {error}") from error
         except GoogleAuthError as error:
+            if _may_pass(error):
+                raise StorageUnavailable(f"{where}: no token: {error}") from error
             raise StorageDenied(f"{where}: the credentials are refused: {error}") from error
         except _UNANSWERED as error:
             raise StorageUnavailable(f"{where}: {error}") from error
+
+
+def _may_pass(error: GoogleAuthError) -> bool:
+    """Return whether the server of tokens was away, as the metadata server of a host may be."""
+    return isinstance(error, RefreshError) and (
+        error.retryable or isinstance(error.__cause__, TransportError)
+    )
 
 
 def _error_from_response(error: GoogleAPICallError, where: str, rights: str) -> ImagefleetError:

@@ -6,11 +6,15 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import _exponential_backoff
+from google.auth.compute_engine import _metadata
+from google.auth.exceptions import RefreshError
 
 from imagefleet.shared.errors import (
     ConfigurationError,
@@ -231,6 +235,39 @@ def test_refused_credentials_are_denied_with_the_reason(faulty: FaultyS3) -> Non
     faulty.fault = _answer(400, {"error": "invalid_grant", "error_description": "revoked"})
     with pytest.raises(StorageDenied, match=r"the credentials are refused: .*invalid_grant"):
         store.get("a")
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library does not wait between its tries to get a token."""
+    monkeypatch.setattr(_exponential_backoff, "time", SimpleNamespace(sleep=lambda seconds: None))
+
+
+@pytest.mark.usefixtures("key_file", "quick_retries")
+def test_a_server_of_tokens_that_fails_is_unavailable(faulty: FaultyS3) -> None:
+    store = GcsStore(BUCKET, retry_s=0)
+    faulty.fault = _answer(503, {"error": "internal_failure"})
+    with pytest.raises(StorageUnavailable, match="no token") as caught:
+        store.get("a")
+    assert isinstance(caught.value.__cause__, RefreshError)
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_a_metadata_server_that_is_away_is_unavailable(
+    faulty: FaultyS3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    host = urlsplit(faulty.endpoint_url).netloc
+    for name in (EMULATOR, "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))  # no credentials of the developer
+    monkeypatch.setenv("GCE_METADATA_IP", host)
+    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", host)
+    faulty.fault = _answer(200, {}, Metadata_Flavor="Google")
+    store = GcsStore(BUCKET, retry_s=0)
+    faulty.fault = hang_up
+    with pytest.raises(StorageUnavailable, match="no token") as caught:
+        store.get("a")
+    assert isinstance(caught.value.__cause__, RefreshError)
 
 
 @pytest.mark.usefixtures("key_file")
