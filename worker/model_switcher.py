@@ -21,12 +21,19 @@ import redis
 from imagefleet.shared.errors import ConfigurationError
 from imagefleet.shared.jobs.fleet_status import FleetReader
 from imagefleet.shared.jobs.offers import OfferRegistry, OfferRenewal
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import model_switch_key
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.redis_client.child_process import die_with_parent
 from imagefleet.shared.redis_client.connection import connect
 from imagefleet.shared.settings import ENV_PREFIX
-from imagefleet.worker.next_model import SwitchPolicy, next_model, waiting_by_model
+from imagefleet.worker.next_model import (
+    FirstSeen,
+    SwitchPolicy,
+    WaitingWork,
+    next_model,
+    waiting_by_model,
+)
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.systemd import notify_systemd
 from imagefleet.worker.settings import WorkerSettings
@@ -52,7 +59,8 @@ class ModelSwitcher:
         self._policy = SwitchPolicy(
             min_stay_s=settings.model_min_stay_s, max_wait_s=settings.model_max_wait_s
         )
-        self._redis = connect(settings.redis_url.get_secret_value())
+        # Each pass asks once: the watchdog of systemd must be fed while Redis is away.
+        self._redis = connect(settings.redis_url.get_secret_value(), retries=0)
         self._fleet = FleetReader(self._redis, settings.namespace)
         registry = OfferRegistry(self._redis, settings.namespace)
         self._offers = OfferRenewal(registry, settings.forget_models_s)
@@ -60,6 +68,7 @@ class ModelSwitcher:
         """The announced name of each model that was loaded."""
         self._shapes: dict[str, tuple[str, ...]] = {}
         """By announced name: the shapes that this host makes with the model."""
+        self._first_seen = FirstSeen()
         self._worker: subprocess.Popen[bytes] | None = None
         self._switching = False
         """Whether the worker was asked to drain for a switch."""
@@ -100,8 +109,8 @@ class ModelSwitcher:
         following: str | None = None
         ready_at: float | None = None
         while worker.poll() is None:
+            notify_systemd("WATCHDOG=1")
             if not self._switching:
-                notify_systemd("WATCHDOG=1")
                 status = self._read_status(worker.pid)
                 if ready_at is None and status is not None and status.state is WorkerState.READY:
                     ready_at = time.monotonic()
@@ -179,7 +188,7 @@ class ModelSwitcher:
             name = next_model(
                 status.model,
                 by_name.keys() - {status.model},
-                waiting_by_model(self._fleet.read().queues, default, self._shapes),
+                self._read_waiting(status.model, default),
                 stayed_s=stayed_s,
                 is_idle=not status.claims,
                 policy=self._policy,
@@ -189,7 +198,16 @@ class ModelSwitcher:
         except redis.RedisError as error:
             log.warning("cannot read the queues from Redis: %s", error)
             return None
+        except Exception:  # what is damaged in Redis must not end this host
+            log.exception("cannot choose the next model, so %s stays", status.model)
+            return None
         return by_name[name]
+
+    def _read_waiting(self, current: str, default: str) -> dict[str, WaitingWork]:
+        """Return what waits in Redis, by model. `current` is on the devices."""
+        loaded = {current, DEFAULT_MODEL} if current == default else {current}
+        queues = self._first_seen.add_ages(self._fleet.read().queues, loaded, time.monotonic())
+        return waiting_by_model(queues, default, self._shapes)
 
     def _may_switch_to(self, name: str, worker: str) -> bool:
         """Return whether no other worker has switched to this model within the minimum stay. So the

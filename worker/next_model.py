@@ -1,9 +1,10 @@
 """Decide whether a worker with several models should switch, and to which one.
 
-What waits for each model goes in, a name or None comes out. Nothing here starts or stops anything.
+What waits for each model goes in, a name or None comes out. Nothing here starts or stops anything,
+or reads a clock.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from imagefleet.shared.jobs.fleet_status import QueueStatus
@@ -30,6 +31,36 @@ class SwitchPolicy:
 
 
 NOTHING = WaitingWork()
+
+
+class FirstSeen:
+    """Remembers since when jobs without a known age wait for models that are not loaded.
+
+    Messages of plain Celery have no record, and so no age, before a worker claims them.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[Hashable, float] = {}
+
+    def add_ages(
+        self, queues: Iterable[QueueStatus], loaded: Collection[str], now: float
+    ) -> list[QueueStatus]:
+        """Return `queues`; where the age of waiting jobs is unknown, it is the time since they were
+        first seen.
+
+        Args:
+            loaded: names of the model on the devices. Its jobs get no age: they are being made.
+            now: seconds of a clock that never goes back.
+        """
+        before, self._since = self._since, {}
+        found = []
+        for queue in queues:
+            if queue.oldest_s is None and not queue.datasets and queue.model not in loaded:
+                key = (queue.model, queue.shape)
+                self._since[key] = before.get(key, now)
+                queue = queue.model_copy(update={"oldest_s": now - self._since[key]})
+            found.append(queue)
+        return found
 
 
 def waiting_by_model(

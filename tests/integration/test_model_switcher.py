@@ -2,13 +2,24 @@
 
 import os
 import signal
+import socket
+import socketserver
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import redis
 
 from imagefleet import Client
-from imagefleet.shared.jobs.worker_status import WorkerState
+from imagefleet.shared.jobs.celery_message import TASK_NAME, task_message
+from imagefleet.shared.jobs.fleet_status import FleetReader
+from imagefleet.shared.jobs.queues import queue_name
+from imagefleet.shared.jobs.redis_keys import known_queues_key
+from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.worker.model_switcher import ModelSwitcher
+from imagefleet.worker.settings import WorkerSettings
 from tests.support.processes import StartWorker, Worker, until
 
 SEVERAL = {
@@ -114,6 +125,81 @@ def test_what_cannot_be_served_is_refused(
     worker: Worker = start(**{**SEVERAL, **more})
     assert worker.wait() == 78
     assert sentence in worker.output()
+
+
+def _switcher(redis_url: str, namespace: str) -> ModelSwitcher:
+    models = ("fake:name=a", "fake:name=b")
+    return ModelSwitcher(
+        WorkerSettings.load(redis_url=redis_url, namespace=namespace, models=models), []
+    )
+
+
+class _HangUp(socketserver.BaseRequestHandler):
+    """Counts a connection and closes it."""
+
+    connections = 0
+
+    def handle(self) -> None:
+        type(self).connections += 1
+
+
+def test_each_pass_asks_redis_once(namespace: str) -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), _HangUp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        switcher = _switcher(f"redis://127.0.0.1:{server.server_address[1]}/0", namespace)
+        assert switcher._read_status(1) is None
+        server.shutdown()
+    assert _HangUp.connections == 1
+
+
+def test_what_cannot_be_read_does_not_end_the_host(
+    redis_server: LocalRedisServer,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(self: FleetReader) -> None:
+        raise ValueError("could not convert string to float")
+
+    monkeypatch.setattr(FleetReader, "read", fail)
+    switcher = _switcher(redis_server.url, namespace)
+    status = WorkerStatus(worker="w", state=WorkerState.READY, model="a")
+    for model, name in (("fake:name=a", "a"), ("fake:name=b", "b")):
+        to_visit = [model]
+        switcher._note_ready(model, status.model_copy(update={"model": name}), to_visit)
+    assert switcher._following("fake:name=a", status, 1000.0, []) is None
+    assert "could not convert" in caplog.text
+
+
+def test_messages_of_plain_celery_grow_older(
+    redis_server: LocalRedisServer, client: redis.Redis, namespace: str
+) -> None:
+    queue = queue_name(namespace, "b", None, None)
+    client.lpush(queue, task_message(TASK_NAME, "j", {}, queue=queue, priority=5, images=1))
+    client.sadd(known_queues_key(namespace), queue)
+    switcher = _switcher(redis_server.url, namespace)
+    assert switcher._read_waiting("a", "a")["b"].oldest_s == 0
+    assert switcher._read_waiting("a", "a")["b"].oldest_s > 0
+
+
+def test_the_watchdog_of_systemd_is_fed_during_a_switch(
+    start: StartWorker, producer: Client, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        start(**SEVERAL, IMAGEFLEET_DRAIN_S="60", NOTIFY_SOCKET=str(tmp_path / "notify"))
+        _await_first_pass(producer)
+        slow = producer.submit("x", model="a", num_inference_steps=100)
+        until(lambda: slow.status().started_at)
+        producer.submit("x", model="b")
+        until(lambda: WorkerState.DRAINING in [w.state for w in producer.fleet.read().workers])
+        systemd.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                systemd.recv(1000)
+        systemd.settimeout(300)
+        assert systemd.recv(1000) == b"WATCHDOG=1"
+        assert slow.status().state == "running"
 
 
 def _runs(pid: int) -> bool:

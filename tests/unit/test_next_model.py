@@ -3,7 +3,13 @@
 import pytest
 
 from imagefleet.shared.jobs.fleet_status import QueueStatus
-from imagefleet.worker.next_model import SwitchPolicy, WaitingWork, next_model, waiting_by_model
+from imagefleet.worker.next_model import (
+    FirstSeen,
+    SwitchPolicy,
+    WaitingWork,
+    next_model,
+    waiting_by_model,
+)
 
 POLICY = SwitchPolicy(min_stay_s=60.0, max_wait_s=120.0)
 Waiting = dict[str, WaitingWork]
@@ -74,6 +80,38 @@ def test_jobs_of_a_shape_that_this_worker_does_not_make_do_not_count() -> None:
 def test_an_idle_worker_does_not_stay_for_jobs_that_it_cannot_make() -> None:
     waiting = {"a": _jobs(1, 999.0), "b": _jobs(1, 1.0)}
     assert _next(waiting, is_idle=True) == "b"
+
+
+def _chosen(first_seen: FirstSeen, queues: list[QueueStatus], now: float) -> str | None:
+    return _next(waiting_by_model(first_seen.add_ages(queues, {"a"}, now), "a", {}))
+
+
+def test_jobs_without_an_age_wait_since_they_were_first_seen() -> None:
+    first_seen = FirstSeen()
+    queues = [_queue("a", waiting=1, oldest_s=None), _queue("b", waiting=1, oldest_s=None)]
+    assert _chosen(first_seen, queues, 1000.0) is None
+    assert _chosen(first_seen, queues, 1120.0) is None
+    assert _chosen(first_seen, queues, 1120.5) == "b"
+
+
+def test_an_empty_queue_begins_anew() -> None:
+    first_seen = FirstSeen()
+    own, other = _queue("a", waiting=1, oldest_s=None), _queue("b", waiting=1, oldest_s=None)
+    assert _chosen(first_seen, [own, other], 1000.0) is None
+    assert _chosen(first_seen, [own], 1100.0) is None
+    assert _chosen(first_seen, [own, other], 1200.0) is None
+    assert _chosen(first_seen, [own, other], 1320.5) == "b"
+
+
+def test_only_unknown_ages_of_jobs_are_added() -> None:
+    queues = [
+        _queue("a", waiting=1, oldest_s=None),
+        _queue("b", waiting=1, oldest_s=7.0),
+        _queue("c", waiting=1, oldest_s=None, datasets=True),
+    ]
+    first_seen = FirstSeen()
+    for now in (1000.0, 2000.0):
+        assert first_seen.add_ages(queues, {"a"}, now) == queues
 
 
 def _queue(
