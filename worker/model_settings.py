@@ -1,9 +1,10 @@
 """The settings of a worker that say which models it serves."""
 
 import shlex
+from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from imagefleet.shared.errors import ConfigurationError
@@ -16,7 +17,8 @@ class ModelSettings(CallbackSettings):
     model: str = Field(
         default="shapes",
         description="Model: `shapes` (bundled), a folder in diffusers' format, a Hugging Face Hub "
-        "id, a `.safetensors` file in the original layout, or `fake[:seconds=…]` for tests.",
+        "id, a `.safetensors` file in the original layout, or `fake[:seconds=…]` for tests. "
+        "An empty value counts as not set.",
     )
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
@@ -50,6 +52,14 @@ class ModelSettings(CallbackSettings):
         description="Seconds for which producers can submit jobs for a model after the last worker "
         "that offered it has left. Then the model is forgotten.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty_model(cls, given: object) -> object:
+        """Let an environment unset the model that one below it sets, as Kustomize's overlays do."""
+        if isinstance(given, Mapping) and given.get("model") == "":
+            return {name: value for name, value in given.items() if name != "model"}
+        return given
 
     @field_validator("models", mode="before")
     @classmethod

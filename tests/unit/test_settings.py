@@ -86,6 +86,15 @@ def test_values_that_need_no_connection_are_checked_at_load(
         WorkerSettings.load(**overrides)
 
 
+def test_an_empty_model_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMAGEFLEET_MODEL", "")
+    assert WorkerSettings.load().model == "shapes"
+    assert WorkerSettings.load(models="a b").every_model() == ("a", "b")
+    monkeypatch.setenv("IMAGEFLEET_MODEL", "c")
+    with pytest.raises(ConfigurationError, match="IMAGEFLEET_MODELS is set and IMAGEFLEET_MODEL"):
+        WorkerSettings.load(models="a b")
+
+
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
