@@ -85,7 +85,7 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
 
     \b
     Exit codes:
-    0   success: the worker was drained
+    0   success: the worker was drained, or stopped before it was ready
     69  unavailable: the devices or the storage failed for longer than the quarantine
     70  internal software error
     74  I/O error: the devices hung

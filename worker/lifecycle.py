@@ -117,12 +117,17 @@ class Lifecycle:
         make_shard(self.parts.shards, unpack_shard(arguments), tag)
 
     def stop_claiming(self) -> None:
-        """Claim no further work. On the second call requeue everything and end the process."""
+        """Claim no further work. On the second call requeue everything and end the process.
+
+        A worker that is not built yet holds nothing, and ends at once: it may compile for minutes.
+        """
+        if self._parts is None:
+            log.warning("stopped before it was ready; nothing was claimed")
+            os._exit(0)
         if self._stop_requested:
             self.quit()
         self._stop_requested = True
-        if self._parts is not None:
-            self._parts.status.drain()
+        self._parts.status.drain()
         self._force_exit_after(self.settings.drain_s + _DRAIN_GRACE_S)
         if self._running:
             self.parts.dispatcher.close()

@@ -9,7 +9,8 @@ from imagefleet import Client
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode
-from tests.support.processes import Worker
+from tests.support.hanging import HangingServer
+from tests.support.processes import Worker, until
 from tests.support.redis import RedisProxy
 
 StartWorker = Callable[..., Worker]
@@ -99,6 +100,16 @@ def test_settings_that_need_no_connection_are_refused_before_celery_starts(
     assert worker.wait() == ExitCode.CONFIG
     [line] = worker.output().splitlines()
     assert line.startswith("imagefleet-worker: IMAGEFLEET_")
+
+
+def test_a_worker_that_is_stopped_while_it_starts_ends_at_once_with_success(
+    start: StartWorker,
+) -> None:
+    with HangingServer("127.0.0.1") as server:
+        worker = start(redis_url=f"redis://127.0.0.1:{server.port}/0")
+        until(server.connections)
+        assert worker.terminate() == 0
+    assert "stopped before it was ready; nothing was claimed" in worker.output()
 
 
 def test_a_misspelled_variable_causes_a_warning(start: StartWorker) -> None:

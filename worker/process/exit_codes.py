@@ -4,7 +4,8 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit code of a worker that failed or was stopped. After a complete drain it is 0."""
+    """The exit code of a worker that failed or was stopped. It is 0 after a complete drain,
+    and if the worker was stopped before it was ready."""
 
     UNAVAILABLE = 69  # devices or storage failed for longer than `quarantine_s`
     SOFTWARE = 70  # a critical thread failed with an internal error
