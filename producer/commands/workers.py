@@ -1,8 +1,9 @@
 """`imagefleet workers`: list workers and drain them."""
 
+import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Final
 
 import click
@@ -51,21 +52,40 @@ def drain(client: Client, names: tuple[str, ...], wait: bool, as_json: bool) -> 
             limit = "is no living worker that can be drained; see `imagefleet workers list`"
             raise InvalidRequest("NAMES", name, limit)
     client.fleet.workers.request_drain(names)
-    while wait and any(_is_alive(states, name) for name in names):
-        time.sleep(_POLL_S)
-        states = _states(client)
+    lost = _await_ends(client, names) if wait else set()
     for name in names:
-        outcome = "lost" if name in states else "ended"
+        outcome = "lost" if name in lost else "ended"
         echo_fields({"worker": name, "state": outcome if wait else "draining"}, as_json=as_json)
-    sys.exit(wait and any(name in states for name in names))
+    sys.exit(bool(lost))
 
 
 def _states(client: Client) -> dict[str, WorkerState]:
     return {each.worker: each.state for each in client.fleet.workers.statuses()}
 
 
-def _is_alive(states: Mapping[str, WorkerState], name: str) -> bool:
-    return states.get(name, WorkerState.LOST) is not WorkerState.LOST
+def _await_ends(client: Client, names: Collection[str]) -> set[str]:
+    """Wait until no worker of `names` is alive. Return those that died.
+
+    A worker that drains removes its lease. If one has vanished whose lease may have expired since
+    it was seen last, another worker has removed it, and requeued what it held.
+    """
+    leases_end: dict[str, float] = {}
+    waited_for, lost = set(names), set[str]()
+    while waited_for:
+        asked_at = time.monotonic()
+        found = {each.worker: each for each in client.fleet.workers.statuses()}
+        answered_at = time.monotonic()
+        for name in tuple(waited_for):
+            status = found.get(name)
+            if status is not None and status.state is not WorkerState.LOST:
+                leases_end[name] = asked_at + (status.lease_left_s or 0.0)
+                continue
+            waited_for.remove(name)
+            if status is not None or answered_at >= leases_end.get(name, math.inf):
+                lost.add(name)
+        if waited_for:
+            time.sleep(_POLL_S)
+    return lost
 
 
 workers.add_command(list_workers, "list")

@@ -3,7 +3,9 @@
 import json
 import re
 import signal
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 
 from imagefleet import Client
 from imagefleet.producer.cli import main
+from imagefleet.producer.commands import workers
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.redis_keys import (
     dead_letter_totals_key,
@@ -127,6 +130,30 @@ def test_a_lost_worker_cannot_be_drained(
         done = CliRunner(env=settings).invoke(main, ["workers", "drain", name, "--wait"])
         assert done.exit_code == 1
         assert "is no living worker" in done.output
+
+
+def test_a_worker_that_dies_and_vanishes_while_it_drains_is_lost(
+    client: redis.Redis,
+    namespace: str,
+    settings: dict[str, str],
+    make_claims: MakeClaims,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It vanishes between two polls, as if it had ended by itself."""
+    other, dying = make_claims("other"), make_claims("dying", lease_s=1)
+    status = WorkerStatus(worker=dying.worker, state=WorkerState.READY)
+    client.hset(workers_key(namespace), dying.worker, status.dump())
+
+    def is_gone() -> bool:
+        other.reclaim_expired()
+        return client.zscore(leases_key(namespace), dying.worker) is None
+
+    def vanish(seconds: float) -> None:
+        until(is_gone)
+
+    monkeypatch.setattr(workers, "time", SimpleNamespace(sleep=vanish, monotonic=time.monotonic))
+    done = CliRunner(env=settings).invoke(main, ["workers", "drain", "dying", "--wait"])
+    assert (done.exit_code, done.output) == (1, "dying  lost\n")
 
 
 def test_queues_are_counted_over_tenants_and_priorities(producer: Client) -> None:
