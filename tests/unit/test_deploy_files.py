@@ -85,7 +85,9 @@ def test_kustomize_builds_the_overlays(overlay: str, chips: str, topology: str) 
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
     assert container["image"] == "registry.example.com/imagefleet:0.2.0"
     settings = container["envFrom"][0]["configMapRef"]["name"]
-    names = set(documents["ConfigMap", settings]["data"])
+    variables = documents["ConfigMap", settings]["data"]
+    assert variables["JAX_PLATFORMS"] == "tpu,cpu"  # without a TPU the worker must not start
+    names = variables.keys() - {"JAX_PLATFORMS"}
     assert ("replicas" in worker["spec"]) == (overlay != "autoscale")
     assert {name.removeprefix("IMAGEFLEET_").lower() for name in names} <= set(
         WorkerSettings.model_fields
