@@ -87,13 +87,23 @@ def _bulk_run(
     plan: Plan,
 ) -> BulkRun:
     return BulkRun(
-        id=run_id(place_of(destination, store), plan),
+        id=_id_of(connection, destination, store, plan),
         destination=destination,
         plan=plan,
         store=store,
         connection=connection,
         regenerate=partial(regenerate, submit),
     )
+
+
+def _id_of(connection: Connection, destination: str, store: ObjectStore, plan: Plan) -> str:
+    """Return the id of the run. One that was started before the id named the server keeps its."""
+    place = place_of(destination, store)
+    older = run_id(store.url, plan)
+    with connection.runs() as runs:
+        known = runs.destination_and_shards(older)
+    is_there = known is not None and place_of(known[0], store) == place
+    return older if is_there else run_id(place, plan)
 
 
 def open_new_destination(

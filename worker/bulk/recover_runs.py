@@ -114,6 +114,7 @@ def _read_plan(run: str, destination: str, store: ObjectStore) -> Plan:
         plan = Plan.load(store.get(PLAN, MAX_TEXT_BYTES))
     except KeyError:
         raise PlanDamaged(f"{store.url}{PLAN} is missing") from None
-    if run_id(place_of(destination, store), plan) != run:
+    # Runs that were started before the id named the server have the second one.
+    if run not in (run_id(place_of(destination, store), plan), run_id(store.url, plan)):
         raise PlanDamaged(f"{store.url} holds the plan of another run")
     return plan
