@@ -107,9 +107,7 @@ class FleetReader:
             pipe.hget(dead_letter_totals_key(self._namespace), "dropped")
             for worker in workers:
                 pipe.hlen(claims_key(self._namespace, worker.worker))
-            delayed, dead_letters, callbacks, given_up, dropped, *claims = cast(
-                list[Any], pipe.execute()
-            )
+            delayed, dead_letters, callbacks, given_up, dropped, *claims = pipe.execute()
         return FleetStatus(
             workers=tuple(workers),
             queues=tuple(self._queues(lists)),

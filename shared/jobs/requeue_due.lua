@@ -1,7 +1,7 @@
 -- Requeue the delayed messages that are due. The one that is due longest is pushed last, so that it
 -- is nearest to the head of its queue.
 -- KEYS 1 delayed messages (sorted set: list \0 message by due time); the key with the suffix `:refused` gets those
---      that cannot be requeued (list)
+--      that cannot be requeued (sorted set: by the time at which they were due)
 -- ARGV 1 how many messages to requeue at most
 -- Returns how many were requeued.
 local clock = redis.call('TIME')
@@ -10,7 +10,7 @@ local due = redis.call(
 for _, entry in ipairs(due) do
   local list, message = split_entry(entry)
   -- This fails if somebody has written the name of a list that workers may not change.
-  if list and not pcall(requeue_message, list, message) then redis.call('RPUSH', KEYS[1] .. ':refused', entry) end
+  if list and not pcall(requeue_message, list, message) then redis.call('ZADD', KEYS[1] .. ':refused', clock[1], entry) end
   redis.call('ZREM', KEYS[1], entry)
 end
 return #due

@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -190,7 +191,12 @@ def test_a_damaged_record_has_no_age(
 
 
 def test_damaged_counts_are_missing(producer: Client, client: redis.Redis, namespace: str) -> None:
-    counts = {"succeeded": "7", "cancelled": "9" * 400, "failed:a": "9" * 5000, "failed:b": "x"}
+    counts: dict[Any, Any] = {
+        "succeeded": "7",
+        "cancelled": "9" * 400,
+        "failed:a": "9" * 5000,
+        "failed:b": "x",
+    }
     client.hset(job_ends_key(namespace), mapping=counts)
     client.hset(dead_letter_totals_key(namespace), "dropped", "9" * 5000)
     status = producer.fleet.read()

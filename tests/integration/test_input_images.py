@@ -129,9 +129,7 @@ def test_an_image_is_rotated_as_its_exif_orientation_says(fetch: Callable[..., I
 
 def test_a_side_that_is_too_long_to_resize_is_refused(fetch: Callable[..., InitImage]) -> None:
     """Resizing it would hold the GIL for seconds, so that the worker could lose its lease."""
-    limit = pytest.raises(
-        InvalidInput, match=r"image: 65536x1; must be .* 65,535 wide and high"
-    )
+    limit = pytest.raises(InvalidInput, match=r"image: 65536x1; must be .* 65,535 wide and high")
     with ImageServer({"/a": _file(Image.new("L", (65_536, 1)))}) as image_server, limit:
         fetch(image=f"{image_server.url}/a")
 

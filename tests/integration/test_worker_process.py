@@ -5,7 +5,7 @@ import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -206,7 +206,7 @@ def test_an_expired_job_ends_cancelled_even_after_a_worker_died_with_it(
     until(lambda: _state(producer, sent.id) is State.RUNNING)
     first.kill()
     [claims] = client.keys(f"{namespace}:claims:*")
-    [(tag, entry)] = client.hgetall(claims).items()
+    [(tag, entry)] = cast(dict[str, str], client.hgetall(claims)).items()
     client.hset(claims, tag, _with_header_now(entry, "expires"))
     start()
     until(lambda: _state(producer, sent.id) is State.CANCELLED)
@@ -245,10 +245,11 @@ def test_a_delayed_job_survives_a_lost_connection(
             queue=f"{namespace}.default.native",
             countdown=3600,
         )
-        [entry] = until(lambda: client.zrange(f"{namespace}:later", 0, -1))
+        later = f"{namespace}:later"
+        [entry] = until(lambda: cast(list[str], client.zrange(later, 0, -1)))
         client.client_kill_filter(_type="normal", skipme=True)
-        client.zadd(f"{namespace}:later", {_with_header_now(entry, "eta"): time.time()})
-        client.zrem(f"{namespace}:later", entry)
+        client.zadd(later, {_with_header_now(entry, "eta"): time.time()})
+        client.zrem(later, entry)
         assert sent.get(timeout=300)["model"] == "fake"
 
 

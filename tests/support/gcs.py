@@ -51,7 +51,7 @@ def local_gcs() -> Iterator[LocalGcs]:
             "-external-url": endpoint_url,
             "-log-level": "error",
         }
-        command = [program, *(part for pair in options.items() for part in pair)]
+        command = [str(program), *(part for pair in options.items() for part in pair)]
         process = subprocess.Popen(command)
         try:
             until(lambda: _make_bucket(endpoint_url, process))
