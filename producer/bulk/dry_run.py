@@ -74,9 +74,9 @@ def dry_run(
     offers = connection.offers()
     images = RowImages(read_files=upload_files)
     spec = parse_spec(images, **options)
-    sources = find_sources(rows, input_format)
     planner = RowPlanner(spec.defaults, offers, images)
-    _, store = open_new_destination(destination, connection)
+    url, store = open_new_destination(destination, connection)
+    sources = find_sources(rows, input_format, url)
     existing = read_plan(store)
     check_columns(sources, spec.defaults)
     with PlanBuilder(spec, planner, _UnwrittenShards()) as builder:

@@ -51,11 +51,15 @@ class TableSource:
     """Whether it can be opened at once, and several times."""
 
 
-def find_sources(rows: Rows, input_format: str | None = None) -> list[TableSource]:
+def find_sources(
+    rows: Rows, input_format: str | None = None, destination: str = ""
+) -> list[TableSource]:
     """Return the tables of an input, in the order in which their rows are numbered.
 
     Args:
         input_format: type of all files, one of `FILE_TYPES`; None: as their names end.
+        destination: URL of the dataset that is made of them. Its own files are left out of a folder
+            or a pattern, so that the same input can be given again.
 
     Raises:
         InvalidRequest: there is no such file, or `rows` is none of the above.
@@ -66,10 +70,11 @@ def find_sources(rows: Rows, input_format: str | None = None) -> list[TableSourc
         raise InvalidRequest("input_format", input_format, f"must be one of {known}")
     if isinstance(rows, str):
         rows = InputNames((rows,))
+    output = folder_of(destination)
     if isinstance(rows, Path):
-        return _files([rows], input_format)
+        return _files([rows], input_format, output)
     if isinstance(rows, InputNames):
-        return [source for name in rows for source in _named(name, input_format)]
+        return [source for name in rows for source in _named(name, input_format, output)]
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         limit = "must be the name of a file, paths, or an iterable of prompts or mappings"
         raise InvalidRequest("rows", rows, limit)
@@ -77,11 +82,11 @@ def find_sources(rows: Rows, input_format: str | None = None) -> list[TableSourc
     if isinstance(rows, list | tuple):
         paths = [row for row in rows if isinstance(row, Path)]
         if paths and len(paths) == len(rows):
-            return _files(paths, input_format)
+            return _files(paths, input_format, output)
     return [TableSource(open=lambda: nullcontext(open_iterable(rows)), folder=Path())]
 
 
-def _named(name: str, input_format: str | None) -> list[TableSource]:
+def _named(name: str, input_format: str | None, output: Path | None) -> list[TableSource]:
     if name == STDIN:
         return [TableSource(open=partial(_open_stdin, input_format), folder=Path())]
     if name.startswith("hf://"):
@@ -96,16 +101,23 @@ def _named(name: str, input_format: str | None) -> list[TableSource]:
         raise InvalidRequest("input", name, f"cannot be read: {error}") from None
     if not exists and glob.has_magic(name):
         found = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
+        found = [each for each in found if not _is_below(each, output)]
         if not found:
             raise InvalidRequest("input", name, "matches no file")
-        return _files([each for each in found if each.is_file()], input_format)
-    return _files([path], input_format)
+        return _files([each for each in found if each.is_file()], input_format, output)
+    return _files([path], input_format, output)
 
 
-def _files(paths: Iterable[Path], input_format: str | None) -> list[TableSource]:
+def _is_below(path: Path, folder: Path | None) -> bool:
+    return folder is not None and path.resolve().is_relative_to(folder.resolve())
+
+
+def _files(
+    paths: Iterable[Path], input_format: str | None, output: Path | None
+) -> list[TableSource]:
     sources = []
     for path in paths:
-        for file in _files_in(path, input_format) if path.is_dir() else [path]:
+        for file in _files_in(path, input_format, output) if path.is_dir() else [path]:
             opened = partial(open_table, file, str(file), input_format)
             sources.append(
                 TableSource(
@@ -119,8 +131,14 @@ def _opened(open_one: Callable[[], Table]) -> AbstractContextManager[Table]:
     return nullcontext(open_one())
 
 
-def _files_in(folder: Path, input_format: str | None) -> list[Path]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+def _files_in(folder: Path, input_format: str | None, output: Path | None) -> list[Path]:
+    """Return the files of a folder, without those in `output`, unless that is the folder itself or
+    lies around it."""
+    if _is_below(folder, output):
+        output = None
+    files = (
+        path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_below(path, output)
+    )
     found = [path for path in files if input_format is not None or has_file_type(path.name)]
     if not found:
         known = ", ".join(f".{each}" for each in FILE_TYPES)

@@ -57,8 +57,8 @@ def start(
     model = options.get("model")
     with UploadedRowImages(lambda: connection.store(model), read_files=upload_files) as images:
         spec = parse_spec(images, **options)
-        sources = find_sources(rows, input_format)
         url, store = open_new_destination(destination, connection)
+        sources = find_sources(rows, input_format, url)
         plan, _ = plan_dataset(sources, spec, store, connection.offers(), images)
     run = _bulk_run(connection, submit, url, store, plan)
     run.resume(max_failures=max_failures, priority=priority)

@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset
 from pyarrow import parquet
 
-from imagefleet.producer.bulk.inputs import Rows, find_sources
+from imagefleet.producer.bulk.inputs import InputNames, Rows, find_sources
 from imagefleet.producer.bulk.readers import RejectedRow, Row
 from imagefleet.shared.errors import InvalidRequest
 
@@ -134,3 +134,16 @@ def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
 def test_an_input_that_cannot_be_read_is_refused(rows: Any) -> None:
     with pytest.raises(InvalidRequest):
         _read(rows)
+
+
+@pytest.mark.parametrize("rows", [".", "*/*.txt", "**/*.txt"])
+def test_a_dataset_below_its_input_is_not_read_as_input(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "a.txt").write_text("a cat")
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "0.txt").write_text("the prompt of an image")
+    names = InputNames((str(tmp_path / rows),))
+    assert len(find_sources(names)) == 2
+    [source] = find_sources(names, None, f"{(tmp_path / 'made').as_uri()}/")
+    with source.open() as table:
+        assert list(table.rows) == ["a cat"]
