@@ -23,6 +23,7 @@ from tests.chaos.audit import (
     audit_callbacks,
     audit_keys,
     audit_records,
+    audit_tenants,
     terminal_fields,
 )
 from tests.chaos.audit_images import audit_images, expected_images
@@ -146,6 +147,63 @@ def _swap_sidecars(statuses: dict[str, JobStatus], store: MemoryStore) -> None:
 )
 def test_each_problem_is_named(damage: Damage, sentence: str) -> None:
     assert sentence in _problems_after(damage)
+
+
+Waits = list[tuple[str, float, float]]
+"""The tenant, the submission and the wait of jobs, in seconds."""
+
+
+def _starved(waits: Waits) -> list[str]:
+    planned, statuses = [], {}
+    for number, (tenant, submitted_at, waited) in enumerate(waits):
+        job = PlannedJob(
+            id=f"job-{number}",
+            producer=ProducerKind.SUBMIT,
+            scenario=Scenario.SUCCEEDS,
+            due_s=submitted_at,
+            resent=False,
+            parameters={"prompt": "a", "tenant": tenant, "priority": 3},
+        )
+        planned.append(job)
+        statuses[job.id] = JobStatus(
+            id=job.id,
+            state=State.SUCCEEDED,
+            request=job.request,
+            submitted_at=1000 + submitted_at,
+            started_at=1000 + submitted_at + waited,
+            deliveries=1,
+        )
+    report = AuditReport(title="by hand")
+    audit_tenants(report, planned, statuses)
+    return report.problems
+
+
+FLOOD: Waits = [
+    *(("flood", number / 10, 20 + number / 10) for number in range(40)),
+    *(("flood", 40 + number, 1.0) for number in range(40)),
+]
+"""It floods in the first 4 s, which is over after about 27 s."""
+
+
+def test_a_tenant_that_waits_longer_than_the_one_that_floods_is_named() -> None:
+    [problem] = _starved([*FLOOD, *(("gold", number, 40.0) for number in range(8))])
+    assert problem == "waited longer than the one that floods: 1 (gold)"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],
+        [("gold", number, 24.0) for number in range(20)],  # as long as the one that floods
+        [("gold", number, 40.0) for number in range(7)],  # too few to tell
+        [("gold", 30 + number, 40.0) for number in range(20)],  # the flood was over
+    ],
+)
+def test_tenants_that_waited_no_longer_than_the_one_that_floods_are_no_problem(
+    others: Waits,
+) -> None:
+    assert _starved([*FLOOD, *others]) == []
+    assert _starved(others) == []
 
 
 def _post(receiver: FlakyReceiver, callback_id: str, secret: str) -> int:
