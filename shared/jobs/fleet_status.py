@@ -19,6 +19,7 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_key,
 )
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerStatus
+from imagefleet.shared.redis_client.foreign_keys import read_all
 from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
@@ -100,14 +101,16 @@ class FleetReader:
         """Return the status now. The parts are read one after the other, not as a snapshot."""
         workers = self.workers.statuses()
         lists = list(self._waiting_lists())
-        ends = cast(dict[str, str], self._redis.hgetall(job_ends_key(self._namespace)))
         with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hgetall(job_ends_key(self._namespace))
             for key in (delayed_key, dead_letters_key, outbox_key, outbox_given_up_key):
                 pipe.zcard(key(self._namespace))
             pipe.hget(dead_letter_totals_key(self._namespace), "dropped")
             for worker in workers:
                 pipe.hlen(claims_key(self._namespace, worker.worker))
-            delayed, dead_letters, callbacks, given_up, dropped, *claims = pipe.execute()
+            ends, *sizes, dropped = (answers := read_all(pipe))[:6]
+        delayed, dead_letters, callbacks, given_up = (size or 0 for size in sizes)
+        claims = [size or 0 for size in answers[6:]]
         return FleetStatus(
             workers=tuple(workers),
             queues=tuple(self._queues(lists)),
@@ -123,14 +126,20 @@ class FleetReader:
             callbacks=callbacks,
             callbacks_given_up=given_up,
             job_ends={
-                name: number for name, text in ends.items() if (number := _count(text)) is not None
+                name: number
+                for name, text in (ends or {}).items()
+                if (number := _count(text)) is not None
             },
         )
 
     def _waiting_lists(self) -> Iterator[_List]:
-        known = cast(set[str], self._redis.smembers(known_queues_key(self._namespace)))
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.smembers(known_queues_key(self._namespace))
+            [known] = read_all(pipe)
         keys = [
-            (queue, list_key(queue, step)) for queue in sorted(known) for step in PRIORITY_STEPS
+            (queue, list_key(queue, step))
+            for queue in sorted(known or ())
+            for step in PRIORITY_STEPS
         ]
         for at in range(0, len(keys), _LISTS_PER_ROUND_TRIP):
             part = keys[at : at + _LISTS_PER_ROUND_TRIP]

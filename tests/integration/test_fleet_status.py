@@ -204,6 +204,24 @@ def test_damaged_counts_are_missing(producer: Client, client: redis.Redis, names
     assert status.dead_letters_dropped == 0
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("workers", "leases", "ends", "later", "dead", "dead:totals", "queues"),
+        *("outbox", "outbox:given-up", "claims:w"),
+    ],
+)
+def test_a_key_of_another_type_is_read_as_empty(
+    producer: Client, client: redis.Redis, namespace: str, key: str
+) -> None:
+    client.zadd(f"{namespace}:leases", {"w": 4e9})
+    client.delete(f"{namespace}:{key}")
+    client.set(f"{namespace}:{key}", "another type")
+    status = producer.fleet.read()
+    assert (status.waiting, status.in_flight, status.callbacks) == (0, 0, 0)
+    assert len(status.workers) == (key != "leases")
+
+
 def test_dropped_dead_letters_are_counted(
     producer: Client, client: redis.Redis, namespace: str
 ) -> None:
