@@ -181,9 +181,16 @@ class Client(JobAccess):
     ) -> "Iterator[JobResult] | Iterator[JobResult | ImagefleetError]":
         """Submit the prompts and yield their results in order.
 
+        All jobs are submitted when the first result is asked for.
+
         Args:
             timeout: seconds to wait for each result.
             return_exceptions: yield the error of a job in the place of its result, not raise it.
+
+        Raises:
+            The errors of `submit_many`, with the first result.
+            JobFailed, JobCancelled, ResultTimeout: of the first job without a result, unless
+                `return_exceptions` is set. The other jobs go on.
         """
         outages = OutageTolerance()
         wait = result_or_error if return_exceptions else Job.await_result
@@ -195,10 +202,10 @@ class Client(JobAccess):
         Return once the run has started; it needs this process no longer. The same call resumes it.
 
         Args:
-            rows: the name of a .txt, .csv, .jsonl or .parquet file, a glob, a folder, an `s3://` or
-                `hf://datasets/` address, a list of `pathlib.Path`, or an iterable of prompts or
-                mappings.
-            destination: s3://bucket/prefix, file:///folder, or a path.
+            rows: the name of a .txt, .csv, .jsonl or .parquet file, a glob, a folder, an `s3://`,
+                `gs://` or `hf://datasets/` URL, a list of `pathlib.Path`, or an iterable of prompts
+                or mappings.
+            destination: s3://bucket/prefix, gs://bucket/prefix, file:///folder, or a path.
             options: options of `producer.bulk.start_run.start` and of
                 `producer.bulk.dataset_options.parse_spec`, and parameters of all rows, with
                 diffusers' names.
@@ -206,7 +213,9 @@ class Client(JobAccess):
         Raises:
             InvalidRequest: the input, an option or a parameter of all rows is wrong.
             PlanConflict: the destination holds another dataset.
+            ConfigurationError: the client of a store is not installed, or has no credentials.
             StorageDenied, StorageUnavailable: the destination cannot be written.
+            BrokerUnavailable: Redis does not answer. The same call goes on later.
         """
         from imagefleet.producer.bulk.start_run import start
 

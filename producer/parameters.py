@@ -23,34 +23,66 @@ as a `pathlib.Path`, the content of a file, or an image of Pillow."""
 
 
 class JobParameters(TypedDict, total=False):
-    """The parameters of a job beside its prompt and id, in diffusers' names."""
+    """The parameters of a job beside its prompt and id, in diffusers' names.
+
+    None, or leaving one out, stands for the default: the model's own, where none is named here.
+    """
 
     negative_prompt: str | None
+    """At most 4,000 characters; by default none."""
     height: int | None
+    """Pixels, a multiple of 8, with `width` a shape that a worker declared."""
     width: int | None
+    """Pixels; with `height` or not at all."""
     num_inference_steps: int | None
+    """From 1 to the fleet's limit, 100 by default."""
     guidance_scale: float | None
+    """0 to 50; there is no guidance up to 1."""
     clip_skip: int | None
+    """Last layers of the text encoders that the prompt skips, 1 or more; by default none."""
     guidance_rescale: float | None
+    """0 to 1, by default 0: how far guidance is kept from overexposing the image."""
     prompt_weighting: bool | None
+    """Whether brackets weigh words, and long prompts are read in chunks; by default not."""
     num_images_per_prompt: int | None
+    """1 to 64, by default 1."""
     seed: int | None
+    """0 to 2³² - 1; by default drawn at random."""
     image: ImageInput | None
+    """The image to start from: PNG, JPEG or WebP of at most 20 MB."""
     mask_image: ImageInput | None
+    """Where `image` is generated anew (white) and where it is kept (black)."""
     latents: str | PathLike[str] | bytes | None
+    """What a job with `denoising_end` left: key, URL, path or content of a safetensors file."""
     denoising_start: float | None
+    """The share of the steps that `latents` have behind them, between 0 and 1."""
     denoising_end: float | None
+    """The share of the steps after which the job ends with latents, between 0 and 1."""
     strength: float | None
+    """The share of the steps that is denoised from `image` on, above 0 and at most 1."""
     image_guidance_scale: float | None
+    """0 to 50; only of models that edit images."""
     preview: bool | None
+    """Whether the status shows a preview while the job runs; by default not."""
     scheduler: str | None
+    """One of `Client.offers()[…].schedulers`."""
     loras: Sequence[tuple[str, float]] | str | None
+    """Names of LoRA that the workers hold, with scales: `[("style", 0.8)]` or `"style:0.8"`."""
     model: str | None
+    """A model that workers serve; by default the fleet's default model."""
     format: ImageFormat | str | None
+    """`png` (the default), `webp` or `jpeg`."""
     priority: int | None
+    """0 (first) to 9 (last), by default 3."""
     tenant: str | None
+    """On whose behalf the job runs; by default the client's tenant."""
     callback_url: str | None
+    """The http(s) URL that receives a signed webhook for each of `callback_events`."""
     callback_events: Sequence[CallbackEvent | str] | None
+    """By default `succeeded`, `failed` and `cancelled`."""
     ttl: float | None
+    """Seconds within which a worker must start the job, else it fails; by default for ever."""
     keep: str | float | None
+    """How long images are kept after the job's success, as in `"30d"`, or in seconds."""
     metadata: Mapping[str, Any] | None
+    """Your own, as JSON: in the status, in callbacks and beside the image."""

@@ -48,7 +48,10 @@ class ImageResult(Model):
     index: int
     """0 to num_images_per_prompt - 1."""
     key: str
+    """The object's name in the store: `jobs/<job id>/<index>.png`."""
     url: str
+    """The store's URL and the key, as in `s3://bucket/jobs/<job id>/0.png`. No web address; see
+    `presigned_url`."""
     seed: int
     sha256: str
     """Digest of the file. It differs between two jobs, because the file holds the job's id."""
@@ -58,6 +61,7 @@ class ImageResult(Model):
     size: int
     """Bytes."""
     height: int
+    """Pixels, as `width`; of latents those of the image that they become."""
     width: int
     format: ImageFormat | Literal["safetensors"]
     """`safetensors`: the latents of a job with `denoising_end`."""

@@ -230,7 +230,8 @@ class Stream(Protocol):
         """Free a slot whose image nobody wants any more."""
 
     def previews(self) -> Callable[[], ImageArrays]:
-        """Start to compute small, rough images of all slots, uint8 `[n, h, w, 3]`.
+        """Start to compute small, rough images of all slots, uint8 `[n, h, w, 3]` in the size of
+        the latents.
 
         The function that this returns waits for them and may be called in any thread.
         """
