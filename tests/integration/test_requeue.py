@@ -87,12 +87,17 @@ def test_requeued_jobs_return_to_the_head_in_their_order(worker: LeavingWorker) 
     assert {status.state for status in worker.records.read(ids) if status} == {State.QUEUED}
 
 
+@pytest.mark.parametrize("damaged", ["type", "retries", "submitted_at"])
 def test_a_record_that_cannot_change_keeps_no_message_back(
-    worker: LeavingWorker, client: redis.Redis
+    worker: LeavingWorker, client: redis.Redis, damaged: str
 ) -> None:
     attempts = worker.claim_jobs(4)
-    client.delete(odd := worker.records.key(attempts[1].job_id))
-    client.set(odd, "not a record")
+    odd = worker.records.key(attempts[1].job_id)
+    if damaged == "type":
+        client.delete(odd)
+        client.set(odd, "not a record")
+    else:
+        client.hset(odd, damaged, "x")
     worker.requeue(attempts)
     assert worker.waiting() == [attempt.job_id for attempt in attempts]
     assert not client.exists(worker.claims.key)

@@ -137,7 +137,7 @@ class JobExecutor:
         cancelled instead."""
         try:
             transitions = self._records.requeue(*((each.job_id, each.token) for each in attempts))
-        except redis.ResponseError:
+        except (redis.ResponseError, ValueError):
             # One damaged record must not keep the messages here. The next worker reads the records
             # again when it starts the jobs.
             log.exception("records of requeued jobs may still say running")
