@@ -14,7 +14,13 @@ from imagefleet.producer.bulk.dataset_options import parse_spec
 from imagefleet.producer.bulk.inputs import Rows, find_sources
 from imagefleet.producer.bulk.plan_builder import PlanBuilder
 from imagefleet.producer.bulk.plan_writer import OpenShard
-from imagefleet.producer.bulk.planner import add_rows, check_columns, check_same_work, read_plan
+from imagefleet.producer.bulk.planner import (
+    add_rows,
+    check_columns,
+    check_no_other_dataset,
+    check_same_work,
+    read_plan,
+)
 from imagefleet.producer.bulk.rejected import RejectedRowsFile
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowPlanner, Size
@@ -85,6 +91,8 @@ def dry_run(
         rejected_rows = tuple(builder.rejected.first(_MAX_LISTED_ROWS))
     if existing is not None:
         check_same_work(existing, plan, store)
+    else:
+        check_no_other_dataset(plan, store)
     offer = offers.get(spec.defaults.model or DEFAULT_MODEL)
     workers = [
         each

@@ -6,6 +6,7 @@ whatever other files it holds. A destination that holds another plan is refused 
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from imagefleet.producer.bulk.copied_columns import escape_surrogates
 from imagefleet.producer.bulk.inputs import TableSource
@@ -14,8 +15,9 @@ from imagefleet.producer.bulk.plan_writer import PlanWriter
 from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner
-from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, RUN_STATS
 from imagefleet.shared.bulk.plan import NO_WORK_FIELDS, Plan
+from imagefleet.shared.bulk.stats import RunStats
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -35,7 +37,7 @@ def plan_dataset(
 
     Raises:
         InvalidRequest: the input or a parameter of all rows is wrong, or no row can be generated.
-        PlanConflict: the store holds another plan.
+        PlanConflict: the store holds another plan, or a finished dataset of another one.
         StorageDenied, StorageUnavailable: the plan cannot be written; no plan is left behind.
     """
     planner = RowPlanner(spec.defaults, offers, images)
@@ -46,6 +48,8 @@ def plan_dataset(
         add_rows(sources, spec, builder)
         images.finish()
         plan = builder.finish(offers.get(spec.defaults.model or DEFAULT_MODEL))
+        if existing is None:
+            check_no_other_dataset(plan, store)
     existing = existing or read_plan(store)  # another command may have planned meanwhile
     if existing is not None:
         check_same_work(existing, plan, store)
@@ -103,6 +107,19 @@ def _check_columns(defaults: RowDefaults, table: Table) -> None:
             "prompt",
             f"{limit}; name the one with the prompts with --column prompt=COLUMN (in Python "
             "columns={'prompt': 'COLUMN'})",
+        )
+
+
+def check_no_other_dataset(new: Plan, store: ObjectStore) -> None:
+    """Raise PlanConflict if the store holds a finished dataset whose plan was removed, and is not
+    `new`. Its shards would count as finished, because their rows may be the same."""
+    stats = None
+    with suppress(KeyError, ValueError, InvalidRequest):
+        stats = RunStats.model_validate_json(store.get(RUN_STATS, MAX_TEXT_BYTES))
+    if stats is not None and stats.work != new.work_digest:
+        raise PlanConflict(
+            f"{store.url} holds a finished dataset of another plan, which was removed; use another "
+            "destination, or give the same input and parameters"
         )
 
 

@@ -19,7 +19,7 @@ from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.rejected import describe_rejected, read_rejected
 from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
-from imagefleet.shared.bulk.file_layout import plan_key
+from imagefleet.shared.bulk.file_layout import RUN_STATS, plan_key
 from imagefleet.shared.bulk.plan import (
     BulkFormat,
     Plan,
@@ -28,6 +28,7 @@ from imagefleet.shared.bulk.plan import (
     derive_seed,
     run_id,
 )
+from imagefleet.shared.bulk.stats import RunStats, ShardStats
 from imagefleet.shared.errors import InvalidRequest, PlanConflict, StorageDenied
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.jobs.offers import Offer
@@ -504,3 +505,20 @@ def test_a_plan_that_another_command_wrote_meanwhile_is_kept() -> None:
     with pytest.raises(PlanConflict):
         _plan(rows(), store)
     assert [read_plan(store)] == planned
+
+
+def test_a_finished_dataset_without_its_plan_is_not_taken_for_another_one() -> None:
+    store = MemoryStore()
+    plan = _plan(["a", "b"], store, parameters=RowParameters(guidance_scale=3.0))
+    marker = ShardStats(
+        shard="00000", plan_sha256="", model="m", model_digest="", samples=2, files=()
+    )
+    summary = RunStats.of(plan, [marker]).dump()
+    for key in list(store.list()):
+        store.delete(key)
+    store.put(RUN_STATS, summary, "application/json")
+    with pytest.raises(PlanConflict, match="holds a finished dataset of another plan"):
+        _plan(["a", "b"], store, parameters=RowParameters(guidance_scale=5.0))
+    assert read_plan(store) is None
+    again = _plan(["a", "b"], store, parameters=RowParameters(guidance_scale=3.0))
+    assert again.is_same_work(plan)
