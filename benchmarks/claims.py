@@ -118,7 +118,8 @@ class Stream:
     def claim_all(self, capacity: int, jobs: int) -> tuple[list[list[int]], float]:
         """Claim all of so many messages. Return each batch's step counts and the server's CPU ms
         per claim. A claim looks at a bounded number of queues, so it may find none."""
-        before, batches, left = self._cpu_s(), [], jobs
+        before, left = self._cpu_s(), jobs
+        batches: list[list[int]] = []
         while left and len(batches) < _MAX_CLAIMS:
             claimed = self._claims.claim(self._groups, capacity)
             ids = [json.loads(each.message)["headers"]["id"] for each in claimed]
