@@ -70,7 +70,8 @@ def find_sources(
         raise InvalidRequest("input_format", input_format, f"must be one of {known}")
     if isinstance(rows, str):
         rows = InputNames((rows,))
-    output = folder_of(destination)
+    folder = folder_of(destination)
+    output = None if folder is None else folder.resolve()
     if isinstance(rows, Path):
         return _files([rows], input_format, output)
     if isinstance(rows, InputNames):
@@ -108,8 +109,9 @@ def _named(name: str, input_format: str | None, output: Path | None) -> list[Tab
     return _files([path], input_format, output)
 
 
-def _is_below(path: Path, folder: Path | None) -> bool:
-    return folder is not None and path.resolve().is_relative_to(folder.resolve())
+def _is_below(path: Path, output: Path | None) -> bool:
+    """Return whether a path is in `output`, which is resolved."""
+    return output is not None and path.resolve().is_relative_to(output)
 
 
 def _files(

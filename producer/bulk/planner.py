@@ -6,7 +6,6 @@ whatever other files it holds. A destination that holds another plan is refused 
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from imagefleet.producer.bulk.copied_columns import escape_surrogates
 from imagefleet.producer.bulk.inputs import TableSource
@@ -15,9 +14,9 @@ from imagefleet.producer.bulk.plan_writer import PlanWriter
 from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner
-from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, RUN_STATS
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
 from imagefleet.shared.bulk.plan import NO_WORK_FIELDS, Plan
-from imagefleet.shared.bulk.stats import RunStats
+from imagefleet.shared.bulk.summary import read_summary
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
@@ -113,9 +112,7 @@ def _check_columns(defaults: RowDefaults, table: Table) -> None:
 def check_no_other_dataset(new: Plan, store: ObjectStore) -> None:
     """Raise PlanConflict if the store holds a finished dataset whose plan was removed, and is not
     `new`. Its shards would count as finished, because their rows may be the same."""
-    stats = None
-    with suppress(KeyError, ValueError, InvalidRequest):
-        stats = RunStats.model_validate_json(store.get(RUN_STATS, MAX_TEXT_BYTES))
+    stats = read_summary(store)
     if stats is not None and stats.work != new.work_digest:
         raise PlanConflict(
             f"{store.url} holds a finished dataset of another plan, which was removed; use another "

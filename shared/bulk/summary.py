@@ -72,15 +72,21 @@ def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
     return stats
 
 
+def read_summary(store: ObjectStore) -> RunStats | None:
+    """Return the summary of a complete run. None: there is none, or it cannot be read."""
+    with suppress(KeyError, ValueError, InvalidRequest):
+        return RunStats.model_validate_json(store.get(RUN_STATS, MAX_TEXT_BYTES))
+    return None
+
+
 def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
     """Write the summary of a complete run if it is missing, because the last worker died.
 
     Do nothing if files of the dataset were removed meanwhile.
     """
-    with suppress(KeyError, ValueError, InvalidRequest):
-        stats = RunStats.model_validate_json(store.get(RUN_STATS, MAX_TEXT_BYTES))
-        if stats.work == plan.work_digest:
-            return
+    stats = read_summary(store)
+    if stats is not None and stats.work == plan.work_digest:
+        return
     with suppress(KeyError):
         write_summary(store, plan)
 

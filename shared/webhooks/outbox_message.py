@@ -73,6 +73,7 @@ class OutboxMessage:
                 trace_parent=valid_trace_parent(fields.get("trace_parent")) or "",
             )
             receiver_of(message.url)
+            # A ValueError for half of a surrogate pair, which cannot be sent or stored again.
             f"{message.id}{message.job_id}{message.url}{message.body}{message.tenant}".encode()
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise MessageRejected(
