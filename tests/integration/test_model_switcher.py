@@ -5,7 +5,6 @@ import signal
 import socket
 import socketserver
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -185,21 +184,36 @@ def test_messages_of_plain_celery_grow_older(
 def test_the_watchdog_of_systemd_is_fed_during_a_switch(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
+    notifications: list[bytes] = []
+
+    def read_all(systemd: socket.socket) -> None:
+        while lines := systemd.recv(1000):
+            notifications.append(lines)
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        start(**SEVERAL, IMAGEFLEET_DRAIN_S="60", NOTIFY_SOCKET=str(tmp_path / "notify"))
+        reader = threading.Thread(target=read_all, args=(systemd,), daemon=True)
+        reader.start()
+        models = SEVERAL | {"IMAGEFLEET_MODELS": "fake:name=a,seconds=0.3 fake:name=b,seconds=0.02"}
+        start(**models, IMAGEFLEET_DRAIN_S="300", NOTIFY_SOCKET=str(tmp_path / "notify"))
         _await_first_pass(producer)
         slow = producer.submit("x", model="a", num_inference_steps=100)
         until(lambda: slow.status().started_at)
         producer.submit("x", model="b")
         until(lambda: WorkerState.DRAINING in [w.state for w in producer.fleet.read().workers])
-        systemd.setblocking(False)
-        with suppress(BlockingIOError):
-            while True:
-                systemd.recv(1000)
-        systemd.settimeout(300)
-        assert systemd.recv(1000) == b"WATCHDOG=1"
+        before = len(notifications)
+        until(lambda: b"WATCHDOG=1" in notifications[before:])
         assert slow.status().state == "running"
+        slow.cancel()
+        _stop_reading(reader, tmp_path / "notify")
+
+
+def _stop_reading(reader: threading.Thread, address: Path) -> None:
+    """End a thread that reads a socket until an empty datagram comes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.connect(str(address))
+        sock.send(b"")
+    reader.join()
 
 
 def _runs(pid: int) -> bool:

@@ -3,6 +3,7 @@
 import socket
 import tempfile
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,25 @@ def test_systemd_gets_assignments(abstract: bool, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("NOTIFY_SOCKET", name.replace("\0", "@"))
         notify_systemd("READY=1", "WATCHDOG=1")
         assert systemd.recv(100) == b"READY=1\nWATCHDOG=1"
+
+
+def test_a_systemd_that_reads_nothing_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+    ):
+        systemd.bind(f"{folder}/notify")
+        sender.connect(f"{folder}/notify")
+        sender.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                sender.send(b"WATCHDOG=1")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{folder}/notify")
+        notify_systemd("WATCHDOG=1")
+    assert "systemd cannot be notified: timed out" in caplog.text
 
 
 def test_nothing_is_sent_outside_of_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
