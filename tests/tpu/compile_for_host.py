@@ -2,9 +2,9 @@
 
 WHAT is `layers`, `convolutions`, `memory`, `published-step` with the name of a model, `programs` or
 `stream-programs` with the number of devices a copy, `programs-with-loras`, which take long prompts
-too, or `wrong` with the name of a wrong choice. The
-output is one line of JSON: for each thing that was compiled, the compiler's error or null. libtpu
-must be installed. It stays loaded, so this script runs in a process of its own.
+too, `known-programs` with the name of a well-known checkpoint, or `wrong` with the name of a wrong
+choice. The output is one line of JSON: for each thing that was compiled, the compiler's error or
+null. libtpu must be installed. It stays loaded, so this script runs in a process of its own.
 """
 
 import json
@@ -37,6 +37,8 @@ from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.blocks import ResnetBlock, Upsample
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.tpu_topology import placement_of
+from tools.parity.known.checkpoints import KNOWN
+from tools.parity.known.write import write_configs as write_known_configs
 from tools.parity.published import PUBLISHED
 from tools.tpu.lora_file import write_lora
 from tools.tpu.models import SHAPES, configs_of, write_configs
@@ -186,15 +188,21 @@ def _small_model(devices_per_copy: int) -> Configs:
 def _programs(
     placement: Placement,
     *,
+    configs: Configs | None = None,
+    shape: Shape = SMALL_SHAPE,
     streams: bool = False,
     loras: Sequence[LoraOption] = (),
     prompt_chunks: int = 0,
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield all programs of the small model, each as a function that compiles it ahead."""
+    """Yield all programs of a model, each as a function that compiles it ahead.
+
+    Args:
+        configs: Those of the model; by default of the small one.
+    """
     _hurry()
     devices = placement.mesh.devices.flatten().tolist()
     cache = ExecutableCache([MemoryStore()], environment(placement), devices)
-    configs = _small_model(placement.model)
+    configs = configs or _small_model(placement.model)
     model = AbstractModel.of(
         configs,
         placement,
@@ -207,7 +215,7 @@ def _programs(
         job_loras=loras,
         prompt_chunks=prompt_chunks,
     )
-    for name, lower in model.compiler.lowerings(SMALL_SHAPE, model.rgb_factors).items():
+    for name, lower in model.compiler.lowerings(shape, model.rgb_factors).items():
         yield name, partial(cache.compile_ahead, name, model.rgb_factors, lower)
 
 
@@ -230,6 +238,14 @@ def programs_with_loras(host: str) -> Iterator[tuple[str, Callable[[], object]]]
         write_lora(file, _small_model(1))
         loras = [LoraOption(name=name, path=str(file)) for name in ("style", "detail")]
         yield from _programs(placement_of(host), loras=loras, prompt_chunks=3)
+
+
+def known_programs(host: str, name: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield all programs of a well-known checkpoint: its structure, but with tiny widths."""
+    with TemporaryDirectory(prefix="configs-") as folder:
+        write_known_configs(Path(folder), KNOWN[name])
+        configs = Configs.read(CheckpointFiles(Path(folder)))
+    yield from _programs(placement_of(host), configs=configs, shape=Shape(height=64, width=64))
 
 
 def stream_programs(host: str, devices_per_copy: str) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -266,6 +282,7 @@ def main(what: str, *arguments: str) -> None:
         "published-step": published_step,
         "programs": programs,
         "programs-with-loras": programs_with_loras,
+        "known-programs": known_programs,
         "stream-programs": stream_programs,
         "wrong": wrong,
     }

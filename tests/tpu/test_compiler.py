@@ -78,6 +78,28 @@ def test_every_program_with_loras_and_long_prompts_compiles(host: str) -> None:
     assert refused(errors) == {}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("host", ["v2-8", "v5e-8"])
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        pytest.param("runwayml/stable-diffusion-inpainting", id="nine input channels"),
+        pytest.param("timbrooks/instruct-pix2pix", id="three-way guidance"),
+        pytest.param("diffusers/sdxl-instructpix2pix-768", id="three-way guidance, SDXL"),
+        pytest.param("SimianLuo/LCM_Dreamshaper_v7", id="embedded guidance"),
+        pytest.param("nota-ai/bk-sdm-tiny", id="three levels without a mid block"),
+        pytest.param("segmind/SSD-1B", id="transformer layers counted by layer"),
+        pytest.param("etri-vilab/koala-700m", id="SDXL without a mid block"),
+        pytest.param("playgroundai/playground-v2.5-1024px-aesthetic", id="EDM"),
+        pytest.param("stabilityai/stable-diffusion-xl-refiner-1.0", id="one encoder and scores"),
+    ],
+)
+def test_every_program_of_a_well_known_structure_compiles(host: str, checkpoint: str) -> None:
+    errors = compile_for(host, "known-programs", checkpoint)
+    assert list(errors) == list(PROGRAMS)
+    assert refused(errors) == {}
+
+
 @pytest.mark.parametrize(
     ("host", "devices_per_copy"),
     [
