@@ -19,8 +19,7 @@ from imagefleet.shared.jobs.request import MAX_INPUT_BYTES
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.storage.job_keys import input_key
 
-IMAGE_FIELDS: Final = ("image", "mask_image")
-INPUT_FIELDS: Final = (*IMAGE_FIELDS, "latents")
+INPUT_FIELDS: Final = ("image", "mask_image", "latents")
 NOT_YET_UPLOADED: Final = input_key("0" * 64, "png")
 """It stands for the key of an image while the other parameters are checked."""
 _PATH_BEGINNINGS: Final = ("/", "./", "../", "~")

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from imagefleet.producer.bulk.column_names import check_parameters
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
-from imagefleet.producer.input_images import IMAGE_FIELDS
+from imagefleet.producer.input_images import INPUT_FIELDS
 from imagefleet.shared.arguments import check_whole_number
 from imagefleet.shared.bulk.plan import BulkFormat, RowParameters
 from imagefleet.shared.errors import InvalidRequest
@@ -37,7 +38,7 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
     model: str | None = None,
     **parameters: Any,
 ) -> DatasetSpec:
-    """Return the dataset that is asked for. Upload the images of all rows, if they are files.
+    """Return the dataset that is asked for. Upload the inputs of all rows, if they are files.
 
     Args:
         ignore_columns: columns of the input that are neither read nor copied.
@@ -46,20 +47,17 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
 
     Raises:
         InvalidRequest: an option is wrong.
-        ConfigurationError, StorageDenied, StorageUnavailable: an image cannot be uploaded.
+        ConfigurationError, StorageDenied, StorageUnavailable: an input cannot be uploaded.
     """
-    if unknown := sorted(parameters.keys() - RowParameters.model_fields.keys()):
-        known = ", ".join(RowParameters.model_fields)
-        sentence = f"no such parameter; the parameters of rows are {known}"
-        raise InvalidRequest(unknown[0], parameters[unknown[0]], sentence)
+    check_parameters(parameters)
     if limit is not None:
         check_whole_number("limit", limit, 1)
     dataset_format = _one_of(BulkFormat, "format", format)
     file_format = _one_of(ImageFormat, "image_format", image_format)
     given = {name: value for name, value in parameters.items() if value is not None}
-    texts = {name: value for name, value in given.items() if name not in IMAGE_FIELDS}
+    texts = {name: value for name, value in given.items() if name not in INPUT_FIELDS}
     addresses: dict[str, Any] = {
-        name: images.address(name, given[name], Path()) for name in IMAGE_FIELDS if name in given
+        name: images.address(name, given[name], Path()) for name in INPUT_FIELDS if name in given
     }
     return DatasetSpec(
         defaults=RowDefaults(

@@ -73,7 +73,7 @@ class PlanBuilder:
         self._shards: list[Future[ShardPlan]] = []
         self._seen = _SeenRows() if spec.dedupe else None
         self._rows = self._samples = self._duplicates = 0
-        self._input_images = self._clip_skips = 0
+        self._input_images = self._input_latents = self._clip_skips = 0
         self._rescaled_guidances = self._weighted_prompts = 0
         self._loras: set[str] = set()
         """Names of the LoRA that the rows use."""
@@ -113,6 +113,7 @@ class PlanBuilder:
         shard.lines.append(planned.line)
         shard.samples += planned.images
         self._input_images += planned.from_image
+        self._input_latents += planned.from_latents
         self._loras.update(name for name, _ in planned.loras)
         self._clip_skips += planned.skips_layers
         self._rescaled_guidances += planned.rescales_guidance
@@ -149,6 +150,7 @@ class PlanBuilder:
             columns=dict(defaults.columns),
             dedupe=self._spec.dedupe,
             input_images=self._input_images,
+            input_latents=self._input_latents,
             loras={
                 name: None if offer is None else offer.loras[name] for name in sorted(self._loras)
             },

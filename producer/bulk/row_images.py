@@ -1,7 +1,8 @@
-"""Give the images that rows start from addresses that workers can read; upload files.
+"""Give the images and latents that rows start from addresses that workers can read; upload files.
 
-What a row holds as `image` or `mask_image` goes in; an address or a key of the fleet's store comes
-out. Files are uploaded under their digest while further rows are read, once for each content.
+What a row holds as `image`, `mask_image` or `latents` goes in; an address or a key of the fleet's
+store comes out. Files are uploaded under their digest while further rows are read, once for each
+content.
 """
 
 import threading
@@ -24,7 +25,7 @@ _MAX_REMEMBERED: Final = 100_000
 
 
 class RowImages:
-    """The images of the rows of one plan. They are checked; files are not uploaded."""
+    """The images and latents of the rows of one plan. They are checked; files are not uploaded."""
 
     def __init__(self, *, read_files: bool) -> None:
         """
@@ -37,7 +38,7 @@ class RowImages:
         """Keys of files, by path, time of change in ns and size in bytes."""
 
     def address(self, field: str, image: object, folder: Path | None) -> str:
-        """Return the address of an image, or the key under which it is uploaded.
+        """Return the address of an image or of latents, or the key under which it is uploaded.
 
         Args:
             folder: see `TableSource.folder`.
@@ -46,7 +47,7 @@ class RowImages:
                 datasets hold images.
 
         Raises:
-            InvalidRequest: it cannot be read, is too large, or no PNG, JPEG or WebP file.
+            InvalidRequest: it cannot be read, is too large, or no file that `field` takes.
             StorageDenied, StorageUnavailable: an earlier image could not be uploaded.
         """
         if isinstance(image, Mapping):
@@ -79,7 +80,8 @@ class RowImages:
 
 
 class UploadedRowImages(RowImages):
-    """The images of the rows of one plan; files are uploaded. Use it as a context manager."""
+    """The images and latents of the rows of one plan; files are uploaded. Use it as a context
+    manager."""
 
     def __init__(self, open_store: Callable[[], ObjectStore], *, read_files: bool) -> None:
         """

@@ -5,18 +5,19 @@ size come out. Most rows are only a prompt; they are checked without building a 
 1 µs each.
 """
 
-import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates, to_json_value
+from imagefleet.producer.bulk.column_names import check_copied_column, parameter_by_column
+from imagefleet.producer.bulk.copied_columns import RowRejected, to_json_value
 from imagefleet.producer.bulk.readers import RejectedRow, Row
 from imagefleet.producer.bulk.row_cells import converted, is_missing
 from imagefleet.producer.bulk.row_images import RowImages
-from imagefleet.producer.input_images import IMAGE_FIELDS, NOT_YET_UPLOADED
+from imagefleet.producer.input_images import INPUT_FIELDS, NOT_YET_UPLOADED
 from imagefleet.shared.bulk.plan import RowParameters, ShardRow, canonical_json, derive_seed
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
@@ -30,17 +31,15 @@ Size = tuple[int | None, int | None]
 """Height and width in pixels; None means the model's native size."""
 
 MAX_EXTRA_BYTES: Final = 65_536
-_COLUMNS: Final = ("prompt", *RowParameters.model_fields, "seed", "height", "width", "model")
-"""Columns that set a parameter. All other columns are copied into the metadata."""
-_JOB_COLUMNS: Final = frozenset(JobRequest.model_fields) - {*_COLUMNS, "metadata"}
-"""Parameters of jobs that rows of a dataset do not have. A copied one would look like a used
-one."""
 _COMPARED_FIELDS: Final = (*RowParameters.model_fields, "height", "width")
 """Fields in which duplicate rows agree, besides prompt and seed."""
-_IMAGE_PARAMETERS: Final = frozenset({"mask_image", "strength", "image_guidance_scale"})
-"""Parameters that need an image."""
-_MIN_SIMILARITY: Final = 0.85
-"""A column name at least this similar to a parameter's name is taken for a typing error."""
+_NEEDED_INPUTS: Final = {
+    "denoising_start": "latents",
+    "mask_image": "image",
+    "strength": "image",
+    "image_guidance_scale": "image",
+}
+"""Parameters, and what each needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +68,8 @@ class PlannedRow(NamedTuple):
     size: Size
     from_image: bool
     """Whether the row starts from an image."""
+    from_latents: bool
+    """Whether the row goes on with latents."""
     skips_layers: bool
     """Whether the row has a `clip_skip`."""
     rescales_guidance: bool
@@ -95,13 +96,15 @@ class RowPlanner:
             "model": defaults.model,
             "seed": defaults.seed,
         }
-        self._needs_image = "image" not in self._common and not _IMAGE_PARAMETERS.isdisjoint(
-            self._common
-        )
-        """Whether a parameter of all rows needs an image, and each row must bring its own."""
-        stand_in = {"image": NOT_YET_UPLOADED} if self._needs_image else {}
+        missing = [
+            needed
+            for name, needed in _NEEDED_INPUTS.items()
+            if name in self._common and needed not in self._common
+        ]
+        stand_in = dict.fromkeys(missing[:1], NOT_YET_UPLOADED)  # each row must bring its own
         common = JobRequest.parse({"prompt": "any", **self._common, **stand_in})
         admit(common, offers, images_come_later=True)
+        self._takes_plain_texts = not common.prompt_weighting and self._prompt_suffices()
         self._images = common.num_images_per_prompt
         self._common_steps = self._steps(common)
         self._common_loras = common.loras
@@ -111,7 +114,7 @@ class RowPlanner:
                 "shard_size", defaults.shard_size, "must be at least the images of one row"
             )
         self._prompt = defaults.columns.get("prompt", "prompt")
-        self._parameter_of = _parameter_by_column(defaults.columns)
+        self._parameter_of = parameter_by_column(defaults.columns)
         self._accepted_columns: set[str] = set()
         self._unseen_columns = {
             column: name for name, column in defaults.columns.items() if name != "prompt"
@@ -136,8 +139,7 @@ class RowPlanner:
             row = cast(str, row[self._prompt])
         if isinstance(row, str):
             if (
-                not self._needs_image
-                and not self._common_values["prompt_weighting"]
+                self._takes_plain_texts
                 and 0 < len(row) <= MAX_PROMPT_CHARACTERS
                 and row.isprintable()
                 and not is_blank(row)
@@ -150,6 +152,7 @@ class RowPlanner:
                     images=self._images,
                     size=self._defaults.size,
                     from_image=self._defaults.parameters.image is not None,
+                    from_latents=self._defaults.parameters.latents is not None,
                     skips_layers=self._defaults.parameters.clip_skip is not None,
                     rescales_guidance=bool(self._defaults.parameters.guidance_rescale),
                     weighs_words=False,
@@ -190,6 +193,7 @@ class RowPlanner:
             images=request.num_images_per_prompt,
             size=size,
             from_image=request.image is not None,
+            from_latents=request.latents is not None,
             skips_layers=request.clip_skip is not None,
             rescales_guidance=bool(request.guidance_rescale),
             weighs_words=request.prompt_weighting,
@@ -198,21 +202,28 @@ class RowPlanner:
         )
 
     def _request(self, parameters: Mapping[str, Any], folder: Path | None) -> JobRequest:
-        """Return what a row asks for. Upload its images only if everything else is valid."""
-        images = {field: parameters[field] for field in IMAGE_FIELDS if field in parameters}
-        stand_ins = dict.fromkeys(images, NOT_YET_UPLOADED)
+        """Return what a row asks for. Upload its inputs only if everything else is valid."""
+        inputs = {field: parameters[field] for field in INPUT_FIELDS if field in parameters}
+        stand_ins = dict.fromkeys(inputs, NOT_YET_UPLOADED)
         try:
             request = JobRequest.parse({**self._common, **parameters, **stand_ins})
             admit(request, self._offers)
-            if not images:
+            if not inputs:
                 return request
             addresses = {
-                field: self._row_images.address(field, image, folder)
-                for field, image in images.items()
+                field: self._row_images.address(field, given, folder)
+                for field, given in inputs.items()
             }
             return JobRequest.parse({**self._common, **parameters, **addresses})
         except InvalidRequest as error:
             raise RowRejected(error.field, error.value, error.limit) from None
+
+    def _prompt_suffices(self) -> bool:
+        """Return whether a row needs no more than a prompt, and so no image of its own."""
+        with suppress(InvalidRequest):
+            admit(JobRequest.parse({"prompt": "any", **self._common}), self._offers)
+            return True
+        return False
 
     def _steps(self, request: JobRequest) -> int:
         offer = self._offers.get(request.model or DEFAULT_MODEL)
@@ -241,7 +252,8 @@ class RowPlanner:
                 continue
             if (name := self._parameter_of.get(column)) is None:
                 if column not in self._accepted_columns:
-                    self._check_column_name(column)
+                    check_copied_column(column)
+                    self._accepted_columns.add(column)
                 extra[column] = to_json_value(column, value)
             elif not is_missing(value) or (name == "prompt" and value == ""):
                 parameters[name] = converted(name, value)
@@ -252,36 +264,3 @@ class RowPlanner:
                 "extra", "…", f"copied columns must have at most {MAX_EXTRA_BYTES} bytes"
             )
         return parameters, extra
-
-    def _check_column_name(self, column: object) -> None:
-        if not isinstance(column, str) or not column:
-            raise RowRejected("column", column, "must have a name")
-        if column != escape_surrogates(column):
-            raise RowRejected("column", column, "must have a UTF-8 name")
-        ignoring = f"--ignore-column {column} (in Python ignore_columns=[{column!r}])"
-        plain = column.lower().replace("-", "_").replace(" ", "_")
-        if plain in _JOB_COLUMNS:
-            raise InvalidRequest(
-                "column",
-                column,
-                "is a parameter of jobs that the rows of a dataset do not have; rename the column "
-                f"to copy it into the metadata, or leave it out with {ignoring}",
-            )
-        if like := difflib.get_close_matches(plain, _COLUMNS, 1, _MIN_SIMILARITY):
-            raise InvalidRequest(
-                "column",
-                column,
-                f"looks like {like[0]!r}; rename it, use it for {like[0]} with --column "
-                f"{like[0]}={column} (in Python columns={{{like[0]!r}: {column!r}}}), or leave it "
-                f"out with {ignoring}",
-            )
-        self._accepted_columns.add(column)
-
-
-def _parameter_by_column(renamed: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameter of each column. Raise InvalidRequest for an unknown parameter."""
-    for name, column in renamed.items():
-        if name not in _COLUMNS:
-            limit = f"no such parameter; the parameters are {', '.join(_COLUMNS)}"
-            raise InvalidRequest("column", f"{name}={column}", limit)
-    return {renamed.get(name, name): name for name in _COLUMNS}

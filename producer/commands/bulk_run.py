@@ -12,7 +12,7 @@ from imagefleet.producer.bulk.run import DEFAULT_PRIORITY
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.bulk_output import print_dry_run, print_rejected, watch_run
 from imagefleet.producer.commands.client_command import client_command
-from imagefleet.producer.commands.image_options import image_options
+from imagefleet.producer.commands.image_options import image_options, latents_options
 from imagefleet.producer.commands.lora_option import lora_option
 from imagefleet.producer.commands.output import echo, echo_json, json_option
 from imagefleet.producer.commands.weighting_option import weighting_option
@@ -64,6 +64,8 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 @click.option("--guidance-rescale", type=float, help="Against overexposure, 0 to 1, as diffusers.")
 @weighting_option
 @image_options
+@latents_options
+@click.option("--denoising-end", type=float, hidden=True, help="Refused, with what to do instead.")
 @click.option("--scheduler", help="Default: the model's.")
 @lora_option
 @click.option("--model", help="Default: the fleet's default model.")

@@ -1,4 +1,4 @@
-"""Options that name what jobs start from: images, and for `submit` latents, too."""
+"""Options that name what jobs and rows start from: images and latents."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,14 +41,9 @@ def image_options(command: F) -> F:
 
 
 def latents_options(command: F) -> F:
-    """Add the options `--latents`, `--denoising-start` and `--denoising-end`."""
+    """Add the options `--latents` and `--denoising-start`."""
     return _add_options(
         command,
-        click.option(
-            "--denoising-end",
-            type=float,
-            help="Leave latents after this share of the steps, for another job; above 0, below 1.",
-        ),
         click.option(
             "--denoising-start",
             type=float,

@@ -61,6 +61,11 @@ def _parse_metadata(_context: click.Context, _option: click.Parameter, text: str
 @click.option("--seed", type=int, help="Default: random; the job's record keeps it.")
 @image_options
 @latents_options
+@click.option(
+    "--denoising-end",
+    type=float,
+    help="Leave latents after this share of the steps, for another job; above 0, below 1.",
+)
 @click.option("--preview", is_flag=True, help="Keep a preview in the job's status while it runs.")
 @click.option("--scheduler", help="Default: the model's.")
 @lora_option

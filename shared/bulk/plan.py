@@ -76,6 +76,9 @@ class RowParameters(Model):
     mask_image: str | None = None
     strength: float | None = None
     image_guidance_scale: float | None = Field(default=None, exclude_if=lambda scale: scale is None)
+    latents: str | None = Field(default=None, exclude_if=lambda address: address is None)
+    """Latents that a job has left, in the place of an init image. They are addressed like it."""
+    denoising_start: float | None = Field(default=None, exclude_if=lambda share: share is None)
     loras: LoraScales | None = Field(default=None, exclude_if=lambda loras: loras is None)
     """An empty one in a row stands for an image without the LoRA of the run."""
 
@@ -113,6 +116,8 @@ class Plan(Model):
     input_images: int = 0
     """Rows that start from an image. Release 0.1.0 refuses a plan that has this field, and so never
     generates such rows from their text alone."""
+    input_latents: int = 0
+    """Rows that go on with latents. Older releases refuse a plan that has this field."""
     loras: dict[QueueSafeName, str | None] = Field(default_factory=dict)
     """Digest of each LoRA that a row uses, by name; None if no worker had announced it. Release
     0.1.0 refuses a plan that has this field, too."""

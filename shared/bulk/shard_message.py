@@ -17,11 +17,11 @@ from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
-MESSAGE_VERSION: Final = 5
+MESSAGE_VERSION: Final = 6
 """The newest version of a message. Version 2: rows of the plan may start from images or use LoRA.
 Version 3: they may have `clip_skip`. Version 4: they may have `prompt_weighting`. Version 5: they
-may have `guidance_rescale`. Other plans are sent as version 1, so that workers of release 0.1.0 can
-make them."""
+may have `guidance_rescale`. Version 6: they may go on with latents. Other plans are sent as version
+1, so that workers of release 0.1.0 can make them."""
 
 
 _MAX_SHARDS: Final = 10**9
@@ -63,6 +63,8 @@ def shards_to_send(plan: Plan, shards: Iterable[ShardPlan]) -> Iterator[ShardToS
 
 def _version_of(plan: Plan) -> int:
     """Return the oldest version whose readers make this plan correctly."""
+    if plan.input_latents:
+        return 6
     if plan.rescaled_guidances:
         return 5
     if plan.weighted_prompts or plan.parameters.prompt_weighting:

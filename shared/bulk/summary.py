@@ -37,7 +37,7 @@ _SHEET: Final = f"""
 ![the first images of some shards, with their prompts]({CONTACT_SHEET})
 """
 _OF_IMAGES: Final = ", those with `init_image` in their metadata also from that image"
-_ADDRESSES: Final = ("image", "mask_image")
+_ADDRESSES: Final = ("image", "mask_image", "latents")
 """Parameters that may hold credentials, which a card must not publish."""
 _SIZES: Final = (
     (1_000, "n<1K"),

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pytest
 from PIL import Image
 from pyarrow import parquet
+from safetensors.numpy import save
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
@@ -186,6 +188,27 @@ def test_objects_in_s3_are_read_one_by_one_by_pattern_and_by_prefix(
         done = bulk_run(s3.url("in/stranger.csv"), "stranger", environment=credentials)
         assert done.stderr.count(b"must be an http(s) address, or the key or URL") == 2
         assert _planned(producer, tmp_path / "stranger") == [(2, "c")]  # none of its files was read
+
+
+def test_options_of_latents_hold_for_all_rows_and_none_leaves_latents(
+    bulk_run: Bulk, producer: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "a.safetensors").write_bytes(save({"latents": np.zeros((1, 4, 8, 8), "float32")}))
+    (tmp_path / "rows.csv").write_text("prompt,latents\na,\nb,https://example.org/b\n")
+    options = ("--latents", "./a.safetensors", "--denoising-start", 0.8)
+    done = bulk_run("rows.csv", "data", *options)
+    assert done.returncode == 0, done.stderr
+    run = producer.find_bulk(str(tmp_path / "data"))
+    parameters = run.plan.parameters
+    assert str(parameters.latents).startswith("inputs/")
+    assert parameters.denoising_start == 0.8
+    assert [row.get("latents") for row in _rows(run)] == [None, "https://example.org/b"]
+    refused = bulk_run("rows.csv", "other", "--denoising-end", 0.8)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(
+        b"imagefleet: denoising_end=0.8: leaves latents, and a dataset"
+    )
 
 
 def _png() -> bytes:

@@ -1,8 +1,9 @@
-"""Fetch the images that the rows of one shard start from, some rows ahead of the devices.
+"""Fetch the images and latents that the rows of one shard start from, some rows ahead of the
+devices.
 
-Rows go in. They come out with the pixels in their specs, or abandoned with the reason. The pixels
-of a whole shard would not fit in memory, so the next rows are fetched only as others are done. This
-module knows no samples and no files.
+Rows go in. They come out with the pixels or latents in their specs, or abandoned with the reason.
+Those of a whole shard would not fit in memory, so the next rows are fetched only as others are
+done. This module knows no samples and no files.
 """
 
 import logging
@@ -31,7 +32,7 @@ _MAX_BACKOFF_S: Final = 10.0
 
 
 class InitImageFeed:
-    """Feeds rows with their init images to the devices. Its shard's thread uses it."""
+    """Feeds rows with their init images and latents to the devices. Its shard's thread uses it."""
 
     def __init__(
         self,
@@ -62,10 +63,12 @@ class InitImageFeed:
         return not self._waiting
 
     def take(self, works: Iterable[RowWork]) -> list[RowWork]:
-        """Keep the rows that start from an image, and return the others."""
+        """Keep the rows that start from an image or latents, and return the others."""
         others: list[RowWork] = []
         for work in works:
-            (others if self._request_of(work).image is None else self._waiting).append(work)
+            request = self._request_of(work)
+            from_text = request.image is None and request.latents is None
+            (others if from_text else self._waiting).append(work)
         return others
 
     def start_fetches(self) -> int:
@@ -94,16 +97,18 @@ class InitImageFeed:
         except ImagefleetError as error:
             work.abandon(error)
         except Exception as error:  # nothing reads the future of this thread
-            log.exception("row %d: its image cannot be read", work.row)
-            work.abandon(InvalidInput(f"image: {type(error).__name__}: {error}"))
+            log.exception("row %d: what it starts from cannot be read", work.row)
+            field = "image" if self._request_of(work).latents is None else "latents"
+            work.abandon(InvalidInput(f"{field}: {type(error).__name__}: {error}"))
         else:
             if work.start_from(init_image):
                 self._add_row(work)
 
     def _fetch(self, work: RowWork) -> InitInput | None:
-        """Fetch the images of a row, and try again while a server does not answer."""
+        """Fetch what a row starts from, and try again while a server does not answer."""
         request, retries = self._request_of(work), 0
-        key = (request.image, request.mask_image, request.strength, work.shape)
+        images = (request.image, request.mask_image, request.strength)
+        key = (*images, request.latents, request.denoising_start, work.shape)
         while True:
             if work.ended:
                 raise LeaseLost("nothing waits for this row any more")

@@ -24,7 +24,7 @@ _COMPARED_FIELDS: Final = (
     *("num_inference_steps", "guidance_scale", "image_guidance_scale", "scheduler", "clip_skip"),
 )
 """Fields of a sample's document that its row decides."""
-_INIT_IMAGE_FIELDS: Final = ("init_image", "mask_image", "strength")
+_INPUT_FIELDS: Final = ("init_image", "mask_image", "strength", "latents", "denoising_start")
 
 
 def sample_keys(plan: Plan, row: ShardRow) -> list[str]:
@@ -45,10 +45,10 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
     It may belong to another plan or model.
     """
     document = sample.document
-    start = _init_image_fields(request, info)
+    start = _input_fields(request, info)
     return (
         document.get("model_digest") == info.digest
-        and all(document.get(name) == start.get(name) for name in _INIT_IMAGE_FIELDS)
+        and all(document.get(name) == start.get(name) for name in _INPUT_FIELDS)
         and any(
             sample.key == sample_key(work.row, index)
             and document.get("height") == work.shape.height
@@ -93,7 +93,7 @@ def _sample(
     encoded = encode(image, request.format.value, metadata)
     document = {
         **metadata,
-        **_init_image_fields(request, engine.info),
+        **_input_fields(request, engine.info),
         "key": key,
         "row": row.row,
         "sha256": hashlib.sha256(encoded.data).hexdigest(),
@@ -103,11 +103,16 @@ def _sample(
     return Sample(key=key, image=encoded.data, extension=encoded.extension, document=document)
 
 
-def _init_image_fields(request: JobRequest, info: ModelInfo) -> dict[str, Any]:
+def _input_fields(request: JobRequest, info: ModelInfo) -> dict[str, Any]:
     """Return the fields of a sample's document that say what the image started from.
 
     Datasets are published, so its addresses are without credentials and signatures.
     """
+    if request.latents is not None:
+        return {
+            "latents": mask_fetched_url(request.latents),
+            "denoising_start": request.denoising_start,
+        }
     if request.image is None:
         return {}
     fields = {

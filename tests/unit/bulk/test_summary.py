@@ -135,6 +135,9 @@ def test_the_card_shows_the_image_of_all_rows_without_its_credentials(store: Mem
     card = store.get(CARD).decode()
     assert "| `image` | https://***@example.org/@you/a.png?v=1&X-Amz-Signature=*** |" in card
     assert "| `negative_prompt` | a://me@b?key=c |" in card
+    parameters = RowParameters(latents="https://me:hunter2@example.org/a", denoising_start=0.8)
+    write_summary(store, _plan(None).model_copy(update={"parameters": parameters}))
+    assert "| `latents` | https://***@example.org/a |" in store.get(CARD).decode()
 
 
 def test_the_summary_of_other_work_is_replaced(store: MemoryStore) -> None:

@@ -20,8 +20,10 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.bulk.init_image_feed import InitImageFeed
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
+from imagefleet.worker.devices.slots import InitInput
 from imagefleet.worker.engine.init_image import InitImage
 from imagefleet.worker.engine.interface import ImageSpec, Shape
+from imagefleet.worker.engine.unfinished_latents import InputLatents
 
 SHAPE = Shape(height=8, width=8)
 IMAGE = InitImage(pixels=np.zeros((8, 8, 3), np.uint8), strength=0.8, digest="sha256:0")
@@ -32,12 +34,23 @@ def _rows(count: int) -> list[RowWork]:
     return [RowWork(shape=SHAPE, specs=(spec,), row=row) for row in range(count)]
 
 
-class _Feed:
-    """A feed whose rows are numbered; those with an even number start from an image."""
+def _even_from_images(work: RowWork) -> JobRequest:
+    image = f"https://example.org/{work.row}.png" if work.row % 2 == 0 else None
+    return JobRequest.parse({"prompt": "p", "seed": 1, "image": image})
 
-    def __init__(self, fetch: Callable[[JobRequest, Shape], InitImage | None]) -> None:
+
+class _Feed:
+    """A feed whose rows are numbered. Those with an even number start from an image, unless
+    `request_of` says otherwise."""
+
+    def __init__(
+        self,
+        fetch: Callable[[JobRequest, Shape], InitInput | None],
+        request_of: Callable[[RowWork], JobRequest] = _even_from_images,
+        threads: int = 4,
+    ) -> None:
         self.added: list[RowWork] = []
-        self.threads = ThreadPoolExecutor(4)
+        self.threads = ThreadPoolExecutor(threads)
         context = SimpleNamespace(
             fetch_image=fetch,
             image_fetchers=self.threads,
@@ -47,15 +60,10 @@ class _Feed:
         self.expected: list[RowWork] = []
         self.feed = InitImageFeed(
             cast(ShardContext, context),
-            self._request,
+            request_of,
             expect_row=self.expected.append,
             add_row=self.added.append,
         )
-
-    @staticmethod
-    def _request(work: RowWork) -> JobRequest:
-        image = f"https://example.org/{work.row}.png" if work.row % 2 == 0 else None
-        return JobRequest.parse({"prompt": "p", "seed": 1, "image": image})
 
     def run(self) -> None:
         """Start what there is room for, and wait for it."""
@@ -77,6 +85,29 @@ def test_rows_without_an_image_are_not_kept_and_the_others_get_their_pixels() ->
     assert (before, feed.feed.all_started) == (False, True)
     assert set(feed.added) == {rows[0], rows[2]}
     assert all(spec.init_image is IMAGE for work in feed.added for spec in work.specs)
+
+
+def test_rows_with_other_latents_or_another_share_get_their_own() -> None:
+    starts = [("a", 0.8), ("a", 0.8), ("a", 0.6), ("b", 0.6)]
+    fetched: list[tuple[str | None, float | None]] = []
+
+    def request_of(work: RowWork) -> JobRequest:
+        latents, share = starts[work.row]
+        parameters = {"prompt": "p", "seed": 1, "latents": latents, "denoising_start": share}
+        return JobRequest.parse(parameters)
+
+    def fetch(request: JobRequest, shape: Shape) -> InputLatents:
+        assert request.denoising_start is not None
+        fetched.append((request.latents, request.denoising_start))
+        values = np.zeros((1, 1, 4), np.float32)
+        return InputLatents(values=values, denoising_start=request.denoising_start, digest="")
+
+    rows, feed = _rows(4), _Feed(fetch, request_of, threads=1)
+    assert feed.feed.take(rows) == []
+    feed.run()
+    assert fetched == [("a", 0.8), ("a", 0.6), ("b", 0.6)]
+    found = [spec.input_latents for work in feed.added for spec in work.specs]
+    assert [each and each.denoising_start for each in found] == [0.8, 0.8, 0.6, 0.6]
 
 
 def test_only_some_rows_are_fetched_ahead() -> None:

@@ -1,0 +1,82 @@
+"""Check the names of the columns of an input, and of the parameters of a dataset. Pure functions.
+
+A name goes in; an error comes out if it would look as if it were used, and is not. Row cells are
+the business of others.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates
+from imagefleet.shared.bulk.plan import RowParameters
+from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.request import JobRequest
+
+_COLUMNS: Final = ("prompt", *RowParameters.model_fields, "seed", "height", "width", "model")
+"""Columns that set a parameter. All other columns are copied into the metadata."""
+_JOB_COLUMNS: Final = frozenset(JobRequest.model_fields) - {*_COLUMNS, "metadata"}
+"""Parameters of jobs that rows of a dataset do not have. A copied one would look like a used
+one."""
+_MIN_SIMILARITY: Final = 0.85
+"""A column name at least this similar to a parameter's name is taken for a typing error."""
+_NO_LATENTS: Final = (
+    "leaves latents, and a dataset holds images; submit jobs with it, and give their latents to "
+    "rows with denoising_start"
+)
+
+
+def parameter_by_column(renamed: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameter of each column that sets one.
+
+    Args:
+        renamed: parameter to the column that holds it, where the names differ.
+
+    Raises:
+        InvalidRequest: a parameter is unknown.
+    """
+    for name, column in renamed.items():
+        if name not in _COLUMNS:
+            limit = f"no such parameter; the parameters are {', '.join(_COLUMNS)}"
+            raise InvalidRequest("column", f"{name}={column}", limit)
+    return {renamed.get(name, name): name for name in _COLUMNS}
+
+
+def check_parameters(given: Mapping[str, object]) -> None:
+    """Raise InvalidRequest if a parameter for all rows is none of rows."""
+    for name in sorted(given.keys() - RowParameters.model_fields.keys()):
+        known = ", ".join(RowParameters.model_fields)
+        limit = f"no such parameter; the parameters of rows are {known}"
+        raise InvalidRequest(name, given[name], _NO_LATENTS if name == "denoising_end" else limit)
+
+
+def check_copied_column(column: object) -> None:
+    """Check the name of a column that sets no parameter, and so is copied.
+
+    Raises:
+        InvalidRequest: it is that of a parameter of jobs, or looks like a mistyped one.
+        RowRejected: it is no text, or empty, or cannot be encoded.
+    """
+    if not isinstance(column, str) or not column:
+        raise RowRejected("column", column, "must have a name")
+    if column != escape_surrogates(column):
+        raise RowRejected("column", column, "must have a UTF-8 name")
+    ignoring = f"--ignore-column {column} (in Python ignore_columns=[{column!r}])"
+    plain = column.lower().replace("-", "_").replace(" ", "_")
+    if plain == "denoising_end":
+        raise InvalidRequest("column", column, f"{_NO_LATENTS}, or leave it out with {ignoring}")
+    if plain in _JOB_COLUMNS:
+        raise InvalidRequest(
+            "column",
+            column,
+            "is a parameter of jobs that the rows of a dataset do not have; rename the column "
+            f"to copy it into the metadata, or leave it out with {ignoring}",
+        )
+    if like := difflib.get_close_matches(plain, _COLUMNS, 1, _MIN_SIMILARITY):
+        raise InvalidRequest(
+            "column",
+            column,
+            f"looks like {like[0]!r}; rename it, use it for {like[0]} with --column "
+            f"{like[0]}={column} (in Python columns={{{like[0]!r}: {column!r}}}), or leave it "
+            f"out with {ignoring}",
+        )
