@@ -27,7 +27,7 @@ from tools.parity.known.ensemble_case import (
 )
 
 MODEL: Final = str(ROOT / "tests" / "fixtures" / "parity" / "xl")
-TIMEOUT_S: Final = 120
+TIMEOUT_S: Final = 300
 JOB: Final[dict[str, Any]] = {
     "seed": 7,
     "num_inference_steps": 4,
