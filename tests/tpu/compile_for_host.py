@@ -35,6 +35,7 @@ from imagefleet.worker.engine.large_convolution import KERNEL_NAME
 from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.mesh import Placement
 from imagefleet.worker.engine.models.blocks import ResnetBlock, Upsample
+from imagefleet.worker.engine.packed_attention import HeadPacking, attend_packed
 from imagefleet.worker.engine.tpu_hosts import TPU_HOSTS
 from imagefleet.worker.engine.tpu_topology import placement_of
 from tools.parity.known.checkpoints import KNOWN
@@ -61,7 +62,7 @@ _CLIP: Final = {
 }
 WRONG: Final[dict[str, tuple[str, Any]]] = {
     "unpadded heads": ("_pad_head", lambda x: x),
-    "kernel in bfloat16": ("_TPU_KINDS_WITHOUT_BFLOAT16_KERNELS", ()),
+    "kernel in bfloat16": ("MULTIPLIES_FLOAT32_ONLY", ()),
 }
 """By name, what a wrong choice replaces in `attention`, and by what."""
 
@@ -75,16 +76,24 @@ def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
         for spec in attention_layers(configs_of(model), shape, BFLOAT16)
     }
     for spec in sorted(specs, key=str):
-        yield str(spec), partial(_compile_layer, spec, placement)
+        packing = HeadPacking(heads=spec.heads, head_dim=spec.head_dim)
+        is_packed = packing.fills_lanes and spec.queries == spec.keys and not spec.causal
+        yield str(spec), partial(_compile_layer, spec, packing if is_packed else None, placement)
 
 
-def _compile_layer(spec: AttentionSpec, placement: Placement) -> None:
+def _compile_layer(spec: AttentionSpec, packing: HeadPacking | None, placement: Placement) -> None:
+    channels = spec.heads * spec.head_dim if packing is None else packing.lanes
+
     def abstract(length: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(
-            (2, length, spec.heads * spec.head_dim), spec.dtype, sharding=placement.replicated
+            (2, length, channels), spec.dtype, sharding=placement.replicated
         )
 
-    compute = jax.jit(partial(attention, heads=spec.heads, causal=spec.causal))
+    compute = jax.jit(
+        partial(attention, heads=spec.heads, causal=spec.causal)
+        if packing is None
+        else partial(attend_packed, packing=packing)
+    )
     with jax.set_mesh(placement.mesh):
         lowered = compute.lower(*map(abstract, (spec.queries, spec.keys, spec.keys)))
     lowered.compile()

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from imagefleet.worker.engine.large_convolution import KERNEL_NAME
+from imagefleet.worker.engine.large_convolution import KERNEL_NAME as CONVOLUTION
+from imagefleet.worker.engine.packed_attention import KERNEL_NAME as PACKED_ATTENTION
 from imagefleet.worker.engine.tpu_hosts import TpuGeneration
 
 _COMPUTATION: Final = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\{$")
@@ -21,6 +22,7 @@ _KERNEL: Final = re.compile(
     r'custom_call_target="tpu_custom_call".*?operand_layout_constraints=\{(.*?)\}\}'
     r'(.*?op_name="([^"]*)")?'
 )
+_PACKED_HEADS: Final = re.compile(rf"{PACKED_ATTENTION}_(\d+)")
 _SHAPE: Final = re.compile(r"\w+\[([\d,]+)\]")
 _COLLECTIVE: Final = re.compile(
     r" (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
@@ -120,15 +122,19 @@ def kernel_cycles(text: str, generation: TpuGeneration) -> Iterator[float]:
     """Yield the cycles of each kernel of ours, for which the compiler gives no estimate."""
     for kernel in _KERNEL.finditer(text):
         shapes = [[int(side) for side in shape.split(",")] for shape in _SHAPE.findall(kernel[1])]
-        is_convolution = KERNEL_NAME in (kernel[3] or "")
-        yield (_convolution_cycles if is_convolution else _attention_cycles)(shapes, generation)
+        name = kernel[3] or ""
+        if CONVOLUTION in name:
+            yield _convolution_cycles(shapes, generation)
+        elif packed := _PACKED_HEADS.search(name):
+            (batch, queries, _), (_, keys, _), *_ = shapes
+            yield _attention_cycles(batch * int(packed[1]) * queries * keys, 128, generation)
+        else:
+            (batch, heads, queries, head_dim), (_, _, keys, _), *_ = shapes
+            yield _attention_cycles(batch * heads * queries * keys, head_dim, generation)
 
 
-def _attention_cycles(shapes: list[list[int]], generation: TpuGeneration) -> float:
+def _attention_cycles(scores: int, head_dim: int, generation: TpuGeneration) -> float:
     """Count both products at the peak, with heads padded to 128, and the softmax."""
-    query, key, *_ = shapes
-    batch, heads, queries, head_dim = query
-    scores = batch * heads * queries * key[2]
     flops = 2 * 2 * -(-head_dim // 128) * 128
     return scores * (flops / generation.flops_per_cycle + SOFTMAX_CYCLES[generation.name])
 
@@ -143,6 +149,6 @@ def _convolution_cycles(shapes: list[list[int]], generation: TpuGeneration) -> f
     side = 256 if generation.name == "v6e" else 128
     *matrices, columns, channels_out = kernel
     padded = math.prod(-(-length // side) * side for length in (columns, channels_out))
-    pixels = math.prod(x[:3])
+    pixels, lanes = math.prod(x[:3]), -(-x[3] // 128) * 128
     products = 2 * pixels * math.prod(matrices) * padded / generation.flops_per_cycle
-    return products + _STAGED_TWICE * math.prod(x) * STAGING_CYCLES[generation.name]
+    return products + _STAGED_TWICE * pixels * lanes * STAGING_CYCLES[generation.name]

@@ -32,7 +32,7 @@ schedule; with 512 and 1024 it takes 1.4 million. Larger blocks gain nothing. Wi
 wider than 128 the kernel takes half as many queries, since the memory of its core holds no more."""
 _TPU_BLOCK_KEYS: Final = 1024
 """Keys that the TPU kernel takes at once, at most."""
-_TPU_KINDS_WITHOUT_BFLOAT16_KERNELS: Final = ("TPU v2", "TPU v3")
+MULTIPLIES_FLOAT32_ONLY: Final = ("TPU v2", "TPU v3")
 """Their compiler refuses kernels that multiply bfloat16. It accepts float32, and rounds the
 operands of a product to bfloat16 as it does everywhere. For a layer of 4096 pixels with 8 heads it
 estimates less than half of the time that plain matmuls of bfloat16 take."""
@@ -179,7 +179,7 @@ def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax
 
 def _flash(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax.Array:
     flash = partial(_flash_on_one_device, spec=spec)
-    if target_device().device_kind in _TPU_KINDS_WITHOUT_BFLOAT16_KERNELS:
+    if target_device().device_kind in MULTIPLIES_FLOAT32_ONLY:
         q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
     return _map_over_devices(flash, q, k, v, heads=spec.heads).astype(spec.dtype)
 

@@ -7,6 +7,10 @@ Rows of the map are split into blocks. For each block, and one row above and bel
 computes SiLU(x * scale + shift) in float32 and stores the rows three times side by side in the
 memory of the core: shifted by a column to either side, and as they are. Products over these
 `3 * channels` columns, one for each row of the 3x3 kernel, are then the convolution.
+
+Channels fill up the registers' columns, *lanes*: 320 of them take 384. Blocks are as wide as the
+lanes. What is in a lane without a channel is undefined when it is read, so that zeros replace it,
+and it is dropped when it is written.
 """
 
 from dataclasses import dataclass
@@ -40,7 +44,7 @@ def convolve_by_kernel(
     Args:
         x: `[b, h, w, c]`.
         kernel: `[3, 3, c, o]`, or that of `phase_kernels`, `[2, 2, 2, 2, c, o]`, which upsamples.
-        bias: `[o]`.
+        bias: `[b, o]`: one for each image.
         spec: The sizes.
         rows: Of a block. They divide the height.
         normalize: Scale and shift, float32 `[b, c]` each. The map is then SiLU(x * scale + shift).
@@ -49,41 +53,54 @@ def convolve_by_kernel(
     Returns:
         `[b, h, w, o]`, or `[b, 2h, 2w, o]` of an upsampled map, in the dtype of `x`.
     """
-    batch, height, width, channels = x.shape
-    channels_out, factor = spec.channels_out, 2 if spec.upsamples else 1
-    taps = (2, 2, 2, 2 * channels) if spec.upsamples else (3, 3 * channels)
+    batch, height, width, _ = x.shape
+    factor = 2 if spec.upsamples else 1
     scale, shift = (None, None) if normalize is None else (v[:, None] for v in normalize)
     operands = _Operands(
         before=x,
         x=x,
         after=x,
-        kernel=kernel.reshape(*taps, channels_out),
-        bias=bias.astype(jnp.float32)[None],
+        kernel=_matrices(kernel, spec),
+        bias=bias.astype(jnp.float32)[:, None],
         scale=scale,
         shift=shift,
         residual=residual,
     )
     result: jax.Array = pl.pallas_call(
-        partial(_compute_block, rows=rows, group=_product_rows(rows, width)),
+        partial(
+            _compute_block,
+            rows=rows,
+            group=_product_rows(rows, width),
+            channels=spec.channels_in,
+        ),
         out_shape=jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
-            (batch, factor * height, factor * width, channels_out), x.dtype
+            (batch, factor * height, factor * width, spec.channels_out), x.dtype
         ),
         grid=(batch, height // rows),
-        in_specs=[_block_specs(operands, rows)],
-        out_specs=_rows_spec(factor * rows, factor * width, channels_out),
-        scratch_shapes=[pltpu.VMEM((rows + 2, width, 3 * channels), x.dtype)],
+        in_specs=[_block_specs(operands, spec, rows)],
+        out_specs=_rows_spec(factor * rows, factor * width, spec.lanes_out),
+        scratch_shapes=[pltpu.VMEM((rows + 2, width, 3 * spec.lanes_in), x.dtype)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel"),
             vmem_limit_bytes=spec.memory_bytes(rows) * 5 // 4,
         ),
         cost_estimate=pl.CostEstimate(
             flops=batch * spec.flops,
-            bytes_accessed=2 * x.size + 2 * batch * height * width * channels_out * factor**2,
+            bytes_accessed=2 * x.size + 2 * batch * height * width * spec.channels_out * factor**2,
             transcendentals=0 if normalize is None else x.size,
         ),
         name=KERNEL_NAME,
     )(operands)
     return result
+
+
+def _matrices(kernel: jax.Array, spec: KernelSpec) -> jax.Array:
+    """Return the weights as the matrices of the products, with zeros in lanes without a channel."""
+    missing = (spec.lanes_in - spec.channels_in, spec.lanes_out - spec.channels_out)
+    before = [(0, 0)] * (kernel.ndim - 2)
+    filled = jnp.pad(kernel, [*before, *((0, count) for count in missing)])
+    taps = (2, 2, 2, 2) if spec.upsamples else (3, 3)
+    return filled.reshape(*taps[:-1], taps[-1] * spec.lanes_in, spec.lanes_out)
 
 
 def _product_rows(rows: int, width: int) -> int:
@@ -109,8 +126,8 @@ class _Operands:
     residual: Any
 
 
-def _rows_spec(rows: int, width: int, channels: int) -> pl.BlockSpec:
-    return pl.BlockSpec((1, rows, width, channels), lambda n, i: (n, i, 0, 0))
+def _rows_spec(rows: int, width: int, lanes: int) -> pl.BlockSpec:
+    return pl.BlockSpec((1, rows, width, lanes), lambda n, i: (n, i, 0, 0))
 
 
 def _whole_spec(array: jax.Array) -> pl.BlockSpec:
@@ -119,29 +136,35 @@ def _whole_spec(array: jax.Array) -> pl.BlockSpec:
     return pl.BlockSpec(array.shape, lambda n, i: first, pipeline_mode=pl.Buffered(1))
 
 
-def _block_specs(operands: _Operands, rows: int) -> _Operands:
-    _, height, width, channels = operands.x.shape
-    row = (1, 1, width, channels)
-    by_image = pl.BlockSpec((1, 1, channels), lambda n, i: (n, 0, 0))
-    is_normalized, residual = operands.scale is not None, operands.residual
+def _image_spec(lanes: int) -> pl.BlockSpec:
+    return pl.BlockSpec((1, 1, lanes), lambda n, i: (n, 0, 0))
+
+
+def _block_specs(operands: _Operands, spec: KernelSpec, rows: int) -> _Operands:
+    height, width = spec.height, spec.width
+    row = (1, 1, width, spec.lanes_in)
+    norm = None if operands.scale is None else _image_spec(spec.lanes_in)
+    result = _rows_spec(rows, width, spec.lanes_out)
     return _Operands(
         before=pl.BlockSpec(row, lambda n, i: (n, jnp.maximum(i * rows - 1, 0), 0, 0)),
-        x=_rows_spec(rows, width, channels),
+        x=_rows_spec(rows, width, spec.lanes_in),
         after=pl.BlockSpec(row, lambda n, i: (n, jnp.minimum(i * rows + rows, height - 1), 0, 0)),
         kernel=_whole_spec(operands.kernel),
-        bias=_whole_spec(operands.bias),
-        scale=by_image if is_normalized else None,
-        shift=by_image if is_normalized else None,
-        residual=None if residual is None else _rows_spec(rows, width, residual.shape[3]),
+        bias=_image_spec(spec.lanes_out),
+        scale=norm,
+        shift=norm,
+        residual=None if operands.residual is None else result,
     )
 
 
-def _compute_block(operands: _Operands, out: Any, staged: Any, *, rows: int, group: int) -> None:
-    """Compute one block. `staged [rows + 2, w, 3c]` has the map as the products take it."""
+def _compute_block(
+    operands: _Operands, out: Any, staged: Any, *, rows: int, group: int, channels: int
+) -> None:
+    """Compute one block. `staged [rows + 2, w, 3 lanes]` has the map as the products take it."""
     multiply = _add_phases if operands.kernel.ndim == 5 else _add_products
 
     def stage(row: jax.Array, _: None) -> None:
-        _stage_row(operands, staged, row, rows)
+        _stage_row(operands, staged, row, rows, channels)
 
     def compute_group(index: jax.Array, _: None) -> None:
         multiply(operands, staged, out, index * group, group)
@@ -150,7 +173,7 @@ def _compute_block(operands: _Operands, out: Any, staged: Any, *, rows: int, gro
     jax.lax.fori_loop(0, rows // group, compute_group, None)
 
 
-def _stage_row(operands: _Operands, staged: Any, row: jax.Array, rows: int) -> None:
+def _stage_row(operands: _Operands, staged: Any, row: jax.Array, rows: int, channels: int) -> None:
     """Store a row of the block three times. Row 0 is the one above the block."""
     block, blocks = pl.program_id(1), pl.num_programs(1)
     x = operands.x[0, jnp.clip(row - 1, 0, rows - 1)]
@@ -162,23 +185,26 @@ def _stage_row(operands: _Operands, staged: Any, row: jax.Array, rows: int) -> N
         x *= 0.5 * jnp.tanh(0.5 * x) + 0.5
     is_outside = ((row == 0) & (block == 0)) | ((row == rows + 1) & (block == blocks - 1))
     x = jnp.where(is_outside, 0.0, x)
-    width, channels = x.shape
+    width, lanes = x.shape
+    if lanes > channels:
+        lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+        x = jnp.where(lane < channels, x, 0.0)
     column = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
     left = jnp.where(column == 0, 0.0, pltpu.roll(x, 1, 0))
     right = jnp.where(column == width - 1, 0.0, pltpu.roll(x, width - 1, 0))
     for part, shifted in enumerate((left, x, right)):
-        lanes = slice(part * channels, (part + 1) * channels)
-        staged[row, :, lanes] = shifted.astype(staged.dtype)
+        columns = slice(part * lanes, (part + 1) * lanes)
+        staged[row, :, columns] = shifted.astype(staged.dtype)
 
 
 def _sum_products(
-    staged: Any, first: jax.Array, count: int, lanes: slice, kernels: list[Any]
+    staged: Any, first: jax.Array, count: int, columns: slice, kernels: list[Any]
 ) -> jax.Array:
     """Add the products of `count` rows, from `first` on, with the first of `kernels`, of the rows
     below with the second, and so on. Returns float32 `[count * w, o]`."""
     sums: jax.Array | None = None
     for row, kernel in enumerate(kernels):
-        taken = staged[pl.ds(first + row, count), :, lanes]
+        taken = staged[pl.ds(first + row, count), :, columns]
         flat = taken.reshape(-1, taken.shape[2])
         product = jnp.dot(flat, kernel, preferred_element_type=jnp.float32)
         sums = product if sums is None else sums + product
@@ -188,7 +214,7 @@ def _sum_products(
 
 def _add_products(operands: _Operands, staged: Any, out: Any, first: jax.Array, count: int) -> None:
     kernels = [operands.kernel[row] for row in range(3)]
-    sums = _sum_products(staged, first, count, slice(None), kernels) + operands.bias[...]
+    sums = _sum_products(staged, first, count, slice(None), kernels) + operands.bias[0]
     result = sums.reshape(count, -1, sums.shape[1])
     if operands.residual is not None:
         result += operands.residual[0, pl.ds(first, count)].astype(jnp.float32)
@@ -197,15 +223,15 @@ def _add_products(operands: _Operands, staged: Any, out: Any, first: jax.Array, 
 
 def _add_phases(operands: _Operands, staged: Any, out: Any, first: jax.Array, count: int) -> None:
     """Compute the rows and columns of an upsampled map: even ones (phase 0) and odd ones."""
-    channels = staged.shape[2] // 3
+    lanes = staged.shape[2] // 3
     for row_phase in range(2):
-        columns = []
+        phases = []
         for phase in range(2):
             kernels = [operands.kernel[row_phase, phase, tap] for tap in range(2)]
-            lanes = slice(phase * channels, (phase + 2) * channels)
-            sums = _sum_products(staged, first + row_phase, count, lanes, kernels)
-            columns.append(sums + operands.bias[...])
-        pixels = _interleave(columns[0], columns[1], out.dtype)
+            columns = slice(phase * lanes, (phase + 2) * lanes)
+            sums = _sum_products(staged, first + row_phase, count, columns, kernels)
+            phases.append(sums + operands.bias[0])
+        pixels = _interleave(phases[0], phases[1], out.dtype)
         pixels = pixels.reshape(count, -1, pixels.shape[1])
         for row in range(count):
             out[0, 2 * (first + row) + row_phase] = pixels[row]

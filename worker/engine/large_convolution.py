@@ -37,7 +37,10 @@ _MIN_PIXELS: Final = 128 * 128
 """Of the result. Smaller maps fit the memory on the chip, where products of whole maps do as well
 (`convolution`). They are all of those of Stable Diffusion 1's UNet at 512x512."""
 _LANES: Final = 128
-"""Columns of a TPU's registers. Channels must be a multiple of it."""
+"""Columns of a TPU's registers. The kernel fills up channels to a multiple of it."""
+_MIN_CHANNELS: Final = 64
+"""Of the map that is read. Products of fewer would leave more than half of the matrix unit empty:
+these are the first convolutions of the networks, with 3 to 9 channels."""
 _PACKED_ROWS: Final = 16
 """Rows of bfloat16 in a register. The width of a map must be a multiple of it."""
 _MAX_BLOCK_ROWS: Final = 8
@@ -61,23 +64,38 @@ class KernelSpec:
     has_residual: bool = False
 
     @property
-    def weights(self) -> int:
-        """Return the number of weights."""
-        return (16 if self.upsamples else 9) * self.channels_in * self.channels_out
+    def lanes_in(self) -> int:
+        """Return the columns of the registers that the channels of the map take."""
+        return _fill_up(self.channels_in)
+
+    @property
+    def lanes_out(self) -> int:
+        """Return the columns of the registers that the channels of the result take."""
+        return _fill_up(self.channels_out)
+
+    @property
+    def taps(self) -> int:
+        """Return the number of products of a pixel of the map."""
+        return 16 if self.upsamples else 9
 
     @property
     def flops(self) -> int:
         """Return the FLOPs of the products: each pixel of the map meets each weight once."""
-        return 2 * self.height * self.width * self.weights
+        return 2 * self.height * self.width * self.taps * self.channels_in * self.channels_out
 
     def memory_bytes(self, rows: int) -> int:
         """Return the bytes of a core's memory that blocks of so many rows take."""
-        row_in = 2 * self.width * self.channels_in
-        row_out = 2 * self.width * self.channels_out * (4 if self.upsamples else 1)
+        weights = self.taps * self.lanes_in * self.lanes_out
+        row_in = 2 * self.width * self.lanes_in
+        row_out = 2 * self.width * self.lanes_out * (4 if self.upsamples else 1)
         # While a block is computed, the next one is read and the one before is written.
         blocks = 2 * ((rows + 2) * row_in + rows * row_out * (1 + self.has_residual))
-        sums = self.channels_out * max(_PRODUCT_BYTES, 4 * 4 * self.width)
-        return 2 * self.weights + blocks + 3 * (rows + 2) * row_in + sums
+        sums = self.lanes_out * max(_PRODUCT_BYTES, 4 * 4 * self.width)
+        return 2 * weights + blocks + 3 * (rows + 2) * row_in + sums
+
+
+def _fill_up(channels: int) -> int:
+    return -(-channels // _LANES) * _LANES
 
 
 def has_kernel(device_kind: str, dtype: DTypeLike, model: int) -> bool:
@@ -99,7 +117,7 @@ def block_rows(device_kind: str, spec: KernelSpec) -> int | None:
         spec: Of a convolution of bfloat16.
     """
     is_large = spec.height * spec.width * (4 if spec.upsamples else 1) >= _MIN_PIXELS
-    if not is_large or spec.channels_in % _LANES or spec.width % _PACKED_ROWS:
+    if not is_large or spec.channels_in < _MIN_CHANNELS or spec.width % _PACKED_ROWS:
         return None
     limit = _MEMORY_BYTES.get(device_kind, 0)
     candidates = range(_MAX_BLOCK_ROWS, 1, -1)
@@ -120,8 +138,8 @@ def find_kernel(
         has_residual: Whether a map is added to the result.
 
     Returns:
-        A function with the arguments of `convolution_kernel.convolve_by_kernel` up to `bias`, and
-        `normalize` and `residual`. None: the device does not use the kernel for this map.
+        A function with the arguments of `convolve_large` but `spec` and `rows`. None: the device
+        does not use the kernel for this map.
     """
     mesh, device_kind = jax.sharding.get_abstract_mesh(), target_device().device_kind
     if not has_kernel(device_kind, x.dtype, 1 if mesh.empty else mesh.shape[MODEL]):
@@ -131,7 +149,7 @@ def find_kernel(
         height=height,
         width=width,
         channels_in=channels,
-        channels_out=-(-kernel.shape[-1] // _LANES) * _LANES,
+        channels_out=kernel.shape[-1],
         upsamples=upsamples,
         has_residual=has_residual,
     )
@@ -151,22 +169,13 @@ def convolve_large(
 ) -> jax.Array:
     """Run the kernel on each device, with the images that it has.
 
-    The arguments are those of `convolution_kernel.convolve_by_kernel`. Channels of the result are
-    padded to those of `spec`.
+    The arguments are those of `convolution_kernel.convolve_by_kernel`; `bias` may also be `[o]`.
     """
     from imagefleet.worker.engine.convolution_kernel import convolve_by_kernel
 
-    channels = kernel.shape[-1]
-    missing = spec.channels_out - channels
-    kernel, bias = (_pad_channels(array, missing) for array in (kernel, bias))
-    residual = None if residual is None else _pad_channels(residual, missing)
+    bias = jnp.broadcast_to(bias, (len(x), kernel.shape[-1]))
     compute = partial(convolve_by_kernel, spec=spec, rows=rows)
-    result = _map_over_devices(compute, x, kernel, bias, normalize, residual)
-    return result[..., :channels] if missing else result
-
-
-def _pad_channels(array: jax.Array, missing: int) -> jax.Array:
-    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)]) if missing else array
+    return _map_over_devices(compute, x, kernel, bias, normalize, residual)
 
 
 def _map_over_devices(
@@ -190,7 +199,7 @@ def _map_over_devices(
     mapped: Callable[..., jax.Array] = jax.shard_map(
         on_one_device,
         mesh=mesh,
-        in_specs=(split, whole, whole, split, split),
+        in_specs=(split, whole, split, split, split),
         out_specs=split,
         check_vma=False,
     )

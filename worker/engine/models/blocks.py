@@ -124,18 +124,30 @@ class GroupNorm(nnx.Module):
 
 
 def normalize_and_convolve(
-    norm: GroupNorm, layer: Layer, x: jax.Array, residual: jax.Array | None = None
+    norm: GroupNorm,
+    layer: Layer,
+    x: jax.Array,
+    *,
+    offset: jax.Array | None = None,
+    residual: jax.Array | None = None,
 ) -> jax.Array:
-    """Return `layer(silu(norm(x)))`, and `residual` added to it.
+    """Return `layer(silu(norm(x)))`, with `offset` and `residual` added to it.
 
-    `layer` is a 3x3 convolution with padding 1 and a bias, `x` is `[b, h, w, c]`.
+    Args:
+        norm: Of the channels of `x`.
+        layer: A 3x3 convolution with padding 1 and a bias.
+        x: `[b, h, w, c]`.
+        offset: `[b, o]`: one number for each image and channel.
+        residual: `[b, h, w, o]`.
     """
     if isinstance(layer, nnx.Conv) and layer.bias is not None:
-        kernel, has_residual = layer.kernel[...], residual is not None
+        kernel, bias, has_residual = layer.kernel[...], layer.bias[...], residual is not None
         if (compute := find_kernel(x, kernel, has_residual=has_residual)) is not None:
-            scale_and_shift = norm.scale_and_shift(x)
-            return compute(x, kernel, layer.bias[...], normalize=scale_and_shift, residual=residual)
+            bias = bias if offset is None else bias + offset
+            return compute(x, kernel, bias, normalize=norm.scale_and_shift(x), residual=residual)
     hidden = layer(jax.nn.silu(norm(x)))
+    if offset is not None:
+        hidden += offset[:, None, None, :]
     return hidden if residual is None else hidden + residual
 
 
@@ -178,11 +190,12 @@ class ResnetBlock(nnx.Module):
 
         `time [b, e]` is the time embedding, if the block was built with `time_channels`.
         """
-        hidden = normalize_and_convolve(self.norm1, self.conv1, x)
+        offset = None
         if self.time_emb_proj is not None and time is not None:
-            hidden += self.time_emb_proj(jax.nn.silu(time))[:, None, None, :]
+            offset = self.time_emb_proj(jax.nn.silu(time))
+        hidden = normalize_and_convolve(self.norm1, self.conv1, x, offset=offset)
         shortcut = x if self.conv_shortcut is None else self.conv_shortcut(x)
-        return normalize_and_convolve(self.norm2, self.conv2, hidden, shortcut)
+        return normalize_and_convolve(self.norm2, self.conv2, hidden, residual=shortcut)
 
 
 class Upsample(nnx.Module):

@@ -14,6 +14,7 @@ from flax import nnx
 from imagefleet.worker.engine.attention import attention
 from imagefleet.worker.engine.models.blocks import GroupNorm, gelu, layer_norm, linear
 from imagefleet.worker.engine.models.unet_config import UNetConfig
+from imagefleet.worker.engine.packed_attention import attend_packed, find_packing
 
 
 class ContextKV(NamedTuple):
@@ -44,6 +45,18 @@ class Attention(nnx.Module):
         key, value, mask = context
         return self.to_out(attention(self.to_q(x), key, value, heads=self.heads, mask=mask))
 
+    def attend_to_itself(self, x: jax.Array) -> jax.Array:
+        """Map `x [b, h*w, c]` to `[b, h*w, c]` by self-attention."""
+        layers = (self.to_q, self.to_k, self.to_v, self.to_out)
+        packing = find_packing(x, self.heads)
+        if packing is None or not all(isinstance(layer, nnx.Linear) for layer in layers):
+            return self(x, self.project_context(x))
+        to_q, to_k, to_v, to_out = (layer.kernel[...] for layer in layers)
+        q, k, v = (x @ packing.pack(kernel) for kernel in (to_q, to_k, to_v))
+        attended = attend_packed(q, k, v, packing) @ packing.pack(to_out.T).T
+        assert self.to_out.bias is not None
+        return attended + self.to_out.bias[...]
+
 
 class FeedForward(nnx.Module):
     """diffusers' FeedForward: GEGLU (Shazeer 2020), with GELU by the error function."""
@@ -70,8 +83,7 @@ class TransformerBlock(nnx.Module):
 
     def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
         """Map `x [b, h*w, c]` to `[b, h*w, c]`; `context` is from `attn2.project_context`."""
-        normed = self.norm1(x)
-        x += self.attn1(normed, self.attn1.project_context(normed))
+        x += self.attn1.attend_to_itself(self.norm1(x))
         x += self.attn2(self.norm2(x), context)
         return x + self.ff(self.norm3(x))
 

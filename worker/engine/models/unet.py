@@ -21,6 +21,7 @@ from imagefleet.worker.engine.models.blocks import (
     Upsample,
     conv,
     linear,
+    normalize_and_convolve,
 )
 from imagefleet.worker.engine.models.transformer import BlockContext, Transformer
 from imagefleet.worker.engine.models.unet_config import UNetConfig
@@ -251,7 +252,7 @@ class UNet(nnx.Module):
             x = self.mid_block(x, time, next(contexts))
         for up in self.up_blocks:
             x = up(x, skips, time, next(contexts))
-        return self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
+        return normalize_and_convolve(self.conv_norm_out, self.conv_out, x)
 
     def _embed_guidance(self, guidance: jax.Array | None, dtype: jnp.dtype) -> jax.Array | None:
         """Return the sinusoids of the guidance scale w + 1 (Luo et al. 2023, section 4.2)."""

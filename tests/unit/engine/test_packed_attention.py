@@ -1,0 +1,86 @@
+"""Attention over packed heads is that of the formula, and each device gets what suits it.
+
+Pallas' interpreter runs the kernel here. tests/tpu compiles it.
+"""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from imagefleet.worker.engine import packed_attention
+from imagefleet.worker.engine.attention import attention
+from imagefleet.worker.engine.attention_backend import Backend
+from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.models import transformer
+from imagefleet.worker.engine.models.transformer import Attention
+from imagefleet.worker.engine.packed_attention import HeadPacking, attend_packed, find_packing
+
+PACKINGS = (
+    HeadPacking(heads=8, head_dim=40),  # Stable Diffusion 1: three heads in 128 lanes
+    HeadPacking(heads=5, head_dim=64),  # Stable Diffusion 2: two, and half of the last lanes empty
+)
+
+
+def _draw(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.array(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+def test_three_heads_of_40_lie_side_by_side_in_128_lanes() -> None:
+    packed = PACKINGS[0].pack(jnp.arange(1, 321))
+    assert packed.shape == (384,)
+    lanes = np.asarray(packed).reshape(3, 128)
+    np.testing.assert_array_equal(lanes[0, :120], np.arange(1, 121))
+    np.testing.assert_array_equal(lanes[1, :120], np.arange(121, 241))
+    np.testing.assert_array_equal(lanes[2, :80], np.arange(241, 321))
+    assert not lanes[:, 120:].any()
+    assert not lanes[2, 80:].any()
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize(("queries", "keys"), [(256, 256), (128, 2048)])  # 2,048: two blocks
+def test_the_kernel_is_the_formula(packing: HeadPacking, queries: int, keys: int) -> None:
+    channels = packing.heads * packing.head_dim
+    q, k, v = (_draw(2, n, channels, seed=n) for n in (queries, keys, keys))
+    expected = attention(q, k, v, heads=packing.heads, backend=Backend.FOLDED)
+    q, k, v = (packing.pack(x) for x in (q, k, v))
+    with pltpu.force_tpu_interpret_mode():
+        result = attend_packed(q, k, v, packing)
+    np.testing.assert_allclose(result, packing.pack(expected), atol=3e-6)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_layer_with_packed_heads_is_the_same_layer(
+    packing: HeadPacking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = packing.heads * packing.head_dim
+    layer = Attention(channels, channels, packing.heads)
+    for seed, each in enumerate((layer.to_q, layer.to_k, layer.to_v, layer.to_out)):
+        each.kernel[...] = _draw(channels, channels, seed=seed) / channels**0.5
+    assert layer.to_out.bias is not None
+    layer.to_out.bias[...] = _draw(channels, seed=4)
+    x = _draw(2, 128, channels, seed=5)
+    expected = layer.attend_to_itself(x)
+    np.testing.assert_array_equal(expected, layer(x, layer.project_context(x)))
+    monkeypatch.setattr(transformer, "find_packing", lambda x, heads: packing)
+    with pltpu.force_tpu_interpret_mode():
+        result = layer.attend_to_itself(x)
+    np.testing.assert_allclose(result, expected, atol=5e-6)
+
+
+def test_a_tpu_packs_heads_that_fill_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def packing_of(length: int, heads: int, head_dim: int) -> HeadPacking | None:
+        return find_packing(jnp.zeros((1, length, heads * head_dim), jnp.bfloat16), heads)
+
+    assert packing_of(4096, 8, 40) is None  # on CPU
+    monkeypatch.setattr(packed_attention, "target_device", lambda: SimpleNamespace(platform="tpu"))
+    assert packing_of(4096, 8, 40) == PACKINGS[0]
+    assert packing_of(9216, 5, 64) == PACKINGS[1]
+    assert packing_of(1024, 8, 80) is None  # 1,024 lanes for 640 channels
+    assert packing_of(256, 8, 160) is None  # wider than 128
+    assert packing_of(64, 8, 40) is None  # 64 pixels are no whole block
+    with jax.set_mesh(Placement.of(2, 2).mesh):
+        assert packing_of(4096, 8, 40) is None  # the devices share one copy of the weights

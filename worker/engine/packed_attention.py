@@ -1,0 +1,125 @@
+"""Compute self-attention on TPUs with the heads side by side in the registers.
+
+Input: queries, keys and values whose heads are packed, and the sizes of a layer. Output: the
+attended values, packed in the same way. Layers and weights are what they are for other devices.
+
+A TPU's registers have 128 columns, *lanes*. Pallas' kernel takes one head after another, so heads
+of 40 channels are copied into registers of their own before it, and back after it. Here the
+projections write three heads of 40 into each 128 lanes, and `packed_attention_kernel` reads them
+there. docs/tpu.md has the estimates of the TPU compiler. No TPU has run it.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from imagefleet.worker.engine.attention_backend import (
+    TPU_LANES,
+    AttentionSpec,
+    Backend,
+    choose_backend,
+)
+from imagefleet.worker.engine.mesh import target_device
+from imagefleet.worker.engine.mesh_spec import DATA, MODEL
+
+KERNEL_NAME: Final = "packed_attention"
+"""It is in the programs, followed by the number of heads, so that `tools.tpu` finds the kernel."""
+_MAX_LANES_PER_CHANNEL: Final = 1.25
+"""Heads are packed if the lanes are then nearly full: heads of 40 take 384 lanes for 320 channels,
+heads of 64 as many as there are channels. Heads of 80 would take 1,024 lanes for 640 channels, and
+the projections would take longer than the copies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadPacking:
+    """The lanes that the heads of a layer take: as many whole heads in each 128 as fit."""
+
+    heads: int
+    head_dim: int
+
+    @property
+    def fills_lanes(self) -> bool:
+        """Return whether the lanes are nearly full."""
+        fits = self.head_dim <= TPU_LANES
+        return fits and self.lanes <= _MAX_LANES_PER_CHANNEL * self.heads * self.head_dim
+
+    @property
+    def heads_per_tile(self) -> int:
+        """Return the number of heads in 128 lanes."""
+        return TPU_LANES // self.head_dim
+
+    @property
+    def tiles(self) -> int:
+        """Return how often 128 lanes are needed."""
+        return -(-self.heads // self.heads_per_tile)
+
+    @property
+    def lanes(self) -> int:
+        """Return the number of lanes."""
+        return self.tiles * TPU_LANES
+
+    def pack(self, array: jax.Array) -> jax.Array:
+        """Put the last axis, `heads * head_dim`, into the lanes; the other lanes are 0."""
+        before = array.shape[:-1]
+        slots = self.tiles * self.heads_per_tile
+        by_head = array.reshape(*before, self.heads, self.head_dim)
+        by_tile = _pad(by_head, axis=-2, length=slots).reshape(*before, self.tiles, -1)
+        return _pad(by_tile, axis=-1, length=TPU_LANES).reshape(*before, self.lanes)
+
+
+def _pad(array: jax.Array, *, axis: int, length: int) -> jax.Array:
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, length - array.shape[axis])
+    return jnp.pad(array, widths)
+
+
+def find_packing(x: jax.Array, heads: int) -> HeadPacking | None:
+    """Return how the device of the program being traced packs the heads of a self-attention.
+
+    Args:
+        x: `[b, n, heads * head_dim]`: what the layer attends to.
+        heads: Of the layer.
+
+    Returns:
+        None: the device does not compute this layer in this way.
+    """
+    _, length, channels = x.shape
+    spec = AttentionSpec(
+        queries=length, keys=length, heads=heads, head_dim=channels // heads, dtype=x.dtype
+    )
+    mesh, platform = jax.sharding.get_abstract_mesh(), target_device().platform
+    is_split = not mesh.empty and mesh.shape[MODEL] > 1
+    if platform != "tpu" or is_split or choose_backend(platform, spec) is not Backend.FLASH:
+        return None
+    packing = HeadPacking(heads=heads, head_dim=spec.head_dim)
+    return packing if packing.fills_lanes else None
+
+
+def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, packing: HeadPacking) -> jax.Array:
+    """Compute softmax(q kᵀ / √d) v per head, with the images that each device has.
+
+    Args:
+        q: `[batch, n, lanes]`, packed.
+        k: `[batch, m, lanes]`, packed.
+        v: `[batch, m, lanes]`, packed.
+        packing: Of the heads.
+
+    Returns:
+        `[batch, n, lanes]`, packed.
+    """
+    from imagefleet.worker.engine.packed_attention_kernel import attend_by_kernel
+
+    compute = partial(attend_by_kernel, packing=packing)
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty:
+        split = PartitionSpec(DATA)  # type: ignore[no-untyped-call]
+        # XLA cannot split a kernel that it does not know.
+        compute = jax.shard_map(
+            compute, mesh=mesh, in_specs=(split,) * 3, out_specs=split, check_vma=False
+        )
+    result: jax.Array = compute(q, k, v)
+    return result
