@@ -50,6 +50,14 @@ CONVOLUTION = (
 )
 
 
+PACKED = (
+    '%k = bf16[2,4096,384]{2,1,0} custom-call(%q, %k, %v), custom_call_target="tpu_custom_call",'
+    " operand_layout_constraints={bf16[2,4096,384]{2,1,0}, bf16[2,1024,384]{2,1,0}, "
+    "bf16[2,1024,384]{2,1,0}}, frontend_attributes={kernel_metadata={}}, "
+    'metadata={op_name="jit(step)/shard_map/packed_attention_8/pallas_call"}'
+)
+
+
 def test_the_cycles_of_a_loop_count_once_for_each_trip() -> None:
     assert program_cycles(LOOPS) == 1000 + 4 * (100 + 3 * 10)
 
@@ -59,6 +67,19 @@ def test_a_kernel_takes_its_products_with_the_head_padded_and_its_softmax() -> N
     products = scores * 2 * 2 * 128 / v5e.flops_per_cycle
     [cycles] = kernel_cycles(KERNEL, v5e)
     assert cycles == pytest.approx(products + scores * SOFTMAX_CYCLES["v5e"])
+
+
+def test_packed_heads_take_as_long_as_heads_of_their_own() -> None:
+    v5e = GENERATIONS["v5e"]
+    assert [*kernel_cycles(PACKED, v5e)] == [*kernel_cycles(KERNEL, v5e)]
+
+
+def test_a_convolution_stages_the_lanes_that_its_channels_take() -> None:
+    v5e = GENERATIONS["v5e"]
+    narrow = CONVOLUTION.replace("64,64,512]", "64,64,320]")
+    [wide_cycles], [narrow_cycles] = ([*kernel_cycles(text, v5e)] for text in (CONVOLUTION, narrow))
+    saved = 64 * 64 * (512 - 384) * 10 / 8 * STAGING_CYCLES["v5e"]
+    assert wide_cycles - narrow_cycles == pytest.approx(saved)
 
 
 @pytest.mark.parametrize(("generation", "width"), [("v5e", 128), ("v6e", 256)])

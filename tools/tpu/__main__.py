@@ -34,7 +34,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows that the options ask for."""
     if not options.full and not options.hosts and not options.models:
         for row in DEFAULT_ROWS:
-            yield replace(row, loras=options.loras, prompt_chunks=options.prompt_chunks)
+            yield replace(
+                row, loras=options.loras, prompt_chunks=options.prompt_chunks, quick=options.quick
+            )
         return
     for model in options.models or SHAPES:
         for host in options.hosts or TPU_HOSTS:
@@ -52,6 +54,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                             streams=options.streams,
                             loras=options.loras,
                             prompt_chunks=options.prompt_chunks,
+                            quick=options.quick,
                         )
 
 
@@ -66,10 +69,15 @@ def line(row: Row, result: Account) -> str:
         return f"{start}  {result.message[:150]}"
     # The weights of all networks stay on the device while one of the programs runs.
     held = need.weights + estimate.temporary_bytes
-    return (
+    memory = (
         f"{start} {held / 1e9:>11.2f} {need.total / held - 1:>+6.0%} "
         f"{estimate.argument_bytes / 1e6:>8,.0f} {estimate.temporary_bytes / 1e6:>8,.0f} "
-        f"{estimate.total_bytes / generation.memory_bytes:>6.0%} {estimate.flops / 1e12:>7.2f} "
+        f"{estimate.total_bytes / generation.memory_bytes:>6.0%}"
+    )
+    if row.quick:
+        return memory
+    return (
+        f"{memory} {estimate.flops / 1e12:>7.2f} "
         f"{estimate.cycles / 1e6:>8.1f} {estimate.kernel_cycles / 1e6:>8.1f} "
         f"{estimate.milliseconds(generation):>8.1f} {estimate.share_of_peak(generation):>6.0%} "
         f"{estimate.collectives:>11}"
@@ -91,7 +99,7 @@ def image_rates(results: dict[Row, Account]) -> Iterator[str]:
         milliseconds = {
             other.program: result.estimate.milliseconds(TPU_HOSTS[other.host].generation)
             for other, result in results.items()
-            if other.group == group and result.estimate is not None
+            if other.group == group and result.estimate is not None and not row.quick
         }
         if not {"begin", "step", "decode"} <= milliseconds.keys():
             continue
@@ -117,6 +125,9 @@ def _numbers(text: str) -> list[int]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.tpu", description=__doc__)
     parser.add_argument("--full", action="store_true", help="every model on every host: hours")
+    parser.add_argument(
+        "--quick", action="store_true", help="optimize little: what compiles and fits, no times"
+    )
     parser.add_argument("--models", type=_names)
     parser.add_argument("--hosts", type=_names)
     parser.add_argument("--programs", type=_names)

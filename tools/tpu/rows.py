@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+import jax
 from flax import nnx
 
 from imagefleet.worker.engine.compile.executable_cache import ENGINE_FOLDER, source_digest
@@ -54,6 +55,9 @@ class Row:
     """LoRA that jobs may use."""
     prompt_chunks: int = 0
     """The most chunks of a prompt with weights."""
+    quick: bool = False
+    """Whether the compiler optimizes little. It then takes a third of the time or less and says
+    whether the program compiles and fits, but its cycles say nothing."""
 
     @property
     def group(self) -> "Row":
@@ -121,6 +125,9 @@ def account(row: Row, cache_folder: Path) -> Account:
 def _compile(row: Row) -> Account:
     lower = _lowerings(row.group)[row.program]
     started = time.monotonic()
+    jax.config.update(  # type: ignore[no-untyped-call]
+        "jax_exec_time_optimization_effort", -1.0 if row.quick else 0.0
+    )
     try:
         compiled = lower().compile()
     except Exception as error:  # the compiler, Mosaic and JAX raise errors of many types
