@@ -14,6 +14,7 @@
     ├── ConfigurationError    a setting, an address or an installed extra is missing or wrong
     │   └── TooLittleMemory   the model, its batch and its shapes do not fit this host
     ├── CheckpointError       the model's checkpoint is missing, damaged or of another family
+    │   └── CheckpointUnavailable   the Hugging Face Hub cannot be reached, or fails for now
     ├── MessageRejected       a queue message is broken, or of a version that is not supported
     │   └── NewerMessage      a queue message has a newer version, which newer workers can read
     ├── CallbackRefused       a callback address is not allowed
@@ -160,6 +161,13 @@ class CheckpointError(ImagefleetError):
     """The checkpoint cannot be used."""
 
     code = "checkpoint_error"
+
+
+class CheckpointUnavailable(CheckpointError):
+    """The checkpoint cannot be downloaded now. The same start may succeed later."""
+
+    code = "checkpoint_unavailable"
+    retryable = True
 
 
 class MessageRejected(ImagefleetError):

@@ -89,7 +89,8 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     69  unavailable: the devices or the storage failed for longer than the quarantine
     70  internal software error
     74  I/O error: the devices hung
-    75  temporary failure: ended before the drain was complete; other workers get its jobs
+    75  temporary failure: ended before the drain was complete, and other workers get its jobs;
+        or Redis, the storage or the Hub could not be reached at the start
     78  configuration error: a setting, Redis, the storage or the checkpoint is wrong
     """
     given = {name: value for name, value in flags.items() if value is not None}

@@ -57,6 +57,7 @@ def compile_command(topology: str | None, **flags: Any) -> None:
     \b
     Exit codes:
     0   success
+    75  temporary failure: the storage or the Hub cannot be reached
     78  configuration error: a setting, the topology, the checkpoint or the storage is wrong
     """
     with exit_on_error(flags):

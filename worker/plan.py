@@ -42,6 +42,7 @@ def plan(topology: str, as_json: bool, **flags: Any) -> None:
     \b
     Exit codes:
     0   success
+    75  temporary failure: the Hub cannot be reached
     78  configuration error: a setting, the topology or the checkpoint is wrong
     """
     with exit_on_error(flags):

@@ -9,7 +9,13 @@ from typing import Final
 
 import redis
 
-from imagefleet.shared.redis_client.connection import RETRY_FOREVER, check_connection, connect
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.redis_client.connection import (
+    RETRY_FOREVER,
+    connect,
+    server_of,
+    translate_errors,
+)
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.worker.settings import WorkerSettings
 
@@ -26,12 +32,24 @@ def connect_clients(settings: WorkerSettings) -> tuple[redis.Redis, redis.Redis]
     threads of the second share a few.
 
     Raises:
-        ImagefleetError: Redis does not answer, or cannot serve a fleet.
+        BrokerUnavailable: Redis does not answer.
+        ConfigurationError: Redis refuses the credentials, or cannot serve a fleet.
     """
     url = settings.redis_url.get_secret_value()
     with connect(url) as client:  # a connection that is lost once does not end the start
-        check_connection(client, url)
+        _check_credentials(client, url)
         for warning in check_server(client, url, settings.namespace):
             log.warning("%s", warning)
     shared = connect(url, retries=RETRY_FOREVER, max_connections=MAX_SHARED_CONNECTIONS)
     return connect(url, retries=0), shared
+
+
+def _check_credentials(client: redis.Redis, url: str) -> None:
+    """Raise ConfigurationError if Redis refuses the credentials: waiting does not help."""
+    with translate_errors(url):
+        try:
+            client.ping()
+        except redis.AuthenticationError as error:
+            raise ConfigurationError(
+                f"Redis at {server_of(url)} refuses the credentials: {error}"
+            ) from None

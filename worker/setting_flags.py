@@ -12,7 +12,7 @@ import click
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.settings import ENV_PREFIX
 from imagefleet.shared.text import printable
-from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.process.exit_codes import exit_code_of
 from imagefleet.worker.settings import WorkerSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +52,7 @@ def name_flag(sentence: str, given: Mapping[str, object]) -> str:
 
 @contextmanager
 def exit_on_error(flags: Mapping[str, object]) -> Iterator[None]:
-    """Turn an error of imagefleet into one line and the exit code of a wrong configuration.
+    """Turn an error of imagefleet into one line and an exit code.
 
     Args:
         flags: see `name_flag`.
@@ -62,7 +62,7 @@ def exit_on_error(flags: Mapping[str, object]) -> Iterator[None]:
     except ImagefleetError as error:
         line = printable(name_flag(str(error), flags), _MAX_LINE)
         click.echo(f"imagefleet-worker: {line}", err=True)
-        sys.exit(ExitCode.CONFIG)
+        sys.exit(exit_code_of(error))
 
 
 def unknown_variable_warnings(variables: Iterable[str]) -> Iterator[str]:

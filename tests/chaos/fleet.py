@@ -169,8 +169,9 @@ class Worker:
             if self.killed:
                 return "kill -9"
             return "a prompt" if KILLED in self._read_log() else None
-        if self.exit_code == ExitCode.CONFIG and self.met_outage:
-            return None if _READY in self._read_log() else "an outage of Redis at its start"
+        began = _READY in self._read_log()
+        if self.exit_code == ExitCode.TEMPFAIL and self.met_outage and not began:
+            return "an outage of Redis at its start"
         ends_after_sigterm = (0, ExitCode.TEMPFAIL, -signal.SIGTERM)
         return "SIGTERM" if self.stopping and self.exit_code in ends_after_sigterm else None
 

@@ -91,8 +91,8 @@ def test_a_worker_compiles_nothing_that_was_compiled_ahead(
         ),
         (("--programs-url", "file:///tmp"), "needs IMAGEFLEET_PROGRAMS_SECRET"),
         (
-            ("--programs-url", "file:///proc/imagefleet", "--programs-secret", "s"),
-            "cannot store /proc",
+            ("--programs-url", "file:///dev/null/programs", "--programs-secret", "s"),
+            "there is a file where a folder is needed",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from imagefleet.shared.redis_client.local_server import LocalRedisServer
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.hanging import HangingServer
 from tests.support.processes import Worker, until
-from tests.support.redis import RedisProxy
+from tests.support.redis import RedisProxy, TcpServer
 
 StartWorker = Callable[..., Worker]
 
@@ -51,17 +51,9 @@ def _make_damaged_checkpoint(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"redis_url": "redis://:secret@localhost:1/0"}, "Redis at localhost:1/0 does not answer"),
         ({"redis_url": "http://localhost"}, "IMAGEFLEET_REDIS_URL"),
-        (
-            {"storage_url": "file:///proc/imagefleet", "storage_retry_s": "1"},
-            "IMAGEFLEET_STORAGE_URL: cannot store /proc",
-        ),
         ({"storage_url": "ftp://example.org"}, "IMAGEFLEET_STORAGE_URL"),
-        (
-            {"storage_url": "s3://bucket?endpoint_url=http://127.0.0.1:1", "storage_retry_s": "1"},
-            "127.0.0.1:1",
-        ),
+        ({"storage_url": "file:///dev/null/images"}, "there is a file where a folder is needed"),
         ({"model": "/no/such/folder"}, "/no/such/folder"),
         ({"model": "DAMAGED"}, "imagefleet-worker: "),
         ({"lease_s": "soon"}, "IMAGEFLEET_LEASE_S"),
@@ -76,6 +68,49 @@ def test_a_wrong_setting_ends_the_start_with_one_sentence_and_a_non_zero_code(
         settings = {"model": _make_damaged_checkpoint(tmp_path / "damaged")}
     worker = start(**settings)
     assert worker.wait() == ExitCode.CONFIG
+    _check_sentence(worker, sentence)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"redis_url": "redis://:secret@localhost:1/0"}, "Redis at localhost:1/0 does not answer"),
+        (
+            {"storage_url": "file:///proc/imagefleet", "storage_retry_s": "1"},
+            "IMAGEFLEET_STORAGE_URL: cannot store /proc",
+        ),
+        (
+            {"storage_url": "s3://bucket?endpoint_url=http://127.0.0.1:1", "storage_retry_s": "1"},
+            "127.0.0.1:1",
+        ),
+    ],
+)
+def test_what_cannot_be_reached_at_the_start_is_a_temporary_failure(
+    start: StartWorker, settings: dict[str, str], sentence: str
+) -> None:
+    worker = start(**settings)
+    assert worker.wait() == ExitCode.TEMPFAIL
+    _check_sentence(worker, sentence)
+
+
+def test_a_hub_that_cannot_be_reached_is_a_temporary_failure(
+    start: StartWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    worker = start(model="someone/something")
+    assert worker.wait() == ExitCode.TEMPFAIL
+    _check_sentence(worker, "could not be downloaded from the Hub")
+
+
+def test_a_wrong_password_is_a_wrong_setting(start: StartWorker, tmp_path: Path) -> None:
+    with TcpServer(tmp_path / "guarded", "--requirepass", "right") as server:
+        worker = start(redis_url=f"redis://:secret@127.0.0.1:{server.port}/0")
+        assert worker.wait() == ExitCode.CONFIG
+    _check_sentence(worker, "refuses the credentials")
+
+
+def _check_sentence(worker: Worker, sentence: str) -> None:
     lines = [line for line in worker.output().splitlines() if line.startswith("imagefleet-worker:")]
     assert len(lines) == 1
     assert sentence in lines[0]
@@ -114,7 +149,7 @@ def test_a_worker_that_is_stopped_while_it_starts_ends_at_once_with_success(
 
 def test_a_misspelled_variable_causes_a_warning(start: StartWorker) -> None:
     worker = start(storage_ulr="file:///elsewhere", redis_url="redis://localhost:1/0")
-    assert worker.wait() == ExitCode.CONFIG
+    assert worker.wait() == ExitCode.TEMPFAIL
     warning = (
         "warning: IMAGEFLEET_STORAGE_ULR is not a setting; did you mean IMAGEFLEET_STORAGE_URL?"
     )

@@ -28,6 +28,7 @@ def test_only_errors_that_may_be_temporary_are_retryable() -> None:
     retryable = {error.code for error in _tree() if error.retryable}
     assert retryable == {
         "broker_unavailable",
+        "checkpoint_unavailable",
         "queue_full",
         "tenant_limit",
         "storage_unavailable",

@@ -15,7 +15,7 @@ from imagefleet.shared.errors import ConfigurationError, ImagefleetError
 from imagefleet.shared.text import mask_credentials, printable
 from imagefleet.worker.celery_app.masked_stats import mask_stats
 from imagefleet.worker.lifecycle import Lifecycle
-from imagefleet.worker.process.exit_codes import ExitCode
+from imagefleet.worker.process.exit_codes import exit_code_of
 from imagefleet.worker.queues.served_queues import queue_groups
 
 _MAX_LINE = 10_000
@@ -57,7 +57,7 @@ def _devices_step(lifecycle: Lifecycle) -> type[bootsteps.StartStopStep]:
                 # Celery has put a logger in the place of sys.stderr.
                 sentence = printable(mask_credentials(f"imagefleet-worker: {error}"), _MAX_LINE)
                 print(sentence, file=sys.__stderr__, flush=True)
-                os._exit(ExitCode.CONFIG)  # a half-started device runtime may block a normal exit
+                os._exit(exit_code_of(error))  # a half-started runtime may block a normal exit
 
         def stop(self, worker: Any) -> None:
             lifecycle.drain()

@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from imagefleet.shared.errors import ImagefleetError
+
 
 class ExitCode(IntEnum):
     """The exit code of a worker that failed or was stopped. It is 0 after a complete drain,
@@ -10,5 +12,13 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 69  # devices or storage failed for longer than `quarantine_s`
     SOFTWARE = 70  # a critical thread failed with an internal error
     IOERR = 74  # the devices made no step for `watchdog_s`
-    TEMPFAIL = 75  # a second signal, a preempted host or an incomplete drain; its jobs are requeued
+    # A second signal, a preempted host or an incomplete drain, and its jobs are requeued; or at the
+    # start Redis, the storage or the Hub could not be reached, and nothing was claimed.
+    TEMPFAIL = 75
     CONFIG = 78  # a setting, Redis, the storage or the checkpoint is wrong; nothing was claimed
+
+
+def exit_code_of(error: ImagefleetError) -> ExitCode:
+    """Return the exit code of a start that ended with this error: whether a later one may succeed
+    without a change."""
+    return ExitCode.TEMPFAIL if error.retryable else ExitCode.CONFIG

@@ -1,10 +1,13 @@
 """A model is found by its name, and only the files that the engine reads are downloaded."""
 
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from imagefleet.shared.errors import CheckpointError
+from imagefleet.producer.demo.local_http import LocalServer
+from imagefleet.shared.errors import CheckpointError, CheckpointUnavailable
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.find_checkpoint import ModelIdentity, find_checkpoint
@@ -36,6 +39,7 @@ def test_a_model_unknown_to_the_hub_gives_a_one_line_error(
     message = "model 'someone/else' is not a folder and could not be downloaded from the Hub"
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+    assert not error.value.retryable
 
 
 def test_the_error_for_an_unreachable_hub_says_what_to_check(
@@ -43,8 +47,39 @@ def test_the_error_for_an_unreachable_hub_says_what_to_check(
 ) -> None:
     with model_hub.serve_repository(MODEL, checkpoint, tmp_path / "cache"):
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-        with pytest.raises(CheckpointError, match="check the name, the network and HF_TOKEN"):
+        with pytest.raises(CheckpointUnavailable, match="the name, the network and HF_TOKEN"):
             find_checkpoint(MODEL)
+
+
+def _answering(status: HTTPStatus) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    return Handler
+
+
+@pytest.mark.parametrize(
+    ("status", "retryable"),
+    [
+        (HTTPStatus.SERVICE_UNAVAILABLE, True),
+        (HTTPStatus.TOO_MANY_REQUESTS, True),
+        (HTTPStatus.UNAUTHORIZED, False),
+        (HTTPStatus.FORBIDDEN, False),
+    ],
+)
+def test_only_an_overloaded_hub_may_answer_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: HTTPStatus, retryable: bool
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with LocalServer(_answering(status)) as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.port}")
+        with pytest.raises(CheckpointError) as error:
+            find_checkpoint(MODEL)
+    assert error.value.retryable is retryable
 
 
 def test_only_the_files_that_are_read_are_downloaded(checkpoint: Path, tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ only the files that this engine reads: no pickles, and no second copy of the sam
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 import imagefleet.worker
-from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError, CheckpointUnavailable
 from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     FILES_BESIDE,
     FULL,
@@ -39,6 +39,8 @@ BUNDLED: Final = ("shapes",)
 
 _HUB_NAME: Final = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-][\w./-]*))?")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_TEMPORARY_STATUSES: Final = (408, 429)
+"""Statuses of the Hub after which a later request may succeed, beside those from 500 on."""
 
 _METADATA_PATTERNS: Final = (
     INDEX,
@@ -62,7 +64,8 @@ def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
     the files could then be others at the next start.
 
     Raises:
-        CheckpointError: The folder or repository does not exist, or the Hub is unreachable.
+        CheckpointError: The folder or repository does not exist, or the Hub refuses it.
+        CheckpointUnavailable: The Hub is unreachable, or fails for now.
     """
     if is_single_file(file := Path(model).expanduser()):
         return file
@@ -129,7 +132,7 @@ def _download_configs(file: Path) -> Path:
     try:
         return _download(base, None, with_weights=False)
     except CheckpointError as error:
-        raise CheckpointError(
+        raise type(error)(
             f"{file} needs the configs and tokenizers of {base}: {error}; or put them in "
             f"{file.with_suffix('')}, in diffusers' layout without weights"
         ) from error
@@ -172,7 +175,31 @@ def _snapshot(repository: str, revision: str | None, patterns: Sequence[str]) ->
     except Exception as error:  # httpx, huggingface_hub and the file system raise their own
         name = repository if revision is None else f"{repository}@{revision}"
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise CheckpointError(
+        kind = CheckpointUnavailable if _is_temporary(error) else CheckpointError
+        raise kind(
             f"model {name!r} is not a folder and could not be downloaded from the Hub "
             f"({type(error).__name__}: {reason}); check the name, the network and HF_TOKEN"
         ) from error
+
+
+def _is_temporary(error: Exception) -> bool:
+    """Return whether a download may succeed later: the Hub did not answer, or is overloaded."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    for each in _chain(error):
+        if isinstance(each, HfHubHTTPError):
+            status = each.response.status_code
+            return status >= 500 or status in _TEMPORARY_STATUSES
+        if isinstance(each, OfflineModeIsEnabled):
+            return False
+        if isinstance(each, httpx2.TransportError | ConnectionError | TimeoutError):
+            return True
+    return False
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes. The Hub's library reports what it met as a cause."""
+    while error is not None:
+        yield error
+        error = error.__cause__
