@@ -21,6 +21,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.status import JobStatus
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.connection import check_connection, connect, translate_errors
+from imagefleet.shared.redis_client.memory import RedisMemory, read_memory
 from imagefleet.shared.redis_client.server_check import find_fault, find_risks
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.storage import ObjectStore, folder_of, open_store
@@ -180,6 +181,11 @@ class Connection:
         """Return the status of the fleet."""
         with self.translate_errors():
             return self.fleet.read()
+
+    def read_memory(self) -> RedisMemory | None:
+        """Return how much memory Redis uses; None if this user may not ask."""
+        with self.translate_errors():
+            return read_memory(self._redis)
 
     def workers(self) -> list[str]:
         """Return the names of the living workers. A killed one counts until its lease expires."""

@@ -17,6 +17,7 @@ import redis
 
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.redis_client.connection import check_connection, connect, server_of
+from imagefleet.shared.redis_client.memory import read_memory
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text import mask_credentials, printable
@@ -107,9 +108,13 @@ def _check_redis(settings: WorkerSettings) -> Iterator[Finding]:
         check_connection(client, url)
         for warning in check_server(client, url, settings.namespace):
             yield Finding(Verdict.WARNING, warning)
-        yield Finding(
-            Verdict.OK, f"{server_of(url)}: {_server(client)}, {_ping_ms(client):.2f} ms a command"
-        )
+        memory = read_memory(client)
+        if memory is not None and memory.is_almost_full:
+            text = f"{memory}; a full Redis accepts no jobs: docs/operations.md has what jobs need"
+            yield Finding(Verdict.WARNING, text)
+        found = [_server(client), *([] if memory is None else [str(memory)])]
+        text = f"{server_of(url)}: {', '.join(found)}, {_ping_ms(client):.2f} ms a command"
+        yield Finding(Verdict.OK, text)
         seconds, microseconds = client.time()
         ahead_s = time.time() - (seconds + microseconds / 1e6)
         if abs(ahead_s) > _MAX_CLOCK_DIFFERENCE_S:
@@ -207,7 +212,8 @@ def _check_metrics_port(settings: WorkerSettings) -> Iterator[Finding]:
     if settings.metrics_port is None:
         yield Finding(Verdict.OK, "IMAGEFLEET_METRICS_PORT is not set: no metrics are served")
         return
-    StatusServer(settings.metrics_host, settings.metrics_port, lambda: "doctor").start()
+    address = settings.metrics_host, settings.metrics_port
+    StatusServer(*address, lambda: "doctor", settings.namespace).start()
     port = settings.metrics_port or "0, any free one,"
     yield Finding(Verdict.OK, f"{settings.metrics_host} port {port} can be opened")
 

@@ -86,8 +86,8 @@ class Lifecycle:
     def _serve_status(self) -> None:
         settings = self.settings
         if settings.metrics_port is not None:
-            server = StatusServer(settings.metrics_host, settings.metrics_port, self._not_ready)
-            port = server.start()
+            address = settings.metrics_host, settings.metrics_port
+            port = StatusServer(*address, self._not_ready, settings.namespace).start()
             log.info("metrics and health on %s port %d", settings.metrics_host, port)
 
     def _not_ready(self) -> str | None:

@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+from functools import partial
 
 import click
 
@@ -22,23 +23,33 @@ from imagefleet.shared.extras import how_to_install
     help="TCP port to listen on; 0 chooses a free one.",
 )
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")
-def exporter(client: Client, port: int, host: str) -> None:
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help="A model whose jobs count as its own, not as those of `other`, also before its first "
+    "worker has announced it; a @revision is left out. It may be given several times.",
+)
+def exporter(client: Client, port: int, host: str, models: tuple[str, ...]) -> None:
     """Export queues, workers, dead letters and callbacks to Prometheus.
 
     One exporter per namespace is enough. It reads Redis when it is asked for /metrics, and runs
     until SIGTERM or Ctrl-C. Workers export their own metrics: see IMAGEFLEET_METRICS_PORT.
     """
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import start_http_server
 
         from imagefleet.producer.fleet_metrics import FleetCollector
+        from imagefleet.producer.fleet_snapshot import read_snapshot
+        from imagefleet.shared.fleet_label import labelled_registry
     except ImportError:
         raise ConfigurationError(
             f"exporting needs prometheus-client; {how_to_install('metrics')}"
         ) from None
 
-    registry = CollectorRegistry()
-    registry.register(FleetCollector(client.connection.read_fleet))
+    declared = {name for each in models if (name := each.partition("@")[0])}
+    collector = FleetCollector(partial(read_snapshot, client.connection), declared)
+    registry = labelled_registry(collector, client.settings.namespace)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:

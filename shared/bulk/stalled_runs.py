@@ -4,7 +4,8 @@ A run is stalled if none of its shards has changed for a while: perhaps its mess
 module does not know how a run is recovered.
 """
 
-from typing import TYPE_CHECKING, cast
+import re
+from typing import TYPE_CHECKING, Final, cast
 
 from imagefleet.shared.bulk.redis_keys import (
     index_key,
@@ -12,10 +13,16 @@ from imagefleet.shared.bulk.redis_keys import (
     search_throttle_key,
     stalled_runs_key,
 )
+from imagefleet.shared.jobs.model import State
+from imagefleet.shared.redis_client.foreign_keys import read_all
 from imagefleet.shared.redis_client.scripts import load_script
 
 if TYPE_CHECKING:
     from redis import Redis
+
+_MAX_RUNS: Final = 1_000
+"""The latest runs that `longest_idle_s` reads."""
+_SECONDS: Final = re.compile("[0-9]{1,12}")
 
 
 class StalledRuns:
@@ -39,6 +46,24 @@ class StalledRuns:
         ]
         run = self._find_script(keys=keys, args=[run_key(self._namespace, ""), stalled_s])
         return cast(str | None, run)
+
+    def longest_idle_s(self) -> float:
+        """Return the longest time for which nothing has changed in a running run, in seconds. 0 if
+        no run is running."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrevrange(index_key(self._namespace), 0, _MAX_RUNS - 1)
+            pipe.time()
+            runs, (now, _) = read_all(pipe)
+        with self._redis.pipeline(transaction=False) as pipe:
+            for run in runs or ():
+                pipe.hmget(run_key(self._namespace, run), "state", "moved_at")
+            records = read_all(pipe)
+        moved_at = [
+            int(text)
+            for state, text in filter(None, records)
+            if state == State.RUNNING and text is not None and _SECONDS.fullmatch(text)
+        ]
+        return max(0.0, float(now - min(moved_at, default=now)))
 
     def recovery_ended(self, run: str) -> None:
         """Record that the recovery of a run did not end its caller, whether it helped or not."""

@@ -14,6 +14,7 @@ import pytest
 
 from imagefleet.worker.process.exit_codes import ExitCode
 from tests.support.processes import ROOT
+from tests.support.redis import TcpServer
 
 Result = subprocess.CompletedProcess[str]
 
@@ -80,6 +81,20 @@ def test_each_fault_is_named(
     assert sentence in result.stdout
     assert "secret@" not in result.stdout
     assert "Traceback" not in result.stdout
+
+
+def test_a_redis_that_is_almost_full_is_a_warning(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with TcpServer(tmp_path / "full", "--maxmemory-policy", "noeviction") as server:
+        client = server.client()
+        client.set("filling", b"x" * 2**20)
+        used = client.info("memory")["used_memory"]
+        client.config_set("maxmemory", round(used / 0.9))
+        url = f"redis://127.0.0.1:{server.port}/0"
+        result = _doctor({**environment, "IMAGEFLEET_REDIS_URL": url})
+    assert result.returncode == 0, result.stdout
+    assert re.search(r"^warn  redis .* MiB of maxmemory .* MiB used; a full", result.stdout, re.M)
 
 
 def test_a_misspelt_variable_is_a_warning(environment: dict[str, str]) -> None:

@@ -37,8 +37,10 @@ def _port(worker: Worker) -> int:
     return int(port)
 
 
-def _sample(page: str, name: str) -> float:
-    [value] = re.findall(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
+def _sample(page: str, name: str, labels: str = "") -> float:
+    """Return the value of the sample of `name` whose labels after that of the fleet are these."""
+    pattern = rf'^{name}\{{fleet="[^"]+"{re.escape(labels)}\}} (\S+)$'
+    [value] = re.findall(pattern, page, re.MULTILINE)
     return float(value)
 
 
@@ -47,12 +49,12 @@ def test_a_worker_reports_what_it_did(start: StartWorker, producer: Client) -> N
     port = _port(worker)
     for job in producer.submit_many([f"prompt {i}" for i in range(20)]):
         job.result(timeout=300)
-    uploads = 'imagefleet_job_stage_seconds_count{stage="upload"}'
-    until(lambda: _sample(http_get(port, "/metrics")[1], uploads) >= 20)  # counted after the end
+    uploads = "imagefleet_job_stage_seconds_count", ',stage="upload"'
+    until(lambda: _sample(http_get(port, "/metrics")[1], *uploads) >= 20)  # counted after the end
     page = http_get(port, "/metrics")[1]
     assert _sample(page, "imagefleet_images_total") == 20
-    assert _sample(page, 'imagefleet_batch_slots_total{use="job"}') == 20
-    assert _sample(page, uploads) == 20
+    assert _sample(page, "imagefleet_batch_slots_total", ',use="job"') == 20
+    assert _sample(page, *uploads) == 20
     assert _sample(page, "imagefleet_device_busy_seconds_total") > 0
     until(lambda: producer.fleet.read().workers[0].images == 20)
     [status] = producer.fleet.read().workers

@@ -4,7 +4,8 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from prometheus_client import (
@@ -17,10 +18,14 @@ from prometheus_client import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from imagefleet.producer.fleet_metrics import FleetCollector
+from imagefleet.producer.fleet_metrics import FAILURE_CODES, FleetCollector
+from imagefleet.producer.fleet_snapshot import FleetSnapshot
 from imagefleet.shared.errors import BrokerUnavailable
+from imagefleet.shared.fleet_label import FleetLabel
 from imagefleet.shared.jobs.fleet_status import FleetStatus, QueueStatus
+from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
+from imagefleet.shared.redis_client.memory import RedisMemory
 from imagefleet.worker.process import metrics
 from tests.support.processes import ROOT
 
@@ -33,22 +38,47 @@ _NAME = re.compile(r"\bimagefleet_[a-z_]+\b")
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
-def _queue(number: int) -> QueueStatus:
+def _queue(number: int, shape: str = "native", *, datasets: bool = False) -> QueueStatus:
     return QueueStatus(
         model=f"m{number}",
-        shape="native",
-        datasets=False,
+        shape=shape,
+        datasets=datasets,
         waiting=1,
         tenants=1,
-        oldest_s=2.0 + number,
+        oldest_s=None if datasets else 2.0 + number,
     )
 
 
-def _status(queues: int = 1) -> FleetStatus:
+def _offer(model: str) -> Offer:
+    return Offer(
+        model=model,
+        digest="",
+        shapes=((512, 512), (768, 512)),
+        schedulers=("ddim",),
+        max_num_inference_steps=100,
+        num_inference_steps=50,
+        guidance_scale=7.5,
+        scheduler="ddim",
+    )
+
+
+def _snapshot(
+    *queues: QueueStatus, workers: int = 1, offers: Collection[str] = ()
+) -> FleetSnapshot:
+    worker = WorkerStatus(worker="w", state=WorkerState.READY, model="m0")
+    return FleetSnapshot(
+        status=_status(queues or (_queue(0),), (worker,) * workers),
+        offers={model: _offer(model) for model in offers},
+        memory=RedisMemory(used=80, limit=100, is_bounded=True),
+        dataset_idle_s=12.0,
+    )
+
+
+def _status(queues: Sequence[QueueStatus], workers: tuple[WorkerStatus, ...]) -> FleetStatus:
     return FleetStatus(
-        workers=(WorkerStatus(worker="w", state=WorkerState.READY, model="m0"),),
-        queues=tuple(_queue(number) for number in range(queues)),
-        waiting=queues,
+        workers=workers,
+        queues=tuple(queues),
+        waiting=len(queues),
         in_flight=3,
         in_flight_shards=1,
         delayed=4,
@@ -79,7 +109,7 @@ def _defined() -> Iterator[str]:
             yield {"counter": f"{family.name}_total", "info": f"{family.name}_info"}.get(
                 family.type, family.name
             )
-    yield from (name for name, _ in _export(FleetCollector(_status)))
+    yield from (name for name, _ in _export(FleetCollector(_snapshot)))
 
 
 def _queried(text: str) -> set[str]:
@@ -107,7 +137,7 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_the_exporter_says_what_redis_knows() -> None:
-    exported = _export(FleetCollector(_status))
+    exported = _export(FleetCollector(_snapshot))
     assert exported["imagefleet_redis_up", ""] == 1
     assert exported["imagefleet_queue_messages", "m0 native jobs"] == 1
     assert exported["imagefleet_queue_oldest_seconds", "m0 native jobs"] == 2
@@ -119,23 +149,77 @@ def test_the_exporter_says_what_redis_knows() -> None:
     assert exported["imagefleet_callbacks", "given_up"] == 7
     assert exported["imagefleet_job_ends_total", "succeeded"] == 8
     assert exported["imagefleet_job_ends_total", "device_error failed"] == 9
+    assert exported["imagefleet_redis_memory_bytes", "used"] == 80
+    assert exported["imagefleet_redis_memory_bytes", "limit"] == 100
+    assert exported["imagefleet_dataset_idle_seconds", ""] == 12
+
+
+def test_each_end_has_a_series_before_there_is_one() -> None:
+    exported = _export(FleetCollector(_snapshot))
+    ends = {labels for name, labels in exported if name == "imagefleet_job_ends_total"}
+    assert ends == {"succeeded", "cancelled", *(f"{code} failed" for code in FAILURE_CODES)}
+    assert exported["imagefleet_job_ends_total", "expired failed"] == 0
+
+
+def test_the_client_page_explains_each_code_with_which_a_job_fails() -> None:
+    page = (ROOT / "docs/client.md").read_text()
+    assert [code for code in FAILURE_CODES if f"`{code}`" not in page] == []
 
 
 def test_producers_cannot_make_series() -> None:
-    exported = _export(FleetCollector(lambda: _status(queues=50)))
-    series = [labels for name, labels in exported if name == "imagefleet_queue_messages"]
-    assert sorted(series) == ["m0 native jobs", "other other other"]
-    assert exported["imagefleet_queue_messages", "other other other"] == 49
+    queues = [_queue(number) for number in range(50)] + [_queue(0, "9x9"), _queue(0, "8x8")]
+    exported = _export(FleetCollector(lambda: _snapshot(*queues)))
+    series = {labels for name, labels in exported if name == "imagefleet_queue_messages"}
+    assert series == {
+        *(f"{model} native {work}" for model in ("default", "m0") for work in ("jobs", "rows")),
+        *("m0 other jobs", "other other jobs", "other other rows"),
+    }
+    assert exported["imagefleet_queue_messages", "other other jobs"] == 49
+    assert exported["imagefleet_queue_messages", "m0 other jobs"] == 2
 
 
-def test_jobs_of_a_model_without_workers_have_an_age() -> None:
-    exported = _export(FleetCollector(lambda: _status(queues=3)))
+def test_jobs_that_nobody_offers_have_an_age() -> None:
+    queues = [_queue(number) for number in range(3)]
+    exported = _export(FleetCollector(lambda: _snapshot(*queues)))
     assert exported["imagefleet_queue_oldest_seconds", "m0 native jobs"] == 2
-    assert exported["imagefleet_queue_oldest_seconds", "other other other"] == 4
+    assert exported["imagefleet_queue_oldest_seconds", "other other jobs"] == 4
+
+
+def test_a_model_keeps_its_labels_when_its_workers_leave() -> None:
+    queues = [_queue(1, "768x512"), _queue(1, "512x512", datasets=True), _queue(2, datasets=True)]
+    exported = _export(FleetCollector(lambda: _snapshot(*queues, workers=0, offers=["m1"])))
+    assert exported["imagefleet_queue_messages", "m1 768x512 jobs"] == 1
+    assert exported["imagefleet_queue_messages", "m1 512x512 rows"] == 1
+    assert exported["imagefleet_queue_messages", "other other rows"] == 1
+    assert exported["imagefleet_ready_workers", "m1"] == 0
+
+
+def test_a_model_that_was_declared_has_labels_before_its_first_worker() -> None:
+    collector = FleetCollector(lambda: _snapshot(_queue(7), workers=0), {"m7"})
+    assert _export(collector)["imagefleet_queue_messages", "m7 native jobs"] == 1
+
+
+def test_jobs_that_name_no_model_are_made_by_the_workers_of_its_default() -> None:
+    snapshot = _snapshot(workers=2)
+    assert _export(FleetCollector(lambda: snapshot))["imagefleet_ready_workers", "default"] == 2
+    snapshot = replace(snapshot, offers={"default": _offer("m1")})
+    exported = _export(FleetCollector(lambda: snapshot))
+    assert exported["imagefleet_ready_workers", "default"] == 0
+    assert exported["imagefleet_ready_workers", "m0"] == 2
+
+
+def test_each_sample_names_its_fleet() -> None:
+    registry = CollectorRegistry()
+    registry.register(FleetLabel(FleetCollector(_snapshot), "images-2"))
+    page = generate_latest(registry).decode()
+    families = text_string_to_metric_families(page)
+    fleets = [each.labels["fleet"] for family in families for each in family.samples]
+    assert len(fleets) > 30
+    assert set(fleets) == {"images-2"}
 
 
 def test_without_redis_the_exporter_says_so() -> None:
-    def read() -> FleetStatus:
+    def read() -> FleetSnapshot:
         raise BrokerUnavailable("Redis at localhost does not answer")
 
     assert _export(FleetCollector(read)) == {("imagefleet_redis_up", ""): 0}

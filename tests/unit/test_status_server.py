@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.webhooks.outbox_message import DeliveryVerdict
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.status_server import StatusServer
 from imagefleet.worker.process.systemd import notify_systemd
@@ -19,7 +20,7 @@ from tests.support.processes import until
 
 def test_readyz_says_why_a_worker_takes_no_work() -> None:
     reason: str | None = "draining"
-    port = StatusServer("127.0.0.1", 0, lambda: reason).start()
+    port = StatusServer("127.0.0.1", 0, lambda: reason, "images").start()
     assert http_get(port, "/healthz") == (200, "ok\n")
     assert http_get(port, "/readyz") == (503, "draining\n")
     reason = None
@@ -28,31 +29,48 @@ def test_readyz_says_why_a_worker_takes_no_work() -> None:
 
 
 def test_metrics_can_be_parsed_and_count() -> None:
-    port = StatusServer("127.0.0.1", 0, lambda: None).start()
+    port = StatusServer("127.0.0.1", 0, lambda: None, "images").start()
 
     def renewals() -> float:
         families = text_string_to_metric_families(http_get(port, "/metrics")[1])
         samples = {each.name: each.value for family in families for each in family.samples}
         return samples["imagefleet_lease_renewals_total"]
 
+    assert 'imagefleet_lease_renewals_total{fleet="images"}' in http_get(port, "/metrics")[1]
     before = renewals()
     metrics.LEASE_RENEWALS.inc(3)
     assert renewals() == before + 3
 
 
+def test_labels_with_few_values_have_series_from_the_start() -> None:
+    """Or `increase` would leave out what is counted before the first scrape."""
+    port = StatusServer("127.0.0.1", 0, lambda: None, "images").start()
+    page = http_get(port, "/metrics")[1]
+    for verdict in DeliveryVerdict:
+        label = f'{{fleet="images",result="{verdict}"}}'
+        assert f"imagefleet_callback_tries_total{label}" in page
+
+
+def test_single_metrics_can_be_asked_for() -> None:
+    port = StatusServer("127.0.0.1", 0, lambda: None, "images").start()
+    page = http_get(port, "/metrics?name[]=imagefleet_ready")[1]
+    assert page.splitlines()[-1].startswith('imagefleet_ready{fleet="images"} ')
+    assert "imagefleet_images_total" not in page
+
+
 def test_a_port_in_use_is_a_wrong_setting() -> None:
-    port = StatusServer("127.0.0.1", 0, lambda: None).start()
+    port = StatusServer("127.0.0.1", 0, lambda: None, "images").start()
     with pytest.raises(ConfigurationError, match=f"IMAGEFLEET_METRICS_PORT={port}: .* in use"):
-        StatusServer("127.0.0.1", port, lambda: None).start()
+        StatusServer("127.0.0.1", port, lambda: None, "images").start()
 
 
 def test_a_host_that_is_not_ours_is_a_wrong_setting() -> None:
     with pytest.raises(ConfigurationError, match=r"cannot listen on 192\.0\.2\.1"):
-        StatusServer("192.0.2.1", 0, lambda: None).start()
+        StatusServer("192.0.2.1", 0, lambda: None, "images").start()
 
 
 def test_a_silent_client_does_not_block_the_others() -> None:
-    port = StatusServer("127.0.0.1", 0, lambda: None).start()
+    port = StatusServer("127.0.0.1", 0, lambda: None, "images").start()
     with socket.create_connection(("127.0.0.1", port)):
         assert http_get(port, "/healthz") == (200, "ok\n")
 
@@ -67,13 +85,13 @@ def _has_ipv6() -> bool:
 
 @pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 def test_ipv6_is_served() -> None:
-    port = StatusServer("::1", 0, lambda: None).start()
+    port = StatusServer("::1", 0, lambda: None, "images").start()
     with urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=60) as answer:
         assert answer.read() == b"ok\n"
 
 
 def test_too_many_connections_are_closed_and_their_places_come_free() -> None:
-    port = StatusServer("127.0.0.1", 0, lambda: None).start()
+    port = StatusServer("127.0.0.1", 0, lambda: None, "images").start()
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
     assert silent[-1].recv(1) == b""  # it was closed
     for each in silent:

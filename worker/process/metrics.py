@@ -71,6 +71,10 @@ RECLAIMED: Final = Counter(
 CALLBACKS: Final = Counter(
     "imagefleet_callback_tries", "Tries to deliver a callback, by result.", ["result"]
 )
+for _result in ("delivered", "retry", "gone", "refused"):
+    CALLBACKS.labels(_result)  # from 0 on, or `increase` would leave out the first one
+for _use in ("job", "row", "padding"):
+    SLOTS.labels(_use)
 
 
 def label_values(metric: Counter | Histogram, label: str) -> list[str]:

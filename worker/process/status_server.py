@@ -8,9 +8,10 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import disable_created_metrics, make_wsgi_app
+from prometheus_client import REGISTRY, disable_created_metrics, make_wsgi_app
 
 from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.fleet_label import labelled_registry
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -26,18 +27,18 @@ NotReady = Callable[[], str | None]
 class StatusServer:
     """Answers in threads of its own from `start` until the process ends.
 
-    `/metrics` returns the metrics in Prometheus' formats. `/healthz` returns 200 as long as the
-    process can answer; a worker whose devices hang ends itself. `/readyz` returns 200 while the
-    worker takes work, else 503 and the reason.
+    `/metrics` returns the metrics in Prometheus' formats, each with the label `fleet`. `/healthz`
+    returns 200 as long as the process can answer; a worker whose devices hang ends itself.
+    `/readyz` returns 200 while the worker takes work, else 503 and the reason.
     """
 
-    def __init__(self, host: str, port: int, not_ready: NotReady) -> None:
+    def __init__(self, host: str, port: int, not_ready: NotReady, namespace: str) -> None:
         self._host = host
         self._port = port
         self._not_ready = not_ready
         # Without them a page has half the series; nobody needs the times.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._metrics = make_wsgi_app()
+        self._metrics = make_wsgi_app(labelled_registry(REGISTRY, namespace))
 
     def start(self) -> int:
         """Listen, and return the port: if it was 0, a free one.

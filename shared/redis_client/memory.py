@@ -1,0 +1,51 @@
+"""Read how much memory a Redis uses, and how much it may use.
+
+A client comes in. A Redis that does not answer the question, as managed ones may, gives None.
+"""
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+ALMOST_FULL: Final = 0.8
+"""The share from which operators are warned."""
+_MIB: Final = 2**20
+
+
+class RedisMemory(NamedTuple):
+    """The memory of a Redis server in bytes."""
+
+    used: int
+    limit: int | None
+    """`maxmemory`; if that is not set, the memory of its machine. None: Redis does not say."""
+    is_bounded: bool
+    """Whether `maxmemory` is set. Otherwise the system ends a Redis that is too large."""
+
+    @property
+    def is_almost_full(self) -> bool:
+        return self.limit is not None and self.used > ALMOST_FULL * self.limit
+
+    def __str__(self) -> str:
+        used = f"{self.used / _MIB:,.0f} MiB"
+        if self.limit is None:
+            return f"{used} of memory used, without maxmemory"
+        limit = f"{self.limit / _MIB:,.0f} MiB"
+        if self.is_bounded:
+            return f"{used} of maxmemory {limit} used"
+        return f"{used} of the machine's {limit} used, without maxmemory"
+
+
+def read_memory(client: "Redis") -> RedisMemory | None:
+    """Return the memory of Redis; None if this user may not ask."""
+    import redis
+
+    try:
+        info: dict[str, Any] = client.info("memory")
+    except redis.ResponseError:
+        return None
+    if "used_memory" not in info:
+        return None
+    maxmemory = int(info.get("maxmemory") or 0)
+    limit = maxmemory or int(info.get("total_system_memory") or 0) or None
+    return RedisMemory(used=int(info["used_memory"]), limit=limit, is_bounded=bool(maxmemory))

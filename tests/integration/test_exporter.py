@@ -1,0 +1,142 @@
+"""`imagefleet exporter` against a real Redis, as Prometheus reads it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+
+from imagefleet import Client
+from imagefleet.shared.bulk.redis_keys import index_key, run_key
+from imagefleet.shared.bulk.runs import RunRecords
+from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.redis_client.memory import read_memory
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.jobs.attempt import offer_of
+from tests.support.datasets import RUN, SHARDS
+from tests.support.http_client import http_get
+from tests.support.processes import StartWorker, until
+from tests.support.redis import TcpServer
+
+Scrape = Callable[[], dict[tuple[str, str], float]]
+"""Returns the values by metric and label values, without that of the fleet."""
+
+
+@pytest.fixture
+def export(start: StartWorker, namespace: str) -> Callable[..., Scrape]:
+    def start_exporter(*options: str, **settings: str) -> Scrape:
+        command = ["-m", "imagefleet.producer", "exporter", "--host", "127.0.0.1", "--port", "0"]
+        exporter = start(*command, *options, **settings)
+        line = until(lambda: re.search(r"metrics on 127\.0\.0\.1 port (\d+)", exporter.output()))
+        assert line is not None
+        port = int(line[1])
+
+        def scrape() -> dict[tuple[str, str], float]:
+            families = text_string_to_metric_families(http_get(port, "/metrics")[1])
+            samples = [sample for family in families for sample in family.samples]
+            assert {sample.labels.pop("fleet") for sample in samples} == {namespace}
+            return {
+                (sample.name, " ".join(filter(None, sample.labels.values()))): sample.value
+                for sample in samples
+            }
+
+        return scrape
+
+    return start_exporter
+
+
+def test_the_exporter_reads_the_memory_of_redis(
+    export: Callable[..., Scrape], tmp_path: Path
+) -> None:
+    with TcpServer(tmp_path / "bounded", "--maxmemory", "64mb") as server:
+        scraped = export(IMAGEFLEET_REDIS_URL=f"redis://127.0.0.1:{server.port}/0")()
+    assert scraped["imagefleet_redis_memory_bytes", "limit"] == 64 * 2**20
+    assert 0 < scraped["imagefleet_redis_memory_bytes", "used"] < 64 * 2**20
+
+
+def test_a_user_who_may_not_ask_for_the_memory_gets_the_other_metrics(
+    export: Callable[..., Scrape], tmp_path: Path
+) -> None:
+    with TcpServer(tmp_path / "plain") as server:
+        server.client().execute_command(
+            "ACL", "SETUSER", "silent", "on", ">pw", "~*", "&*", "+@all", "-info"
+        )
+        url = f"redis://silent:pw@127.0.0.1:{server.port}/0"
+        scraped = export(IMAGEFLEET_REDIS_URL=url)()
+    assert scraped["imagefleet_redis_up", ""] == 1
+    assert ("imagefleet_redis_memory_bytes", "used") not in scraped
+
+
+def test_without_maxmemory_the_limit_is_the_memory_of_the_machine(client: redis.Redis) -> None:
+    memory = read_memory(client)
+    assert memory is not None
+    assert not memory.is_bounded
+    assert memory.limit is not None
+    assert memory.limit > memory.used > 0
+    assert "without maxmemory" in str(memory)
+
+
+def test_models_have_labels_by_their_offers_and_by_the_command(
+    export: Callable[..., Scrape], producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    for model in ("org/declared", "org/unknown"):
+        producer.submit("a", model=model)
+    scrape = export("--model", "org/declared@main", "--model", "")
+    scraped = scrape()
+    assert scraped["imagefleet_queue_messages", "org/declared native jobs"] == 1
+    assert scraped["imagefleet_queue_messages", "other other jobs"] == 1
+    assert scraped["imagefleet_ready_workers", "org/declared"] == 0
+
+    offer = offer_of(FakeEngine().info).model_copy(update={"model": "org/unknown"})
+    client.hset(f"{namespace}:catalogue", "org/unknown", offer.model_dump_json())
+    assert scrape()["imagefleet_queue_messages", "org/unknown native jobs"] == 1
+
+
+def test_a_worker_that_takes_work_counts_for_its_model(
+    export: Callable[..., Scrape], start: StartWorker, producer: Client
+) -> None:
+    start().await_log("ready after")
+    until(lambda: producer.fleet.read().workers)
+    scraped = export()()
+    assert scraped["imagefleet_ready_workers", "fake"] == 1
+    assert scraped["imagefleet_ready_workers", "default"] == 1
+
+
+def test_a_dataset_in_which_nothing_changes_has_an_age(
+    export: Callable[..., Scrape], client: redis.Redis, namespace: str
+) -> None:
+    scrape = export()
+    assert scrape()["imagefleet_dataset_idle_seconds", ""] == 0
+    runs = RunRecords(client, namespace, 3600)
+    runs.start(RUN)
+    runs.enqueue(RUN, SHARDS)
+    record = run_key(namespace, RUN.id)
+    client.hincrby(record, "moved_at", -100)
+    assert 100 <= scrape()["imagefleet_dataset_idle_seconds", ""] < 1_000
+    client.zadd(index_key(namespace), {"foreign": 1, "damaged": 2})
+    client.set(run_key(namespace, "foreign"), "another type")
+    client.hset(run_key(namespace, "damaged"), mapping={"state": "running", "moved_at": "x"})
+    assert 100 <= scrape()["imagefleet_dataset_idle_seconds", ""] < 1_000
+    runs.cancel(RUN.id)
+    assert scrape()["imagefleet_dataset_idle_seconds", ""] == 0
+
+
+@pytest.mark.parametrize("key", ["catalogue", "bulk"])
+def test_a_key_of_another_type_costs_what_it_holds(
+    export: Callable[..., Scrape], producer: Client, client: redis.Redis, namespace: str, key: str
+) -> None:
+    producer.submit("a")
+    client.delete(f"{namespace}:{key}")
+    client.set(f"{namespace}:{key}", "another type")
+    scraped = export()()
+    assert scraped["imagefleet_redis_up", ""] == 1
+    assert scraped["imagefleet_queue_messages", "default native jobs"] == 1
+
+
+def test_without_redis_the_exporter_says_so(
+    export: Callable[..., Scrape], redis_server: LocalRedisServer
+) -> None:
+    scraped = export(IMAGEFLEET_REDIS_URL="redis://127.0.0.1:1/0")()
+    assert scraped == {("imagefleet_redis_up", ""): 0}
