@@ -121,8 +121,9 @@ wheel: $(VENV)/.dev ## build dist/imagefleet-….whl, to install on hosts and in
 	rm -rf dist
 	$(BIN)/python -m hatchling build --target wheel
 
-docs: $(VENV)/.dev ## write docs/settings.md from the settings
+docs: $(VENV)/.dev ## write what is generated: docs/settings.md, the alerts for Prometheus' operator
 	$(BIN)/python -m tools.settings_page
+	$(BIN)/python -m tools.prometheus_rule
 
 structure: $(VENV)/.dev ## count rooms, arrows, sizes, names used twice and docstrings without a verb
 	$(BIN)/python -m tools.structure

@@ -17,7 +17,7 @@ from tests.support.processes import ROOT
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd/imagefleet-worker.service"
-_CUSTOM = {"ScaledObject", "PodMonitor", "Kustomization"}
+_CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule", "Kustomization", "Component"}
 """Kinds that Kubernetes itself does not define."""
 _DRAIN_GRACE_S = 10
 _KUBERNETES = "1.31"
@@ -102,6 +102,17 @@ def test_the_alerts_know_the_targets_of_the_pod_monitor_by_their_job() -> None:
     assert sorted(jobs) == sorted(expression["values"])
     [regex] = re.findall(r'up{job=~"([^"]+)"}', (DEPLOY / "prometheus/alerts.yml").read_text())
     assert all(re.fullmatch(regex, job) for job in jobs)
+
+
+@_needs_kubectl
+def test_a_fleet_that_starts_from_nothing_has_time_before_it_pages() -> None:
+    rules = _build("autoscale")["PrometheusRule", "imagefleet"]["spec"]["groups"][0]["rules"]
+    [group] = _named("PrometheusRule", "imagefleet")["spec"]["groups"]
+    patient = {"ImagefleetNoWorker", "ImagefleetModelWithoutWorker"}
+    expected = [
+        {**rule, "for": "30m"} if rule["alert"] in patient else rule for rule in group["rules"]
+    ]
+    assert rules == expected
 
 
 @_needs_kubectl

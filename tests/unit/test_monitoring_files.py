@@ -6,6 +6,8 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import (
@@ -17,6 +19,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.parser import text_string_to_metric_families
+from ruamel.yaml import YAML
 
 from imagefleet.producer.fleet_metrics import FAILURE_CODES, FleetCollector
 from imagefleet.producer.fleet_snapshot import FleetSnapshot
@@ -28,11 +31,13 @@ from imagefleet.shared.jobs.worker_status import WorkerState, WorkerStatus
 from imagefleet.shared.redis_client.memory import RedisMemory
 from imagefleet.worker.process import metrics
 from tests.support.processes import ROOT
+from tools.prometheus_rule import RULE, rule_file
 
 _ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 _CONFIG = ROOT / "deploy/prometheus/prometheus.yml"
 _AUTOSCALER = ROOT / "deploy/kubernetes/autoscale/scaled-object.yaml"
 _DASHBOARD = ROOT / "deploy/grafana/imagefleet.json"
+_CASES = ROOT / "tests/fixtures/alerts/alerts_test.yml"
 _PAGE = ROOT / "docs/operations.md"
 _NAME = re.compile(r"\bimagefleet_[a-z_]+\b")
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
@@ -116,20 +121,58 @@ def _queried(text: str) -> set[str]:
     return {_SUFFIX.sub("", name) for name in _NAME.findall(text)}
 
 
+def _dashboard_queries() -> list[str]:
+    dashboard = json.loads(_DASHBOARD.read_text())
+    return [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
+
+
 def test_alerts_dashboard_and_autoscaler_query_metrics_that_exist() -> None:
     defined = set(_defined())
     assert _queried(_AUTOSCALER.read_text()) <= defined
-    dashboard = json.loads(_DASHBOARD.read_text())
-    queries = [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
+    queries = _dashboard_queries()
     assert len(queries) > 20
     assert _queried("\n".join(queries)) <= defined
-    assert _queried(re.sub(r"^ *#.*", "", _ALERTS.read_text(), flags=re.MULTILINE)) <= defined
+    assert _queried("\n".join(rule["expr"] for rule in _rules())) <= defined
+
+
+def test_the_dashboard_shows_the_fleets_that_are_chosen() -> None:
+    queries = "\n".join(_dashboard_queries())
+    selectors = re.findall(r"\bimagefleet_[a-z_]+\b(\{fleet=~\"\$fleet\")?", queries)
+    assert all(selectors)
+    dashboard = json.loads(_DASHBOARD.read_text())
+    assert "fleet" in [each["name"] for each in dashboard["templating"]["list"]]
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_prometheus_operator_gets_the_same_alerts() -> None:
+    assert RULE.read_text() == rule_file()  # otherwise run `make docs`
+    rules = YAML(typ="safe").load(RULE)
+    assert rules["kind"] == "PrometheusRule"
+    assert rules["spec"] == YAML(typ="safe").load(_ALERTS)
+
+
+_FLEET = 'fleet="imagefleet"'
+
+
+def _autoscaler_query() -> str:
+    [trigger] = YAML(typ="safe").load(_AUTOSCALER)["spec"]["triggers"]
+    query: str = trigger["metadata"]["query"]
+    return query
 
 
 def test_the_autoscaler_counts_shards_in_flight_and_keeps_a_worker_for_callbacks() -> None:
-    query = " ".join(_AUTOSCALER.read_text().split())
-    assert '199 * sum(imagefleet_in_flight{work="rows"})' in query
-    assert 'clamp_max(sum(imagefleet_callbacks{state="waiting"}), 1)' in query
+    query = _autoscaler_query()
+    assert f'199 * sum(imagefleet_in_flight{{{_FLEET},work="rows"}})' in query
+    assert f'clamp_max(sum(imagefleet_callbacks{{{_FLEET},state="waiting"}}), 1)' in query
+
+
+def test_the_autoscaler_counts_what_somebody_offers_in_its_own_fleet() -> None:
+    selectors = re.findall(r"imagefleet_[a-z_]+(\{[^}]*\})?", _autoscaler_query())
+    assert all(_FLEET in selector for selector in selectors)
+    waiting = re.findall(r"imagefleet_queue_messages(\{[^}]*\})", _autoscaler_query())
+    assert len(waiting) == 2
+    assert all('model!="other",shape!="other"' in selector for selector in waiting)
 
 
 def test_every_metric_is_documented() -> None:
@@ -225,10 +268,84 @@ def test_without_redis_the_exporter_says_so() -> None:
     assert _export(FleetCollector(read)) == {("imagefleet_redis_up", ""): 0}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is missing")
+_needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool (Prometheus) is missing"
+)
+
+
+@_needs_promtool
 @pytest.mark.parametrize(
     "command", [["check", "rules", str(_ALERTS)], ["check", "config", str(_CONFIG)]]
 )
 def test_promtool_accepts_the_files(command: list[str]) -> None:
     done = subprocess.run(["promtool", *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@_needs_promtool
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    rules = YAML(typ="safe").load(_ALERTS)
+    for rule in rules["groups"][0]["rules"]:
+        del rule["annotations"]  # they are prose, which the cases need not repeat
+    (tmp_path / "alerts.yml").write_text(json.dumps(rules))
+    cases = shutil.copy(_CASES, tmp_path)
+    done = subprocess.run(["promtool", "test", "rules", cases], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@_needs_promtool
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        pytest.param({}, 0, id="nothing waits"),
+        pytest.param(
+            {'queue_messages{%s,model="m",shape="native",work="rows"}': 1}, 200, id="shard"
+        ),
+        pytest.param({'in_flight{%s,work="rows"}': 2}, 400, id="shards in flight"),
+        pytest.param({'queue_messages{%s,model="m",shape="native",work="jobs"}': 9}, 9, id="jobs"),
+        pytest.param(
+            {'queue_messages{%s,model="other",shape="other",work="rows"}': 9}, 0, id="other"
+        ),
+        pytest.param({'callbacks{%s,state="waiting"}': 70}, 1, id="callbacks"),
+        pytest.param(
+            {'queue_messages{fleet="b",model="m",shape="native",work="jobs"}': 9}, 0, id="b"
+        ),
+    ],
+)
+def test_the_autoscaler_counts_work(tmp_path: Path, changed: dict[str, int], expected: int) -> None:
+    values = {
+        'queue_messages{%s,model="m",shape="native",work="jobs"}': 0,
+        'queue_messages{%s,model="m",shape="native",work="rows"}': 0,
+        'in_flight{%s,work="jobs"}': 0,
+        'in_flight{%s,work="rows"}': 0,
+        "delayed{%s}": 0,
+        'callbacks{%s,state="waiting"}': 0,
+        **changed,
+    }
+    series = [
+        {"series": f"imagefleet_{name.replace('%s', _FLEET)}", "values": f"{value}x5"}
+        for name, value in values.items()
+    ]
+    answer = {"expr": _autoscaler_query(), "eval_time": "2m", "exp_samples": [{"value": expected}]}
+    case = {"interval": "1m", "input_series": series, "promql_expr_test": [answer]}
+    (tmp_path / "cases.yml").write_text(json.dumps({"tests": [case]}))
+    command = ["promtool", "test", "rules", str(tmp_path / "cases.yml")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_a_case() -> None:
+    tested = set(re.findall(r"alertname: (\w+)", _CASES.read_text()))
+    assert {rule["alert"] for rule in _rules()} - tested == {"ImagefleetTargetDown"}
+
+
+def test_what_one_prometheus_says_of_several_fleets_is_kept_apart() -> None:
+    for rule in _rules():
+        aggregations = re.findall(r"\b(?:sum|max|avg|min|group|count)\b(.{0,12})", rule["expr"])
+        assert all(each.startswith(" by (fleet") for each in aggregations), rule["alert"]
+
+
+def _rules() -> list[Any]:
+    [group] = YAML(typ="safe").load(_ALERTS)["groups"]
+    rules: list[Any] = group["rules"]
+    return rules
