@@ -1,6 +1,7 @@
 """The files in `deploy` are valid, and agree with the worker that they start."""
 
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
+from imagefleet.producer.commands.exporter import exporter
+from imagefleet.shared.errors import ConfigurationError
+from imagefleet.worker.engine.compile.private_folder import make_private
 from imagefleet.worker.settings import WorkerSettings
 from tests.support.processes import ROOT
 
@@ -56,8 +60,12 @@ def test_the_validator_refuses_what_is_wrong() -> None:
 
 def _build(overlay: str) -> dict[tuple[str, str], Any]:
     """Return what Kustomize builds, by kind and name."""
+    return _build_folder(DEPLOY / "kubernetes" / overlay)
+
+
+def _build_folder(folder: Path) -> dict[tuple[str, str], Any]:
     built = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY / "kubernetes" / overlay)],
+        ["kubectl", "kustomize", str(folder)],
         capture_output=True,
         text=True,
         check=True,
@@ -82,12 +90,14 @@ def test_kustomize_builds_the_overlays(overlay: str, chips: str, topology: str) 
     pod = worker["spec"]["template"]["spec"]
     [container] = pod["containers"]
     assert container["resources"]["limits"] == {"google.com/tpu": chips}
+    assert "ephemeral-storage" in container["resources"]["requests"]
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
     assert container["image"] == "registry.example.com/imagefleet:0.2.0"
     settings = container["envFrom"][0]["configMapRef"]["name"]
     variables = documents["ConfigMap", settings]["data"]
     assert variables["JAX_PLATFORMS"] == "tpu,cpu"  # without a TPU the worker must not start
-    names = variables.keys() - {"JAX_PLATFORMS"}
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", variables["IMAGEFLEET_MODEL"])
+    names = variables.keys() - {"JAX_PLATFORMS", "HF_HOME"}
     assert ("replicas" in worker["spec"]) == (overlay != "autoscale")
     assert {name.removeprefix("IMAGEFLEET_").lower() for name in names} <= set(
         WorkerSettings.model_fields
@@ -129,6 +139,88 @@ def test_a_worker_of_a_multi_host_slice_has_the_chips_of_its_host_only() -> None
     assert variables["TPU_WORKER_HOSTNAMES"] == "localhost"
     [term] = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
+
+
+def _pod(documents: dict[tuple[str, str], Any], name: str) -> Any:
+    return documents["Deployment", name]["spec"]["template"]["spec"]
+
+
+@_needs_kubectl
+def test_the_caches_of_a_worker_lie_in_a_volume_and_belong_to_its_user() -> None:
+    documents = _build("v5e-8")
+    pod = _pod(documents, "worker")
+    [settings] = [each["data"] for each in documents.values() if each["kind"] == "ConfigMap"]
+    [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "cache"]
+    assert {"name": "cache", "emptyDir": {}} in pod["volumes"]
+    folders = [settings["IMAGEFLEET_CACHE_DIR"], settings["HF_HOME"]]
+    assert all(Path(folder).parent == Path(mount["mountPath"]) for folder in folders)
+    [_, _, script] = pod["initContainers"][0]["command"]
+    user = pod["securityContext"]["runAsUser"]
+    assert script.endswith(f" -o {user} -g {user} {' '.join(folders)}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+def test_the_first_container_makes_folders_in_which_a_worker_accepts_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)  # as an emptyDir
+    monkeypatch.setattr(os, "geteuid", lambda: 10001)
+    with pytest.raises(ConfigurationError, match="could run code in this worker"):
+        make_private(cache / "programs")
+    pod = _named("Deployment", "worker")["spec"]["template"]["spec"]
+    [shell, option, script] = pod["initContainers"][0]["command"]
+    for _ in range(2):  # also when the pod is started again
+        command = [shell, option, script.replace("/cache", str(cache))]
+        subprocess.run(command, check=True)
+    make_private(cache / "programs")
+    assert (cache / "hub").stat().st_uid == 10001
+    assert (cache / "hub").stat().st_mode & 0o777 == 0o700
+
+
+@_needs_kubectl
+@pytest.mark.parametrize("overlay", ["v5e-8", "v5e-16", "autoscale"])
+def test_a_worker_that_runs_as_root_has_no_capability_and_its_own_caches(
+    tmp_path: Path, overlay: str
+) -> None:
+    shutil.copytree(DEPLOY / "kubernetes", tmp_path / "kubernetes")
+    folder = tmp_path / "kubernetes/mine"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(
+        f"resources: [../{overlay}]\ncomponents: [../root-worker, ../monitoring]\n"
+        if overlay != "autoscale"  # it has the monitoring
+        else f"resources: [../{overlay}]\ncomponents: [../root-worker]\n"
+    )
+    documents = _build_folder(folder)
+    pod = _pod(documents, "worker")
+    [container] = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+        "runAsGroup": 0,
+    }
+    assert " -o 0 -g 0 " in pod["initContainers"][0]["command"][2]
+    assert ("PrometheusRule", "imagefleet") in documents
+    assert _pod(documents, "exporter")["securityContext"]["runAsNonRoot"]
+
+
+def test_the_policy_selects_the_pods_of_the_fleet_only() -> None:
+    selector = _named("NetworkPolicy", "metrics-only")["spec"]["podSelector"]
+    [expression] = selector["matchExpressions"]
+    pods = [_named("Deployment", name)["spec"]["template"] for name in ("worker", "exporter")]
+    labels = [pod["metadata"]["labels"][expression["key"]] for pod in pods]
+    assert sorted(labels) == sorted(expression["values"])
+
+
+def test_the_exporter_counts_jobs_for_the_model_of_its_workers() -> None:
+    [container] = _named("Deployment", "exporter")["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-2:] == ["--model", "$(IMAGEFLEET_MODEL)"]
+    assert "IMAGEFLEET_MODEL" in [variable["name"] for variable in container["env"]]
+    arguments = container["command"][2:]
+    exporter.make_context("exporter", arguments)  # it fails at an option that does not exist
 
 
 def test_every_grace_period_is_longer_than_a_drain() -> None:
