@@ -34,10 +34,10 @@ test: $(VENV)/.dev ## lint, types, contracts and every test
 check: $(VENV)/.dev ## the part without servers: lint, types, contracts, unit tests
 	$(MAKE) --no-print-directory lint types contracts unit
 
-lint: $(VENV)/.dev ## ruff, and the compose file against its schema
+lint: $(VENV)/.dev ## ruff, and the compose files against their schema
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml deploy/compose-gpu.yml
 
 format: $(VENV)/.dev ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix .
@@ -132,8 +132,9 @@ requirements: ## pin again: newest versions that pyproject.toml allows, by hash,
 	$(PIN) --upgrade requirements/build.in -o requirements/build.txt
 	$(PIN) --upgrade --extra dev pyproject.toml -o requirements/dev.txt
 	$(PIN) -c requirements/dev.txt --extra demo pyproject.toml -o requirements/demo.txt
-	$(PIN) -c requirements/dev.txt --extra worker pyproject.toml -o requirements/worker.txt
-	$(PIN) -c requirements/worker.txt --extra tpu pyproject.toml -o requirements/tpu.txt
+	$(PIN) -c requirements/dev.txt --extra worker --extra gcs --extra traces pyproject.toml -o requirements/worker.txt
+	$(PIN) -c requirements/worker.txt --extra tpu --extra traces pyproject.toml -o requirements/tpu.txt
+	$(PIN) -c requirements/worker.txt --extra cuda12 --extra traces pyproject.toml -o requirements/cuda12.txt
 	echo libtpu | $(PIN) -c requirements/tpu.txt - -o requirements/libtpu.txt
 
 clean: ## remove what the targets made

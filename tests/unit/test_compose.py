@@ -1,9 +1,11 @@
 """docker-compose.yml and the Dockerfile name existing things. `make lint` checks their form."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ruamel.yaml import YAML
 
 from imagefleet.shared.settings import ENV_PREFIX
@@ -31,16 +33,30 @@ def test_the_image_installs_only_packages_pinned_by_hash() -> None:
     installs = re.findall(r"pip install [^&\n]*", text)
     assert len(installs) == 3
     assert all("--require-hashes" in each or "--no-deps" in each for each in installs)
-    for name in ("worker", "tpu", "build"):
+    for name in ("worker", "tpu", "cuda12", "build"):
         pins = _pins(name)
         assert pins
         assert all("--hash=sha256:" in pin for pin in pins.values())
 
 
-def test_a_worker_on_tpus_has_the_packages_of_every_worker_and_the_runtime() -> None:
-    worker, tpu = _pins("worker"), _pins("tpu")
-    assert worker.items() <= tpu.items()
-    assert any(name.startswith("libtpu==") for name in tpu)
+@pytest.mark.parametrize(
+    ("name", "runtime"), [("tpu", "libtpu=="), ("cuda12", "jax-cuda12-plugin==0.10.2")]
+)
+def test_a_worker_on_accelerators_has_the_packages_of_every_worker_and_the_runtime(
+    name: str, runtime: str
+) -> None:
+    worker, accelerated = _pins("worker"), _pins(name)
+    assert worker.items() <= accelerated.items()
+    assert any(each.startswith(runtime) for each in accelerated)
+
+
+@pytest.mark.parametrize(
+    ("setting", "package"),
+    [("gs:// addresses", "google-cloud-storage"), ("IMAGEFLEET_TRACES", "opentelemetry-sdk")],
+)
+def test_a_worker_of_the_image_has_the_packages_of_its_settings(setting: str, package: str) -> None:
+    for name in ("worker", "tpu", "cuda12"):
+        assert any(each.startswith(f"{package}==") for each in _pins(name)), setting
 
 
 def _pins(name: str) -> dict[str, str]:
@@ -63,5 +79,38 @@ def test_the_grace_period_is_longer_than_the_drain_time() -> None:
 
 def test_every_path_that_the_image_copies_exists() -> None:
     text = (ROOT / "deploy/Dockerfile").read_text()
-    for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
-        assert all((ROOT / source).exists() for source in line.split()[:-1])
+    text = text.replace("\\\n", " ")
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    sources = [
+        source
+        for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE)
+        for source in line.split()[:-1]
+    ]
+    assert len(sources) > 10
+    assert all((ROOT / source).exists() for source in sources)
+    assert "*" in ignored  # nothing is sent to the builder but what is named
+    allowed = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert [each for each in sources if not any(fnmatch(each, one) for one in allowed)] == []
+
+
+def test_the_caches_of_a_worker_are_volumes_on_folders_of_the_image() -> None:
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    folders = dict(re.findall(r"(IMAGEFLEET_CACHE_DIR|HF_HOME)=(\S+)", text))
+    mounts = [volume.partition(":")[2] for volume in SERVICES["worker"]["volumes"]]
+    assert sorted(mounts) == sorted(folders.values())
+    assert all(f'"${name}"' in text.partition("RUN mkdir")[2] for name in folders)
+
+
+def test_the_health_of_a_worker_is_that_it_takes_work() -> None:
+    port = SERVICES["worker"]["environment"]["IMAGEFLEET_METRICS_PORT"]
+    *_, program = SERVICES["worker"]["healthcheck"]["test"]
+    assert f":{port}/readyz" in program
+    compile(program, "healthcheck", "exec")
+
+
+def test_the_file_for_gpus_changes_services_that_exist() -> None:
+    override = YAML(typ="safe").load(ROOT / "deploy/compose-gpu.yml")["services"]
+    assert override.keys() <= SERVICES.keys()
+    arguments = {name for each in override.values() for name in each["build"]["args"]}
+    assert arguments == {"CUDA"}
+    assert "ARG CUDA" in (ROOT / "deploy/Dockerfile").read_text()
