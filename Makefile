@@ -16,7 +16,7 @@ RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --p
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types contracts unit long bench bulk-chaos chaos chaos-stock fuzz parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements clean
+.PHONY: help archive demo test check lint format types contracts unit long bench bulk-chaos chaos chaos-stock fuzz parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -120,6 +120,9 @@ train: .venv-parity/.installed ## train the bundled model anew, two hours on two
 wheel: $(VENV)/.dev ## build dist/imagefleet-….whl, to install on hosts and in programs
 	rm -rf dist
 	$(BIN)/python -m hatchling build --target wheel
+
+archive: wheel ## build dist/imagefleet-….tar.gz, which TPU VMs install, and print its SHA-256
+	$(BIN)/python -m tools.tpu_archive
 
 docs: $(VENV)/.dev ## write what is generated: docs/settings.md, the alerts for Prometheus' operator
 	$(BIN)/python -m tools.settings_page

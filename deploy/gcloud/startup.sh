@@ -4,18 +4,65 @@
 #
 # It runs at every boot, and by hand for an upgrade. Everything is downloaded and built beside the
 # environment in use; then the worker drains, and starts again with the new one. If anything fails
-# before, the worker goes on as it was, or starts again with what was there.
+# before, the worker goes on as it was, or starts again with what was there. The environment before
+# stays until the next upgrade. On a host without a worker the script repeats what fails for ever,
+# since such a host only costs money.
 #
 # Metadata of the VM:
-#   imagefleet-archive  gs://bucket/imagefleet.tar.gz, with the wheel, requirements/ and the unit file
-#   imagefleet-env      the settings, one NAME=value per line
+#   imagefleet-archive         gs://bucket/imagefleet-….tar.gz, which `make archive` makes
+#   imagefleet-archive-sha256  its SHA-256; nothing of another archive is used
+#   imagefleet-env-secret      the secret of Secret Manager with the settings, one NAME=value per line
+#   imagefleet-env             the settings themselves, read if there is no imagefleet-env-secret;
+#                              whoever may view the project can read them
 set -euo pipefail
 
 live=/opt/imagefleet # a symbolic link to the environment in use
+tries=5              # of a host that has a worker
 
 metadata() {
   curl --silent --fail --retry 5 --header "Metadata-Flavor: Google" \
     "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"
+}
+
+# Repeat a command until it succeeds. In functions called here `set -e` has no effect.
+retry() {
+  local number=1 pause=10 code
+  while true; do
+    "$@" && return
+    code=$?
+    if [[ -e $live ]] && ((number >= tries)); then
+      return "$code"
+    fi
+    echo "$1 failed with code $code; it is repeated in $pause s" >&2
+    sleep "$pause"
+    number=$((number + 1))
+    pause=$((pause < 150 ? 2 * pause : 300))
+  done
+}
+
+fetch_archive() {
+  local archive digest
+  archive=$(metadata imagefleet-archive) \
+    && digest=$(metadata imagefleet-archive-sha256) \
+    && gcloud storage cp "$archive" "$work/imagefleet.tar.gz" \
+    && sha256sum --check --quiet <<< "$digest  $work/imagefleet.tar.gz"
+}
+
+fetch_settings() {
+  local secret
+  if secret=$(metadata imagefleet-env-secret); then
+    gcloud secrets versions access latest --secret "$secret" > "$work/worker.env"
+  else
+    metadata imagefleet-env > "$work/worker.env"
+  fi
+}
+
+# The images of TPU VMs have an older Python than imagefleet needs; uv brings one along.
+build_environment() {
+  "$uv" venv --quiet --clear --python 3.12 "$new" \
+    && "$uv" pip install --quiet --python "$new" --require-hashes \
+      --requirement "$work/requirements/tpu.txt" \
+    && "$uv" pip install --quiet --python "$new" --no-deps "$work"/imagefleet-*.whl
 }
 
 work=$(mktemp --directory)
@@ -37,23 +84,25 @@ trap end EXIT
 
 id imagefleet &> /dev/null || useradd --system --home-dir /var/cache/imagefleet imagefleet
 
-gcloud storage cp "$(metadata imagefleet-archive)" "$work/imagefleet.tar.gz"
+retry fetch_archive
 tar --extract --gzip --file "$work/imagefleet.tar.gz" --directory "$work"
-metadata imagefleet-env > "$work/worker.env"
+retry fetch_settings
 
-# The images of TPU VMs have an older Python than imagefleet needs; uv brings one along.
-python3 -m pip install --quiet uv
+# The archive has uv's wheel, which is an archive itself. So neither pip nor an index is trusted.
+python3 -m zipfile --extract "$work"/uv-*.whl "$work/uv"
+uv=$(echo "$work"/uv/uv-*.data/scripts/uv)
+chmod 755 "$uv"
 export UV_PYTHON_INSTALL_DIR=/opt/python
-uv venv --quiet --clear --python 3.12 "$new"
-uv pip install --quiet --python "$new" --require-hashes --requirement "$work/requirements/tpu.txt"
-uv pip install --quiet --python "$new" --no-deps "$work"/imagefleet-*.whl
+retry build_environment
 chmod 755 "$new" # mktemp lets only root in
 
 # At a boot nothing runs yet. Run by hand, the script drains the worker before it replaces it.
 systemctl stop imagefleet-worker 2> /dev/null || true
 
+former=$(readlink "$live" || true)
 if [[ -d $live && ! -L $live ]]; then
-  mv "$live" "$live.former" # earlier versions of this script installed there
+  former=$live.former
+  mv "$live" "$former" # earlier versions of this script installed there
 fi
 ln --symbolic --force --no-dereference "$new" "$live"
 mkdir --parents /etc/imagefleet
@@ -63,6 +112,6 @@ install --mode 644 "$work/imagefleet-worker.service" /etc/systemd/system/
 systemctl daemon-reload
 systemctl start --no-block imagefleet-worker # not enabled: this script runs at every boot
 
-for former in "$live".*; do
-  [[ $former == "$new" ]] || rm --recursive --force "$former"
+for each in "$live".*; do
+  [[ $each == "$new" || $each == "$former" ]] || rm --recursive --force "$each"
 done
