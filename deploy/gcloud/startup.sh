@@ -82,7 +82,8 @@ end() {
 }
 trap end EXIT
 
-id imagefleet &> /dev/null || useradd --system --home-dir /var/cache/imagefleet imagefleet
+id imagefleet &> /dev/null \
+  || useradd --system --user-group --home-dir /var/cache/imagefleet imagefleet
 
 retry fetch_archive
 tar --extract --gzip --file "$work/imagefleet.tar.gz" --directory "$work"

@@ -20,13 +20,15 @@ from tests.support.processes import ROOT
 
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROGRAMS: Final = frozenset({"bash", "python"})
-_NO_PROGRAMS: Final = frozenset({"csv", "ini", "json", "text"})
+_NO_PROGRAMS: Final = frozenset({"csv", "ini", "json", "text", "yaml"})
 """What programs print or read."""
 
 _LONG = "it runs until it is stopped, or for many minutes"
 _CLOUD = (
-    "it needs a Google Cloud project with TPUs; tests/unit/test_deploy_files.py checks the files"
+    "it needs a Google Cloud project; tests/unit/test_gcloud_commands.py checks the commands, "
+    "test_deploy_files.py and test_startup_script.py the files"
 )
+_CONTAINERS = "it needs a Docker daemon; tests/unit/test_compose.py checks the files"
 _MODELS = "it needs a Stable Diffusion checkpoint of gigabytes"
 _LORA = "it needs workers that hold LoRA; tests/integration/test_job_loras.py has some"
 _INSTALL = "it builds and installs packages; tests/integration/test_package.py does so"
@@ -43,12 +45,17 @@ NOT_RUN: Final = {
         "imagefleet webhooks test https": "it needs the Internet; test_webhook_test.py runs it",
         "imagefleet webhooks replay cat-1.failed": "it needs a failed job; test_operator.py",
     },
+    "docs/deploy-compose.md": {"docker": _CONTAINERS},
+    "docs/deploy-gke.md": {"export PROJECT": _CLOUD, "gcloud": _CLOUD, "kubectl": _CLOUD},
+    "docs/deploy-gpu.md": {"make wheel": _INSTALL, "docker": _CONTAINERS},
     "docs/deploy-tpu-vm.md": {
         "export PROJECT": _CLOUD,
         "gcloud": _CLOUD,
-        "make wheel": _CLOUD,
+        "make archive": _CLOUD,
+        "export METADATA": _CLOUD,
         "for host in": _CLOUD,
         "imagefleet fleet --watch": _LONG,
+        "imagefleet workers drain": _CLOUD,
     },
     "docs/engine.md": {"imagefleet-worker --model": _MODELS},
     "docs/lora.md": {
@@ -65,7 +72,6 @@ NOT_RUN: Final = {
         "imagefleet-worker doctor": "it needs the host of a worker; test_doctor.py has one",
         "imagefleet-worker --models": _MODELS,
         "imagefleet exporter": _LONG,
-        "docker build": "it needs a registry and a cluster; test_deploy_files.py checks the files",
     },
     "docs/redis.md": {"mkdir -p redis": _LONG},
     "docs/reliability.md": {

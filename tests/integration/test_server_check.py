@@ -92,6 +92,17 @@ def test_a_user_with_too_few_rights_is_refused(
     assert "pw@" not in sentence
 
 
+def test_the_settings_of_the_guide_make_a_redis_without_a_warning(
+    tmp_path: Path, namespace: str
+) -> None:
+    config = (ROOT / "deploy/redis/imagefleet.conf").read_text()
+    with TcpServer(tmp_path / "guide", config=config) as server:
+        client = connect(_url(server), retries=0)
+        assert check_server(client, _url(server), namespace) == []
+        for name, value in {"appendfsync": "always", "save": ""}.items():
+            assert client.config_get(name) == {name: value}
+
+
 def test_the_check_leaves_no_key_behind(tmp_path: Path, namespace: str) -> None:
     with TcpServer(tmp_path / "plain") as server:
         client = connect(_url(server), retries=0)

@@ -39,6 +39,7 @@ _AUTOSCALER = ROOT / "deploy/kubernetes/autoscale/scaled-object.yaml"
 _DASHBOARD = ROOT / "deploy/grafana/imagefleet.json"
 _CASES = ROOT / "tests/fixtures/alerts/alerts_test.yml"
 _PAGE = ROOT / "docs/operations.md"
+_RUNBOOK = ROOT / "docs/runbook.md"
 _NAME = re.compile(r"\bimagefleet_[a-z_]+\b")
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
@@ -349,3 +350,12 @@ def _rules() -> list[Any]:
     [group] = YAML(typ="safe").load(_ALERTS)["groups"]
     rules: list[Any] = group["rules"]
     return rules
+
+
+def test_the_runbook_has_a_row_for_each_alert_and_each_code() -> None:
+    page = _RUNBOOK.read_text()
+    rows = re.findall(r"^\| (?:`\w+`, )*`(\w+)`", page, re.MULTILINE)
+    assert {rule["alert"] for rule in _rules()} <= set(rows)
+    assert set(FAILURE_CODES) <= set(rows)
+    pages = set(re.findall(r"^\| `(\w+)` \(page\) \|", page, re.MULTILINE))
+    assert pages == {rule["alert"] for rule in _rules() if rule["labels"]["severity"] == "page"}
