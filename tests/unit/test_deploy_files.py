@@ -1,5 +1,6 @@
 """The files in `deploy` are valid, and agree with the worker that they start."""
 
+import json
 import math
 import os
 import re
@@ -205,6 +206,40 @@ def test_a_worker_that_runs_as_root_has_no_capability_and_its_own_caches(
     assert " -o 0 -g 0 " in pod["initContainers"][0]["command"][2]
     assert ("PrometheusRule", "imagefleet") in documents
     assert _pod(documents, "exporter")["securityContext"]["runAsNonRoot"]
+
+
+@_needs_kubectl
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is missing")
+def test_the_guide_makes_a_job_of_the_worker_that_runs_the_doctor() -> None:
+    guide = (ROOT / "docs/deploy-gke.md").read_text()
+    [program] = re.findall(r"\| jq '(\{.*?)' *\\$", guide, re.DOTALL | re.MULTILINE)
+    worker = json.dumps(_build("v5e-8")["Deployment", "worker"])
+    made = subprocess.run(["jq", program], input=worker, capture_output=True, text=True, check=True)
+    job = json.loads(made.stdout)
+    kubernetes_validate.validate(job, _KUBERNETES, strict=True)
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["doctor"]
+    assert "livenessProbe" not in container
+    assert container["resources"]["limits"] == {"google.com/tpu": "8"}
+
+
+@_needs_kubectl
+def test_the_overlay_of_the_guide_can_be_built(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/deploy-gke.md").read_text()
+    [overlay] = [
+        block
+        for block in re.findall(r"^```yaml\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+        if "kind: Kustomization" in block
+    ]
+    shutil.copytree(DEPLOY / "kubernetes", tmp_path / "kubernetes")
+    (tmp_path / "kubernetes/mine").mkdir()
+    (tmp_path / "kubernetes/mine/kustomization.yaml").write_text(overlay)
+    documents = _build_folder(tmp_path / "kubernetes/mine")
+    pod = _pod(documents, "worker")
+    images = {each["image"] for each in (*pod["containers"], *pod["initContainers"])}
+    assert images == {"us-west4-docker.pkg.dev/my-project/imagefleet/imagefleet:0.2.0"}
+    [settings] = [each["data"] for each in documents.values() if each["kind"] == "ConfigMap"]
+    assert settings["IMAGEFLEET_STORAGE_URL"] == "gs://my-imagefleet/images"
 
 
 def test_the_policy_selects_the_pods_of_the_fleet_only() -> None:
