@@ -142,6 +142,7 @@ class Worker:
         """Whether it lived when Redis was killed."""
         self.stopping = False
         """Whether it got SIGTERM. It may end before it installs its handler."""
+        log.touch()  # a signal may end the process before it opens its log
         self.log = log
         self._process = context.Process(
             target=_run_in_child, args=(main, environment, log), daemon=True

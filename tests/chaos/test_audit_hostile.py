@@ -152,6 +152,10 @@ def test_a_worker_that_ends_by_itself_is_named_with_its_last_words(
     assert "the last words" in problem
 
 
+def test_a_worker_has_a_log_before_its_process_opens_it(start_fleet: StartFleet) -> None:
+    assert all(worker.log.exists() for worker in start_fleet(_sleep).workers)
+
+
 @pytest.mark.parametrize("fault", ["kill", "terminate"])
 def test_a_worker_that_a_fault_ended_is_no_problem(start_fleet: StartFleet, fault: str) -> None:
     fleet = start_fleet(_sleep)
