@@ -20,7 +20,7 @@ local function urgent_queues(known) return known .. ':0' end
 
 -- Forget a queue that is empty. Return 1, or 0 if it was not known.
 local function forget_queue(known, queue)
-  redis.call('SREM', urgent_queues(known), queue)
+  redis.pcall('SREM', urgent_queues(known), queue)  -- a key of another type holds no names
   return redis.call('SREM', known, queue)
 end
 
@@ -31,6 +31,14 @@ local function set_aside_unless(wanted, key)
   local suffix = ':no-' .. wanted
   redis.log(redis.LOG_WARNING, key .. ' is no ' .. wanted .. ' but a ' .. kind .. '; it gets the suffix ' .. suffix)
   redis.call('RENAME', key, key .. suffix)
+end
+
+-- Return how many members a set has, whatever its key holds.
+local function set_size(key)
+  local size = redis.pcall('SCARD', key)
+  if type(size) == 'number' then return size end
+  set_aside_unless('set', key)
+  return 0
 end
 
 -- Add a member to a set, whatever its key holds.

@@ -94,6 +94,53 @@ def test_messages_are_claimed_beside_damaged_keys(
     assert [each.message for each in claimed] == ["a", "b"]
 
 
+@pytest.mark.parametrize("key", ["queues", "queues:0"])
+@pytest.mark.parametrize("known", [1, 200])
+def test_messages_are_claimed_where_the_known_queues_should_be(
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    namespace: str,
+    group: list[QueueGroup],
+    key: str,
+    known: int,
+) -> None:
+    """The second claim finds the queues empty, and forgets them."""
+    claims, queue = make_claims("w"), group[0].queues[0]
+    client.sadd(f"{namespace}:queues", *(f"{queue}@t{number}" for number in range(known)))
+    client.delete(f"{namespace}:{key}")
+    client.set(f"{namespace}:{key}", "another type")
+    client.lpush(list_key(queue, 0), "a")
+    claimed = [claims.claim(group, 1) for _ in range(2)]
+    assert [each.message for each in claimed[0]] == ["a"]
+    assert claimed[1] == []
+    assert client.hlen(claims.key) == 1
+
+
+@pytest.mark.parametrize("key", ["queues", "queues:0", "queues:waiting"])
+@pytest.mark.parametrize("known", [1, 600])
+def test_jobs_are_submitted_under_a_limit_beside_damaged_keys(
+    producer: Client, client: redis.Redis, namespace: str, key: str, known: int
+) -> None:
+    client.sadd(f"{namespace}:queues", *(f"{namespace}.q@t{number}" for number in range(known)))
+    client.delete(f"{namespace}:{key}")
+    client.set(f"{namespace}:{key}", "another type")
+    Tenants(client, namespace).set_limit("*", 5)
+    jobs = producer.submit_many(["a", "b"])
+    assert [job.status().state for job in jobs] == ["queued", "queued"]
+    producer.submit_many(["c", "d"])
+
+
+@pytest.mark.parametrize("key", ["queues", "queues:0", "queues:cursor"])
+def test_queues_are_swept_beside_damaged_keys(
+    producer: Client, client: redis.Redis, namespace: str, key: str
+) -> None:
+    records = JobRecords(client, namespace, 60)
+    client.set(f"{namespace}:{key}", "another type")
+    records.sweep_queues()
+    producer.submit("a").cancel()
+    assert records.sweep_queues() == (1, 1)
+
+
 @pytest.mark.parametrize("weight", [0, 1e-320, 1e-7, float("nan"), 1_000_001])
 def test_a_weight_that_no_claim_could_use_is_refused(
     client: redis.Redis, namespace: str, weight: float
