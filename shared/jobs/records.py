@@ -65,7 +65,7 @@ class JobRecords:
         self.submit: Final = JobSubmitter(client, namespace).submit
         self._resender = Resender(client, namespace)
         self._transitions = JobTransitions(client, namespace, retention_s, on_callback)
-        self._progress = load_script(client, __package__, "progress")
+        self._progress = load_script(client, __package__, "progress", outbox=True)
         self._request_cancel = load_script(client, __package__, "request_cancel")
         self._retry = load_script(client, __package__, "retry")
         self._delete_ended = load_script(client, __package__, "delete_ended")

@@ -25,7 +25,7 @@
 local TERMINAL = {succeeded = true, failed = true, cancelled = true}
 
 local record = redis.call(
-  'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries')
+  'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries', 'ends')
 local state, attempt = record[1] or '', record[2] or ''
 local function answer(happened, cancel_requested, expired, acknowledged, superseded)
   return {
@@ -90,13 +90,14 @@ elseif ARGV[10] ~= '' then
   redis.pcall('ZADD', KEYS[#KEYS], due, ARGV[11])  -- a key of another type costs no job
   if ARGV[3] == 'succeeded' then kept_until = due end
 end
+-- A job that is redriven ends again: the number of its ends tells its callbacks apart.
+if TERMINAL[ARGV[3]] then set_field('ends', (tonumber(record[7] or '') or 0) + 1) end
 redis.call('HDEL', KEYS[1], unpack(deleted))
 if kept_until then set_field('images_kept_until', kept_until) end
 redis.call('HSET', KEYS[1], unpack(set))
 if TERMINAL[ARGV[3]] then redis.pcall('HINCRBY', KEYS[4], ended_as, 1) end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
 if ARGV[6] ~= '' then
-  redis.call('ZADD', KEYS[2], now, ARGV[6])
-  redis.call('HSET', KEYS[3], ARGV[6], ARGV[7])
+  add_callback(KEYS[2], KEYS[3], ARGV[6], ARGV[7], now, occurrence_of(record[4], record[7]))
 end
 return answer(1, 0, 0, ARGV[12] ~= '' and acknowledge(ARGV[12], ARGV[13], ARGV[14]) or 0)

@@ -7,15 +7,15 @@
     <namespace>:outbox:gone:<url> exists while a receiver that answered 410 is disabled
     <namespace>:outbox:log:<job>  list: the job's latest delivery attempts, newest first
 
-A script that changes a job's state queues the callback for it in the same step, with
-`ZADD outbox <now> <id>` and `HSET outbox:messages <id> <JSON>` and nothing else, as
-`outbox_add.lua` does.
+A script that changes a job's state queues the callback for it in the same step, with the function
+`add_callback` of `outbox.lua`.
 """
 
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,11 +75,13 @@ class Outbox(OutboxListing):
         super().__init__(client, namespace)
         self._retention_s = retention_s
         self._answered = outbox_answered_key(namespace)
-        self._add = load_script(client, __package__, "outbox_add")
-        self._claim = load_script(client, __package__, "outbox_claim")
-        self._postpone = load_script(client, __package__, "outbox_postpone")
-        self._give_up_script = load_script(client, __package__, "outbox_give_up")
-        self._replay = load_script(client, __package__, "outbox_replay")
+        load = partial(load_script, client, __package__, outbox=True)
+        self._add = load("outbox_add")
+        self._claim = load("outbox_claim")
+        self._postpone = load("outbox_postpone")
+        self._end_try = load("outbox_end_try")
+        self._give_up_script = load("outbox_give_up")
+        self._replay = load("outbox_replay")
 
     def add(self, message: OutboxMessage, pipeline: "Pipeline | None" = None) -> None:
         """Add `message`, due now; within `pipeline` if one is given."""
@@ -138,29 +140,15 @@ class Outbox(OutboxListing):
 
     def mark_delivered(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """Delete `message`, which was delivered, and log the attempt."""
-        with self._redis.pipeline(transaction=True) as pipe:
-            pipe.zrem(self._due, message.id)
-            pipe.hdel(self._messages, message.id)
-            self._log_attempt(pipe, message, outcome)
-            pipe.execute()
+        self._record_try(message, "delivered", outcome)
 
     def retry(self, message: OutboxMessage, pause_s: float, outcome: DeliveryOutcome) -> None:
         """Make `message`, whose attempts are counted up already, due again in `pause_s`."""
-        with self._redis.pipeline(transaction=True) as pipe:
-            self._postpone(
-                keys=[self._due, self._messages],
-                args=[message.id, message.dump(), pause_s],
-                client=pipe,
-            )
-            self._log_attempt(pipe, message, outcome)
-            pipe.execute()
+        self._record_try(message, pause_s, outcome)
 
     def give_up(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """Stop sending `message`. The latest 10,000 given-up messages are kept for `replay`."""
-        with self._redis.pipeline(transaction=True) as pipe:
-            self._move_to_given_up(message.id, pipe)
-            self._log_attempt(pipe, message, outcome)
-            pipe.execute()
+        self._record_try(message, "given up", outcome)
 
     def replay(self, message_id: str) -> None:
         """Put a given-up message back with no attempts counted, and enable its receiver.
@@ -170,7 +158,7 @@ class Outbox(OutboxListing):
             MessageRejected: it was given up because it cannot be read.
         """
         text: Any = self._redis.hget(self._messages, message_id)
-        message = text and replace(OutboxMessage.parse(text), attempts=0)
+        message = text and replace(OutboxMessage.parse(text), attempts=0, since=0.0)
         keys = [self._due, self._messages, self._given_up]
         if not message or not self._replay(keys=keys, args=[message_id, message.dump()]):
             raise UnknownJob(
@@ -211,18 +199,14 @@ class Outbox(OutboxListing):
                 log.error(
                     "callback %s is given up, because it cannot be read: %s", message_id, error
                 )
-                self._move_to_given_up(message_id, None)
+                self._give_up_script(
+                    keys=[self._due, self._messages], args=[message_id, text, _MAX_GIVEN_UP]
+                )
 
-    def _move_to_given_up(self, message_id: str, pipe: "Pipeline | None") -> None:
-        self._give_up_script(
-            keys=[self._due, self._messages, self._given_up],
-            args=[message_id, _MAX_GIVEN_UP],
-            client=pipe,
-        )
-
-    def _log_attempt(
-        self, pipe: "Pipeline", message: OutboxMessage, outcome: DeliveryOutcome
+    def _record_try(
+        self, message: OutboxMessage, end: str | float, outcome: DeliveryOutcome
     ) -> None:
+        """Record a try. `end` is one of outbox_end_try.lua."""
         line = DeliveryAttempt(
             id=message.id,
             url=message.url,
@@ -234,12 +218,19 @@ class Outbox(OutboxListing):
             at=round(time.time(), 3),
             answer=outcome.answer,
         )
-        key = outbox_log_key(self._namespace, message.job_id)
-        pipe.lpush(key, line.model_dump_json())
-        pipe.ltrim(key, 0, _MAX_LOGGED - 1)
-        pipe.expire(key, self._retention_s)
-        if outcome.status is not None and outcome.ms <= _PROMPT_MS:
-            pipe.zadd(self._answered, {message.receiver: time.time()})
-            pipe.zremrangebyrank(self._answered, 0, -1 - _MAX_ANSWERED)
-        elif outcome.status is not None or outcome.verdict is DeliveryVerdict.RETRY:
-            pipe.zrem(self._answered, message.receiver)
+        log_key = outbox_log_key(self._namespace, message.job_id)
+        self._end_try(
+            keys=[self._due, self._messages, log_key, self._answered],
+            args=[
+                *(message.id, message.dump(), end, _MAX_GIVEN_UP),
+                *(line.model_dump_json(), _MAX_LOGGED, self._retention_s),
+                *(message.receiver, _answered(outcome), _MAX_ANSWERED),
+            ],
+        )
+
+
+def _answered(outcome: DeliveryOutcome) -> str:
+    """Return whether a receiver answered promptly, as outbox_end_try.lua takes it."""
+    if outcome.status is not None and outcome.ms <= _PROMPT_MS:
+        return "1"
+    return "0" if outcome.status is not None or outcome.verdict is DeliveryVerdict.RETRY else ""

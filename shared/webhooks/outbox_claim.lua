@@ -13,6 +13,8 @@
 --      8 how many to receivers that have not answered lately   9 how long an answer counts, seconds
 --      10.. receiver (see `receiver_of` below), places left, 1 if it is slow or 0, receiver ...
 -- Returns {id, JSON, id, JSON, ...}.
+for _, key in ipairs({KEYS[1], KEYS[3], given_up_of(KEYS[1])}) do set_aside_unless('zset', key) end
+set_aside_unless('hash', KEYS[2])
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local wanted = tonumber(ARGV[1])

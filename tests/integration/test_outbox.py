@@ -1,8 +1,10 @@
 """The outbox in a real Redis: pending callbacks are never lost, and ended ones never return."""
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from redis import Redis
@@ -19,7 +21,9 @@ from imagefleet.shared.webhooks.outbox_message import (
     DeliveryVerdict,
     OutboxMessage,
 )
+from imagefleet.shared.webhooks.signature import sign
 from tests.support.processes import until
+from tests.support.records import start_attempt
 
 DELIVERED = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204)
 FAILED = DeliveryOutcome(verdict=DeliveryVerdict.RETRY, status=503, reason="Service Unavailable")
@@ -44,7 +48,9 @@ def _ids(messages: Iterable[OutboxMessage]) -> list[str]:
 
 def test_an_added_message_is_due_at_once_and_claimed_once(outbox: Outbox) -> None:
     outbox.add(_message())
-    assert _claim(outbox) == [_message()]
+    [message] = _claim(outbox)
+    assert replace(message, since=0.0) == _message()
+    assert abs(message.since - time.time()) < 300
     assert _claim(outbox) == []
     assert outbox.count_waiting() == 1
 
@@ -242,3 +248,114 @@ def test_a_job_that_ends_adds_its_callback_in_the_outbox_format(
     assert (message.job_id, message.url) == ("cat-1", "https://hooks.example/cat")
     body = json.loads(message.body)
     assert (body["type"], body["data"]["id"]) == ("job.failed", "cat-1")
+
+
+CALLBACK = JobRequest(prompt="a cat", callback_url="https://hooks.example/cat")
+REASON = JobError(code="error", message="no luck")
+
+
+@pytest.fixture
+def records(client: Redis, namespace: str) -> JobRecords:
+    return JobRecords(client, namespace, 60)
+
+
+def _fail(records: JobRecords) -> None:
+    event = build_callback(CallbackEvent.FAILED, "j", CALLBACK, error=REASON)
+    assert records.fail("j", "", REASON, event).happened
+
+
+def _fail_again(client: Redis, namespace: str, records: JobRecords, how: str) -> None:
+    """Let job `j` fail once more: redriven, or deleted and submitted again under its id."""
+    if how == "redriven":
+        client.hset(f"{namespace}:job:j", "state", "queued")
+    else:
+        records.delete_ended("j")
+        records.submit([("j", CALLBACK)])
+    _fail(records)
+
+
+def _webhook_id(message: OutboxMessage) -> str:
+    return sign(message.event_id, message.body, [], datetime.now(UTC), message.occurrence)[
+        "webhook-id"
+    ]
+
+
+@pytest.mark.parametrize("how", ["redriven", "submitted again"])
+@pytest.mark.parametrize("end", ["delivered", "failed", "given up", "postponed"])
+def test_the_try_of_a_callback_does_nothing_to_a_later_one_with_its_id(
+    outbox: Outbox, client: Redis, namespace: str, records: JobRecords, how: str, end: str
+) -> None:
+    records.submit([("j", CALLBACK)])
+    _fail(records)
+    [first] = _claim(outbox)
+    _fail_again(client, namespace, records, how)
+    [second] = _claim(outbox)
+    assert (first.id, second.id) == ("j.failed", "j.failed")
+    assert _webhook_id(first) != _webhook_id(second)
+    outbox.postpone(second, 0)
+    tried = replace(first, attempts=1)
+    if end == "delivered":
+        outbox.mark_delivered(tried, DELIVERED)
+    elif end == "failed":
+        outbox.retry(tried, 0, FAILED)
+    elif end == "given up":
+        outbox.give_up(tried, FAILED)
+    else:
+        outbox.postpone(first, 0)
+    due = {message.body: message for message in _claim(outbox)}
+    assert due[second.body] == second
+    assert (first.body in due) == (end in ("failed", "postponed"))
+    if first.body in due:
+        again = due[first.body]
+        assert _webhook_id(again) == _webhook_id(first)
+        assert again.attempts == (end == "failed")
+        outbox.mark_delivered(again, DELIVERED)
+        outbox.mark_delivered(second, DELIVERED)
+        assert outbox.count_waiting() == 0
+        assert client.hlen(f"{namespace}:outbox:messages") == 0
+
+
+def test_a_callback_that_was_given_up_survives_a_later_one_with_its_id(
+    outbox: Outbox, client: Redis, namespace: str, records: JobRecords
+) -> None:
+    records.submit([("j", CALLBACK)])
+    _fail(records)
+    [first] = _claim(outbox)
+    outbox.give_up(first, FAILED)
+    _fail_again(client, namespace, records, "submitted again")
+    [second] = _claim(outbox)
+    outbox.mark_delivered(second, DELIVERED)
+    [entry] = outbox.entries(failed=True)
+    assert entry.id == f"j.failed+{first.occurrence}"
+    outbox.replay(entry.id)
+    [again] = _claim(outbox)
+    assert (again.body, _webhook_id(again)) == (first.body, _webhook_id(first))
+
+
+def test_an_event_that_happens_again_replaces_its_callback(
+    outbox: Outbox, records: JobRecords
+) -> None:
+    """A second attempt starts a job whose worker died."""
+    request = JobRequest.parse({**CALLBACK.model_dump(), "callback_events": ["started"]})
+    records.submit([("j", request)])
+    for attempt in "ab":
+        event = build_callback(CallbackEvent.STARTED, "j", request)
+        assert start_attempt(records, "j", attempt, callback=event).happened
+    [message] = _claim(outbox)
+    assert event is not None
+    assert message.body == OutboxMessage.parse(event.message).body
+
+
+@pytest.mark.parametrize("end", ["delivered", "failed"])
+def test_a_callback_without_an_occurrence_is_known_by_its_body(outbox: Outbox, end: str) -> None:
+    """Release 0.1.0 adds and repeats callbacks without one."""
+    outbox.add(_message())
+    [first] = _claim(outbox)
+    later = replace(_message(), body='{"type": "job.succeeded", "again": true}')
+    outbox.add(later)
+    if end == "delivered":
+        outbox.mark_delivered(first, DELIVERED)
+    else:
+        outbox.retry(first, 0, FAILED)
+    [message] = _claim(outbox)
+    assert message.body == later.body
