@@ -50,9 +50,18 @@ PLACES: Final = 8
 """Callbacks that one worker may send to one receiver at a time."""
 BUSY_DELAY_S: Final = 1.0
 SLOW_DELAY_S: Final = 5.0
-"""Delays of messages whose receiver, or its address, is busy or slow."""
+"""The least delays of messages whose receiver, or its address, is busy or slow."""
 _MAX_SCANNED: Final = 200
-"""Due messages that a claim looks at if receivers are busy."""
+"""Due messages that one call of the script looks at if receivers are busy."""
+_MAX_LOOKS: Final = 50
+"""Calls of the script by one claim, while they find nothing but messages that have to wait."""
+MAX_AGE_S: Final = 88 * 3600.0
+"""Age from which on a message that has to wait is given up. No schedule of retries lasts longer,
+unless the receiver asks for it."""
+_OVERDUE: Final = DeliveryOutcome(
+    verdict=DeliveryVerdict.REFUSED,
+    reason=f"no sender was free for it within {MAX_AGE_S / 3600:.0f} hours",
+)
 _PROMPT_MS: Final = 2_000
 """A receiver that answers later than this holds a sender so long that none is reserved for it."""
 _ANSWERED_S: Final = 24 * 3600.0
@@ -106,22 +115,28 @@ class Outbox(OutboxListing):
 
         A receiver has 8 places, and 1 if it is `slow`. `busy` says how many of them are taken.
         At most `max_slow` messages go to slow receivers, and at most `max_unproven` to receivers
-        that are not in `answered_lately`.
+        that are not in `answered_lately`. Messages that have to wait for longer than their retries
+        last are given up.
         """
         receivers: list[str | int] = []
         for receiver in {*busy, *slow}:
             places = 1 if receiver in slow else PLACES
             receivers += [receiver, places - busy.get(receiver, 0), int(receiver in slow)]
-        claimed = self._claim(
-            keys=[self._due, self._messages, self._answered],
-            args=[
-                *(limit, lease_s, _MAX_SCANNED, PLACES),
-                *(SLOW_DELAY_S, BUSY_DELAY_S),
-                *(max_slow, max_unproven, _ANSWERED_S),
-                *receivers,
-            ],
-        )
-        return list(self._parse(dict(zip(claimed[::2], claimed[1::2], strict=True))))
+        args = [
+            *(limit, lease_s, _MAX_SCANNED, PLACES),
+            *(SLOW_DELAY_S, BUSY_DELAY_S),
+            *(max_slow, max_unproven, _ANSWERED_S, MAX_AGE_S),
+            *receivers,
+        ]
+        for _ in range(_MAX_LOOKS):
+            claimed, overdue, more = self._claim(
+                keys=[self._due, self._messages, self._answered], args=args
+            )
+            for message in self._parse(overdue):
+                self._give_up_overdue(message)
+            if claimed or not more:
+                break
+        return list(self._parse(claimed))
 
     def answered_lately(self, receivers: Iterable[str]) -> set[str]:
         """Return those of `receivers` whose latest answer was prompt and within the last day."""
@@ -134,9 +149,12 @@ class Outbox(OutboxListing):
         return {name for name, at in zip(names, times, strict=True) if at and at > oldest}
 
     def postpone(self, message: OutboxMessage, pause_s: float) -> None:
-        """Make a claimed message that was not sent due again in `pause_s`. No attempt counts."""
+        """Make a claimed message that was not sent due again in `pause_s`, or later if it is old.
+        No attempt counts. A message that had to wait for longer than its retries last is given up.
+        """
         keys = [self._due, self._messages]
-        self._postpone(keys=keys, args=[message.id, message.dump(), pause_s])
+        if self._postpone(keys=keys, args=[message.id, message.dump(), pause_s, MAX_AGE_S]):
+            self._give_up_overdue(message)
 
     def mark_delivered(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """Delete `message`, which was delivered, and log the attempt."""
@@ -188,8 +206,13 @@ class Outbox(OutboxListing):
         """Return whether the receiver at `url` is disabled."""
         return bool(self._redis.exists(outbox_disabled_key(self._namespace, url)))
 
-    def _parse(self, texts: dict[str, str]) -> Iterator[OutboxMessage]:
-        for message_id, text in texts.items():
+    def _give_up_overdue(self, message: OutboxMessage) -> None:
+        log.warning("callback %s is given up: %s", message.id, _OVERDUE.reason)
+        self.give_up(message, _OVERDUE)
+
+    def _parse(self, answer: list[str]) -> Iterator[OutboxMessage]:
+        """Read the messages in an answer of outbox_claim.lua."""
+        for message_id, text in zip(answer[::2], answer[1::2], strict=True):
             try:
                 message = OutboxMessage.parse(text)
                 if message.id != message_id:

@@ -1,8 +1,9 @@
 -- Claim due messages, the longest due first. A claimed message is due again when its lease expires,
 -- so if its sender dies another sends it. No receiver gets more than its places, so that one that
 -- hangs does not delay the others. A message that finds no place keeps its turn, unless it hides
--- others: messages to slow receivers are always delayed, and those to busy receivers for a moment if
--- more messages may be due than were looked at. All slow receivers together have few senders, and a
+-- others: messages to slow receivers are always delayed, and those to busy receivers if more
+-- messages may be due than were looked at. The older they are the longer, and they are given up in
+-- the end: very many callbacks to one receiver must not fill Redis. All slow receivers together have few senders, and a
 -- few are reserved for receivers that answered lately: invented receivers cost nothing, so any
 -- number of them may hang at once.
 -- KEYS 1 outbox (sorted set: id by due time)   2 messages (hash: id to JSON)
@@ -11,16 +12,18 @@
 --      4 places of a receiver that is not listed   5 delay for slow receivers, seconds
 --      6 delay for busy receivers, seconds   7 how many to slow receivers
 --      8 how many to receivers that have not answered lately   9 how long an answer counts, seconds
---      10.. receiver (see `receiver_of` below), places left, 1 if it is slow or 0, receiver ...
--- Returns {id, JSON, id, JSON, ...}.
+--      10 age in seconds from which on a message without a place is given up
+--      11.. receiver (see `receiver_of` below), places left, 1 if it is slow or 0, receiver ...
+-- Returns {{id, JSON, id, JSON, ...} of the claimed messages, the same of those to give up, which are claimed too,
+-- 1 if more messages may be due than were looked at, else 0}.
 for _, key in ipairs({KEYS[1], KEYS[3], given_up_of(KEYS[1])}) do set_aside_unless('zset', key) end
 set_aside_unless('hash', KEYS[2])
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local wanted = tonumber(ARGV[1])
 local slow_left, unproven_left = tonumber(ARGV[7]), tonumber(ARGV[8])
-local left, slow, claimed, busy = {}, {}, {}, {}
-for i = 10, #ARGV, 3 do
+local left, slow, claimed, overdue, busy = {}, {}, {}, {}, {}
+for i = 11, #ARGV, 3 do
   left[ARGV[i]], slow[ARGV[i]] = tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
 end
 
@@ -45,9 +48,28 @@ local function postpone(id, delay)
   redis.call('ZADD', KEYS[1], string.format('%.6f', now + delay), id)
 end
 
+local function claim(id, message, list)
+  postpone(id, ARGV[2])
+  list[#list + 1] = id
+  list[#list + 1] = message
+end
+
+-- Let a message wait that found no place.
+local function wait(id, message, least)
+  local age = age_of(message, now)
+  if not age then  -- release 0.1.0 has added it
+    redis.call('HSET', KEYS[2], id, stamp(message, now))
+  end
+  if age and age > tonumber(ARGV[10]) then
+    claim(id, message, overdue)
+  else
+    postpone(id, waiting_time(age or 0, tonumber(least)))
+  end
+end
+
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[3])
 for _, id in ipairs(due) do
-  if #claimed == 2 * wanted then return claimed end
+  if #claimed == 2 * wanted then return {claimed, overdue, 1} end
   local message = redis.call('HGET', KEYS[2], id)
   local receiver = receiver_of(message or '')
   local places = left[receiver] or tonumber(ARGV[4])
@@ -61,16 +83,15 @@ for _, id in ipairs(due) do
     left[receiver] = (left[receiver] or tonumber(ARGV[4])) - 1
     if slow[receiver] then slow_left = slow_left - 1 end
     if not proven then unproven_left = unproven_left - 1 end
-    postpone(id, ARGV[2])
-    claimed[#claimed + 1] = id
-    claimed[#claimed + 1] = message
+    claim(id, message, claimed)
   elseif slow[receiver] then
-    postpone(id, ARGV[5])
+    wait(id, message, ARGV[5])
   else
-    busy[#busy + 1] = id
+    busy[#busy + 1] = {id, message}
   end
 end
-if #due == tonumber(ARGV[3]) then
-  for _, id in ipairs(busy) do postpone(id, ARGV[6]) end
+local more = #due == tonumber(ARGV[3])
+if more then
+  for _, each in ipairs(busy) do wait(each[1], each[2], ARGV[6]) end
 end
-return claimed
+return {claimed, overdue, more and 1 or 0}

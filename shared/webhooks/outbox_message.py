@@ -155,7 +155,7 @@ class DeliveryVerdict(StrEnum):
     DELIVERED = "delivered"  # the receiver answered 2xx
     RETRY = "retry"  # it failed, and a later attempt may succeed
     GONE = "gone"  # the receiver answered 410: it wants no more callbacks
-    REFUSED = "refused"  # the address is not allowed, so nothing was sent
+    REFUSED = "refused"  # nothing was sent: the address is not allowed, or no sender was free
 
 
 @dataclass(frozen=True, kw_only=True)
