@@ -5,12 +5,15 @@ knows the versions of the message, and no queue and no envelope.
 """
 
 import hashlib
+from contextlib import suppress
 from typing import Any, Final
 
 from imagefleet.shared.errors import MessageRejected, NewerMessage
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.split_denoising import is_split
 
+UNREADABLE_PROMPT: Final = "(the prompt cannot be read)"
+"""The prompt in the record of a refused message that has no valid one."""
 MESSAGE_VERSION: Final = 6
 """The newest version of a message, to be raised when workers of the version before could not read a
 job correctly. Version 2: the job has `loras`. Version 3: it has `clip_skip`. Version 4: it has
@@ -76,6 +79,19 @@ def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest
     if not isinstance(request, dict):
         raise MessageRejected("the message has no request object")
     return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request}, stored=tolerant)
+
+
+def readable_request(arguments: object) -> JobRequest:
+    """Return the request in the arguments of a message, without the fields that are wrong."""
+    request = request_fields(arguments) if isinstance(arguments, dict) else None
+    parameters: dict[str, Any] = request if isinstance(request, dict) else {}
+    readable: dict[str, Any] = {"prompt": UNREADABLE_PROMPT}
+    for name in JobRequest.model_fields:
+        if name in parameters:
+            with suppress(Exception):  # pydantic passes on what validators raise
+                JobRequest.parse({**readable, name: parameters[name]})
+                readable[name] = parameters[name]
+    return JobRequest.parse(readable)
 
 
 def _seed_from_job_id(job_id: str) -> int:

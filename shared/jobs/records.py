@@ -117,6 +117,11 @@ class JobRecords:
             status_or_error(job_id, answer) for job_id, answer in zip(job_ids, answers, strict=True)
         ]
 
+    def stored_request(self, job_id: str) -> str | None:
+        """Return the text of the request in a job's record; None if it has none, or is damaged."""
+        [answer] = self._for_each([job_id], lambda pipe, key: pipe.hget(key, "request"))
+        return answer if isinstance(answer, str) else None
+
     def states(self, job_ids: Sequence[str]) -> list[State | None]:
         """Return only the states: cheaper than `read` for polling a thousand jobs.
 

@@ -51,13 +51,11 @@ local function acknowledge(tag, result, kept_s)
   end
   return 1
 end
-if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true)
-  or (ARGV[1] ~= '' and ARGV[1] ~= attempt)
-  or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then
+if state == '' or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then return answer(0, 0, 0) end
+if is_superseded(KEYS[1], ARGV[15]) then return answer(0, 0, 0, 0, 1) end
+if not string.find(ARGV[2], ',' .. state .. ',', 1, true) or (ARGV[1] ~= '' and ARGV[1] ~= attempt) then
   return answer(0, 0, 0)
 end
-local request = ARGV[15] ~= '' and redis.call('HGET', KEYS[1], 'request')
-if request and redis.sha1hex(request) ~= ARGV[15] then return answer(0, 0, 0, 0, 1) end
 if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then return answer(0, 1, 0) end
 local clock = redis.call('TIME')
 local submitted_at, has_started = tonumber(record[4] or ''), record[6]

@@ -61,6 +61,13 @@ end
 -- Put a message back to the head of its list, where the next claim finds it.
 local function requeue_message(list, message) push_message('RPUSH', list, message) end
 
+-- Return whether the record of a job has another request than the message with this SHA-1 of it ('': not known): the
+-- job of the message was deleted, and its id given to another job.
+local function is_superseded(record, request_sha1)
+  local request = request_sha1 ~= '' and redis.pcall('HGET', record, 'request')
+  return type(request) == 'string' and redis.sha1hex(request) ~= request_sha1
+end
+
 -- Return list and message of what a claim or a delay stored; nil if it is damaged.
 local function split_entry(entry)
   local cut = string.find(entry, '\0', 1, true)

@@ -220,8 +220,10 @@ def test_very_many_messages_to_a_slow_receiver_hide_a_new_one_for_three_claims_a
     message = _message("slow", "http://slow.example/x").dump()
     names = [f"slow-{number:05}" for number in range(20_000)]
     client.zadd(f"{namespace}:outbox", dict.fromkeys(names, time.time() - 1))
-    texts = {name: message.replace('"slow"', f'"{name}"') for name in names}
-    client.hset(f"{namespace}:outbox:messages", mapping=texts)
+    client.hset(
+        f"{namespace}:outbox:messages",
+        mapping={name: message.replace('"slow"', f'"{name}"') for name in names},
+    )
     client.zadd(f"{namespace}:outbox:answered", {"quick.example": time.time()})
     outbox.add(_message("quick", "https://quick.example/y"))
     slow = {"slow.example"}

@@ -65,7 +65,8 @@ def _end_before_ack(lifecycle: Lifecycle) -> type[Request]:
             return bool(datetime.now(zone) > self.expires)
 
         def _announce_revoked(self, *how: Any) -> None:
-            lifecycle.parts.executor.end_revoked(self.id, self.message.delivery_tag)
+            if not lifecycle.parts.executor.end_revoked(self.id, self.message):
+                self._ignore_result = True  # what Celery keeps under this id is of another job
             super()._announce_revoked(*how)
 
     return EndBeforeAckRequest
