@@ -90,13 +90,6 @@ local function age_of(message, now)
   return since and now - since
 end
 
--- Return how long a message waits that found no sender: a twentieth of its age, so that all looks at it together cost
--- about as much as one look at 200 messages, but at least `least` seconds.
-local function waiting_time(age, least)
-  local SHARE, MOST = 20, 3600
-  return math.max(least, math.min(age / SHARE, MOST))
-end
-
 -- Return the id under which the event of a claimed message is kept now, nil if it is not kept any more.
 local function kept_id(messages, id, message)
   local kept = redis.call('HGET', messages, id)

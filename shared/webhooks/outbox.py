@@ -33,6 +33,7 @@ from imagefleet.shared.webhooks.outbox_message import (
     DeliveryVerdict,
     OutboxMessage,
 )
+from imagefleet.shared.webhooks.outbox_search import OutboxSearch
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -50,11 +51,10 @@ PLACES: Final = 8
 """Callbacks that one worker may send to one receiver at a time."""
 BUSY_DELAY_S: Final = 1.0
 SLOW_DELAY_S: Final = 5.0
-"""The least delays of messages whose receiver, or its address, is busy or slow."""
+"""Delays of messages whose receiver, or its address, is busy or slow."""
 _MAX_SCANNED: Final = 200
 """Due messages that one call of the script looks at if receivers are busy."""
-_MAX_LOOKS: Final = 50
-"""Calls of the script by one claim, while they find nothing but messages that have to wait."""
+_SEARCH_EVERY_S: Final = 1.0
 MAX_AGE_S: Final = 88 * 3600.0
 """Age from which on a message that has to wait is given up. No schedule of retries lasts longer,
 unless the receiver asks for it."""
@@ -74,7 +74,7 @@ _DISABLED_S: Final = _WEEK_S
 
 
 class Outbox(OutboxListing):
-    """This class is the outbox of one namespace. Threads may share it.
+    """This class is the outbox of one namespace. Threads may share it; one of them calls `claim`.
 
     Its client must decode responses.
     """
@@ -87,6 +87,7 @@ class Outbox(OutboxListing):
         load = partial(load_script, client, __package__, outbox=True)
         self._add = load("outbox_add")
         self._claim = load("outbox_claim")
+        self._search = OutboxSearch()
         self._postpone = load("outbox_postpone")
         self._end_try = load("outbox_end_try")
         self._give_up_script = load("outbox_give_up")
@@ -109,6 +110,7 @@ class Outbox(OutboxListing):
         slow: Collection[str] = (),
         max_slow: int = _UNLIMITED,
         max_unproven: int = _UNLIMITED,
+        search_every_s: float = _SEARCH_EVERY_S,
     ) -> list[OutboxMessage]:
         """Claim up to `limit` due messages for `lease_s` each. After that a message is due again,
         unless it was delivered, postponed or given up.
@@ -117,25 +119,24 @@ class Outbox(OutboxListing):
         At most `max_slow` messages go to slow receivers, and at most `max_unproven` to receivers
         that are not in `answered_lately`. Messages that have to wait for longer than their retries
         last are given up.
+
+        Args:
+            search_every_s: how often it may look at some 10,000 messages that have to wait. All
+                workers together should do so once a second.
         """
         receivers: list[str | int] = []
         for receiver in {*busy, *slow}:
             places = 1 if receiver in slow else PLACES
             receivers += [receiver, places - busy.get(receiver, 0), int(receiver in slow)]
-        args = [
-            *(limit, lease_s, _MAX_SCANNED, PLACES),
-            *(SLOW_DELAY_S, BUSY_DELAY_S),
-            *(max_slow, max_unproven, _ANSWERED_S, MAX_AGE_S),
-            *receivers,
-        ]
-        for _ in range(_MAX_LOOKS):
-            claimed, overdue, more = self._claim(
-                keys=[self._due, self._messages, self._answered], args=args
-            )
-            for message in self._parse(overdue):
-                self._give_up_overdue(message)
-            if claimed or not more:
-                break
+        keys = [self._due, self._messages, self._answered]
+        args = (limit, lease_s, _MAX_SCANNED, PLACES, SLOW_DELAY_S, MAX_AGE_S)
+        limits = (max_slow, max_unproven, _ANSWERED_S)
+        claimed, overdue = self._search.run(
+            lambda passed: self._claim(keys=keys, args=[*args, *limits, passed, *receivers]),
+            search_every_s,
+        )
+        for message in self._parse(overdue):
+            self._give_up_overdue(message)
         return list(self._parse(claimed))
 
     def answered_lately(self, receivers: Iterable[str]) -> set[str]:
@@ -149,8 +150,8 @@ class Outbox(OutboxListing):
         return {name for name, at in zip(names, times, strict=True) if at and at > oldest}
 
     def postpone(self, message: OutboxMessage, pause_s: float) -> None:
-        """Make a claimed message that was not sent due again in `pause_s`, or later if it is old.
-        No attempt counts. A message that had to wait for longer than its retries last is given up.
+        """Make a claimed message that was not sent due again in `pause_s`. No attempt counts. If it
+        had to wait for longer than its retries last, it is given up instead.
         """
         keys = [self._due, self._messages]
         if self._postpone(keys=keys, args=[message.id, message.dump(), pause_s, MAX_AGE_S]):

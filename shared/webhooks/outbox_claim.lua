@@ -1,28 +1,26 @@
--- Claim due messages, the longest due first. A claimed message is due again when its lease expires,
--- so if its sender dies another sends it. No receiver gets more than its places, so that one that
--- hangs does not delay the others. A message that finds no place keeps its turn, unless it hides
--- others: messages to slow receivers are always delayed, and those to busy receivers if more
--- messages may be due than were looked at. The older they are the longer, and they are given up in
--- the end: very many callbacks to one receiver must not fill Redis. All slow receivers together have few senders, and a
--- few are reserved for receivers that answered lately: invented receivers cost nothing, so any
--- number of them may hang at once.
+-- Claim some of the due messages. A claimed message is due again when its lease expires, so if its sender dies another
+-- sends it. No receiver gets more than its places, so that one that hangs does not delay the others. A message that
+-- finds no place keeps its turn, unless its receiver is slow: then it waits, the longer the older it is. In the end
+-- such messages are given up: very many of them must not fill Redis. All slow receivers together have few senders, and
+-- a few are reserved for receivers that answered lately: invented receivers cost nothing, so any number of them may
+-- hang at once.
 -- KEYS 1 outbox (sorted set: id by due time)   2 messages (hash: id to JSON)
 --      3 receivers that answered (sorted set: receiver by time)
 -- ARGV 1 how many to claim   2 lease in seconds   3 how many due messages to look at
---      4 places of a receiver that is not listed   5 delay for slow receivers, seconds
---      6 delay for busy receivers, seconds   7 how many to slow receivers
+--      4 places of a receiver that is not listed   5 the least delay for slow receivers, seconds
+--      6 age in seconds from which on a message without a place is given up   7 how many to slow receivers
 --      8 how many to receivers that have not answered lately   9 how long an answer counts, seconds
---      10 age in seconds from which on a message without a place is given up
+--      10 '' to look at the messages that are due longest; else at those that came last, but for this number
 --      11.. receiver (see `receiver_of` below), places left, 1 if it is slow or 0, receiver ...
 -- Returns {{id, JSON, id, JSON, ...} of the claimed messages, the same of those to give up, which are claimed too,
--- 1 if more messages may be due than were looked at, else 0}.
+-- how many others were looked at and kept their turn, -1 if no more messages are due than were looked at}.
 for _, key in ipairs({KEYS[1], KEYS[3], given_up_of(KEYS[1])}) do set_aside_unless('zset', key) end
 set_aside_unless('hash', KEYS[2])
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local wanted = tonumber(ARGV[1])
 local slow_left, unproven_left = tonumber(ARGV[7]), tonumber(ARGV[8])
-local left, slow, claimed, overdue, busy = {}, {}, {}, {}, {}
+local left, slow, claimed, overdue, kept = {}, {}, {}, {}, 0
 for i = 11, #ARGV, 3 do
   left[ARGV[i]], slow[ARGV[i]] = tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
 end
@@ -55,21 +53,25 @@ local function claim(id, message, list)
 end
 
 -- Let a message wait that found no place.
-local function wait(id, message, least)
+local function wait(id, message, is_slow)
   local age = age_of(message, now)
   if not age then  -- release 0.1.0 has added it
     redis.call('HSET', KEYS[2], id, stamp(message, now))
   end
-  if age and age > tonumber(ARGV[10]) then
+  if age and age > tonumber(ARGV[6]) then
     claim(id, message, overdue)
+  elseif is_slow then
+    -- All looks at a message together cost about as much as one look at 200 of them, whatever its age.
+    postpone(id, math.max(tonumber(ARGV[5]), math.min((age or 0) / 20, 3600)))
   else
-    postpone(id, waiting_time(age or 0, tonumber(least)))
+    kept = kept + 1
   end
 end
 
-local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[3])
+local due = ARGV[10] == '' and redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[3])
+  or redis.call('ZREVRANGEBYSCORE', KEYS[1], now, '-inf', 'LIMIT', ARGV[10], ARGV[3])
 for _, id in ipairs(due) do
-  if #claimed == 2 * wanted then return {claimed, overdue, 1} end
+  if #claimed == 2 * wanted then break end
   local message = redis.call('HGET', KEYS[2], id)
   local receiver = receiver_of(message or '')
   local places = left[receiver] or tonumber(ARGV[4])
@@ -84,14 +86,8 @@ for _, id in ipairs(due) do
     if slow[receiver] then slow_left = slow_left - 1 end
     if not proven then unproven_left = unproven_left - 1 end
     claim(id, message, claimed)
-  elseif slow[receiver] then
-    wait(id, message, ARGV[5])
   else
-    busy[#busy + 1] = {id, message}
+    wait(id, message, slow[receiver])
   end
 end
-local more = #due == tonumber(ARGV[3])
-if more then
-  for _, each in ipairs(busy) do wait(each[1], each[2], ARGV[6]) end
-end
-return {claimed, overdue, more and 1 or 0}
+return {claimed, overdue, #due == tonumber(ARGV[3]) and kept or -1}
