@@ -78,8 +78,9 @@ end
 local function add_callback(outbox, messages, id, message, now, occurrence)
   local stamped = stamp(message, now, occurrence)
   local kept = redis.pcall('HGET', messages, id)
-  if type(kept) == 'string' and not is_same_event(kept, stamped) then
-    move_aside(outbox, messages, id, kept)
+  if type(kept) == 'string' then
+    if not is_same_event(kept, stamped) then move_aside(outbox, messages, id, kept) end
+    redis.pcall('ZREM', given_up_of(outbox), id)
   end
   put_message(outbox, messages, id, stamped, now)
 end

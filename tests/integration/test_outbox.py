@@ -439,8 +439,9 @@ def test_a_callback_that_was_given_up_survives_a_later_one_with_its_id(
     assert (again.body, _webhook_id(again)) == (first.body, _webhook_id(first))
 
 
+@pytest.mark.parametrize("given_up", [False, True])
 def test_an_event_that_happens_again_replaces_its_callback(
-    outbox: Outbox, records: JobRecords
+    outbox: Outbox, records: JobRecords, *, given_up: bool
 ) -> None:
     """A second attempt starts a job whose worker died."""
     request = JobRequest.parse({**CALLBACK.model_dump(), "callback_events": ["started"]})
@@ -448,7 +449,10 @@ def test_an_event_that_happens_again_replaces_its_callback(
     for attempt in "ab":
         event = build_callback(CallbackEvent.STARTED, "j", request)
         assert start_attempt(records, "j", attempt, callback=event).happened
+        if given_up and attempt == "a":
+            outbox.give_up(*_claim(outbox), FAILED)
     [message] = _claim(outbox)
+    assert outbox.entries(failed=True) == []
     assert event is not None
     assert message.body == OutboxMessage.parse(event.message).body
 

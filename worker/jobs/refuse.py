@@ -125,7 +125,7 @@ class Refuser:
             self._claims.ack(claimed.tag)
             return
         try:
-            self._fail_record(origin, stored, claimed, error)
+            is_own = self._fail_record(origin, stored, claimed, error)
         except Exception as failure:  # a damaged record must not keep the message here
             if is_outage(failure):
                 raise
@@ -135,18 +135,18 @@ class Refuser:
             )
             self._claims.ack(claimed.tag)
         else:
-            self.acknowledge(claimed, origin.job_id)
+            self._claims.ack(claimed.tag, self.record_key(origin.job_id) if is_own else "")
 
     def _fail_record(
         self, origin: MessageOrigin, stored: str | None, claimed: Claimed, error: ImagefleetError
-    ) -> None:
+    ) -> bool:
         """Fail the job, unless it has ended or another claim runs it. Create its record if the
         message comes from plain Celery; a record that was stored together with its message, and is
-        missing, has expired."""
+        missing, has expired. Return False if the record became that of another job meanwhile."""
         job_id = origin.job_id
         if self._claims.runs_elsewhere(self._records.running_attempt(job_id), claimed.tag):
             log.warning("job %s was not failed: it runs by another message", job_id)
-            return
+            return True
         start = StartRequest(
             job_id=job_id,
             attempt=claimed.attempt,
@@ -163,6 +163,7 @@ class Refuser:
         elif transition.happened:
             self.fail_started(job_id, claimed, error)
             self.on_job_failed(job_id, error)
+        return not transition.superseded
 
     def _callback(self, job_id: str, reason: JobError) -> Callback | None:
         try:

@@ -274,15 +274,15 @@ class JobStarter:
             self.refuser.drop_superseded(plan.claimed, plan.job_id)
             return None
         stored = self._records.stored_request(plan.job_id)
-        if stored is not None and not plan.origin.matches(stored):
-            self.refuser.reject_foreign(plan.claimed, plan.job_id)
+        if stored is None:  # it was deleted meanwhile
+            self._claims.requeue(plan.claimed.tag)
             return None
-        if stored is not None:
+        if plan.origin.matches(stored):
             start = replace(self._start_request(plan), request_sha1=sha1_of(stored))
             [transition] = self._records.start(start)
             if not transition.superseded:
                 return self._decide(plan, transition)
-        self._claims.requeue(plan.claimed.tag)  # the record has changed meanwhile: look at it again
+        self.refuser.reject_foreign(plan.claimed, plan.job_id)
         return None
 
     def _expire(self, plan: _PlannedStart, request: JobRequest) -> Attempt | ImagefleetError | None:
