@@ -21,7 +21,7 @@ from imagefleet.shared.errors import InvalidRequest, StorageDenied
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.storage import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from tests.support.plans import planned_rows
+from tests.support.plans import plan_rows, planned_rows
 
 Rows = Path | Sequence[dict[str, Any]]
 
@@ -214,6 +214,11 @@ def test_an_ignored_column_is_neither_used_nor_copied() -> None:
     plan = _plan(rows, store, ignored_columns=frozenset({"image", "tenant"}))
     [row] = planned_rows(store, plan)
     assert (row.image, row.extra, plan.input_images) == (None, {"n": 1}, 0)
+
+
+def test_one_text_is_no_list_of_ignored_columns() -> None:
+    with pytest.raises(InvalidRequest, match=r"^ignore_columns='source': must be a list of names"):
+        plan_rows([{"prompt": "a", "source": "me"}], MemoryStore(), ignore_columns="source")
 
 
 def test_a_column_similar_to_image_stops_the_planning() -> None:
