@@ -197,6 +197,8 @@ def test_options_of_latents_hold_for_all_rows_and_none_leaves_latents(
     (tmp_path / "a.safetensors").write_bytes(save({"latents": np.zeros((1, 4, 8, 8), "float32")}))
     (tmp_path / "rows.csv").write_text("prompt,latents\na,\nb,https://example.org/b\n")
     options = ("--latents", "./a.safetensors", "--denoising-start", 0.8)
+    told = bulk_run("rows.csv", "data", *options, "--dry-run").stdout.splitlines()
+    assert told[0] == b"rows    2, 2 go on with latents; 0 rejected, 0 duplicate"
     done = bulk_run("rows.csv", "data", *options)
     assert done.returncode == 0, done.stderr
     run = producer.find_bulk(str(tmp_path / "data"))
