@@ -125,7 +125,7 @@ class BulkRun:
 
     def failures(self) -> Iterator[RowFailure]:
         """Yield the planned rows of finished shards that could not be generated."""
-        for _, stats in finished_shards(self.store, self.plan.shards):
+        for _, stats in finished_shards(self.store, self.plan, self.plan.shards):
             yield from stats.failures
 
     def retry_failed(self) -> int:
@@ -133,7 +133,7 @@ class BulkRun:
         number."""
         again = [
             shard
-            for shard, stats in finished_shards(self.store, self.plan.shards)
+            for shard, stats in finished_shards(self.store, self.plan, self.plan.shards)
             if stats.failures
         ]
         again += self._in_state(State.FAILED)
@@ -178,7 +178,7 @@ class BulkRun:
         A shard counts as finished only if its commit marker exists.
         """
         succeeded = self._in_state(State.SUCCEEDED)
-        marked = {shard.name for shard, _ in finished_shards(self.store, succeeded)}
+        marked = {shard.name for shard, _ in finished_shards(self.store, self.plan, succeeded)}
         if unmarked := [shard for shard in succeeded if shard.name not in marked]:
             self.resend(unmarked)
         resumable = (State.RUNNING, State.CANCELLED)
@@ -211,7 +211,7 @@ class BulkRun:
                 self.id,
                 [
                     (shard.number, stats.samples, stats.reasons())
-                    for shard, stats in finished_shards(self.store, unrecorded)
+                    for shard, stats in finished_shards(self.store, self.plan, unrecorded)
                 ],
             )
             runs.resend_lost(run, shards_to_send(self.plan, self.plan.shards))

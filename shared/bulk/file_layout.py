@@ -16,6 +16,7 @@ Shard and row numbers go in, object keys come out. This module reads and writes 
 
 from typing import Final
 
+from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import ImageFormat
 
 PLAN: Final = "plan/plan.json"
@@ -67,6 +68,13 @@ def archive_key(shard: str) -> str:
 
 def parquet_key(shard: str) -> str:
     return f"{shard}.parquet"
+
+
+def images_key(file_format: BulkFormat, shard: str) -> str | None:
+    """Return the key of the file with all images of a shard; None if each image is a file."""
+    if file_format is BulkFormat.FILES:
+        return None
+    return (parquet_key if file_format is BulkFormat.PARQUET else archive_key)(shard)
 
 
 def file_key(shard: str, name: str) -> str:

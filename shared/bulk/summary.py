@@ -58,7 +58,7 @@ so the text files beside the images are left out."""
 def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
     """Write `stats.json`, the card and its contact sheet. Raise KeyError if a shard is not
     finished."""
-    markers = [stats for _, stats in finished_shards(store, plan.shards)]
+    markers = [stats for _, stats in finished_shards(store, plan, plan.shards)]
     if len(markers) < len(plan.shards):
         raise KeyError(f"{len(plan.shards) - len(markers)} shards are not finished")
     stats = RunStats.of(plan, markers)
@@ -152,8 +152,9 @@ No image is a photograph, and nobody has reviewed them.
 {rows}
 
 The metadata of every sample holds its parameters. The same model with the same
-{", ".join(names)} and {last} generates the same image again. `plan/` holds the parameters of every row. `NNNNN.stats.json` holds
-the SHA-256 of each shard's files and the rows that failed. Made with imagefleet.
+{", ".join(names)} and {last} generates the same image again.
+`plan/` holds the parameters of every row. `NNNNN.stats.json` holds the SHA-256 of each shard's
+files and the rows that failed. Made with imagefleet.
 """
 
 

@@ -110,7 +110,7 @@ def store() -> MemoryStore:
         model="fake",
         model_digest=DIGEST,
         samples=4,
-        files=(),
+        files=(ShardFile(key=archive_key("00000"), sha256="", size=0),),
     )
     found.put(stats_key("00000"), stats.dump(), "application/json")
     return found
