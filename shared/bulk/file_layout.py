@@ -26,6 +26,10 @@ CARD: Final = "README.md"
 CONTACT_SHEET: Final = "contact-sheet.png"
 EXTENSION: Final = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
 FOLDER_METADATA: Final = "metadata.jsonl"
+CHECKPOINTS: Final = "parts/"
+"""The beginning of the keys of all checkpoints."""
+FAILED_ROWS: Final = ".failed.jsonl"
+"""The end of the key of a checkpoint that lists failed rows."""
 MAX_ROWS: Final = 10**9
 """A sample key has nine digits for the row number."""
 MAX_TEXT_BYTES: Final = 256 << 20
@@ -51,7 +55,7 @@ def plan_key(shard: str) -> str:
 
 def checkpoints_folder(shard: str) -> str:
     """Return the folder of all checkpoints of the shard, also those made for another plan."""
-    return f"parts/{shard}"
+    return f"{CHECKPOINTS}{shard}"
 
 
 def checkpoints_prefix(shard: str, sha256: str) -> str:
