@@ -190,6 +190,34 @@ def test_objects_in_s3_are_read_one_by_one_by_pattern_and_by_prefix(
         assert _planned(producer, tmp_path / "stranger") == [(2, "c")]  # none of its files was read
 
 
+def test_a_dataset_below_its_input_in_s3_is_not_read_as_input(
+    bulk_run: Bulk, producer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with signed_s3() as s3:
+        credentials = s3.credentials.environment()
+        for name, value in credentials.items():
+            monkeypatch.setenv(name, value)
+        store = open_store(s3.url("in"))
+        store.put("rows/a.jsonl", b'"a"\n', "text/plain")
+        store.put("rows/run-10/b.txt", b"b\n", "text/plain")
+        place, expected = s3.url("in/rows/run-1"), [(0, "a"), (1, "b")]
+        for input_ in (s3.url("in/rows/"), s3.url("in/rows")):
+            done = bulk_run(input_, place, environment=credentials)
+            assert done.returncode == 0, done.stderr
+        store.delete(f"rows/run-1/{PLAN}")  # as if the first command had died before it was written
+        assert bulk_run(s3.url("in/rows/"), place, environment=credentials).returncode == 0
+        run = producer.find_bulk(place)
+        assert [(row["row"], row["prompt"]) for row in _rows(run)] == expected
+        for pattern in ("in/rows/*/*.jsonl", "in/rows/run-1/*/*.jsonl"):
+            refused = bulk_run(s3.url(pattern), place, environment=credentials)
+            assert b"there is no such object" in refused.stderr
+        other = s3.url("in/other")
+        assert (
+            bulk_run(s3.url("in/rows/run-1/plan/"), other, environment=credentials).returncode == 0
+        )
+        assert [row["prompt"] for row in _rows(producer.find_bulk(other))] == ["a", "b"]
+
+
 def test_options_of_latents_hold_for_all_rows_and_none_leaves_latents(
     bulk_run: Bulk, producer: Client, tmp_path: Path
 ) -> None:
