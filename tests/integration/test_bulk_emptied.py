@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import redis
+from click.testing import CliRunner
 
 from imagefleet import Client
+from imagefleet.producer.cli import main
 from imagefleet.shared.bulk.file_layout import PLAN, RUN_STATS
 from imagefleet.shared.bulk.plan import BulkFormat
+from imagefleet.shared.errors import PlanConflict, PlanDamaged
 from imagefleet.shared.jobs.model import State
 from tests.support.processes import StartWorker, until
 
@@ -64,6 +67,25 @@ def test_the_same_command_makes_a_dataset_again_that_was_deleted_while_it_was_ma
     assert producer.bulk(PROMPTS, tmp_path / "data", shard_size=30).id == run.id
     assert run.wait(300).state is State.SUCCEEDED
     assert run.verify().clean
+
+
+def test_the_id_of_a_run_whose_destination_holds_another_one_is_only_cancelled(
+    producer: Client, settings: dict[str, str], tmp_path: Path
+) -> None:
+    first = producer.bulk(PROMPTS, tmp_path / "data", seed=1)
+    shutil.rmtree(tmp_path / "data")
+    with pytest.raises(PlanDamaged, match=f"^run {first.id}: .*plan/plan.json is missing"):
+        producer.find_bulk(first.id)
+    second = producer.bulk(PROMPTS, tmp_path / "data", seed=2)
+    with pytest.raises(PlanConflict, match=f"^run {first.id}: .* plan of another run now"):
+        producer.find_bulk(first.id)
+    cancelled = CliRunner().invoke(main, ["bulk", "cancel", first.id, "--json"], env=settings)
+    assert cancelled.exit_code == 0, cancelled.output
+    assert json.loads(cancelled.stdout) == {"run": first.id, "state": "cancelled"}
+    assert (first.status().state, second.status().state) == (State.CANCELLED, State.RUNNING)
+    cancelled = CliRunner().invoke(main, ["bulk", "cancel", str(tmp_path / "data")], env=settings)
+    assert cancelled.exit_code == 0, cancelled.output
+    assert producer.find_bulk(second.id).status().state is State.CANCELLED
 
 
 def test_files_of_another_format_do_not_count_as_finished(
