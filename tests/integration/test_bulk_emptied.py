@@ -63,7 +63,7 @@ def test_the_same_command_makes_a_dataset_again_that_was_deleted_while_it_was_ma
     until(lambda: run.status().shards_by_state[State.RUNNING])
     shutil.rmtree(tmp_path / "data")
     assert run.wait(300).failures_by_reason == {"plan_damaged": 30}
-    assert not list((tmp_path / "data").glob("0*"))
+    assert not (tmp_path / "data").exists()  # it left no checkpoint either
     assert producer.bulk(PROMPTS, tmp_path / "data", shard_size=30).id == run.id
     assert run.wait(300).state is State.SUCCEEDED
     assert run.verify().clean

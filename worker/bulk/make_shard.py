@@ -249,7 +249,7 @@ class _ShardMaker:
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         rows = self._retry(lambda: read_rows(plan, shard, self._store), "reading its rows")
-        checkpoints = ShardCheckpoints(self._store, shard, plan.format)
+        checkpoints = ShardCheckpoints(self._store, shard, plan.format, self._read_plan)
         renderer = RowRenderer(
             self._context, self._tag, plan, shard, rows, checkpoints, spool, self._report
         )

@@ -39,14 +39,24 @@ _DAMAGES: Final = (tarfile.TarError, KeyError, TypeError, ValueError, InvalidReq
 class ShardCheckpoints:
     """Reads and writes the checkpoints of one shard."""
 
-    def __init__(self, store: ObjectStore, shard: ShardPlan, file_format: BulkFormat) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        shard: ShardPlan,
+        file_format: BulkFormat,
+        check_may_save: Callable[[], object],
+    ) -> None:
+        """Store the arguments. `check_may_save` raises an error if the store is used for another
+        plan now, which may have the same rows."""
+        self._check_may_save = check_may_save
         self._store = store
         self._shard = shard.name
         self._format = file_format
         self._prefix = checkpoints_prefix(shard.name, shard.sha256)
 
     def save(self, samples: Sequence[Sample], failures: Sequence[RowFailure]) -> None:
-        """Store finished samples and failed rows."""
+        """Store finished samples and failed rows. Raise the error of `check_may_save`."""
+        self._check_may_save()
         if samples:
             keys = sorted(sample.key for sample in samples)
             archive = io.BytesIO()

@@ -52,6 +52,10 @@ _SCHEMA_METADATA: Final = {"huggingface": '{"info":{"features":{"image":{"_type"
 _ROW_GROUP_SIZE: Final = 100
 """Rows per row group of a Parquet file: this many images are in memory at once."""
 
+_MIN_ROW_BYTES: Final = 64
+"""A row of a Parquet file takes more, with the digests of its image. A file of a stranger may have
+a billion empty rows in few bytes."""
+
 
 def put_shard(
     spool: Spool, name: str, file_format: BulkFormat, store: ObjectStore
@@ -143,6 +147,8 @@ def _read_parquet(name: str, store: ObjectStore) -> Iterator[Sample]:
 
     try:
         with parquet.ParquetFile(pyarrow.BufferReader(data)) as table:
+            if table.metadata.num_rows * _MIN_ROW_BYTES > len(data):
+                raise ValueError(f"{parquet_key(name)} has impossibly many rows")
             for batch in table.iter_batches(1, columns=["image", "metadata"]):
                 [row] = batch.to_pylist()
                 key, _, extension = str(row["image"]["path"]).rpartition(".")

@@ -2,10 +2,13 @@
 
 import hashlib
 import io
+import json
 import tarfile
 from dataclasses import replace
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from imagefleet.shared.bulk.file_layout import archive_key, file_key, parquet_key
 from imagefleet.shared.bulk.plan import BulkFormat, ShardPlan
@@ -30,7 +33,7 @@ def _checkpoints(
     file_format: BulkFormat = BulkFormat.WEBDATASET,
 ) -> ShardCheckpoints:
     shard = ShardPlan(name=name, rows=1, samples=1, sha256=sha256)
-    return ShardCheckpoints(store, shard, file_format)
+    return ShardCheckpoints(store, shard, file_format, lambda: None)
 
 
 def _accept_all(sample: Sample) -> bool:
@@ -181,6 +184,19 @@ def test_a_damaged_parquet_file_loses_samples_and_not_the_attempt(
     store.put(parquet_key("00000"), data[:start] + b"\xff" * 90 + data[start + 90 :], "any")
     assert all(sample in samples for sample in _load(store, BulkFormat.PARQUET))
     store.put(parquet_key("00000"), data[:start], "any")
+    assert _load(store, BulkFormat.PARQUET) == []
+
+
+def test_a_small_parquet_file_of_very_many_rows_is_not_read(store: ObjectStore) -> None:
+    """It would keep a worker busy for hours."""
+    sample = _sample(0)
+    row = {
+        "image": {"bytes": sample.image, "path": f"{sample.key}.png"},
+        "metadata": json.dumps(sample.document),
+    }
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist([row] * 10_000), file)
+    store.put(parquet_key("00000"), file.getvalue(), "any")
     assert _load(store, BulkFormat.PARQUET) == []
 
 
