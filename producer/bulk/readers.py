@@ -27,7 +27,8 @@ _BATCH_ROWS: Final = 1_000
 _MAX_SHOWN_CHARS: Final = 60
 """Maximum characters of a wrong value in an error."""
 _MAX_MASKED_CHARS: Final = 300
-"""Characters in which credentials are looked for: a million of a stranger's would take hours."""
+"""Characters of a wrong value in which credentials are looked for. At worst the search takes the
+cube of their number, and a stranger may have written them."""
 _REST_OF_CREDENTIALS: Final = re.compile(r"[^\s'\"]*@")
 
 
@@ -45,7 +46,7 @@ def shown_value(value: str) -> str:
     """Return the beginning of the value of a rejected row, without credentials of addresses."""
     head = value[:_MAX_MASKED_CHARS]
     if _REST_OF_CREDENTIALS.match(value, _MAX_MASKED_CHARS):
-        head += "@"  # without it the half of a long password would stay
+        head += "@"  # else the first half of a long password would not be masked
     return mask_credentials(head)[:_MAX_SHOWN_CHARS]
 
 

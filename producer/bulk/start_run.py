@@ -81,15 +81,13 @@ def find(connection: Connection, submit: Callable[..., SubmittedJob], name: str 
         PlanConflict: the run's destination was emptied, and holds the plan of another run now.
         PlanDamaged: the run's destination holds no plan any more, or one that cannot be read.
     """
-    recorded = None
+    name, recorded = str(name), None
     with suppress(UnknownRun), connection.runs() as runs:
-        recorded = runs.get(str(name)).destination
+        recorded = runs.get(name).destination
     url, store = open_destination(recorded or name)
     plan = read_plan(store)
     if recorded is None and plan is None:
-        raise UnknownRun(
-            f"{str(name)!r} is neither a run in this Redis nor a destination with a plan"
-        )
+        raise UnknownRun(f"{name!r} is neither a run in this Redis nor a destination with a plan")
     if plan is None:
         raise PlanDamaged(
             f"run {name}: {store.url}{PLAN} is missing; the command that started the run writes it "
