@@ -51,7 +51,6 @@ _SCHEMA_METADATA: Final = {"huggingface": '{"info":{"features":{"image":{"_type"
 """Schema metadata without which `datasets` returns bytes and not an image."""
 _ROW_GROUP_SIZE: Final = 100
 """Rows per row group of a Parquet file: this many images are in memory at once."""
-
 _MIN_ROW_BYTES: Final = 64
 """A row of a Parquet file takes more, with the digests of its image. A file of a stranger may have
 a billion empty rows in few bytes."""
