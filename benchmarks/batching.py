@@ -46,7 +46,7 @@ CASES = {
     "saturated, 30 steps, 8 tenants": (Mix(min_steps=30, max_steps=30), math.inf),
     "saturated, 10-50 steps, 8 tenants": (Mix(), math.inf),
     "saturated, 10-50 steps, 1 tenant": (Mix(tenants=1), math.inf),
-    "half load, 10-50 steps, 8 tenants": (Mix(), 0.5),
+    "offered load 0.5, 10-50 steps, 8 tenants": (Mix(), 0.5),
 }
 COLUMNS = {
     "images_per_s": "images/s",

@@ -128,9 +128,9 @@ def test_closing_ends_jobs_that_hang_or_take_long(prompt: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"model": "other"}, "no worker serves it; the workers serve mine"),
+        ({"model": "other"}, "no worker has offered this model; offered are mine"),
         ({"height": 64, "width": 64}, "the shapes are 512x768"),
-        ({"scheduler": "ddim"}, "the schedulers are euler"),
+        ({"scheduler": "ddim"}, "is not offered by mine; it offers euler"),
         ({"num_inference_steps": 30}, "must be at most 20 with mine"),
     ],
 )

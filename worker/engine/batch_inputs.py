@@ -156,9 +156,10 @@ class BatchInputBuilder:
             if (init_image := spec.init_image) is None:
                 continue
             if init_image.pixels.shape != (shape.height, shape.width, 3):
+                size = "x".join(map(str, init_image.pixels.shape[:2]))
                 raise ValueError(
-                    f"an init image has the shape {init_image.pixels.shape}, "
-                    f"but the batch has the shape {shape}"
+                    f"the init image is {size} pixels, but the batch is for {shape}; "
+                    "resize the image first"
                 )
             arrays.pixels[slot] = init_image.pixels
             if (mask := init_image.inpaint_mask) is not None:
@@ -188,7 +189,7 @@ class BatchInputBuilder:
             values = spec.input_latents.values
             if values.shape != latents.shape[1:]:
                 raise ValueError(
-                    f"input latents have the shape {values.shape}, "
+                    f"the input latents have the array shape {values.shape}, "
                     f"but those of the batch have {latents.shape[1:]}"
                 )
             latents[slot] = values
