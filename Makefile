@@ -128,7 +128,7 @@ docs: $(VENV)/.dev ## write what is generated: docs/settings.md, the alerts for 
 	$(BIN)/python -m tools.settings_page
 	$(BIN)/python -m tools.prometheus_rule
 
-structure: $(VENV)/.dev ## count rooms, arrows, sizes, names used twice and docstrings without a verb
+structure: $(VENV)/.dev ## count packages, arrows, sizes, names used twice and docstrings without a verb
 	$(BIN)/python -m tools.structure
 
 requirements: ## pin again: newest versions that pyproject.toml allows, by hash, without addresses

@@ -85,7 +85,7 @@ def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
     Do nothing if files of the dataset were removed meanwhile.
     """
     stats = read_summary(store)
-    if stats is not None and stats.work == plan.work_digest:
+    if stats is not None and stats.work == plan.dataset_digest:
         return
     with suppress(KeyError):
         write_summary(store, plan)

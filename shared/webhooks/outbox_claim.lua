@@ -1,6 +1,6 @@
 -- Claim due messages, the longest due first. A claimed message is due again when its lease expires,
--- so if its sender dies another sends it. No receiver gets more than its places, so that one that
--- hangs does not delay the others. A message that finds no place keeps its turn, unless it hides
+-- so if its sender dies another sends it. No receiver gets more than its permits, so that one that
+-- hangs does not delay the others. A message without a permit keeps its turn, unless it hides
 -- others: messages to slow receivers are always delayed, and those to busy receivers for a moment if
 -- more messages may be due than were looked at. All slow receivers together have few senders, and a
 -- few are reserved for receivers that answered lately: invented receivers cost nothing, so any
@@ -8,10 +8,10 @@
 -- KEYS 1 outbox (sorted set: id by due time)   2 messages (hash: id to JSON)
 --      3 receivers that answered (sorted set: receiver by time)
 -- ARGV 1 how many to claim   2 lease in seconds   3 how many due messages to look at
---      4 places of a receiver that is not listed   5 delay for slow receivers, seconds
+--      4 permits of a receiver that is not listed   5 delay for slow receivers, seconds
 --      6 delay for busy receivers, seconds   7 how many to slow receivers
 --      8 how many to receivers that have not answered lately   9 how long an answer counts, seconds
---      10.. receiver (see `receiver_of` below), places left, 1 if it is slow or 0, receiver ...
+--      10.. receiver (see `receiver_of` below), permits left, 1 if it is slow or 0, receiver ...
 -- Returns {id, JSON, id, JSON, ...}.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
@@ -48,14 +48,14 @@ for _, id in ipairs(due) do
   if #claimed == 2 * wanted then return claimed end
   local message = redis.call('HGET', KEYS[2], id)
   local receiver = receiver_of(message or '')
-  local places = left[receiver] or tonumber(ARGV[4])
+  local permits = left[receiver] or tonumber(ARGV[4])
   local proven = not slow[receiver] and has_answered(receiver)
-  if slow[receiver] then places = math.min(places, slow_left) end
-  if not proven then places = math.min(places, unproven_left) end
+  if slow[receiver] then permits = math.min(permits, slow_left) end
+  if not proven then permits = math.min(permits, unproven_left) end
   if not message or string.find(id, '[^\32-\126]') then  -- no job has such an id
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[2], id)
-  elseif places > 0 then
+  elseif permits > 0 then
     left[receiver] = (left[receiver] or tonumber(ARGV[4])) - 1
     if slow[receiver] then slow_left = slow_left - 1 end
     if not proven then unproven_left = unproven_left - 1 end

@@ -175,7 +175,7 @@ def test_entries_show_waiting_and_given_up_callbacks_with_the_reason(outbox: Out
     assert (own.id, own.standing) == ("job-b.failed", CallbackState.DELIVERED)
 
 
-def test_a_receiver_has_eight_places_and_its_messages_keep_their_turn(outbox: Outbox) -> None:
+def test_a_receiver_has_eight_permits_and_its_messages_keep_their_turn(outbox: Outbox) -> None:
     for number in range(20):
         outbox.add(_message(f"many-{number:02}", "http://many.example:81/x"))
     outbox.add(_message("one", "https://one.example/y?z"))

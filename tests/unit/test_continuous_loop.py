@@ -62,10 +62,10 @@ class Fixture:
     def _note_failure(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
         self.failures.append((batch, waiting))
 
-    def _next_slots(self, room: int, prefer: Shape | None) -> list[Slot]:
+    def _next_slots(self, free_slots: int, prefer: Shape | None) -> list[Slot]:
         with self.lock:
-            claimed = self.waiting[:room]
-            del self.waiting[:room]
+            claimed = self.waiting[:free_slots]
+            del self.waiting[:free_slots]
             return claimed
 
     def submit(self, *attempts: Attempt) -> None:

@@ -24,9 +24,9 @@ def _run_to_end(assigner: SlotAssigner, streams: int, waiting: Sequence[Slot]) -
     in the order in which they started."""
     left, queue, started = {}, list(waiting), list[Slot]()
     for _ in range(10_000):
-        room = assigner.wanted()[0]
-        assigner.add(queue[:room])
-        del queue[:room]
+        free_slots = assigner.wanted()[0]
+        assigner.add(queue[:free_slots])
+        del queue[:free_slots]
         for stream in range(streams):
             for number, slot in assigner.take(stream).items():
                 left[stream, number] = slot.spec.steps

@@ -29,8 +29,8 @@ from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentForm
 from imagefleet.worker.images.encode_latents import encode_unfinished
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
-from imagefleet.worker.jobs.image_places import image_source
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.input_permits import image_source
 from imagefleet.worker.outbound.address_policy import AllowList
 from tests.support.records import result_of_one_image
 
@@ -158,7 +158,7 @@ def test_latents_are_enough_for_a_model_that_needs_an_image() -> None:
         admit(_request(denoising_end=0.8), {DEFAULT_MODEL: refiner})
 
 
-def test_latents_wait_for_their_place_like_an_image() -> None:
+def test_latents_wait_for_their_permit_like_an_image() -> None:
     source = image_source({"latents": "https://Host.example/a", "tenant": "gold"})
     assert source is not None
     assert (source.tenant, source.hosts) == ("gold", frozenset({"host.example"}))

@@ -30,9 +30,9 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text import printable
+from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.plan_check import holds_loras, is_of_its_run, require_model
-from imagefleet.worker.bulk.render_rows import RowRenderer
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -252,11 +252,11 @@ class _ShardMaker:
         data = self._retry(lambda: self._read(plan_key(self.name)), "reading its rows")
         rows = list(plan.read_rows(shard, data))
         checkpoints = ShardCheckpoints(self._store, shard)
-        renderer = RowRenderer(
+        generator = RowGenerator(
             self._context, self._tag, plan, shard, rows, checkpoints, spool, self._report
         )
-        renderer.render()
-        return [renderer.failures[row] for row in sorted(renderer.failures)]
+        generator.generate()
+        return [generator.failures[row] for row in sorted(generator.failures)]
 
     def _report(self, done: int, failed: int) -> None:
         if not self._context.runs.report_progress(*self._holder, done, failed):

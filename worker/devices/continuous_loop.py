@@ -33,7 +33,7 @@ from imagefleet.worker.process.critical_thread import critical_thread
 
 log = logging.getLogger(__name__)
 
-_ROOM_TIMEOUT_S: Final = 0.5
+_FREE_SLOTS_TIMEOUT_S: Final = 0.5
 """How often the claiming thread looks at the store's health while all slots are taken."""
 _MIN_LEAD_STEPS: Final = 1.0
 
@@ -130,11 +130,11 @@ class ContinuousLoop:
             if self._health.storage_failed:
                 self._quarantine(None, [])
                 continue
-            room = self._board.wait_for_room(self._lead_steps(), _ROOM_TIMEOUT_S)
-            if room is None:
+            claimable = self._board.wait_for_free_slots(self._lead_steps(), _FREE_SLOTS_TIMEOUT_S)
+            if claimable is None:
                 continue
             started = time.monotonic()
-            slots = self._next_slots(*room)
+            slots = self._next_slots(*claimable)
             self._board.add(slots)
             if slots:
                 self._lead.record_preparation(time.monotonic() - started)

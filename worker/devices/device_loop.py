@@ -178,7 +178,7 @@ class DeviceLoop:
             slot.work.deliver(slot.index, image, flagged=flagged)
 
     def _mark_started(self, batch: Sequence[Slot]) -> None:
-        """Wait until the devices have room for `batch`."""
+        """Wait until the devices can take `batch`."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._on_devices) < _MAX_BATCHES_ON_DEVICES)
             self._on_devices.append(batch)

@@ -18,8 +18,10 @@ Loop = DeviceLoop | ContinuousLoop
 class SlotSource(Protocol):
     """Claims the slots that the devices run. The dispatcher is one."""
 
-    def next_batch(self, room: int | None = None, prefer: Shape | None = None) -> Sequence[Slot]:
-        """Return up to `room` slots of one shape, by default a batch."""
+    def next_batch(
+        self, free_slots: int | None = None, prefer: Shape | None = None
+    ) -> Sequence[Slot]:
+        """Return up to `free_slots` slots of one shape, by default a batch."""
 
     def prefetch_if_due(self, batch: Sequence[Slot], step: int) -> None:
         """Claim the next batch if `batch`, which has done `step` steps, ends soon."""

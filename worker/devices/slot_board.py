@@ -38,13 +38,13 @@ class SlotBoard:
         """Failed slots by stream, until they are judged."""
         self._claiming = False
         self._lead_steps = 0.0
-        """The lead of the thread that waits for room."""
+        """The lead of the thread that waits for free slots."""
         self._quarantined = False
         self._stopping = False
         lock = threading.RLock()  # a signal handler may interrupt the thread that holds it
         self._changed = threading.Condition(lock)
         """Notified when the thread of a stream may have something to do."""
-        self._room = threading.Condition(lock)
+        self._claimable = threading.Condition(lock)
         """Notified when there may be something to claim."""
 
     def stop(self) -> None:
@@ -53,7 +53,9 @@ class SlotBoard:
             self._stopping = True
             self._notify_all()
 
-    def wait_for_room(self, lead_steps: float, timeout_s: float) -> tuple[int, Shape | None] | None:
+    def wait_for_free_slots(
+        self, lead_steps: float, timeout_s: float
+    ) -> tuple[int, Shape | None] | None:
         """Wait until slots are free, or will be within `lead_steps` steps.
 
         Returns:
@@ -61,9 +63,11 @@ class SlotBoard:
             did not happen in time.
         """
 
-        with self._room:
+        with self._claimable:
             self._lead_steps = lead_steps
-            may_claim = self._room.wait_for(lambda: self._stopping or self._has_room(), timeout_s)
+            may_claim = self._claimable.wait_for(
+                lambda: self._stopping or self._has_free_slots(), timeout_s
+            )
             if not may_claim or self._stopping:
                 return None
             self._claiming = True
@@ -108,8 +112,8 @@ class SlotBoard:
             self._active[stream] = True
             self._steps[stream].update(dict.fromkeys(newcomers.values(), 0))
             self._progress[stream] += 1
-            if newcomers and self._has_room():
-                self._room.notify_all()
+            if newcomers and self._has_free_slots():
+                self._claimable.notify_all()
             return newcomers
 
     def running(self, stream: int) -> dict[int, Slot]:
@@ -129,8 +133,8 @@ class SlotBoard:
             self._assigner.stepped(stream, left)
             self._steps[stream].update(done)
             self._progress[stream] += 1
-            if self._has_room():  # else the thread that claims would wake at each step
-                self._room.notify_all()
+            if self._has_free_slots():  # else the thread that claims would wake at each step
+                self._claimable.notify_all()
             return {slot: steps for each in self._steps for slot, steps in each.items()}
 
     def drop(self, stream: int, number: int) -> None:
@@ -240,7 +244,7 @@ class SlotBoard:
         with self._changed:
             return not any(self._active) and not any(self._decoding)
 
-    def _has_room(self) -> bool:
+    def _has_free_slots(self) -> bool:
         return not self._quarantined and self._assigner.wanted(self._lead_steps)[0] > 0
 
     def _release(self, stream: int, number: int) -> Slot:
@@ -256,4 +260,4 @@ class SlotBoard:
 
     def _notify_all(self) -> None:
         self._changed.notify_all()
-        self._room.notify_all()
+        self._claimable.notify_all()

@@ -17,7 +17,7 @@ from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.program_arrays import BatchInputs, InitImages, InitLatents
-from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, Table
+from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, CoefficientTable
 from imagefleet.worker.engine.schedulers.registry import max_calls
 from imagefleet.worker.engine.step_tables import StepTables
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
@@ -229,7 +229,7 @@ class BatchInputBuilder:
 
 
 def initial_mix(
-    spec: ImageSpec, table: Table, unet_image: UnetImage = UnetImage.NONE
+    spec: ImageSpec, table: CoefficientTable, unet_image: UnetImage = UnetImage.NONE
 ) -> tuple[float, float]:
     """Return the factors of the init latents and of the noise in the first latents.
 

@@ -1,6 +1,6 @@
 """Build an engine from a checkpoint folder.
 
-Goes in: a folder in diffusers' layout. Comes out: a `DiffusionEngine` whose weights are on the
+Goes in: a folder in diffusers format. Comes out: a `DiffusionEngine` whose weights are on the
 devices and whose programs are not compiled yet. Every fault of a checkpoint is reported here.
 """
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo
-from imagefleet.worker.engine.schedulers.coefficients import Table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 
@@ -35,7 +35,7 @@ class StepTables:
         for name in self._info.schedulers:
             self._cached_table(name, steps, 0)
 
-    def of(self, spec: ImageSpec) -> Table:
+    def of(self, spec: ImageSpec) -> CoefficientTable:
         """Return the table of an image.
 
         Raises:
@@ -86,5 +86,5 @@ class StepTables:
         train = self._noise.num_train_timesteps
         return round(train - share * train)
 
-    def _make_table(self, scheduler: str, steps: int, skipped: int) -> Table:
+    def _make_table(self, scheduler: str, steps: int, skipped: int) -> CoefficientTable:
         return SCHEDULERS[scheduler](self._noise, steps, skipped)

@@ -38,7 +38,7 @@ from imagefleet.worker.engine.latents_file import decode_latents
 from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.images.file_structure import check_structure
 from imagefleet.worker.jobs.attempt import Attempt
-from imagefleet.worker.jobs.image_places import FairPlaces, ImageSource, image_source
+from imagefleet.worker.jobs.input_permits import FairPermits, ImageSource, image_source
 from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
 from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, send_http_request
 
@@ -70,7 +70,7 @@ _DECODE_ERRORS: Final = (
 
 
 class InputImages:
-    """Fetches input images. Only the dispatcher calls `reserve_place`, `start_fetch`, `pop_ready`
+    """Fetches input images. Only the dispatcher calls `reserve_permit`, `start_fetch`, `pop_ready`
     and `pop_all`; any thread may call `fetch`."""
 
     def __init__(
@@ -101,20 +101,20 @@ class InputImages:
         # A resolver may still hang when the fetch that asked for it has ended.
         self._resolvers = ThreadPoolExecutor(2 * max_fetches, thread_name_prefix="resolve")
         self._fetchers = ThreadPoolExecutor(max_fetches, thread_name_prefix="input-images")
-        self._places: FairPlaces[str] = FairPlaces(max_jobs)
-        self._fetching: FairPlaces[Attempt] = FairPlaces(max_fetches)
+        self._permits: FairPermits[str] = FairPermits(max_jobs)
+        self._fetching: FairPermits[Attempt] = FairPermits(max_fetches)
         self._lock = threading.Lock()
         self._pending: dict[Attempt, ImageSource] = {}
         self._not_started: list[Attempt] = []
         self._ready: list[Attempt] = []
 
-    def reserve_place(self, tag: str, source: ImageSource, is_held: Callable[[str], bool]) -> bool:
-        """Reserve a place for the job of claim `tag`, and return True, if there is one.
+    def reserve_permit(self, tag: str, source: ImageSource, is_held: Callable[[str], bool]) -> bool:
+        """Reserve a permit for the job of claim `tag`, and return True, if there is one.
 
         The job keeps it until its images are there, or `is_held` says that its claim is released.
         """
-        self._places.release_unless(is_held)
-        return self._places.take(tag, source)
+        self._permits.release_unless(is_held)
+        return self._permits.take(tag, source)
 
     def start_fetch(self, attempt: Attempt) -> None:
         """Fetch the input images of `attempt` when it is its turn. `pop_ready` returns it later."""
@@ -179,7 +179,7 @@ class InputImages:
         """Start a fetch, or drop it if its attempt has ended. Return False if it must wait."""
         if attempt.ended:
             del self._pending[attempt]
-            self._places.release(attempt.tag)
+            self._permits.release(attempt.tag)
             return True
         if not self._fetching.take(attempt, self._pending[attempt]):
             return False
@@ -191,7 +191,7 @@ class InputImages:
             self._fetch_into(attempt)
         finally:
             self._fetching.release(attempt)
-            self._places.release(attempt.tag)
+            self._permits.release(attempt.tag)
             self._start_fetches()
 
     def _fetch_into(self, attempt: Attempt) -> None:

@@ -84,7 +84,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
     request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
-        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._permits = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -96,7 +96,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        if self._permits.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -105,7 +105,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._permits.release()
 
 
 class _QuietHandler(WSGIRequestHandler):

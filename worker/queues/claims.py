@@ -104,7 +104,7 @@ class Claims(Lease):
 
         Args:
             groups: queues to claim from. The claim finds those of tenants and of LoRA beside them.
-            wanted_images: images that the batch has room for, at least 1.
+            wanted_images: free slots of the batch, at least 1.
             max_messages: messages that may be claimed.
             ignored_tags: claims that this worker may hold beside a suspect.
             default_steps: denoising steps of a message that names none.

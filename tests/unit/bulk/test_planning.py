@@ -100,8 +100,8 @@ def test_a_shard_holds_images_of_one_size() -> None:
 
 def test_the_same_rows_and_parameters_make_the_same_plan() -> None:
     first = _plan(["a", "b"], MemoryStore())
-    assert _plan(iter(["a", "b"]), MemoryStore()).is_same_work(first)
-    assert not _plan(["b", "a"], MemoryStore()).is_same_work(first)
+    assert _plan(iter(["a", "b"]), MemoryStore()).is_same_dataset(first)
+    assert not _plan(["b", "a"], MemoryStore()).is_same_dataset(first)
 
 
 def test_producers_that_plan_the_same_dataset_get_the_same_run_id() -> None:
@@ -521,4 +521,4 @@ def test_a_finished_dataset_without_its_plan_is_not_taken_for_another_one() -> N
         _plan(["a", "b"], store, parameters=RowParameters(guidance_scale=5.0))
     assert read_plan(store) is None
     again = _plan(["a", "b"], store, parameters=RowParameters(guidance_scale=3.0))
-    assert again.is_same_work(plan)
+    assert again.is_same_dataset(plan)

@@ -160,7 +160,9 @@ def _normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
     return jnp.moveaxis(noise((len(key), channels, height, width)), 1, -1)
 
 
-def _inputs(tokens: NDArray[np.int32], table: coefficients.Table, is_edited: bool) -> BatchInputs:
+def _inputs(
+    tokens: NDArray[np.int32], table: coefficients.CoefficientTable, is_edited: bool
+) -> BatchInputs:
     return BatchInputs(
         tokens=tokens[None, :, :, None],
         has_negative=np.ones(1, bool),

@@ -16,7 +16,7 @@ from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.lora import MergedTensors, digest_with, read_loras
-from imagefleet.worker.engine.checkpoint.lora_names import mixes_layouts
+from imagefleet.worker.engine.checkpoint.lora_names import mixes_formats
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping
 from imagefleet.worker.engine.load_engine import load_engine
@@ -197,10 +197,10 @@ def test_the_setting_refuses_what_is_no_name_and_path(text: str) -> None:
         WorkerSettings.load(lora=(text,))
 
 
-def test_a_file_with_kohya_names_of_both_layouts_is_known() -> None:
+def test_a_file_with_kohya_names_of_both_formats_is_known() -> None:
     original = "lora_unet_input_blocks_4_1_proj_in.lora_up.weight"
     renamed = "lora_unet_down_blocks_1_attentions_0_proj_in.lora_up.weight"
     text = "lora_te_text_model_encoder_layers_0_mlp_fc1.alpha"
-    assert mixes_layouts([original, renamed])
-    assert not mixes_layouts([original, text])
-    assert not mixes_layouts([renamed, text])
+    assert mixes_formats([original, renamed])
+    assert not mixes_formats([original, text])
+    assert not mixes_formats([renamed, text])

@@ -57,7 +57,7 @@ def _schedule(name: str, prediction: str, spacing: str, config: str) -> NoiseSch
     return _read(fields | CONFIGS[config])
 
 
-def _run(table: coefficients.Table, *, from_image: bool) -> Any:
+def _run(table: coefficients.CoefficientTable, *, from_image: bool) -> Any:
     """Return the samples after every row, with the noise of the fixtures."""
     x = START * np.float32(table.init_noise_sigma)
     if from_image:

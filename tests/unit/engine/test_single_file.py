@@ -1,4 +1,4 @@
-"""A file in the original layout gives each network the tensors that diffusers finds in it."""
+"""A file in the original format gives each network the tensors that diffusers finds in it."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from imagefleet.worker.engine.checkpoint.find_checkpoint import (
     find_checkpoint,
     open_checkpoint,
 )
-from imagefleet.worker.engine.checkpoint.original_layout import base_model
+from imagefleet.worker.engine.checkpoint.original_format import base_model
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement

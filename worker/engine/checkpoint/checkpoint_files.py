@@ -1,6 +1,6 @@
 """Find and read the files of one checkpoint, as diffusers and transformers choose them.
 
-The input is a folder in diffusers' layout, the output its JSON, its weight files and the digest of
+The input is a folder in diffusers format, the output its JSON, its weight files and the digest of
 the files that were read. This module knows the names of files, but no field of a config.
 """
 

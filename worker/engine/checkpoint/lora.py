@@ -20,7 +20,7 @@ from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
 from imagefleet.worker.engine.checkpoint.lora_names import (
     layer_names,
-    mixes_layouts,
+    mixes_formats,
     parse_key,
     unsupported_kind,
 )
@@ -161,10 +161,10 @@ class _LoraFile:
             )
         if not self._keys:
             raise CheckpointError(f"{self._path} holds no LoRA")
-        if mixes_layouts(self._files.shapes):
+        if mixes_formats(self._files.shapes):
             raise CheckpointError(
-                f"{self._path} names layers of the UNet in the original layout and in that of "
-                "diffusers, which would drop the former; convert the file to one layout"
+                f"{self._path} names layers of the UNet in the original format and in that of "
+                "diffusers, which would drop the former; convert the file to one format"
             )
 
     def factors(self, scale: float) -> dict[tuple[str, str], LoraFactors]:

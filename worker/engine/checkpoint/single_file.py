@@ -1,7 +1,7 @@
-"""Read a checkpoint from one safetensors file in the original layout.
+"""Read a checkpoint from one safetensors file in the original format.
 
-The input is the file. Its configs and tokenizers come from a folder in diffusers' layout. It lies
-beside the file, or is that of the model's base on the Hub. `original_layout` says which key is
+The input is the file. Its configs and tokenizers come from a folder in diffusers format. It lies
+beside the file, or is that of the model's base on the Hub. `original_format` says which key is
 where.
 """
 
@@ -18,7 +18,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     CheckpointFiles,
     sha256_of_file,
 )
-from imagefleet.worker.engine.checkpoint.original_layout import UNREAD, Origin, base_model, origins
+from imagefleet.worker.engine.checkpoint.original_format import UNREAD, Origin, base_model, origins
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 
 ENDING: Final = ".safetensors"
@@ -48,8 +48,8 @@ def base_of(file: Path) -> str:
     """
     if (base := base_model(TensorFiles([file]).shapes)) is None:
         raise CheckpointError(
-            f"{file} does not have the keys of Stable Diffusion 1, 2 or XL in their original "
-            "layout; give a folder in diffusers' layout, or another file"
+            f"{file} does not have the keys of Stable Diffusion 1, 2 or XL in the original "
+            "format; give a folder in diffusers format, or another file"
         )
     return base
 
@@ -73,7 +73,7 @@ class SingleFile(CheckpointFiles):
         """Open the weights of these networks, by network, under the keys of diffusers.
 
         Args:
-            networks: Folders in diffusers' layout.
+            networks: Folders in diffusers format.
             keys: By network: the keys that it has.
 
         Raises:
@@ -100,7 +100,7 @@ class SingleFile(CheckpointFiles):
 
 
 class OriginalTensors(TensorFiles):
-    """One network in a file of the original layout, under the keys of diffusers."""
+    """One network in a file of the original format, under the keys of diffusers."""
 
     def __init__(self, whole: TensorFiles, places: Mapping[str, Origin]) -> None:
         """Show the tensors of `whole` at these places. Keys whose place is empty are left out."""

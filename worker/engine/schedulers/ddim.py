@@ -1,6 +1,6 @@
 """DDIM (Song et al. 2021, equation 12 without noise): diffusers' DDIMScheduler with eta=0."""
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
@@ -10,7 +10,7 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 
-def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
     alphas_cumprod = schedule.alphas_cumprod
     ends_clean = schedule.set_alpha_to_one is None or schedule.set_alpha_to_one

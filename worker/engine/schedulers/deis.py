@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.combinations import SAMPLE, Combination, as_lags, lag
 from imagefleet.worker.engine.schedulers.multistep_levels import multistep_levels
 from imagefleet.worker.engine.schedulers.noise_levels import (
@@ -23,7 +23,7 @@ _FEW_STEPS: Final = 15
 """With fewer steps, the last ones are of a lower order, unless `lower_order_final` is false."""
 
 
-def deis(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def deis(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted noise.
 
     As in diffusers, the last step ends at the lowest noise level of training.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine.schedulers.coefficients import Table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
 from imagefleet.worker.engine.schedulers.ddim import ddim
 from imagefleet.worker.engine.schedulers.deis import deis
 from imagefleet.worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
@@ -21,7 +21,7 @@ from imagefleet.worker.engine.schedulers.tcd import tcd
 from imagefleet.worker.engine.schedulers.two_evaluations import heun, kdpm2, kdpm2_ancestral
 from imagefleet.worker.engine.schedulers.unipc import unipc
 
-Scheduler = Callable[[NoiseSchedule, int, int], Table]
+Scheduler = Callable[[NoiseSchedule, int, int], CoefficientTable]
 """Returns the table for a noise schedule, a step count and a number of first steps to skip."""
 
 SCHEDULERS: Final[Mapping[str, Scheduler]] = {

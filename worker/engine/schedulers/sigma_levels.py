@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import (
     NoiseLevel,
     ratios_at,
@@ -44,7 +44,7 @@ def make_sigma_table(
     levels: Sequence[NoiseLevel],
     first: NoiseLevel,
     order: int = 1,
-) -> Table:
+) -> CoefficientTable:
     """Complete the rows to a table, as `make_table`.
 
     Args:
@@ -52,7 +52,7 @@ def make_sigma_table(
         rows: From `make_row`.
         levels: The noise level before each row.
         first: The noise level before the first row of the whole table.
-        order: See `Table`.
+        order: See `CoefficientTable`.
     """
     # The standard deviation of the first sample is diffusers' init_noise_sigma, scaled.
     sigma = 1.0 if schedule.timestep_spacing == "leading" else first.sigma

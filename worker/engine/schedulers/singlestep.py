@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.combinations import (
     SAMPLE,
     Combination,
@@ -26,7 +26,7 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.solver_options import DpmOptions
 
 
-def singlestep(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def singlestep(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0.
 
     Raises:

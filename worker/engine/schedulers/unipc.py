@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.combinations import (
     SAMPLE,
     Combination,
@@ -31,7 +31,7 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
 
 
-def unipc(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def unipc(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0.
 
     Raises:

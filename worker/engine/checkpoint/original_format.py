@@ -1,8 +1,8 @@
-"""Map the keys of diffusers to those of the original layout of one file.
+"""Map the keys of diffusers to those of the original format of one file.
 
-The original layout is that of the programs in which the models were trained: CompVis' latent
+The original format is that of the programs in which the models were trained: CompVis' latent
 diffusion, OpenCLIP, and Stability's generative models. The input is the keys of a network in
-diffusers' layout, the output the place of each in the file. This module reads no files.
+the diffusers format, the output the place of each in the file. This module reads no files.
 """
 
 import re
@@ -84,7 +84,7 @@ def origins(network: str, keys: Iterable[str], stored: Iterable[str]) -> dict[st
     """Return the place of each key of a network.
 
     Args:
-        network: The network's folder in diffusers' layout.
+        network: The network's folder in diffusers format.
         keys: Its keys there.
         stored: The keys in the file. They tell which program wrote a text encoder.
     """

@@ -31,7 +31,7 @@ _MIN_BACKOFF_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 10.0
 
 
-class InitImageFeed:
+class RowInputFeed:
     """Feeds rows with their init images and latents to the devices. Its shard's thread uses it."""
 
     def __init__(
@@ -72,7 +72,7 @@ class InitImageFeed:
         return others
 
     def start_fetches(self) -> int:
-        """Start the fetches that there is room for, and return their number. Each row ends in
+        """Start the fetches that may start now, and return their number. Each row ends in
         `add_row` or abandoned."""
         started = 0
         while self._waiting and len(self._open) < self._max_open:
