@@ -276,7 +276,7 @@ class _Builder:
             records,
             lease_s,
             self._hooks.on_lease_lost,
-            self._dispatcher.tags_in_hand,
+            self._dispatcher.attended_tags,
             status,
             self._offer_renewal(),
         )

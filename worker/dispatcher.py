@@ -143,7 +143,7 @@ class Dispatcher:
         log.error("Celery failed with the message of claim %s", tag, exc_info=error)
         self.refuser.reject_message(claimed, reason)
 
-    def tags_in_hand(self) -> set[str]:
+    def attended_tags(self) -> set[str]:
         """Return the tags of the claims that this worker attends to."""
         return {claimed.tag for claimed, _ in list(self._claimed)} | set(self._accepted)
 

@@ -154,7 +154,7 @@ class ContinuousHost:
     def _claim(self, now: float) -> None:
         lead_steps = _LEAD_S / self._times.step_s
         while True:
-            wanted, shape = self._assigner.wanted(lead_steps)
+            wanted, shape = self._assigner.slots_to_claim(lead_steps)
             claimed = self._queues.claim(now, wanted, prefer=shape)
             if not claimed:
                 return

@@ -95,7 +95,7 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
     """Return a sheet of the first images of shards at equal distances.
 
     None if there is no image, if this process lacks Pillow or pyarrow, or if a file cannot be read:
-    the dataset is complete without a picture.
+    the dataset is complete without a contact sheet.
 
     Raises:
         StorageUnavailable: the store cannot be reached now.

@@ -109,7 +109,7 @@ class SlotAssigner:
         stream = self._streams[index]
         del stream.running[number], stream.steps_left[number]
 
-    def wanted(self, lead_steps: float = 0.0) -> tuple[int, Shape | None]:
+    def slots_to_claim(self, lead_steps: float = 0.0) -> tuple[int, Shape | None]:
         """Return how many more slots to claim, and the shape that the claim should prefer.
 
         Counted are the slots that are free or will be within `lead_steps` steps, or whose images

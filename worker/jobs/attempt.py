@@ -39,12 +39,13 @@ class Attempt(Work):
     """The latest step that was reported."""
     reported_quarter: int = 0
     """Quarter of its steps that the latest `progress` callback reported."""
-    asked_at: float = field(default_factory=time.monotonic)
-    """When it was last asked whether the job is cancelled (monotonic); at first, its start."""
+    checked_at: float = field(default_factory=time.monotonic)
+    """When it was last checked whether the job is cancelled (monotonic); at first, its start."""
     recorded_at: float = field(default_factory=time.monotonic)
     """When its step was last recorded (monotonic); at first, its start."""
-    held_at: float = -math.inf
-    """When Redis was last asked and said that the attempt holds the job; see `HoldCheck`."""
+    current_at: float = -math.inf
+    """When Redis was last asked and said that the job still runs under this attempt; see
+    `CurrentAttemptCheck`."""
 
     def advance_step(self, denoising: Iterable[int]) -> int:
         """Update and return the step of the whole job: the mean over its images.

@@ -401,14 +401,14 @@ def test_objects_without_a_repeatable_text_are_rejected() -> None:
             "n": np.int64(3),
             "a": array("i", [7]),
         },
-        {"prompt": "b", "picture": Image.new("RGB", (8, 8))},
+        {"prompt": "b", "photo": Image.new("RGB", (8, 8))},
     ]
     store = MemoryStore()
     made = _plan(rows, store)
     [[row]] = _rows(store, made)
     assert row.extra == {"at": "2026-02-03", "scores": [1.5, 2.0], "n": 3, "a": [7]}
     [rejected] = read_rejected(store)
-    assert (rejected["row"], rejected["field"], rejected["value"]) == (1, "picture", "Image")
+    assert (rejected["row"], rejected["field"], rejected["value"]) == (1, "photo", "Image")
 
 
 @pytest.mark.parametrize("unit", ["ns", "s", "D"])

@@ -1,8 +1,8 @@
 """The slots of all streams, shared between the thread that claims and the threads of the streams.
 
 Claimed slots go in; each stream's thread takes its newcomers and notes what became of its slots.
-The board also says who pauses: a stream whose failure is to be judged takes no newcomers, and while
-the devices are quarantined no stream does. It knows no engine and no queues.
+This module also says who pauses: a stream whose failure is to be judged takes no newcomers, and
+while the devices are quarantined no stream does. It knows no engine and no queues.
 """
 
 import threading
@@ -17,7 +17,7 @@ _MAX_DECODING: Final = 2
 """Images for each slot of a stream that may be decoded or copied at a time: memory is bounded."""
 
 
-class SlotBoard:
+class SharedSlots:
     """Safe to share between threads."""
 
     def __init__(self, streams: int, capacity: int) -> None:
@@ -71,7 +71,7 @@ class SlotBoard:
             if not may_claim or self._stopping:
                 return None
             self._claiming = True
-            return self._assigner.wanted(lead_steps)
+            return self._assigner.slots_to_claim(lead_steps)
 
     def add(self, slots: Iterable[Slot]) -> None:
         """Let claimed slots wait for a place."""
@@ -245,7 +245,7 @@ class SlotBoard:
             return not any(self._active) and not any(self._decoding)
 
     def _has_free_slots(self) -> bool:
-        return not self._quarantined and self._assigner.wanted(self._lead_steps)[0] > 0
+        return not self._quarantined and self._assigner.slots_to_claim(self._lead_steps)[0] > 0
 
     def _release(self, stream: int, number: int) -> Slot:
         slot = self._assigner.running(stream)[number]

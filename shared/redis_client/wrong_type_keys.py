@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 
-def read_all(pipe: "Pipeline") -> list[Any]:
+def read_ignoring_wrong_types(pipe: "Pipeline") -> list[Any]:
     """Execute a pipeline of reads. Return None for each key that holds another type.
 
     Raises:
