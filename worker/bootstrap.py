@@ -1,6 +1,6 @@
 """Build the parts of a worker process and connect them.
 
-The input is the settings, the output `WorkerParts`. Nothing here claims work: see `lifecycle`.
+Input: the settings. Output: `WorkerParts`. Nothing here claims work: see `lifecycle`.
 """
 
 import logging

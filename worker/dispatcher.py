@@ -1,7 +1,7 @@
 """Turn claimed messages into Celery requests, requests into attempts, and attempts into batches.
 
-The inputs are the claims of this worker; the outputs are the slots of the next device batch. This
-module does not know how images are made.
+Input: the claims of this worker. Output: the slots of the next device batch. This module generates
+no images.
 
 Celery still owns the life of a request: it decodes, checks revoked and expired, traces, stores
 results, follows chains and acknowledges. The dispatcher decides two things only: when messages are

@@ -1,6 +1,6 @@
 """Simulate the devices of one host under three policies, with the worker's own scheduling code.
 
-Goes in: queues, and how long the devices take. Comes out: when each job began and ended. Time is
+Input: queues, and how long the devices take. Output: when each job began and ended. Time is
 simulated, so hours of a host take seconds. Host work takes no time here, as on a host whose threads
 keep up with its devices.
 """

@@ -1,6 +1,6 @@
 """Open a dataset of the Hugging Face Hub as a table that is read row by row, with `datasets`.
 
-hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT] goes in; a table comes out. Nothing is downloaded
+Input: hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT]. Output: a table. Nothing is downloaded
 before its rows are read.
 """
 

@@ -1,6 +1,6 @@
 """Plan a dataset: read its tables row by row and write the plan to the destination.
 
-Tables, a `DatasetSpec` and a store go in; the plan and its row files come out. Memory holds one
+Input: tables, a `DatasetSpec` and a store. Output: the plan and its row files. Memory holds one
 open shard per image size. `plan.json` is written last: a destination without it has no plan,
 whatever other files it holds. A destination that holds another plan is refused and stays unchanged.
 """

@@ -1,8 +1,9 @@
 """Define the plan of a dataset. The destination stores it for producers and workers.
 
-Rows and parameters go in; the plan as JSON, the seeds of rows and the id of the run come out. The
+Input: rows and parameters. Output: the plan as JSON, the seeds of rows and the id of the run. The
 plan lists the rows of each shard by their SHA-256, so the same input and parameters give the same
-plan, and any other input gives another. This module knows no store, no Redis and no input format.
+plan, and any other input gives another. This module depends on neither stores nor Redis nor the
+formats of tables.
 """
 
 import hashlib

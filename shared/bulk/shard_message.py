@@ -1,7 +1,7 @@
 """Build and read the Celery messages that bring shards to workers. They have their own queues.
 
-A run and a shard go in; the Redis list and the message for it come out, and back again. This module
-knows no store and sends nothing.
+Input: a run and a shard. Output: the Redis list and the message for it, or the other way round.
+This module uses no store and sends nothing.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """Give each stalled run to one worker, which recovers it.
 
-A run is stalled if none of its shards has changed for a while: perhaps its messages are lost. This
-module does not know how a run is recovered.
+A run is stalled if none of its shards has changed for a while: perhaps its messages are lost.
+`worker.bulk.recover_runs` recovers them.
 """
 
 import re

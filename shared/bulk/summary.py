@@ -1,9 +1,9 @@
 """Write the summary of a finished dataset: `stats.json`, and the card that the Hub reads, with a
 contact sheet.
 
-A destination where every shard has its commit marker goes in; the files come out. Equal shards
-give equal statistics. The card depends on the writer too: only one with Pillow, and pyarrow for
-Parquet, draws the sheet. The header of the card: https://huggingface.co/docs/hub/datasets-cards
+Input: a destination where every shard has its commit marker. Output: the files. Equal shards give
+equal statistics. The card depends on the writer too: only one with Pillow, and pyarrow for Parquet,
+draws the sheet. The header of the card: https://huggingface.co/docs/hub/datasets-cards
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Pack job requests into the keyword arguments of Celery messages, and read them again.
 
-A valid `JobRequest` goes in and a mapping for JSON comes out, or the other way round. This module
-knows the versions of the message, and no queue and no envelope.
+Input: a valid `JobRequest`. Output: a mapping for JSON, or the other way round. This module handles
+the versions of the message; it depends on neither queues nor envelopes.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Keep job records in Redis: one hash per job, and every change is a compare-and-set on the server.
 
-Requests and state transitions come in, with the attempt that asks for them. A `JobStatus` comes
-out, or whether the transition was applied. This module does not know devices or storage.
-Time is the Redis server's.
+Input: requests and state transitions, with the attempt that asks for them. Output: a `JobStatus`,
+or whether the transition was applied. This module uses neither devices nor storage. Time is the
+Redis server's.
 """
 
 from collections.abc import Callable, Iterable, Sequence

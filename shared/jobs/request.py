@@ -1,8 +1,8 @@
 """Validate the parameters of jobs.
 
-Parameters come in, from a caller or a message. A valid `JobRequest` comes out, or an error that
-names the field, its value and the limit. This module does not know which models, shapes and
-schedulers the workers offer; `shared.jobs.admission` checks those.
+Input: parameters, from a caller or a message. Output: a valid `JobRequest`, or an error that names
+the field, its value and the limit. `shared.jobs.admission` checks whether the workers offer the
+model, the shape and the scheduler.
 """
 
 import json

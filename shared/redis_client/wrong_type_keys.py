@@ -1,6 +1,6 @@
 """Read keys that may hold another type than ours, because anybody may write to Redis.
 
-A pipeline comes in, its answers go out; None stands for a key of another type.
+Input: a pipeline. Output: its answers; None stands for a key of another type.
 """
 
 from typing import TYPE_CHECKING, Any

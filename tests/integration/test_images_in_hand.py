@@ -1,4 +1,5 @@
-"""Images go in from files and come out as files: client, Redis, a worker, a folder and S3."""
+"""Jobs start from files, and their images are saved as files: client, Redis, a worker, a folder and
+S3."""
 
 import copy
 import hashlib

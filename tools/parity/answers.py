@@ -1,6 +1,6 @@
 """PyTorch's results for a checkpoint: inputs and outputs of every part.
 
-The input is a pipeline, the output named tensors.
+Input: a pipeline. Output: named tensors.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Tiny random checkpoints of Stable Diffusion 1 and 2, with the key names of 2022 and with current
 ones.
 
-The input is a folder. The output is a diffusers checkpoint there, in half precision, and a pipeline
-with exactly the stored weights. This module does not know what they are used for.
+Input: a folder. Output: a diffusers checkpoint there, in half precision, and a pipeline with
+exactly the stored weights. Other modules use them.
 """
 
 import json

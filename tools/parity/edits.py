@@ -1,6 +1,6 @@
 """diffusers' results for image-to-image and inpainting.
 
-The input is a checkpoint folder, the output the inputs, the noise and the resulting images.
+Input: a checkpoint folder. Output: the inputs, the noise and the resulting images.
 """
 
 import warnings

@@ -2,8 +2,8 @@
 
     torchenv/bin/python -m tools.parity.full_torch sdxl FOLDER 32
 
-The input is a model of `tools.parity.published`, a folder and a latent size. The output is, in the
-folder, config.json, half-precision shards and `answers.safetensors`; and one line of JSON.
+Input: a model of `tools.parity.published`, a folder and a latent size. Output: config.json,
+half-precision shards and `answers.safetensors` in the folder, and one line of JSON.
 """
 
 import json

@@ -1,8 +1,8 @@
 """LoRA files in the formats that exist, and the weights that diffusers makes with them.
 
-The input is the checkpoints of `make_parity_fixtures`. The output is files in kohya's format (with
-the layers of diffusers, and with those of the original format), in PEFT's and in diffusers' older
-one, and each weight that fusing changes.
+Input: the checkpoints of `make_parity_fixtures`. Output: files in kohya's format (with the layers
+of diffusers, and with those of the original format), in PEFT's and in diffusers' older one, and
+each weight that fusing changes.
 """
 
 import json

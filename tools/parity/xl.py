@@ -1,7 +1,7 @@
 """A tiny checkpoint of Stable Diffusion XL, and PyTorch's results for it.
 
-The input is a folder. The output is a random checkpoint there, in half precision, and named
-tensors: inputs and outputs of every part.
+Input: a folder. Output: a random checkpoint there, in half precision, and named tensors: inputs and
+outputs of every part.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The three networks and the noise schedule, built with diffusers and transformers.
 
-Their configurations are those of Stable Diffusion 1.x, only narrower. This module knows no data
-and no training.
+Their configurations are those of Stable Diffusion 1.x, only narrower. This module uses no data and
+trains nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Generate the rows of one shard, until each has its samples or a failure.
 
-The rows and the checkpoints of earlier attempts go in; a full spool comes out. Rows wait in the
+Input: the rows and the checkpoints of earlier attempts. Output: a full spool. Rows wait in the
 backlog for the devices. Images are encoded as they arrive and wait on disk. Every few seconds new
-samples are stored as a checkpoint. This module knows no commit markers.
+samples are stored as a checkpoint. This module neither reads nor writes commit markers.
 """
 
 import logging

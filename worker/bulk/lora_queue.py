@@ -1,6 +1,7 @@
 """Leave a shard to workers that hold the LoRA of its plan.
 
-A claimed message and the names of LoRA go in. This module does not change the shard's record.
+Input: a claimed message and the names of LoRA. Output: the message in another queue. This module
+does not change the shard's record.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Make one shard, from its message to its files in the destination.
 
-The claimed message of a shard goes in; its files, its commit marker and its record come out. The
+Input: the claimed message of a shard. Output: its files, its commit marker and its record. The
 files depend on the plan and the model alone, so two workers write the same bytes for one shard. The
 commit marker is written last, so a shard that has one is complete.
 """

@@ -1,6 +1,6 @@
 """Check that a shard's message is one of its run, and that this worker can make its plan.
 
-A message, a plan and what the engine offers go in; an answer or an error comes out.
+Input: a message, a plan and what the engine offers. Output: an answer or an error.
 """
 
 from imagefleet.shared.bulk.plan import Plan

@@ -1,9 +1,9 @@
 """Fetch the images and latents that the rows of one shard start from, some rows ahead of the
 devices.
 
-Rows go in. They come out with the pixels or latents in their specs, or abandoned with the reason.
-Those of a whole shard would not fit in memory, so the next rows are fetched only as others are
-done. This module knows no samples and no files.
+Input: rows. Output: the same rows with the pixels or latents in their specs, or abandoned with the
+reason. Those of a whole shard would not fit in memory, so the next rows are fetched only as others
+are done. This module depends on neither samples nor files.
 """
 
 import logging

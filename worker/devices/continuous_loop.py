@@ -2,7 +2,7 @@
 
 One thread claims slots as places come free; each stream of the engine has a thread that runs it.
 When a stream fails, the health check decides whether its devices or its jobs are to blame. The loop
-knows no Celery and no JAX.
+depends on neither Celery nor JAX.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """The device loop: one batch after the other, as long as there is work.
 
-Batches of slots go in; the loop asks for one whenever the devices are free. Images come out and are
-delivered to the work that they belong to. Copying the pixels of one batch overlaps the next batch.
-When a batch fails, the health check decides whether the devices or its jobs are to blame. The loop
-knows no Celery and no JAX.
+Input: batches of slots; the loop asks for one whenever the devices are free. Output: images, which
+are delivered to the work that they belong to. Copying the pixels of one batch overlaps the next
+batch. When a batch fails, the health check decides whether the devices or its jobs are to blame.
+The loop depends on neither Celery nor JAX.
 """
 
 import logging

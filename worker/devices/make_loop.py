@@ -1,6 +1,6 @@
 """Make the device loop of the chosen policy, static or continuous batching.
 
-Goes in: an engine that is warm, and what the loop calls. Comes out: the loop.
+Input: an engine that is warm, and what the loop calls. Output: the loop.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 Shards add rows from their threads. The dispatcher takes slots when the devices are free and no job
 needs them. A batch may hold rows of several shards, so the devices stay full when one shard ends
-and the next one starts. The backlog knows no Redis, no store and no file format.
+and the next one starts. The backlog depends on neither Redis nor stores nor file formats.
 """
 
 import threading

@@ -1,8 +1,9 @@
 """The slots of all streams, shared between the thread that claims and the threads of the streams.
 
-Claimed slots go in; each stream's thread takes its newcomers and notes what became of its slots.
-This module also says who pauses: a stream whose failure is to be judged takes no newcomers, and
-while the devices are quarantined no stream does. It knows no engine and no queues.
+Input: claimed slots. Output: newcomers for the thread of each stream, which notes what became of
+its slots. This module also says who pauses: a stream whose failure is to be judged takes no
+newcomers, and while the devices are quarantined no stream does. It uses neither an engine nor
+queues.
 """
 
 import threading

@@ -1,9 +1,9 @@
 """Decide which waiting image takes which free slot of which stream, under continuous batching.
 
-A stream is a group of slots that advances by itself, usually those of one device. Claimed slots go
-in, in the order in which the claims gave them; the newcomers of a stream come out. The module knows
-no threads, no engine and no clock: it counts steps. One object serves one device loop, under its
-lock, or a simulation.
+A stream is a group of slots that advances by itself, usually those of one device. Input: claimed
+slots, in the order in which the claims gave them. Output: the newcomers of a stream. The module
+uses neither threads nor an engine nor a clock: it counts steps. One object serves one device loop,
+under its lock, or a simulation.
 """
 
 from collections import Counter, deque

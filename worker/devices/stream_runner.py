@@ -2,7 +2,7 @@
 
 Slots come from `SharedSlots`; images are delivered to the work that they belong to. Decoding and
 copying an image overlap the next steps. The runner records failed slots in `SharedSlots`; the loop
-runs the health check. It knows no Celery and no JAX.
+runs the health check. It depends on neither Celery nor JAX.
 """
 
 import logging

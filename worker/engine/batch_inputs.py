@@ -1,8 +1,7 @@
 """Build the input arrays of a batch from `ImageSpec`s.
 
-Goes in: at most as many specs as there are slots. Comes out: full-sized `BatchInputs` and
-`InitImages` in numpy. Slots without a spec are padding: their `calls` are 0, so no step changes
-them.
+Input: at most as many specs as there are slots. Output: full-sized `BatchInputs` and `InitImages`
+in numpy. Slots without a spec are padding: their `calls` are 0, so no step changes them.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Fake an engine without a model, for tests of everything around an engine. It needs only numpy.
 
-Goes in: the same specs as for a real engine, and how long a step takes. Comes out: images that are
-a pure function of their specs.
+Input: the same specs as for a real engine, and how long a step takes. Output: images that are a
+pure function of their specs.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Make the table of steps of an image: one row for each call of the UNet.
 
-Goes in: an `ImageSpec`. Comes out: the scheduler's table for its steps, without those that an init
+Input: an `ImageSpec`. Output: the scheduler's table for its steps, without those that an init
 image, `denoising_start` or `denoising_end` leaves out.
 """
 

@@ -1,6 +1,6 @@
 """Tokenize prompts as transformers' CLIPTokenizer does.
 
-Goes in: text. Comes out: int32 ids of the model's fixed length. It uses the `tokenizers` library
+Input: text. Output: int32 ids of the model's fixed length. It uses the `tokenizers` library
 directly. CLIPTokenizer wraps the same library, but importing transformers takes two seconds.
 """
 

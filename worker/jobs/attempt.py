@@ -1,6 +1,6 @@
 """One worker's attempt at one job: work for the devices that has a record and a claim.
 
-It uses the terms of the engine and of the job and knows no Celery, no Redis and no JAX.
+It uses the terms of the engine and of the job. It depends on neither Celery nor Redis nor JAX.
 """
 
 import math

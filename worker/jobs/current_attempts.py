@@ -1,7 +1,7 @@
-"""Ask whether attempts still hold their jobs, with one question for all that are in flight.
+"""Check whether jobs still run under their attempts, with one check for all that are in flight.
 
-Attempts come in; whether each holds its job comes out. An answer counts for a moment, because the
-images of a batch are stored at about the same time.
+Input: attempts. Output: whether the job of each still runs under it. A check counts for a moment,
+because the images of a batch are stored at about the same time.
 """
 
 import threading

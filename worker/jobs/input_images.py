@@ -1,7 +1,7 @@
 """Input images: the images that jobs start from, fetched, checked and resized to the job's shape.
 
-Attempts whose request names an `image`, and perhaps a `mask_image`, or `latents`, go in. The same
-attempts come out with the pixels or latents in their specs, or abandoned with the reason. Fetching
+Input: attempts whose request names an `image`, and perhaps a `mask_image`, or `latents`. Output:
+the same attempts with the pixels or latents in their specs, or abandoned with the reason. Fetching
 has threads of its own, so that the devices never wait for a web server.
 """
 

@@ -1,8 +1,8 @@
 """Share out the permits of jobs that start from images.
 
-Where the images of a job lie and whose job it is come in; whether the job gets a permit comes out,
-or for how long it should wait in Redis. So jobs whose images arrive slowly hold a bounded part of a
-worker, and the other jobs go on. This module knows no Redis and fetches nothing.
+Input: where the images of a job lie, and whose job it is. Output: whether the job gets a permit, or
+for how long it should wait in Redis. So jobs whose images arrive slowly hold a bounded part of a
+worker, and the other jobs go on. This module does not use Redis and fetches nothing.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """Receive claimed messages: give them to Celery, delay them, or refuse them.
 
-A claimed message comes in. Celery's strategy turns it into a request, or the message waits in
-Redis, or it becomes a dead letter. Whatever is wrong with a message costs this message only: no
-error leaves this module but that Redis is away.
+Input: a claimed message. Output: a request that Celery's strategy makes of it, a message that waits
+in Redis, or a dead letter. Whatever is wrong with a message costs this message only: no error
+leaves this module but that Redis is away.
 """
 
 from collections.abc import Callable

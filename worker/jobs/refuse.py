@@ -1,6 +1,7 @@
 """Refuse messages and jobs: a dead letter, a failed record, or both, and nothing else is touched.
 
-A claimed message and an error come in. The message is released, and what is left of it says why.
+Input: a claimed message and an error. Output: the released message, and what is left of it with the
+reason.
 """
 
 import json

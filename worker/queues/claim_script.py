@@ -1,6 +1,6 @@
 """Call `claim.lua` for one worker, and keep its fair-queueing state between the calls.
 
-The description of a claim comes in, as the script defines it; what the script claimed comes out.
+Input: the description of a claim, as the script defines it. Output: what the script claimed.
 """
 
 import json

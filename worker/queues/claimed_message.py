@@ -1,6 +1,6 @@
 """Parse a claimed list element into a message that Celery can read, and refuse what could harm it.
 
-The text of a message comes in. A kombu message comes out whose every part Celery can handle, or an
+Input: the text of a message. Output: a kombu message whose every part Celery can handle, or an
 error. Anybody can write anything to a queue. So only the headers and properties that a job needs
 are passed on, and each of them has its type checked.
 """

@@ -1,7 +1,7 @@
 """Claims record which worker holds which queue message, and for how long.
 
-Inputs are queue names; outputs are messages, which are opaque strings of ordinary Celery queues.
-This module does not know jobs.
+Input: queue names. Output: messages, which are opaque strings of ordinary Celery queues. This
+module does not depend on jobs.
 
 One script pops messages and records the worker as their holder, so a worker that dies at any
 instruction loses none of them: other workers reclaim its messages. The lease belongs to the worker

@@ -1,8 +1,8 @@
 """Share the senders of one worker among the receivers, so that those that hang delay no others.
 
-Receivers and the IP addresses that they resolve to go in; permits come out. Anybody may invent
+Input: receivers and the IP addresses that they resolve to. Output: permits. Anybody may invent
 receivers, as many names and spellings as he likes, so each bound below is also one on all receivers
-of its kind together. This module knows neither Redis nor HTTP.
+of its kind together. This module uses neither Redis nor HTTP.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """Draw checkpoints: from a seed, or one of the named cases.
 
-The input is a folder and the name of a case, the output the changed checkpoint there. This module
-needs neither torch nor JAX, so a test can write the same files again.
+Input: a folder and the name of a case. Output: the changed checkpoint there. This module needs
+neither torch nor JAX, so a test can write the same files again.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Ask our engine for the images of a drawn checkpoint.
 
-The input is a checkpoint and a job, the output the images or the engine's error. The checkpoint is
-loaded as by a worker. The programs are not compiled ahead but by `jax.jit`, whose cache serves all
+Input: a checkpoint and a job. Output: the images or the engine's error. The checkpoint is loaded as
+by a worker. The programs are not compiled ahead but by `jax.jit`, whose cache serves all
 checkpoints with the same networks.
 """
 

@@ -1,6 +1,6 @@
 """Ask both sides for the images of drawn checkpoints: diffusers in a process of its own, and us.
 
-The input is the names of cases, the output their entries in the ledger.
+Input: the names of cases. Output: their entries in the ledger.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Ask PyTorch diffusers for the images of a drawn checkpoint.
 
-This runs in the environment of `make parity`. The input is descriptions of checkpoints, one JSON
-object a line; the output is a line for each: the error, or the file of the images.
+This runs in the environment of `make parity`. Input: descriptions of checkpoints, one JSON object a
+line. Output: a line for each, with the error or the file of the images.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Well-known checkpoints as one file in the original format, with weights drawn by their names.
 
-The input is the shapes of the weights in diffusers format, the output the tensors of the file.
-This module needs neither torch nor JAX.
+Input: the shapes of the weights in diffusers format. Output: the tensors of the file. This module
+needs neither torch nor JAX.
 """
 
 import hashlib

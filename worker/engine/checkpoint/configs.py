@@ -1,7 +1,7 @@
 """Read the configs of a checkpoint.
 
-The input is the files of a checkpoint, the output the configs of its networks. Each config is
-checked alone, then against the others. This module reads no weights.
+Input: the files of a checkpoint. Output: the configs of its networks. Each config is checked alone,
+then against the others. This module reads no weights.
 """
 
 from collections.abc import Iterable, Mapping

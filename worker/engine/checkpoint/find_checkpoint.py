@@ -1,7 +1,7 @@
 """Find the checkpoint of a model: in the package, in a folder, or on the Hugging Face Hub.
 
-The input is the model's name, the output a folder in diffusers format. From the Hub it downloads
-only the files that this engine reads: no pickles, and no second copy of the same weights.
+Input: the model's name. Output: a folder in diffusers format. From the Hub it downloads only the
+files that this engine reads: no pickles, and no second copy of the same weights.
 """
 
 import logging

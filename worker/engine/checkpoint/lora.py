@@ -1,8 +1,8 @@
 """Read LoRA files (Hu et al. 2021) and add them to the weights of a model as it loads.
 
-The input is files in diffusers', PEFT's or kohya's format, with LoRA of linear layers and of
-convolutions (LoCon). The output is the factors of each weight. A merged weight is
-W + scale * alpha / rank * up @ down, in float32. Every key of a file must have its place.
+Input: files in diffusers', PEFT's or kohya's format, with LoRA of linear layers and of convolutions
+(LoCon). Output: the factors of each weight. A merged weight is W + scale * alpha / rank * up @
+down, in float32. Every key of a file must have its place.
 """
 
 import hashlib

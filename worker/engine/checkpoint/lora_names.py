@@ -1,7 +1,7 @@
 """Name the layers of a network as LoRA files do: diffusers', PEFT's and kohya's formats.
 
-The input is the keys of a network in diffusers format, the output each name that a file may have
-for a layer. This module reads no files.
+Input: the keys of a network in diffusers format. Output: each name that a file may have for a
+layer. This module reads no files.
 """
 
 import re

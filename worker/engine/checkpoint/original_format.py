@@ -1,8 +1,8 @@
 """Map the keys of diffusers to those of the original format of one file.
 
 The original format is that of the programs in which the models were trained: CompVis' latent
-diffusion, OpenCLIP, and Stability's generative models. The input is the keys of a network in
-the diffusers format, the output the place of each in the file. This module reads no files.
+diffusion, OpenCLIP, and Stability's generative models. Input: the keys of a network in the
+diffusers format. Output: the place of each in the file. This module reads no files.
 """
 
 import re

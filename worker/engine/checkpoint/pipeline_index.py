@@ -1,7 +1,7 @@
 """Read `model_index.json`: the pipeline of a checkpoint and the class of each of its parts.
 
-The input is the parsed JSON. diffusers builds every part as the class that this file names, and not
-as the one that the part's own config names, so the classes are checked here.
+Input: the parsed JSON. Output: the classes. diffusers builds every part as the class that this file
+names, and not as the one that the part's own config names, so the classes are checked here.
 """
 
 from collections.abc import Mapping

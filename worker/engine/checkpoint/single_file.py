@@ -1,8 +1,8 @@
 """Read a checkpoint from one safetensors file in the original format.
 
-The input is the file. Its configs and tokenizers come from a folder in diffusers format. It lies
-beside the file, or is that of the model's base on the Hub. `original_format` says which key is
-where.
+Input: the file. Output: the tensors of each network, under the keys of diffusers. Its configs and
+tokenizers come from a folder in diffusers format. It lies beside the file, or is that of the
+model's base on the Hub. `original_format` says which key is where.
 """
 
 import hashlib

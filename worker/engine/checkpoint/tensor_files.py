@@ -1,7 +1,7 @@
 """Read tensors from safetensors files.
 
-The input is the paths of the files of one network, the output slices of its tensors. This module
-knows no networks. It reads safetensors only, because a pickle can run code.
+Input: the paths of the files of one network. Output: slices of its tensors. This module does not
+depend on the networks. It reads safetensors only, because a pickle can run code.
 """
 
 from collections.abc import Sequence

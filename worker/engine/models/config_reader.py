@@ -1,7 +1,7 @@
 """Read a `config.json` of diffusers or transformers strictly.
 
-The input is the parsed JSON, the output checked values. This module knows no networks: each network
-names the fields it reads, and the only supported values of the fields it does not read.
+Input: the parsed JSON. Output: checked values. This module does not depend on the networks: each
+network names the fields it reads, and the only supported values of the fields it does not read.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Timesteps and noise levels of the multistep solvers: DPM-Solver++, DEIS and UniPC.
 
-The input is a noise schedule and a step count. diffusers gives these solvers one timestep more than
-steps and leaves out the last. This module uses numpy only.
+Input: a noise schedule and a step count. Output: timesteps and noise levels. diffusers gives these
+solvers one timestep more than steps and leaves out the last. This module uses numpy only.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """The noise schedule of a model, as its checkpoint's `scheduler/scheduler_config.json` defines it.
 
-The input is that config. The output is the cumulative alphas of training, the timesteps for a step
-count, and the options of single schedulers. This module uses numpy only.
+Input: that config. Output: the cumulative alphas of training, the timesteps for a step count, and
+the options of single schedulers. This module uses numpy only.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Timesteps, noise levels and tables of the schedulers that diffusers took from k-diffusion.
 
-These are Euler, Heun, DPM2 and linear multistep. The input is a noise schedule and a step count.
-diffusers keeps their samples unscaled. This module uses numpy only.
+These are Euler, Heun, DPM2 and linear multistep. Input: a noise schedule and a step count. Output:
+timesteps, noise levels and tables. diffusers keeps their samples unscaled. This module uses numpy
+only.
 """
 
 from collections.abc import Sequence

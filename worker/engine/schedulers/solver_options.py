@@ -1,7 +1,8 @@
 """The options of single solvers in `scheduler/scheduler_config.json`.
 
-The input is the fields of the file, which may be of any scheduler: as in diffusers, a solver takes
-those that it knows. The output is the options, or None where the solver does not support the file.
+Input: the fields of the file, which may be of any scheduler: as in diffusers, a solver takes its
+own fields and ignores the others. Output: the options, or None where the solver does not support
+the file.
 """
 
 import math
