@@ -36,15 +36,18 @@ def require_model(plan: Plan, info: ModelInfo) -> None:
     """
     if plan.model_digest not in (None, info.digest):
         raise CheckpointError(
-            f"the plan was made for model {plan.model_digest}; this worker has {info.digest}"
+            f"the plan was made for model {plan.model_digest}; this worker has {info.digest}; "
+            "start workers with the model of the plan"
         )
     if plan.weighted_prompts and not info.prompt_chunks:
         raise CheckpointError(
-            "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0"
+            "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0; "
+            "start workers with 1 or more"
         )
     held = info.job_lora_digests
     for name, planned in plan.loras.items():
         if planned not in (None, held.get(name, planned)):
             raise CheckpointError(
-                f"the plan was made for LoRA {name}={planned}; this worker has {held[name]}"
+                f"the plan was made for LoRA {name}={planned}; this worker has {held[name]}; "
+                "start workers with the file of the plan"
             )

@@ -88,7 +88,11 @@ class RunRecovery:
         try:
             self._recover(run)
         except Exception as error:
-            log.warning("run %s is stalled and cannot be recovered here: %s", run, error)
+            log.warning(
+                "run %s is stalled, and this worker cannot recover it: %s; another worker will try",
+                run,
+                error,
+            )
             end = self._runs.stalled.release
         else:
             end = self._runs.stalled.recovery_ended

@@ -217,7 +217,10 @@ class BatchInputBuilder:
 
     def _guidance_rescale(self, spec: ImageSpec) -> float:
         if spec.guidance_rescale and not self.info.rescales_guidance:
-            raise ValueError("this model has no guidance_rescale, as its pipeline in diffusers")
+            raise ValueError(
+                "this model does not take guidance_rescale; its pipeline in diffusers does not "
+                "either"
+            )
         return spec.guidance_rescale
 
     def _lora_number(self, name: str) -> int:

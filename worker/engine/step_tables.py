@@ -79,7 +79,10 @@ class StepTables:
 
     def _require_split(self) -> None:
         if self._info.latents is None:
-            raise ValueError("this model has neither denoising_end nor denoising_start")
+            raise ValueError(
+                "this model does not support denoising_end or denoising_start "
+                "(docs/models.md, Base and refiner)"
+            )
 
     def _cutoff(self, share: float) -> int:
         """Return the timestep at which a share of the steps ends, computed as in diffusers."""

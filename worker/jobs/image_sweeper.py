@@ -101,7 +101,9 @@ class ImageSweeper:
                 if failed:
                     pause_s = _PAUSE_AFTER_FAILURE_S
             except redis.RedisError as error:
-                log.warning("Redis does not answer the deletion of images: %s", error)
+                log.warning(
+                    "Redis does not answer; no expired images are deleted until it does: %s", error
+                )
             except Exception:  # the worker can still generate, and other workers delete too
                 log.exception("the deletion of images failed")
                 pause_s = _PAUSE_AFTER_FAILURE_S

@@ -236,10 +236,8 @@ class InputImages:
             values = decode_latents(data, self._latents, shape)
         except ValueError as error:
             raise InvalidInput(f"latents: {printable(str(error))}") from error
-        digest = hashlib.sha256(values.tobytes()).hexdigest()
-        return InputLatents(
-            values=values, denoising_start=denoising_start, digest=f"sha256:{digest}"
-        )
+        digest = f"sha256:{hashlib.sha256(values.tobytes()).hexdigest()}"
+        return InputLatents(values=values, denoising_start=denoising_start, digest=digest)
 
     def _read_bytes(self, field: str, address: str) -> bytes:
         if address.startswith(("http://", "https://")):
@@ -283,7 +281,10 @@ class InputImages:
             note = "; redirects are not followed" if 300 <= response.status < 400 else ""
             raise InvalidInput(f"{field}: its server answers {response.status}{note}")
         if not response.complete and len(response.body) <= MAX_INPUT_BYTES:
-            raise InputUnavailable(f"{field}: its server stopped in the middle")
+            why = f"not fetched within {self._timeout_s:g} s"
+            if time.monotonic() < deadline:  # else this worker has closed the connection
+                why = "its server closed the connection before the file was complete"
+            raise InputUnavailable(f"{field}: {why}")
         return response.body
 
 

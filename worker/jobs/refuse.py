@@ -119,7 +119,7 @@ class Refuser:
         message comes from plain Celery; a record that was stored together with its message, and is
         missing, has expired."""
         if self._claims.runs_elsewhere(self._records.running_attempt(job_id), claimed.tag):
-            log.warning("job %s was not failed: it runs by another message", job_id)
+            log.warning("job %s stays running: another message of it is in flight", job_id)
             return
         start = StartRequest(
             job_id=job_id,

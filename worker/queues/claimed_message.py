@@ -88,8 +88,9 @@ def parse_envelope(claimed: Claimed, task: str) -> ClaimedMessage:
     headers = _require("headers", envelope["headers"], dict)
     properties = _require("properties", envelope["properties"], dict)
     if headers["task"] != task:
+        other = _shown(headers["task"])
         raise MessageRejected(
-            f"the task {_shown(headers['task'])} is not done here: the queue takes only {task}"
+            f"this queue takes only the task {task}; send {other} to another queue"
         )
     check_job_id(headers["id"])
     _check_plain_json(envelope, headers)

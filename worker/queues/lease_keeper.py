@@ -172,5 +172,9 @@ class LeaseKeeper:
         self._unattended = {tag: self._unattended.get(tag, now) for tag in tags}
         overdue = [tag for tag, since in self._unattended.items() if now - since >= self._lease_s]
         if overdue:
-            log.error("claims that nothing attends to are requeued: %s", ", ".join(overdue))
+            log.error(
+                "requeued claims that no thread of this worker processed; this is an internal "
+                "error: %s",
+                ", ".join(overdue),
+            )
             self._claims.abandon(overdue)

@@ -136,7 +136,9 @@ class DeliveryLoop:
                     claimed = self._claim_and_submit(pool)
                     pause_s = 0.0 if claimed else poll_s(self._count_workers())
                 except redis.RedisError as error:
-                    log.warning("Redis does not answer the delivery of callbacks: %s", error)
+                    log.warning(
+                        "Redis does not answer; no callbacks are sent until it does: %s", error
+                    )
                     self._stopped.wait(_REDIS_RETRY_S)
                     continue
                 if not claimed:
@@ -169,9 +171,9 @@ class DeliveryLoop:
         try:
             self._deliver(message, permit)
         except redis.RedisError as error:
-            log.warning("callback %s will come due again: %s", message.id, error)
+            log.warning("callback %s will be tried again: %s", message.id, error)
         except Exception:
-            log.exception("callback %s will come due again", message.id)
+            log.exception("callback %s will be tried again", message.id)
         finally:
             permit.release()
             self._wake.set()

@@ -151,7 +151,7 @@ def test_settings_of_peft_that_are_not_merged_are_refused(tmp_path: Path) -> Non
     file = tmp_path / "dora.safetensors"
     header = {"lora_adapter_metadata": json.dumps({"unet.use_rslora": True})}
     save_file(load_file(LORAS / "peft.safetensors"), file, header)
-    with pytest.raises(CheckpointError, match=r"unet\.use_rslora=True, which is not merged"):
+    with pytest.raises(CheckpointError, match=r"unet\.use_rslora=True, which is not supported"):
         _merge("older", [LoraOption(name="dora", path=str(file))])
 
 

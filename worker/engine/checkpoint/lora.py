@@ -220,7 +220,10 @@ class _LoraFile:
         for name, value in fields.items():
             setting = name.partition(".")[2]
             if setting in ("use_dora", "use_rslora", "lora_bias", "alpha_pattern") and value:
-                raise CheckpointError(f"{self._path}: {name}={value!r}, which is not merged here")
+                raise CheckpointError(
+                    f"{self._path}: {name}={value!r}, which is not supported; merge it into the "
+                    "model with PEFT"
+                )
             if setting == "init_lora_weights" and value not in _ORDINARY_STARTS:
                 raise CheckpointError(
                     f"{self._path}: {name}={value!r} changes the model's own weights, which is not "
