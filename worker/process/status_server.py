@@ -32,7 +32,9 @@ class StatusServer:
     `/readyz` returns 200 while the worker takes work, else 503 and the reason.
     """
 
-    def __init__(self, host: str, port: int, not_ready_reason: NotReadyReason, namespace: str) -> None:
+    def __init__(
+        self, host: str, port: int, not_ready_reason: NotReadyReason, namespace: str
+    ) -> None:
         self._host = host
         self._port = port
         self._not_ready_reason = not_ready_reason
