@@ -232,7 +232,12 @@ class Client(JobAccess):
         return dry_run(self.connection, rows, destination, **options)
 
     def find_bulk(self, name: str) -> "BulkRun":
-        """Return the bulk run of a destination or of a run id. Raises UnknownRun."""
+        """Return the bulk run of a destination or of a run id.
+
+        Raises:
+            UnknownRun: there is none.
+            PlanConflict, PlanDamaged: the run's destination holds another plan now, or none.
+        """
         from imagefleet.producer.bulk.start_run import find
 
         return find(self.connection, self.submit, name)

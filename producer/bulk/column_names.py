@@ -5,7 +5,7 @@ not read the cells of rows.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from imagefleet.producer.bulk.copied_columns import RowRejected, escape_surrogates
@@ -48,6 +48,14 @@ def check_parameters(given: Mapping[str, object]) -> None:
         known = ", ".join(RowParameters.model_fields)
         limit = f"no such parameter; the parameters of rows are {known}"
         raise InvalidRequest(name, given[name], _NO_LATENTS if name == "denoising_end" else limit)
+
+
+def checked_ignored_columns(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of the columns to leave out. Raise InvalidRequest if they are one text."""
+    if isinstance(names, str):  # its letters would be the names
+        limit = f"must be a list of names, as in ignore_columns=[{names!r}]"
+        raise InvalidRequest("ignore_columns", names, limit)
+    return frozenset(names)
 
 
 def check_copied_column(column: object) -> None:

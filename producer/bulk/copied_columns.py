@@ -12,9 +12,8 @@ from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
-from imagefleet.producer.bulk.readers import RejectedRow
+from imagefleet.producer.bulk.readers import RejectedRow, shown_value
 
-_MAX_SHOWN_CHARS: Final = 60
 _STORED_AS_TEXT: Final = (date, time, timedelta, Decimal, UUID, PurePath)
 _MAX_DEPTH: Final = 64
 """Maximum nesting of objects and lists in a copied column; pydantic can read about 200."""
@@ -25,7 +24,7 @@ class RowRejected(Exception):
 
     def __init__(self, field: str, value: object, reason: str) -> None:
         text = value if value is None or isinstance(value, str) else repr(value)
-        self.rejected = RejectedRow(field, text and text[:_MAX_SHOWN_CHARS], reason)
+        self.rejected = RejectedRow(field, text and shown_value(text), reason)
 
 
 def escape_surrogates(text: str) -> str:
@@ -47,7 +46,7 @@ def to_json_value(column: str, value: object, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [to_json_value(column, each, depth + 1) for each in value]
     if isinstance(value, bytes | bytearray | memoryview):
-        raise RowRejected(column, value[:_MAX_SHOWN_CHARS], "bytes cannot be stored as metadata")
+        raise RowRejected(column, type(value).__name__, "cannot be stored as metadata")
     if isinstance(value, _STORED_AS_TEXT):
         return str(value)
     if hasattr(value, "tolist"):  # numpy values, array.array

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from imagefleet.producer.bulk.column_names import check_parameters
+from imagefleet.producer.bulk.column_names import check_parameters, checked_ignored_columns
 from imagefleet.producer.bulk.plan_builder import DatasetSpec
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
@@ -49,6 +49,7 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
         ConfigurationError, StorageDenied, StorageUnavailable: an input cannot be uploaded.
     """
     check_parameters(parameters)
+    ignored_columns = checked_ignored_columns(ignore_columns)
     if limit is not None:
         check_whole_number("limit", limit, 1)
     dataset_format = _one_of(BulkFormat, "format", format)
@@ -66,7 +67,7 @@ def parse_spec(  # noqa: PLR0913 - every argument is an option of a dataset
             seed=seed,
             shard_size=shard_size,
             columns=columns or {},
-            ignored_columns=frozenset(ignore_columns),
+            ignored_columns=ignored_columns,
         ),
         format=dataset_format,
         image_format=file_format,

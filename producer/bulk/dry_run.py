@@ -44,6 +44,8 @@ class DryRun:
     shards: int
     input_images: int
     """Rows that start from an image."""
+    input_latents: int
+    """Rows that go on with latents."""
     duplicates: int
     rejected: int
     rejected_rows: tuple[Mapping[str, object], ...]
@@ -106,6 +108,7 @@ def dry_run(
         images=plan.samples,
         shards=len(plan.shards),
         input_images=plan.input_images,
+        input_latents=plan.input_latents,
         duplicates=plan.duplicates,
         rejected=plan.rejected,
         rejected_rows=rejected_rows,

@@ -59,8 +59,8 @@ def find_sources(
 
     Args:
         input_format: type of all files, one of `FILE_TYPES`; None: as their names end.
-        destination: URL of the dataset that is made of them. Its own files are left out of a folder
-            or a pattern, so that the same input can be given again.
+        destination: URL of the dataset that is made of them. Its own files are left out of a
+            folder, a prefix or a pattern, so that the same input can be given again.
 
     Raises:
         InvalidRequest: there is no such file, or `rows` is none of the above.
@@ -71,12 +71,11 @@ def find_sources(
         raise InvalidRequest("input_format", input_format, f"must be one of {known}")
     if isinstance(rows, str):
         rows = InputNames((rows,))
-    folder = folder_of(destination)
-    output = None if folder is None else folder.resolve()
+    output = _output_folder(destination)
     if isinstance(rows, Path):
         return _files([rows], input_format, output)
     if isinstance(rows, InputNames):
-        return [source for name in rows for source in _named(name, input_format, output)]
+        return [source for name in rows for source in _named(name, input_format, destination)]
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         limit = "must be the name of a file, paths, or an iterable of prompts or mappings"
         raise InvalidRequest("rows", rows, limit)
@@ -88,19 +87,21 @@ def find_sources(
     return [TableSource(open=lambda: nullcontext(open_iterable(rows)), folder=Path())]
 
 
-def _named(name: str, input_format: str | None, output: Path | None) -> list[TableSource]:
+def _named(name: str, input_format: str | None, destination: str) -> list[TableSource]:
     if name == STDIN:
         return [TableSource(open=partial(_open_stdin, input_format), folder=Path())]
     if name.startswith("hf://"):
         return [TableSource(open=lambda: nullcontext(open_hub_dataset(name)))]
     if name.startswith(("s3://", "gs://")):
-        store, keys = find_objects(name, any_type=input_format is not None)
+        any_type = input_format is not None
+        store, keys = find_objects(name, any_type=any_type, destination=destination)
         return [TableSource(open=partial(_open_stored, store, key, input_format)) for key in keys]
     try:
         path = folder_of(name) or Path(name).expanduser()
         exists = path.exists()
     except (OSError, RuntimeError) as error:  # no right to look, too long a name, no such user
         raise InvalidRequest("input", name, f"cannot be read: {error}") from None
+    output = _output_folder(destination)
     if not exists and glob.has_magic(name):
         found = [Path(each) for each in sorted(glob.glob(str(path), recursive=True))]
         found = [each for each in found if not _is_below(each, output)]
@@ -108,6 +109,12 @@ def _named(name: str, input_format: str | None, output: Path | None) -> list[Tab
             raise InvalidRequest("input", name, "matches no file")
         return _files([each for each in found if each.is_file()], input_format, output)
     return _files([path], input_format, output)
+
+
+def _output_folder(destination: str) -> Path | None:
+    """Return the folder of a dataset, resolved; None if it is made elsewhere."""
+    folder = folder_of(destination)
+    return None if folder is None else folder.resolve()
 
 
 def _is_below(path: Path, output: Path | None) -> bool:

@@ -9,6 +9,7 @@ group.
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,15 @@ if TYPE_CHECKING:
 
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.text import mask_credentials
 
 _BATCH_ROWS: Final = 1_000
 _MAX_SHOWN_CHARS: Final = 60
 """Maximum characters of a wrong value in an error."""
+_MAX_MASKED_CHARS: Final = 300
+"""Characters of a wrong value in which credentials are looked for. At worst the search takes the
+cube of their number, and a stranger may have written them."""
+_REST_OF_CREDENTIALS: Final = re.compile(r"[^\s'\"]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,14 @@ class RejectedRow:
     value: str | None
     """None if the field has no value."""
     reason: str
+
+
+def shown_value(value: str) -> str:
+    """Return the beginning of the value of a rejected row, without credentials of addresses."""
+    head = value[:_MAX_MASKED_CHARS]
+    if _REST_OF_CREDENTIALS.match(value, _MAX_MASKED_CHARS):
+        head += "@"  # else the first half of a long password would not be masked
+    return mask_credentials(head)[:_MAX_SHOWN_CHARS]
 
 
 Row = str | Mapping[str, Any] | RejectedRow
@@ -123,7 +137,7 @@ def _read_jsonl(path: Path) -> Iterator[Row | None]:
             try:
                 yield _row_of(loads(line))
             except (ValueError, RecursionError) as error:
-                yield RejectedRow("line", line[:_MAX_SHOWN_CHARS].strip(), f"is not JSON: {error}")
+                yield RejectedRow("line", shown_value(line.strip()), f"is not JSON: {error}")
 
 
 def _read_csv(path: Path) -> Iterator[Row | None]:
@@ -243,9 +257,7 @@ def _row_of(row: object) -> Row:
         return row
     if isinstance(row, Mapping):
         return row
-    return RejectedRow(
-        "row", repr(row)[:_MAX_SHOWN_CHARS], "must be a prompt, or an object of columns"
-    )
+    return RejectedRow("row", shown_value(repr(row)), "must be a prompt, or an object of columns")
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,9 @@ class RowImages:
                 it is an address or a key, as everywhere in Python.
         """
         self._read_files = read_files
-        self._keys: _Recent[tuple[str, int, int], str] = _Recent()
-        """Keys of files, by path, time of change in ns and size in bytes."""
+        self._keys: _Recent[tuple[bool, str, int, int], str] = _Recent()
+        """Keys of files, by whether they hold latents, path, time of change in ns and size in
+        bytes."""
 
     def address(self, field: str, image: object, folder: Path | None) -> str:
         """Return the address of an image or of latents, or the key under which it is uploaded.
@@ -70,7 +71,7 @@ class RowImages:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "cannot be read"
             raise InvalidRequest(field, str(path), reason) from None
-        seen = (str(path), stat.st_mtime_ns, stat.st_size)
+        seen = (field == "latents", str(path), stat.st_mtime_ns, stat.st_size)
         if seen not in self._keys:
             self._keys.add(seen, self._key_of(check_image(field, path)))
         return self._keys[seen]

@@ -7,13 +7,14 @@ its destination and in Redis, so it continues without a process of the producer.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from imagefleet.producer.bulk.regenerate import Regenerate
 from imagefleet.producer.bulk.rejected import read_rejected
-from imagefleet.producer.bulk.repair import damaged_shards, shard_files
+from imagefleet.producer.bulk.repair import damaged_files, damaged_shards, with_failed_rows
 from imagefleet.producer.bulk.verify import VerifyReport, verify
 from imagefleet.producer.connection import Connection
 from imagefleet.producer.outages import OutageTolerance, deadline_of
@@ -28,7 +29,7 @@ from imagefleet.shared.bulk.file_layout import (
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun, RunStatus
 from imagefleet.shared.bulk.shard_message import shards_to_send
-from imagefleet.shared.bulk.stats import RowFailure
+from imagefleet.shared.bulk.stats import RowFailure, ShardStats
 from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.errors import (
     ResultTimeout,
@@ -114,10 +115,11 @@ class BulkRun:
     def repair(self, report: VerifyReport) -> int:
         """Send the damaged shards of a report again, and return their number.
 
-        Unplanned files and damaged plans stay as they are.
+        Shards that have finished since then, unplanned files and damaged plans stay as they are.
         """
-        shards = damaged_shards(self.plan, report)
-        return self.resend(shards, lambda shard: shard_files(self.store, shard.name))
+        shards = damaged_shards(self.plan, self.store, report)
+        files = {shard.name: damaged_files(self.store, shard.name, report) for shard in shards}
+        return self.resend(shards, files)
 
     def rejected(self) -> Iterator[dict[str, object]]:
         """Yield the rows that could not be planned: row, field, value, reason."""
@@ -125,32 +127,36 @@ class BulkRun:
 
     def failures(self) -> Iterator[RowFailure]:
         """Yield the planned rows of finished shards that could not be generated."""
-        for _, stats in finished_shards(self.store, self.plan.shards):
+        for _, stats in self._finished(self.plan.shards):
             yield from stats.failures
 
     def retry_failed(self) -> int:
         """Send failed shards, shards with failed rows, and lost shards again. Return their
         number."""
-        again = [
-            shard
-            for shard, stats in finished_shards(self.store, self.plan.shards)
-            if stats.failures
+        failed = [
+            *(shard for shard, stats in self._finished(self.plan.shards) if stats.failures),
+            *self._in_state(State.FAILED),
+            *with_failed_rows(self.store, self._in_state(State.CANCELLED)),
         ]
-        again += self._in_state(State.FAILED)
-        return self._resend_lost() + self.resend(again)
+        again = {shard.number: shard for shard in failed}
+        return self._resend_lost() + self.resend(list(again.values()))
 
     def resend(
         self,
         shards: Sequence[ShardPlan],
-        damaged_files: Callable[[ShardPlan], Sequence[str]] = lambda shard: (),
+        damaged_files: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> int:
         """Delete the commit markers and the `damaged_files` of shards, and send the shards again.
 
         Skip shards that are queued or running. Return the number of shards sent.
 
-        If another producer resumes the run meanwhile, it may send a withdrawn shard, and a worker
-        may find its commit marker and record it as finished before the marker is deleted. So these
-        shards are restarted at the end, in whatever state they are.
+        The marker of a shard is deleted before its files. So if this is interrupted, workers make
+        every shard again of which files are missing.
+
+        If another producer resumes the run meanwhile, it may send a withdrawn shard. Then a worker
+        may find its marker and record it as finished before the marker is deleted, or write it anew
+        while the files are deleted. So the marker is deleted after the files, too, and these shards
+        are restarted at the end, in whatever state they are.
         """
         if not shards:
             return 0
@@ -162,7 +168,8 @@ class BulkRun:
             for shard in restarted:
                 checkpoints = self.store.list(checkpoints_prefix(shard.name, shard.sha256))
                 failed_rows = [key for key in checkpoints if not key.endswith(".tar")]
-                for key in (*damaged_files(shard), *failed_rows, stats_key(shard.name)):
+                marker, files = stats_key(shard.name), damaged_files.get(shard.name, ())
+                for key in (*failed_rows, marker, *files, marker):
                     # Each change delays the recovery of stalled runs, which would send the shard.
                     runs.withdraw(self.id, [shard.number])
                     self.store.delete(key)
@@ -178,7 +185,7 @@ class BulkRun:
         A shard counts as finished only if its commit marker exists.
         """
         succeeded = self._in_state(State.SUCCEEDED)
-        marked = {shard.name for shard, _ in finished_shards(self.store, succeeded)}
+        marked = {shard.name for shard, _ in self._finished(succeeded)}
         if unmarked := [shard for shard in succeeded if shard.name not in marked]:
             self.resend(unmarked)
         resumable = (State.RUNNING, State.CANCELLED)
@@ -211,7 +218,7 @@ class BulkRun:
                 self.id,
                 [
                     (shard.number, stats.samples, stats.reasons())
-                    for shard, stats in finished_shards(self.store, unrecorded)
+                    for shard, stats in self._finished(unrecorded)
                 ],
             )
             runs.resend_lost(run, shards_to_send(self.plan, self.plan.shards))
@@ -231,6 +238,9 @@ class BulkRun:
             return 0
         with self.connection.runs() as runs:
             return runs.resend_lost(status.as_new_run, shards_to_send(self.plan, self.plan.shards))
+
+    def _finished(self, shards: Iterable[ShardPlan]) -> Iterator[tuple[ShardPlan, ShardStats]]:
+        return finished_shards(self.store, self.plan, shards)
 
     def _in_state(self, state: State) -> list[ShardPlan]:
         with self.connection.runs() as runs:

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from typing import Any
 
 from imagefleet.shared.bulk.file_layout import EXTENSION, archive_key, file_key, parquet_key
 from imagefleet.shared.bulk.plan import BulkFormat
@@ -49,13 +50,16 @@ def sample_keys_in(data: bytes, file_format: BulkFormat, image_format: ImageForm
     return keys
 
 
-def read_metadata(data: bytes) -> list[tuple[str, str, int]]:
-    """Return key, prompt and seed of each sample in a shard's metadata. Raise DamagedFile."""
+def read_metadata(data: bytes) -> list[dict[str, Any]]:
+    """Return the metadata of each sample of a shard, with key, prompt and seed. Raise
+    DamagedFile."""
     try:
-        documents = [json.loads(line) for line in data.splitlines()]
-        return [(each["key"], each["prompt"], each["seed"]) for each in documents]
+        documents: list[dict[str, Any]] = [json.loads(line) for line in data.splitlines()]
+        for each in documents:
+            each["key"], each["prompt"], each["seed"]
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFile(f"does not hold the samples' metadata: {error}") from None
+    return documents
 
 
 def read_image(

@@ -18,9 +18,17 @@ from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.run import DEFAULT_PRIORITY, BulkRun
 from imagefleet.producer.connection import Connection
 from imagefleet.shared.arguments import check_whole_number
+from imagefleet.shared.bulk.file_layout import PLAN
 from imagefleet.shared.bulk.image_folders import image_folder_around
-from imagefleet.shared.bulk.plan import Plan, run_id
-from imagefleet.shared.errors import ConfigurationError, InvalidRequest, UnknownRun
+from imagefleet.shared.bulk.plan import Plan
+from imagefleet.shared.bulk.run_ids import run_ids
+from imagefleet.shared.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    PlanConflict,
+    PlanDamaged,
+    UnknownRun,
+)
 from imagefleet.shared.storage import ObjectStore, announced_url, open_store, place_of
 from imagefleet.shared.text import mask_url
 
@@ -66,15 +74,29 @@ def start(
 
 
 def find(connection: Connection, submit: Callable[..., SubmittedJob], name: str | Path) -> BulkRun:
-    """Return the run with this id or destination. Raise UnknownRun if there is none."""
-    destination = str(name)
+    """Return the run with this id or destination.
+
+    Raises:
+        UnknownRun: there is none.
+        PlanConflict: the run's destination was emptied, and holds the plan of another run now.
+        PlanDamaged: the run's destination holds no plan any more, or one that cannot be read.
+    """
+    name, recorded = str(name), None
     with suppress(UnknownRun), connection.runs() as runs:
-        destination = runs.get(destination).destination
-    url, store = open_destination(destination)
+        recorded = runs.get(name).destination
+    url, store = open_destination(recorded or name)
     plan = read_plan(store)
+    if recorded is None and plan is None:
+        raise UnknownRun(f"{name!r} is neither a run in this Redis nor a destination with a plan")
     if plan is None:
-        raise UnknownRun(
-            f"{destination!r} is neither a run in this Redis nor a destination with a plan"
+        raise PlanDamaged(
+            f"run {name}: {store.url}{PLAN} is missing; the command that started the run writes it "
+            "again"
+        )
+    if recorded is not None and name not in run_ids(url, store, plan):
+        raise PlanConflict(
+            f"run {name}: {store.url} holds the plan of another run now; only `imagefleet bulk "
+            "cancel` takes this id"
         )
     return _bulk_run(connection, submit, url, store, plan)
 
@@ -98,12 +120,11 @@ def _bulk_run(
 
 def _id_of(connection: Connection, destination: str, store: ObjectStore, plan: Plan) -> str:
     """Return the id of the run. One that was started before the id named the server keeps its."""
-    place = place_of(destination, store)
-    older = run_id(store.url, plan)
+    current, older = run_ids(destination, store, plan)
     with connection.runs() as runs:
         known = runs.destination_and_shards(older)
-    is_there = known is not None and place_of(known[0], store) == place
-    return older if is_there else run_id(place, plan)
+    is_there = known is not None and place_of(known[0], store) == place_of(destination, store)
+    return older if is_there else current
 
 
 def open_new_destination(

@@ -8,13 +8,15 @@ from typing import Final
 
 from imagefleet.producer.bulk.readers import FILE_TYPES, has_file_type
 from imagefleet.shared.errors import ConfigurationError, InvalidRequest
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import ObjectStore, endpoint_of, open_store
 from imagefleet.shared.text import mask_url
 
 _WILDCARDS: Final = "*["
 
 
-def find_objects(url: str, *, any_type: bool) -> tuple[ObjectStore, list[str]]:
+def find_objects(
+    url: str, *, any_type: bool, destination: str = ""
+) -> tuple[ObjectStore, list[str]]:
     """Return the store and the keys of the tables at `url`.
 
     `s3://bucket/rows.csv` is one object, `s3://bucket/rows/*.csv` those of a pattern, in which `*`
@@ -22,6 +24,8 @@ def find_objects(url: str, *, any_type: bool) -> tuple[ObjectStore, list[str]]:
 
     Args:
         any_type: whether objects count whose names do not say that they are tables.
+        destination: URL of the dataset that is made of them. Its own objects are left out of a
+            pattern, and of a prefix that does not lie in the dataset.
 
     Raises:
         InvalidRequest: there is no such object, or the address is wrong.
@@ -36,7 +40,8 @@ def find_objects(url: str, *, any_type: bool) -> tuple[ObjectStore, list[str]]:
         raise InvalidRequest("input", mask_url(url), f"must be {scheme}://bucket/prefix")
     try:
         store = open_store(f"{scheme}://{bucket}/{folder}{question}{query}", "input")
-        keys = _matching(store, pattern, any_type=any_type)
+        output = _output_on_server_of(url, destination)
+        keys = _matching(store, pattern, output, any_type=any_type)
     except InvalidRequest as error:
         raise InvalidRequest("input", mask_url(url), error.limit) from None
     except ConfigurationError as error:
@@ -58,15 +63,25 @@ def _split(path: str) -> tuple[str, str]:
     return "/".join(parts[:plain]), "/".join(parts[plain:])
 
 
-def _matching(store: ObjectStore, pattern: str, *, any_type: bool) -> list[str]:
+def _output_on_server_of(url: str, destination: str) -> str | None:
+    """Return the URL with which those of a dataset's objects begin. None: it is elsewhere."""
+    server, other = ((endpoint_of(each) or "").rstrip("/") for each in (url, destination))
+    return destination.partition("?")[0] if destination and server == other else None
+
+
+def _matching(store: ObjectStore, pattern: str, output: str | None, *, any_type: bool) -> list[str]:
     if pattern and not any(mark in pattern for mark in _WILDCARDS):
         if store.exists(pattern):
             return [pattern]
         pattern += "/"  # a folder without the final slash
     if not pattern or pattern.endswith("/"):
         keys = store.list(pattern)
+        if output is not None and (store.url + pattern).startswith(output):
+            output = None
     else:
         keys = (key for key in store.list() if _fits(key, pattern))
+    if output is not None:
+        keys = (key for key in keys if not (store.url + key).startswith(output))
     return sorted(key for key in keys if any_type or has_file_type(key))
 
 

@@ -9,7 +9,7 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -22,16 +22,17 @@ from imagefleet.producer.bulk.sample_reader import (
     read_metadata,
     sample_keys_in,
 )
+from imagefleet.producer.bulk.wrong_rows import wrong_rows
+from imagefleet.shared.bulk.commit_markers import difference_from_plan
 from imagefleet.shared.bulk.file_layout import (
     EXTENSION,
-    archive_key,
+    images_key,
     metadata_key,
-    parquet_key,
     plan_key,
     sample_key,
     stats_key,
 )
-from imagefleet.shared.bulk.plan import BulkFormat, Plan, ShardPlan, ShardRow
+from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
 from imagefleet.shared.extras import how_to_install
@@ -48,8 +49,8 @@ class Problem:
     shard: str
     what: str
     """`unfinished`, `missing file`, `changed file`, `damaged file`, `missing samples`, `unplanned
-    samples`, `repeated samples`, `wrong prompt or seed`, `unplanned file`, `different image`,
-    `not compared` or `damaged plan`."""
+    samples`, `repeated samples`, `wrong prompt or seed`, `wrong parameters`, `unplanned
+    file`, `different image`, `not compared` or `damaged plan`."""
     detail: str
     samples: int = 0
     """Number of samples with the problem, if it is known."""
@@ -136,8 +137,8 @@ class _Verification:
             detail = f"{stats_key(shard.name)} is missing or cannot be read"
             yield Problem(shard=shard.name, what="unfinished", detail=detail, samples=shard.samples)
             return
-        if stats.plan_sha256 != shard.sha256:
-            detail = f"{stats_key(shard.name)} belongs to other rows than those planned"
+        if difference := difference_from_plan(stats, self._plan, shard):
+            detail = f"{stats_key(shard.name)} {difference}"
             yield Problem(shard=shard.name, what="unfinished", detail=detail, samples=shard.samples)
             return
         failed = {failure.row for failure in stats.failures}
@@ -154,7 +155,7 @@ class _Verification:
         yield from self._changed_files(shard, stats, data)
         yield from self._samples(shard, wanted.keys(), data)
         if (metadata := data.get(metadata_key(shard.name))) is not None:
-            yield from _wrong_rows(shard.name, wanted, metadata)
+            yield from self._wrong_rows(shard, wanted, metadata)
 
     def find_unplanned_files(self) -> None:
         """Find files that readers would take for shards, but that the plan does not contain."""
@@ -179,7 +180,7 @@ class _Verification:
     ) -> Iterator[Problem]:
         """Check files against their SHA-256. Add them to `data` by key, with their content only if
         they list samples."""
-        listing = {self._listing(shard.name), metadata_key(shard.name)}
+        listing = {images_key(self._plan.format, shard.name), metadata_key(shard.name)}
         for file in stats.files:
             try:
                 content = self._store.get(file.key)
@@ -218,22 +219,26 @@ class _Verification:
         self, shard: ShardPlan, data: dict[str, bytes]
     ) -> Iterator[tuple[str, Callable[[], list[str]]]]:
         """Yield the files that list a shard's samples, with a function that reads the keys."""
-        plan = self._plan
-        if plan.format is BulkFormat.FILES:
+        plan, key = self._plan, images_key(self._plan.format, shard.name)
+        if key is None:
             prefix, suffix = f"{shard.name}/", f".{EXTENSION[plan.image_format]}"
-            names = [key.removeprefix(prefix) for key in data]
+            names = [name.removeprefix(prefix) for name in data]
             keys = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
             yield prefix, lambda: keys
-        elif content := data.get(self._listing(shard.name)):
-            yield (
-                self._listing(shard.name),
-                lambda: sample_keys_in(content, plan.format, plan.image_format),
-            )
-        if (metadata := data.get(metadata_key(shard.name))) is not None:
-            yield metadata_key(shard.name), lambda: [key for key, *_ in read_metadata(metadata)]
+        elif content := data.get(key):
+            yield key, lambda: sample_keys_in(content, plan.format, plan.image_format)
+        if (lines := data.get(metadata_key(shard.name))) is not None:
+            yield metadata_key(shard.name), lambda: [each["key"] for each in read_metadata(lines)]
 
-    def _listing(self, shard: str) -> str:
-        return parquet_key(shard) if self._plan.format is BulkFormat.PARQUET else archive_key(shard)
+    def _wrong_rows(
+        self, shard: ShardPlan, wanted: Mapping[str, ShardRow], metadata: bytes
+    ) -> Iterator[Problem]:
+        """Find samples with a planned key whose metadata are not those of their row."""
+        with suppress(DamagedFile):  # reported by `_samples`
+            wrong = wrong_rows(self._plan, wanted, read_metadata(metadata))
+            for what, keys in wrong.items():
+                detail = f"{', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"
+                yield Problem(shard=shard.name, what=what, detail=detail, samples=len(keys))
 
     def compare(self, sample: int, regenerate: Regenerate, rng: random.Random) -> None:
         """Generate `sample` rows of intact shards again and compare their images."""
@@ -266,21 +271,6 @@ class _Verification:
                 self._problems.append(
                     Problem(shard=shard.name, what="different image", detail=detail, samples=1)
                 )
-
-
-def _wrong_rows(shard: str, wanted: dict[str, ShardRow], metadata: bytes) -> Iterator[Problem]:
-    """Find samples with a planned key whose prompt or seed is not the planned one."""
-    with suppress(DamagedFile):  # reported by `_samples`
-        keys = [
-            key
-            for key, prompt, seed in read_metadata(metadata)
-            if key in wanted and (prompt, seed) != (wanted[key].prompt, wanted[key].seed)
-        ]
-        if keys:
-            detail = f"{', '.join(keys[:3])}{' …' if len(keys) > 3 else ''}"
-            yield Problem(
-                shard=shard, what="wrong prompt or seed", detail=detail, samples=len(keys)
-            )
 
 
 def pixel_difference(one: bytes, other: bytes) -> int:

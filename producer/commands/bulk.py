@@ -27,6 +27,7 @@ from imagefleet.producer.commands.output import (
 from imagefleet.producer.commands.waiting import SECONDS
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
+from imagefleet.shared.jobs.model import State
 
 
 @click.group()
@@ -73,7 +74,7 @@ def wait(client: Client, name: str, timeout: float | None, as_json: bool) -> Non
 @json_option("Print one JSON object.")
 def cancel(client: Client, name: str, as_json: bool) -> None:
     """Stop a run between two batches. Finished images stay, and `bulk run` resumes the run."""
-    echo_fields({"run": name, "state": client.find_bulk(name).cancel()}, as_json=as_json)
+    echo_fields({"run": name, "state": _cancelled(client, name)}, as_json=as_json)
 
 
 @client_command
@@ -120,6 +121,14 @@ def verify(client: Client, name: str, sample: int, repair: bool, as_json: bool) 
 
 for command in (run, status, wait, cancel, verify, retry_failed):
     bulk.add_command(command)
+
+
+def _cancelled(client: Client, name: str) -> State:
+    """Cancel a run and return its state. Its id suffices: its destination may hold another run's
+    plan now, or none."""
+    with suppress(UnknownRun), client.connection.runs() as runs:
+        return runs.cancel(name)
+    return client.find_bulk(name).cancel()
 
 
 def _all_statuses(client: Client) -> Iterator[RunStatus]:

@@ -51,9 +51,10 @@ def print_dry_run(found: DryRun, *, as_json: bool) -> None:
         echo_json(json.dumps(asdict(found), ensure_ascii=False))
         return
     print_rejected(found.rejected, found.rejected_rows, "")
-    start = f", {found.input_images} start from an image" if found.input_images else ""
+    images = f", {found.input_images:,} start from an image" if found.input_images else ""
+    latents = f", {found.input_latents:,} go on with latents" if found.input_latents else ""
     echo(
-        f"rows    {found.rows:,}{start}; "
+        f"rows    {found.rows:,}{images}{latents}; "
         f"{found.rejected:,} rejected, {found.duplicates:,} duplicate"
     )
     echo(f"images  {found.images:,} in {found.shards:,} shards")

@@ -17,7 +17,7 @@ from imagefleet.producer.commands.output import (
     limit_option,
     note_none,
 )
-from imagefleet.shared.errors import ImagefleetError, UnknownJob
+from imagefleet.shared.errors import ImagefleetError, MessageRejected, UnknownJob
 from imagefleet.shared.jobs.dead_letters import DeadLetter
 from imagefleet.shared.jobs.model import State
 
@@ -76,8 +76,8 @@ def redrive(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
     for letter in letters:
         try:
             redriven, note = _redrive(client, letter)
-        except UnknownJob as error:  # somebody else has redriven or dropped it
-            errors.append(error)
+        except (UnknownJob, MessageRejected) as error:
+            errors.append(error)  # somebody else has redriven or dropped it, or has its id
             continue
         fields: dict[str, object] = {"id": letter.id, "job_id": letter.job_id or "-"}
         if as_json:

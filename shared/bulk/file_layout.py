@@ -16,6 +16,7 @@ Input: shard and row numbers. Output: object keys. This module reads and writes 
 
 from typing import Final
 
+from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import ImageFormat
 
 PLAN: Final = "plan/plan.json"
@@ -25,6 +26,10 @@ CARD: Final = "README.md"
 CONTACT_SHEET: Final = "contact-sheet.png"
 EXTENSION: Final = {ImageFormat.PNG: "png", ImageFormat.WEBP: "webp", ImageFormat.JPEG: "jpg"}
 FOLDER_METADATA: Final = "metadata.jsonl"
+CHECKPOINTS: Final = "parts/"
+"""The beginning of the keys of all checkpoints."""
+FAILED_ROWS: Final = ".failed.jsonl"
+"""The end of the key of a checkpoint that lists failed rows."""
 MAX_ROWS: Final = 10**9
 """A sample key has nine digits for the row number."""
 MAX_TEXT_BYTES: Final = 256 << 20
@@ -50,7 +55,7 @@ def plan_key(shard: str) -> str:
 
 def checkpoints_folder(shard: str) -> str:
     """Return the folder of all checkpoints of the shard, also those made for another plan."""
-    return f"parts/{shard}"
+    return f"{CHECKPOINTS}{shard}"
 
 
 def checkpoints_prefix(shard: str, sha256: str) -> str:
@@ -67,6 +72,13 @@ def archive_key(shard: str) -> str:
 
 def parquet_key(shard: str) -> str:
     return f"{shard}.parquet"
+
+
+def images_key(file_format: BulkFormat, shard: str) -> str | None:
+    """Return the key of the file with all images of a shard; None if each image is a file."""
+    if file_format is BulkFormat.FILES:
+        return None
+    return (parquet_key if file_format is BulkFormat.PARQUET else archive_key)(shard)
 
 
 def file_key(shard: str, name: str) -> str:

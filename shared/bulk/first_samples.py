@@ -13,9 +13,8 @@ from typing import Final, cast
 from imagefleet.shared.bulk.file_layout import (
     EXTENSION,
     MAX_BINARY_BYTES,
-    archive_key,
     file_key,
-    parquet_key,
+    images_key,
 )
 from imagefleet.shared.bulk.plan import BulkFormat, Plan
 from imagefleet.shared.bulk.stats import ShardStats
@@ -37,9 +36,9 @@ def first_samples(
         ImportError: the reader of Parquet files is not installed.
     """
     sizes = {file.key: file.size for file in stats.files}
-    if plan.format is BulkFormat.FILES:
+    key = images_key(plan.format, stats.shard)
+    if key is None:
         return _in_folder(store, plan, stats, count)
-    key = (archive_key if plan.format is BulkFormat.WEBDATASET else parquet_key)(stats.shard)
     file = _StoredFile(store, key, sizes[key])
     samples = _in_tar(file, plan) if plan.format is BulkFormat.WEBDATASET else _in_parquet(file)
     return islice(samples, count)

@@ -190,19 +190,22 @@ class Plan(Model):
 
     def request(self, shard: ShardPlan, row: ShardRow) -> JobRequest:
         """Return the parameters of one row as the request of a job."""
-        chosen = {
-            **self.parameters.model_dump(exclude_none=True),
-            **row.model_dump(exclude_none=True, exclude={"row", "extra"}),
-        }
         return JobRequest.parse(
             {
-                **chosen,
+                **self.parameters_of(row),
                 "model": self.model,
                 "format": self.image_format,
                 "height": shard.height,
                 "width": shard.width,
             }
         )
+
+    def parameters_of(self, row: ShardRow) -> dict[str, Any]:
+        """Return the parameters of one row that the row or the run sets."""
+        return {
+            **self.parameters.model_dump(exclude_none=True),
+            **row.model_dump(exclude_none=True, exclude={"row", "extra"}),
+        }
 
     def images_of(self, row: ShardRow) -> int:
         """Return the number of samples of a row."""

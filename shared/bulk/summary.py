@@ -36,7 +36,6 @@ _SHEET_IMAGES: Final = 16
 _SHEET: Final = f"""
 ![the first images of some shards, with their prompts]({CONTACT_SHEET})
 """
-_OF_IMAGES: Final = ", those with `init_image` in their metadata also from that image"
 _ADDRESSES: Final = ("image", "mask_image", "latents")
 """Parameters that may hold credentials, which a card must not publish."""
 _SIZES: Final = (
@@ -59,7 +58,7 @@ so the text files beside the images are left out."""
 def write_summary(store: ObjectStore, plan: Plan) -> RunStats:
     """Write `stats.json`, the card and its contact sheet. Raise KeyError if a shard is not
     finished."""
-    markers = [stats for _, stats in finished_shards(store, plan.shards)]
+    markers = [stats for _, stats in finished_shards(store, plan, plan.shards)]
     if len(markers) < len(plan.shards):
         raise KeyError(f"{len(plan.shards) - len(markers)} shards are not finished")
     stats = RunStats.of(plan, markers)
@@ -124,6 +123,8 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
 def render_card(plan: Plan, stats: RunStats, *, has_sheet: bool = False) -> str:
     """Return the dataset card, `README.md`."""
     rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(plan, stats))
+    inputs = list(_inputs(plan))
+    *names, last = ("parameters", "seed", *(name for name, _ in inputs))
     return f"""---
 pretty_name: Images generated from {stats.rows} prompts
 task_categories:
@@ -143,17 +144,26 @@ configs:
 
 # Images generated from {stats.rows} prompts
 
-A text-to-image model generated every image from a prompt{_OF_IMAGES if plan.input_images else ""}.
+A text-to-image model generated every image from a prompt{"".join(use for _, use in inputs)}.
 No image is a photograph, and nobody has reviewed them.
 {_SHEET if has_sheet else ""}
 | | |
 |---|---|
 {rows}
 
-The metadata of every sample holds its parameters. The same model with the same parameters and seed
-generates the same image again. `plan/` holds the parameters of every row. `NNNNN.stats.json` holds
-the SHA-256 of each shard's files and the rows that failed. Made with imagefleet.
+The metadata of every sample holds its parameters. The same model with the same
+{", ".join(names)} and {last} generates the same image again.
+`plan/` holds the parameters of every row. `NNNNN.stats.json` holds the SHA-256 of each shard's
+files and the rows that failed. Made with imagefleet.
 """
+
+
+def _inputs(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what rows start from beside their prompts, and how the card says it."""
+    if plan.input_images:
+        yield "init image", ", those with `init_image` in their metadata also from that image"
+    if plan.input_latents:
+        yield "latents", ", those with `latents` in their metadata also from these latents"
 
 
 def _data_files(plan: Plan) -> str:
@@ -167,6 +177,8 @@ def _facts(plan: Plan, stats: RunStats) -> Iterator[tuple[str, object]]:
     yield "Prompts", stats.rows
     if plan.input_images:
         yield "Prompts with an image to start from", plan.input_images
+    if plan.input_latents:
+        yield "Prompts with latents to go on with", plan.input_latents
     yield "Shards", f"{stats.shards} of at most {plan.shard_size} images, as {plan.format}"
     yield "Image format", plan.image_format.value
     yield "Model", stats.model

@@ -12,6 +12,8 @@ import json
 import os
 import re
 import socket
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from imagefleet.shared.jobs.message_arguments import pack
@@ -26,6 +28,7 @@ removes the header if the record has expired."""
 REQUEST_SHA1: Final = "request_sha1"
 """Header with the SHA-1 of the request in the job's record, so that a worker drops the message of a
 job that was deleted, and whose id was given to another job, before the message was claimed."""
+_SHA1_LENGTH: Final = 40
 _TRACE_PARENT: Final = "traceparent"
 """Header with the span in which the job was submitted, as W3C Trace Context writes it:
 https://www.w3.org/TR/trace-context/#traceparent-header"""
@@ -108,6 +111,34 @@ def task_arguments(message: str) -> Any:
     if envelope["properties"].get("body_encoding") == "base64":
         body = base64.b64decode(body)
     return json.loads(body)[1]
+
+
+def arguments_or_none(message: str) -> object:
+    """Return the keyword arguments in a Redis list element; None if they cannot be read."""
+    with suppress(Exception):  # anybody can write anything to a queue
+        return task_arguments(message)
+    return None
+
+
+def headers_of(message: str) -> dict[str, Any]:
+    """Return the headers of a Redis list element; none if they cannot be read."""
+    with suppress(Exception):  # anybody can write anything to a queue
+        headers = json.loads(message)["headers"]
+        return headers if isinstance(headers, dict) else {}
+    return {}
+
+
+def request_sha1_of(headers: Mapping[str, Any]) -> str:
+    """Return the SHA-1 of the request in the record that was stored with a message. Empty: not
+    known.
+
+    A message without the header RECORDED has no such record, whatever else it says:
+    `dead_letter_redrive.lua` removes only this header.
+    """
+    digest = headers.get(REQUEST_SHA1)
+    if headers.get(RECORDED) and isinstance(digest, str) and len(digest) == _SHA1_LENGTH:
+        return digest
+    return ""
 
 
 def trace_parent_of(message: str) -> str | None:

@@ -26,10 +26,11 @@ end
 
 -- Return a function that returns the waiting jobs of a tenant with a limit, or of all ('*').
 local function count_waiting(known, limits)
-  local queues, counts = redis.call('SCARD', known), known .. ':waiting'
+  local queues, counts = set_size(known), known .. ':waiting'
   local jobs = queues <= MAX_COUNTED and count_jobs(known, limits)
   return function(tenant)
     if jobs then return jobs[tenant] end
+    set_aside_unless('hash', counts)
     local counted = redis.call('HGET', counts, tenant)
     if counted then return tonumber(counted) end
     jobs = count_jobs(known, limits)  -- there is no count, or this limit is newer than the count
@@ -44,7 +45,7 @@ end
 local function add_accepted(known, accepted)
   local counts = known .. ':waiting'
   for tenant, jobs in pairs(accepted) do
-    if jobs > 0 and redis.call('HEXISTS', counts, tenant) == 1 then
+    if jobs > 0 and redis.pcall('HEXISTS', counts, tenant) == 1 then  -- a key of another type holds no counts
       redis.call('HINCRBY', counts, tenant, jobs)
     end
   end

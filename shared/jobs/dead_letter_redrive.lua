@@ -3,9 +3,10 @@
 -- too: the worker that claims it creates the record.
 -- KEYS 1 dead letters (sorted set)   2 their contents (hash)   3 record of the letter's job (hash)
 --      4 delivery counts (hash: sha1 of message to count)   5 queue list that the message came from
--- ARGV 1 id   2 message
--- Returns the state of the job now ('' if there is no such letter).
+-- ARGV 1 id   2 message   3 request that the record has ('' for none)
+-- Returns the state of the job now ('' if there is no such letter, 'other' if the record has another request now).
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return '' end
+if (redis.call('HGET', KEYS[3], 'request') or '') ~= ARGV[3] then return 'other' end
 local state, message = redis.call('HGET', KEYS[3], 'state') or 'queued', ARGV[2]
 if state == 'failed' then
   state = 'queued'

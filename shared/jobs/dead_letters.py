@@ -4,9 +4,9 @@
     <namespace>:dead:letters   hash: id to `DeadLetter` as JSON
     <namespace>:dead:totals    hash: about how many bytes they have, and how many were dropped
 
-A message becomes a dead letter if it cannot be read, if its workers died too often, or if its job
-failed after all retries. A message whose job was refused at admission, or was not started within
-its `ttl`, does not.
+A message becomes a dead letter if it cannot be read, if its workers died too often, if its job
+failed after all retries, or if it has the id of another job. A message whose job was refused at
+admission, or was not started within its `ttl`, does not.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final, cast
 from pydantic import ValidationError
 
 from imagefleet.shared.errors import MessageRejected, UnknownJob
-from imagefleet.shared.jobs.celery_message import task_arguments
+from imagefleet.shared.jobs.celery_message import arguments_or_none
+from imagefleet.shared.jobs.message_origin import MessageOrigin
 from imagefleet.shared.jobs.model import JOB_ID, MAX_ERROR_CHARACTERS, Model, State
 from imagefleet.shared.jobs.redis_keys import (
     dead_letter_contents_key,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_OTHER_REQUEST: Final = "other"
+"""What `dead_letter_redrive.lua` returns if the request of the job has changed meanwhile."""
 _MAX_LETTERS: Final = 10_000
 MAX_LETTER_BYTES: Final = 256_000_000
 """Default for the bytes of all dead letters together."""
@@ -75,9 +78,7 @@ class DeadLetter(Model):
     def arguments(self) -> object:
         """The keyword arguments of the Celery task (for a job its packed request); None if they
         cannot be read."""
-        with suppress(Exception):  # a dead letter may hold anything
-            return task_arguments(self.message)
-        return None
+        return arguments_or_none(self.message)
 
 
 class DeadLetters:
@@ -153,22 +154,25 @@ class DeadLetters:
 
         Raises:
             UnknownJob: the letter does not exist any more.
-            MessageRejected: the message was too long to be kept whole.
+            MessageRejected: the message was too long to be kept whole, or its id is that of another
+                job now.
         """
         if letter.is_cut:
             raise MessageRejected(
                 f"the message of dead letter {letter.id!r} was too long and was cut; "
                 "submit its job again"
             )
+        record = job_key(self._namespace, letter.job_id or "")
+        stored = cast(str | None, self._redis.hget(record, "request")) or ""
+        origin = MessageOrigin.parse(letter.message)
+        if stored and origin is not None and not origin.matches(stored):
+            raise _foreign_letter(letter)
         state = self._redrive(
-            keys=[
-                *self._keys,
-                job_key(self._namespace, letter.job_id or ""),
-                deliveries_key(self._namespace),
-                letter.list_key,
-            ],
-            args=[letter.id, letter.message],
+            keys=[*self._keys, record, deliveries_key(self._namespace), letter.list_key],
+            args=[letter.id, letter.message, stored],
         )
+        if state == _OTHER_REQUEST:
+            raise _foreign_letter(letter)
         if not state:
             raise UnknownJob(f"no dead letter {letter.id!r} any more")
         return State(cast(str, state))
@@ -179,6 +183,13 @@ class DeadLetters:
             pipe.zrem(self._keys[0], letter.id)
             pipe.hdel(self._keys[1], letter.id)
             pipe.execute()
+
+
+def _foreign_letter(letter: DeadLetter) -> MessageRejected:
+    return MessageRejected(
+        f"dead letter {letter.id!r} is not redriven: the job {letter.job_id!r} has other "
+        "parameters now, because its first one was deleted, or plain Celery sent this message"
+    )
 
 
 def _parse(letter_id: str, text: str | None) -> DeadLetter | None:

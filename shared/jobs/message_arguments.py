@@ -5,12 +5,15 @@ the versions of the message; it depends on neither queues nor envelopes.
 """
 
 import hashlib
+from contextlib import suppress
 from typing import Any, Final
 
 from imagefleet.shared.errors import MessageRejected, NewerMessage
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.split_denoising import is_split
 
+UNREADABLE_PROMPT: Final = "(the prompt cannot be read)"
+"""The prompt in the record of a refused message that has no valid one."""
 MESSAGE_VERSION: Final = 6
 """The newest version of a message, to be raised when workers of the version before could not read a
 job correctly. Version 2: the job has `loras`. Version 3: it has `clip_skip`. Version 4: it has
@@ -90,6 +93,19 @@ def wrong_version(kind: str, version: object, newest: int) -> MessageRejected:
         f"the {kind} has version {repr(version)[:40]}, and this worker reads 1 to {newest}; "
         f"{advice}"
     )
+
+
+def readable_request(arguments: object) -> JobRequest:
+    """Return the request in the arguments of a message, without the fields that are wrong."""
+    request = request_fields(arguments) if isinstance(arguments, dict) else None
+    parameters: dict[str, Any] = request if isinstance(request, dict) else {}
+    readable: dict[str, Any] = {"prompt": UNREADABLE_PROMPT}
+    for name in JobRequest.model_fields:
+        if name in parameters:
+            with suppress(Exception):  # pydantic passes on what validators raise
+                JobRequest.parse({**readable, name: parameters[name]})
+                readable[name] = parameters[name]
+    return JobRequest.parse(readable)
 
 
 def _seed_from_job_id(job_id: str) -> int:

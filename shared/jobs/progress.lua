@@ -12,8 +12,8 @@ local function record_progress(key, attempt, step, steps, callback, message, pre
   if step ~= '' then redis.call('HSET', key, 'step', step, 'steps', steps) end
   if preview ~= '' then redis.call('HSET', key, 'preview', preview) end
   if callback ~= '' then
-    redis.call('ZADD', KEYS[1], now, callback)
-    redis.call('HSET', KEYS[2], callback, message)
+    local occurrence = occurrence_of(unpack(redis.call('HMGET', key, 'submitted_at', 'ends')))
+    add_callback(KEYS[1], KEYS[2], callback, message, now, occurrence)
   end
   return record[3] and 0 or 1
 end

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from imagefleet.shared.errors import JobCancelled, UnreadableRecord
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
+from imagefleet.shared.jobs.delayed_messages import DelayedMessages
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport, attempt_verdict
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
     from redis.commands.core import Script
 
-_MAX_REQUEUED_PER_CALL: Final = 100
-"""Delayed messages that one call of the script requeues. Redis serves no other client meanwhile."""
-
 
 class JobRecords:
     """This class reads and changes the job records of one namespace. Threads may share it."""
@@ -67,11 +65,11 @@ class JobRecords:
         self.submit: Final = JobSubmitter(client, namespace).submit
         self._resender = Resender(client, namespace)
         self._transitions = JobTransitions(client, namespace, retention_s, on_callback)
-        self._progress = load_script(client, __package__, "progress")
+        self._progress = load_script(client, __package__, "progress", outbox=True)
         self._request_cancel = load_script(client, __package__, "request_cancel")
         self._retry = load_script(client, __package__, "retry")
-        self._requeue_due = load_script(client, __package__, "requeue_due")
         self._delete_ended = load_script(client, __package__, "delete_ended")
+        self.requeue_due: Final = DelayedMessages(client, namespace).requeue_due
         self.sweep_queues: Final = QueueSweeper(client, namespace).sweep
 
     def key(self, job_id: str) -> str:
@@ -118,6 +116,11 @@ class JobRecords:
         return [
             status_or_error(job_id, answer) for job_id, answer in zip(job_ids, answers, strict=True)
         ]
+
+    def stored_request(self, job_id: str) -> str | None:
+        """Return the text of the request in a job's record; None if it has none, or is damaged."""
+        [answer] = self._for_each([job_id], lambda pipe, key: pipe.hget(key, "request"))
+        return answer if isinstance(answer, str) else None
 
     def states(self, job_ids: Sequence[str]) -> list[State | None]:
         """Return only the states: cheaper than `read` for polling a thousand jobs.
@@ -275,16 +278,6 @@ class JobRecords:
         if answer == -1:
             raise JobCancelled(f"job {job_id} was cancelled")
         return bool(answer)
-
-    def requeue_due(self) -> int:
-        """Requeue the delayed messages that are due. Return how many there were."""
-        total, requeued = 0, _MAX_REQUEUED_PER_CALL
-        while requeued == _MAX_REQUEUED_PER_CALL:
-            requeued = cast(
-                int, self._requeue_due(keys=[self._delayed], args=[_MAX_REQUEUED_PER_CALL])
-            )
-            total += requeued
-        return total
 
     def request_cancel(self, job_id: str) -> State:
         """Ask the attempt at a running job to cancel between steps. Return the job's state.

@@ -43,6 +43,7 @@ end
 
 local cursor = redis.pcall('GET', KEYS[3])
 cursor = type(cursor) == 'string' and string.match(cursor, '^%d+$') or '0'
+set_aside_unless('set', KEYS[1])
 local answer = redis.call('SSCAN', KEYS[1], cursor, 'COUNT', ARGV[2])
 if answer[1] == '0' then
   redis.call('DEL', KEYS[3])

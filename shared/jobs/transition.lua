@@ -25,7 +25,7 @@
 local TERMINAL = {succeeded = true, failed = true, cancelled = true}
 
 local record = redis.call(
-  'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries')
+  'HMGET', KEYS[1], 'state', 'attempt', 'cancel_requested', 'submitted_at', 'retries', 'deliveries', 'ends')
 local state, attempt = record[1] or '', record[2] or ''
 local function answer(happened, cancel_requested, expired, acknowledged, superseded)
   return {
@@ -51,13 +51,11 @@ local function acknowledge(tag, result, kept_s)
   end
   return 1
 end
-if state == '' or not string.find(ARGV[2], ',' .. state .. ',', 1, true)
-  or (ARGV[1] ~= '' and ARGV[1] ~= attempt)
-  or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then
+if state == '' or (ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[8]) == 0) then return answer(0, 0, 0) end
+if is_superseded(KEYS[1], ARGV[15]) then return answer(0, 0, 0, 0, 1) end
+if not string.find(ARGV[2], ',' .. state .. ',', 1, true) or (ARGV[1] ~= '' and ARGV[1] ~= attempt) then
   return answer(0, 0, 0)
 end
-local request = ARGV[15] ~= '' and redis.call('HGET', KEYS[1], 'request')
-if request and redis.sha1hex(request) ~= ARGV[15] then return answer(0, 0, 0, 0, 1) end
 if record[3] and (ARGV[3] == 'queued' or ARGV[3] == 'running') then return answer(0, 1, 0) end
 local clock = redis.call('TIME')
 local submitted_at, has_started = tonumber(record[4] or ''), record[6]
@@ -90,13 +88,14 @@ elseif ARGV[10] ~= '' then
   redis.pcall('ZADD', KEYS[#KEYS], due, ARGV[11])  -- a key of another type costs no job
   if ARGV[3] == 'succeeded' then kept_until = due end
 end
+-- A job that is redriven ends again: the number of its ends tells its callbacks apart.
+if TERMINAL[ARGV[3]] then set_field('ends', (tonumber(record[7] or '') or 0) + 1) end
 redis.call('HDEL', KEYS[1], unpack(deleted))
 if kept_until then set_field('images_kept_until', kept_until) end
 redis.call('HSET', KEYS[1], unpack(set))
 if TERMINAL[ARGV[3]] then redis.pcall('HINCRBY', KEYS[4], ended_as, 1) end
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
 if ARGV[6] ~= '' then
-  redis.call('ZADD', KEYS[2], now, ARGV[6])
-  redis.call('HSET', KEYS[3], ARGV[6], ARGV[7])
+  add_callback(KEYS[2], KEYS[3], ARGV[6], ARGV[7], now, occurrence_of(record[4], record[7]))
 end
 return answer(1, 0, 0, ARGV[12] ~= '' and acknowledge(ARGV[12], ARGV[13], ARGV[14]) or 0)

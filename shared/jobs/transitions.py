@@ -117,7 +117,7 @@ class JobTransitions:
         self._retention_s = retention_s
         self._outbox = [outbox_key(namespace), outbox_messages_key(namespace)]
         self._ends = job_ends_key(namespace)
-        self._transition = load_script(client, __package__, "transition")
+        self._transition = load_script(client, __package__, "transition", outbox=True)
         self._ends_together = GroupedCalls(self._transition, client)
 
     def start(self, requests: Iterable[StartRequest]) -> list[TransitionResult]:

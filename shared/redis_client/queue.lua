@@ -20,7 +20,7 @@ local function urgent_queues(known) return known .. ':0' end
 
 -- Forget a queue that is empty. Return 1, or 0 if it was not known.
 local function forget_queue(known, queue)
-  redis.call('SREM', urgent_queues(known), queue)
+  redis.pcall('SREM', urgent_queues(known), queue)  -- a key of another type holds no names
   return redis.call('SREM', known, queue)
 end
 
@@ -31,6 +31,14 @@ local function set_aside_unless(wanted, key)
   local suffix = ':no-' .. wanted
   redis.log(redis.LOG_WARNING, key .. ' is no ' .. wanted .. ' but a ' .. kind .. '; it gets the suffix ' .. suffix)
   redis.call('RENAME', key, key .. suffix)
+end
+
+-- Return how many members a set has, whatever its key holds.
+local function set_size(key)
+  local size = redis.pcall('SCARD', key)
+  if type(size) == 'number' then return size end
+  set_aside_unless('set', key)
+  return 0
 end
 
 -- Add a member to a set, whatever its key holds.
@@ -52,6 +60,13 @@ end
 
 -- Put a message back to the head of its list, where the next claim finds it.
 local function requeue_message(list, message) push_message('RPUSH', list, message) end
+
+-- Return whether the record of a job has another request than the message with this SHA-1 of it ('': not known): the
+-- job of the message was deleted, and its id given to another job.
+local function is_superseded(record, request_sha1)
+  local request = request_sha1 ~= '' and redis.pcall('HGET', record, 'request')
+  return type(request) == 'string' and redis.sha1hex(request) ~= request_sha1
+end
 
 -- Return list and message of what a claim or a delay stored; nil if it is damaged.
 local function split_entry(entry)

@@ -1,6 +1,7 @@
 """Server-side scripts: each is a Lua file beside the module that calls it.
 
-Every script may use the definitions of `queue.lua`. redis-py sends only the digest of a script, and
+Every script may use the definitions of `queue.lua`, and those of `outbox.lua` if it asks for them.
+redis-py sends only the digest of a script, and
 its text if the server does not know it.
 """
 
@@ -17,15 +18,21 @@ _MAX_UNKNOWN: Final = 2
 """How often in a row the server may not know a script: at its first call, and after a restart."""
 
 
-def load_script(client: "Redis", package: str | None, *names: str) -> "Script":
+def load_script(
+    client: "Redis", package: str | None, *names: str, outbox: bool = False
+) -> "Script":
     """Return the script made of the files `names`.lua of `package` (the caller's `__package__`).
 
     The files are joined in this order, so each may use the definitions of those before it. Nothing
     is sent to the server before the script is called.
+
+    Args:
+        outbox: whether the script uses the definitions of `outbox.lua`.
     """
     assert package is not None
+    definitions = ("queue", "outbox") if outbox else ("queue",)
     parts = [
-        _read("imagefleet.shared.redis_client", "queue"),
+        *(_read("imagefleet.shared.redis_client", name) for name in definitions),
         *(_read(package, name) for name in names),
     ]
     return client.register_script("\n".join(parts))

@@ -7,15 +7,15 @@
     <namespace>:outbox:gone:<url> exists while a receiver that answered 410 is disabled
     <namespace>:outbox:log:<job>  list: the job's latest delivery attempts, newest first
 
-A script that changes a job's state queues the callback for it in the same step, with
-`ZADD outbox <now> <id>` and `HSET outbox:messages <id> <JSON>` and nothing else, as
-`outbox_add.lua` does.
+A script that changes a job's state queues the callback for it in the same step, with the function
+`add_callback` of `outbox.lua`.
 """
 
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ from imagefleet.shared.webhooks.outbox_message import (
     DeliveryVerdict,
     OutboxMessage,
 )
+from imagefleet.shared.webhooks.outbox_search import OutboxSearch
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -52,7 +53,15 @@ BUSY_DELAY_S: Final = 1.0
 SLOW_DELAY_S: Final = 5.0
 """Delays of messages whose receiver, or its address, is busy or slow."""
 _MAX_SCANNED: Final = 200
-"""Due messages that a claim looks at if receivers are busy."""
+"""Due messages that one call of the script looks at if receivers are busy."""
+_SEARCH_EVERY_S: Final = 1.0
+MAX_AGE_S: Final = 88 * 3600.0
+"""Age from which on a message that has to wait is given up. No schedule of retries lasts longer,
+unless the receiver asks for it."""
+_OVERDUE: Final = DeliveryOutcome(
+    verdict=DeliveryVerdict.REFUSED,
+    reason=f"no sender was free for it within {MAX_AGE_S / 3600:.0f} hours",
+)
 _PROMPT_MS: Final = 2_000
 """A receiver that answers later than this holds a sender so long that none is reserved for it."""
 _ANSWERED_S: Final = 24 * 3600.0
@@ -65,7 +74,7 @@ _DISABLED_S: Final = _WEEK_S
 
 
 class Outbox(OutboxListing):
-    """This class is the outbox of one namespace. Threads may share it.
+    """This class is the outbox of one namespace. Threads may share it; one of them calls `claim`.
 
     Its client must decode responses.
     """
@@ -75,11 +84,14 @@ class Outbox(OutboxListing):
         super().__init__(client, namespace)
         self._retention_s = retention_s
         self._answered = outbox_answered_key(namespace)
-        self._add = load_script(client, __package__, "outbox_add")
-        self._claim = load_script(client, __package__, "outbox_claim")
-        self._postpone = load_script(client, __package__, "outbox_postpone")
-        self._give_up_script = load_script(client, __package__, "outbox_give_up")
-        self._replay = load_script(client, __package__, "outbox_replay")
+        load = partial(load_script, client, __package__, outbox=True)
+        self._add = load("outbox_add")
+        self._claim = load("outbox_claim")
+        self._search = OutboxSearch()
+        self._postpone = load("outbox_postpone")
+        self._end_try = load("outbox_end_try")
+        self._give_up_script = load("outbox_give_up")
+        self._replay = load("outbox_replay")
 
     def add(self, message: OutboxMessage, pipeline: "Pipeline | None" = None) -> None:
         """Add `message`, due now; within `pipeline` if one is given."""
@@ -98,28 +110,34 @@ class Outbox(OutboxListing):
         slow: Collection[str] = (),
         max_slow: int = _UNLIMITED,
         max_unproven: int = _UNLIMITED,
+        search_every_s: float = _SEARCH_EVERY_S,
     ) -> list[OutboxMessage]:
         """Claim up to `limit` due messages for `lease_s` each. After that a message is due again,
         unless it was delivered, postponed or given up.
 
         A receiver has 8 permits, and 1 if it is `slow`. `busy` says how many of them are taken.
         At most `max_slow` messages go to slow receivers, and at most `max_unproven` to receivers
-        that are not in `answered_lately`.
+        that are not in `answered_lately`. Messages that have to wait for longer than their retries
+        last are given up.
+
+        Args:
+            search_every_s: how often it may look at some 10,000 messages that have to wait. All
+                workers together should do so once a second.
         """
         receivers: list[str | int] = []
         for receiver in {*busy, *slow}:
             permits = 1 if receiver in slow else PERMITS
             receivers += [receiver, permits - busy.get(receiver, 0), int(receiver in slow)]
-        claimed = self._claim(
-            keys=[self._due, self._messages, self._answered],
-            args=[
-                *(limit, lease_s, _MAX_SCANNED, PERMITS),
-                *(SLOW_DELAY_S, BUSY_DELAY_S),
-                *(max_slow, max_unproven, _ANSWERED_S),
-                *receivers,
-            ],
+        keys = [self._due, self._messages, self._answered]
+        args = (limit, lease_s, _MAX_SCANNED, PERMITS, SLOW_DELAY_S, MAX_AGE_S)
+        limits = (max_slow, max_unproven, _ANSWERED_S)
+        claimed, overdue = self._search.run(
+            lambda passed: self._claim(keys=keys, args=[*args, *limits, passed, *receivers]),
+            search_every_s,
         )
-        return list(self._parse(dict(zip(claimed[::2], claimed[1::2], strict=True))))
+        for message in self._parse(overdue):
+            self._give_up_overdue(message)
+        return list(self._parse(claimed))
 
     def answered_lately(self, receivers: Iterable[str]) -> set[str]:
         """Return those of `receivers` whose latest answer was prompt and within the last day."""
@@ -132,35 +150,24 @@ class Outbox(OutboxListing):
         return {name for name, at in zip(names, times, strict=True) if at and at > oldest}
 
     def postpone(self, message: OutboxMessage, pause_s: float) -> None:
-        """Make a claimed message that was not sent due again in `pause_s`. No attempt counts."""
+        """Make a claimed message that was not sent due again in `pause_s`. No attempt counts. If it
+        had to wait for longer than its retries last, it is given up instead.
+        """
         keys = [self._due, self._messages]
-        self._postpone(keys=keys, args=[message.id, message.dump(), pause_s])
+        if self._postpone(keys=keys, args=[message.id, message.dump(), pause_s, MAX_AGE_S]):
+            self._give_up_overdue(message)
 
     def mark_delivered(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """Delete `message`, which was delivered, and log the attempt."""
-        with self._redis.pipeline(transaction=True) as pipe:
-            pipe.zrem(self._due, message.id)
-            pipe.hdel(self._messages, message.id)
-            self._log_attempt(pipe, message, outcome)
-            pipe.execute()
+        self._record_try(message, "delivered", outcome)
 
     def retry(self, message: OutboxMessage, pause_s: float, outcome: DeliveryOutcome) -> None:
         """Make `message`, whose attempts are counted up already, due again in `pause_s`."""
-        with self._redis.pipeline(transaction=True) as pipe:
-            self._postpone(
-                keys=[self._due, self._messages],
-                args=[message.id, message.dump(), pause_s],
-                client=pipe,
-            )
-            self._log_attempt(pipe, message, outcome)
-            pipe.execute()
+        self._record_try(message, pause_s, outcome)
 
     def give_up(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """Stop sending `message`. The latest 10,000 given-up messages are kept for `replay`."""
-        with self._redis.pipeline(transaction=True) as pipe:
-            self._move_to_given_up(message.id, pipe)
-            self._log_attempt(pipe, message, outcome)
-            pipe.execute()
+        self._record_try(message, "given up", outcome)
 
     def replay(self, message_id: str) -> None:
         """Put a given-up message back with no attempts counted, and enable its receiver.
@@ -170,7 +177,7 @@ class Outbox(OutboxListing):
             MessageRejected: it was given up because it cannot be read.
         """
         text: Any = self._redis.hget(self._messages, message_id)
-        message = text and replace(OutboxMessage.parse(text), attempts=0)
+        message = text and replace(OutboxMessage.parse(text), attempts=0, since=0.0)
         keys = [self._due, self._messages, self._given_up]
         if not message or not self._replay(keys=keys, args=[message_id, message.dump()]):
             raise UnknownJob(
@@ -200,8 +207,13 @@ class Outbox(OutboxListing):
         """Return whether the receiver at `url` is disabled."""
         return bool(self._redis.exists(outbox_disabled_key(self._namespace, url)))
 
-    def _parse(self, texts: dict[str, str]) -> Iterator[OutboxMessage]:
-        for message_id, text in texts.items():
+    def _give_up_overdue(self, message: OutboxMessage) -> None:
+        log.warning("callback %s is given up: %s", message.id, _OVERDUE.reason)
+        self.give_up(message, _OVERDUE)
+
+    def _parse(self, answer: list[str]) -> Iterator[OutboxMessage]:
+        """Read the messages in an answer of outbox_claim.lua."""
+        for message_id, text in zip(answer[::2], answer[1::2], strict=True):
             try:
                 message = OutboxMessage.parse(text)
                 if message.id != message_id:
@@ -211,18 +223,14 @@ class Outbox(OutboxListing):
                 log.error(
                     "callback %s is given up, because it cannot be read: %s", message_id, error
                 )
-                self._move_to_given_up(message_id, None)
+                self._give_up_script(
+                    keys=[self._due, self._messages], args=[message_id, text, _MAX_GIVEN_UP]
+                )
 
-    def _move_to_given_up(self, message_id: str, pipe: "Pipeline | None") -> None:
-        self._give_up_script(
-            keys=[self._due, self._messages, self._given_up],
-            args=[message_id, _MAX_GIVEN_UP],
-            client=pipe,
-        )
-
-    def _log_attempt(
-        self, pipe: "Pipeline", message: OutboxMessage, outcome: DeliveryOutcome
+    def _record_try(
+        self, message: OutboxMessage, end: str | float, outcome: DeliveryOutcome
     ) -> None:
+        """Record a try. `end` is one of outbox_end_try.lua."""
         line = DeliveryAttempt(
             id=message.id,
             url=message.url,
@@ -234,12 +242,19 @@ class Outbox(OutboxListing):
             at=round(time.time(), 3),
             answer=outcome.answer,
         )
-        key = outbox_log_key(self._namespace, message.job_id)
-        pipe.lpush(key, line.model_dump_json())
-        pipe.ltrim(key, 0, _MAX_LOGGED - 1)
-        pipe.expire(key, self._retention_s)
-        if outcome.status is not None and outcome.ms <= _PROMPT_MS:
-            pipe.zadd(self._answered, {message.receiver: time.time()})
-            pipe.zremrangebyrank(self._answered, 0, -1 - _MAX_ANSWERED)
-        elif outcome.status is not None or outcome.verdict is DeliveryVerdict.RETRY:
-            pipe.zrem(self._answered, message.receiver)
+        log_key = outbox_log_key(self._namespace, message.job_id)
+        self._end_try(
+            keys=[self._due, self._messages, log_key, self._answered],
+            args=[
+                *(message.id, message.dump(), end, _MAX_GIVEN_UP),
+                *(line.model_dump_json(), _MAX_LOGGED, self._retention_s),
+                *(message.receiver, _answered(outcome), _MAX_ANSWERED),
+            ],
+        )
+
+
+def _answered(outcome: DeliveryOutcome) -> str:
+    """Return whether a receiver answered promptly, as outbox_end_try.lua takes it."""
+    if outcome.status is not None and outcome.ms <= _PROMPT_MS:
+        return "1"
+    return "0" if outcome.status is not None or outcome.verdict is DeliveryVerdict.RETRY else ""

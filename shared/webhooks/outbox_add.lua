@@ -2,6 +2,6 @@
 -- KEYS 1 outbox (sorted set: id by due time, Unix seconds)   2 messages (hash: id to JSON)
 -- ARGV 1 id   2 message JSON
 -- Returns nothing.
-local now = redis.call('TIME')
-redis.call('ZADD', KEYS[1], now[1] .. '.' .. string.format('%06d', now[2]), ARGV[1])
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+local clock = redis.call('TIME')
+local now = clock[1] .. '.' .. string.format('%06d', clock[2])
+put_message(KEYS[1], KEYS[2], ARGV[1], stamp(ARGV[2], now), now)

@@ -1,24 +1,30 @@
--- Claim due messages, the longest due first. A claimed message is due again when its lease expires,
--- so if its sender dies another sends it. No receiver gets more than its permits, so that one that
--- hangs does not delay the others. A message without a permit keeps its turn, unless it hides
--- others: messages to slow receivers are always delayed, and those to busy receivers for a moment if
--- more messages may be due than were looked at. All slow receivers together have few senders, and a
--- few are reserved for receivers that answered lately: invented receivers cost nothing, so any
--- number of them may hang at once.
+-- Claim some of the due messages. A claimed message is due again when its lease expires, so if its
+-- sender dies another sends it. No receiver gets more than its permits, so that one that hangs does
+-- not delay the others. A message without a permit keeps its turn, unless its receiver is slow: then
+-- it waits, the longer the older it is. In the end such messages are given up: very many of them must
+-- not fill Redis. All slow receivers together have few senders, and a few are reserved for receivers
+-- that answered lately: invented receivers cost nothing, so any number of them may hang at once.
 -- KEYS 1 outbox (sorted set: id by due time)   2 messages (hash: id to JSON)
 --      3 receivers that answered (sorted set: receiver by time)
 -- ARGV 1 how many to claim   2 lease in seconds   3 how many due messages to look at
---      4 permits of a receiver that is not listed   5 delay for slow receivers, seconds
---      6 delay for busy receivers, seconds   7 how many to slow receivers
---      8 how many to receivers that have not answered lately   9 how long an answer counts, seconds
---      10.. receiver (see `receiver_of` below), permits left, 1 if it is slow or 0, receiver ...
--- Returns {id, JSON, id, JSON, ...}.
+--      4 permits of a receiver that is not listed   5 the least delay for slow receivers, seconds
+--      6 age in seconds from which on a message without a permit is given up
+--      7 how many to slow receivers   8 how many to receivers that have not answered lately
+--      9 how long an answer counts, seconds
+--      10 '' to look at the messages that are due longest; else at those that came last, but for
+--         this number
+--      11.. receiver (see `receiver_of` below), permits left, 1 if it is slow or 0, receiver ...
+-- Returns {{id, JSON, id, JSON, ...} of the claimed messages, the same of those to give up, which
+-- are claimed too, how many others were looked at and kept their turn, -1 if no more messages are due
+-- than were looked at}.
+for _, key in ipairs({KEYS[1], KEYS[3], given_up_of(KEYS[1])}) do set_aside_unless('zset', key) end
+set_aside_unless('hash', KEYS[2])
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local wanted = tonumber(ARGV[1])
 local slow_left, unproven_left = tonumber(ARGV[7]), tonumber(ARGV[8])
-local left, slow, claimed, busy = {}, {}, {}, {}
-for i = 10, #ARGV, 3 do
+local left, slow, claimed, overdue, kept = {}, {}, {}, {}, 0
+for i = 11, #ARGV, 3 do
   left[ARGV[i]], slow[ARGV[i]] = tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
 end
 
@@ -43,9 +49,32 @@ local function postpone(id, delay)
   redis.call('ZADD', KEYS[1], string.format('%.6f', now + delay), id)
 end
 
-local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[3])
+local function claim(id, message, list)
+  postpone(id, ARGV[2])
+  list[#list + 1] = id
+  list[#list + 1] = message
+end
+
+-- Let a message wait that got no permit.
+local function wait(id, message, is_slow)
+  local age = age_of(message, now)
+  if not age then  -- release 0.1.0 has added it
+    redis.call('HSET', KEYS[2], id, stamp(message, now))
+  end
+  if age and age > tonumber(ARGV[6]) then
+    claim(id, message, overdue)
+  elseif is_slow then
+    -- All looks at a message together cost about as much as one look at 200 of them, whatever its age.
+    postpone(id, math.max(tonumber(ARGV[5]), math.min((age or 0) / 20, 3600)))
+  else
+    kept = kept + 1
+  end
+end
+
+local due = ARGV[10] == '' and redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[3])
+  or redis.call('ZREVRANGEBYSCORE', KEYS[1], now, '-inf', 'LIMIT', ARGV[10], ARGV[3])
 for _, id in ipairs(due) do
-  if #claimed == 2 * wanted then return claimed end
+  if #claimed == 2 * wanted then break end
   local message = redis.call('HGET', KEYS[2], id)
   local receiver = receiver_of(message or '')
   local permits = left[receiver] or tonumber(ARGV[4])
@@ -59,16 +88,9 @@ for _, id in ipairs(due) do
     left[receiver] = (left[receiver] or tonumber(ARGV[4])) - 1
     if slow[receiver] then slow_left = slow_left - 1 end
     if not proven then unproven_left = unproven_left - 1 end
-    postpone(id, ARGV[2])
-    claimed[#claimed + 1] = id
-    claimed[#claimed + 1] = message
-  elseif slow[receiver] then
-    postpone(id, ARGV[5])
+    claim(id, message, claimed)
   else
-    busy[#busy + 1] = id
+    wait(id, message, slow[receiver])
   end
 end
-if #due == tonumber(ARGV[3]) then
-  for _, id in ipairs(busy) do postpone(id, ARGV[6]) end
-end
-return claimed
+return {claimed, overdue, #due == tonumber(ARGV[3]) and kept or -1}

@@ -1,6 +1,7 @@
 """Describe the callbacks in the outbox and the outcomes of their delivery attempts."""
 
 import json
+import math
 import operator
 import socket
 import uuid
@@ -20,17 +21,20 @@ from imagefleet.shared.jobs.model import Model
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _MAX_ATTEMPTS: Final = 1_000
 """Far more than are made: a larger number was not written by a worker."""
+_OTHER: Final = "+"
+"""What `outbox.lua` puts between an id and what is added to it."""
 _TEST_SUFFIX: Final = ".test"
 """The ids of other messages end in the name of a job's event, or in a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxMessage:
-    """A message is one callback in the outbox. It is stored as JSON with exactly these fields,
-    `tenant` and `trace_parent` only if they are not empty. Release 0.1.0 drops these two."""
+    """A message is one callback in the outbox. It is stored as JSON with exactly these fields:
+    those after `attempts` only if they are not empty. Release 0.1.0 drops these."""
 
     id: str
-    """Derived from the event, so it is the same for every attempt."""
+    """Derived from the event, so it is the same for every attempt. If another event of the job
+    takes the id, as after a redrive, a `+` and the occurrence are added."""
     job_id: str
     url: str
     body: str
@@ -42,6 +46,12 @@ class OutboxMessage:
     release 0.1.0."""
     trace_parent: str = ""
     """The span in which the event happened, as `traceparent` of W3C Trace Context; empty: none."""
+    since: float = 0.0
+    """When its first attempt was due, Unix seconds by Redis' clock; 0: not known. `outbox.lua`
+    writes it."""
+    occurrence: str = ""
+    """It tells events of the job with the same id apart; empty: the body does. `outbox.lua` writes
+    it."""
 
     @classmethod
     def for_test(cls, url: str, tenant: str = "") -> Self:
@@ -71,10 +81,12 @@ class OutboxMessage:
                 attempts=_attempts(fields.get("attempts", 0)),
                 tenant=str(fields.get("tenant", "")),
                 trace_parent=valid_trace_parent(fields.get("trace_parent")) or "",
+                since=_time(fields.get("since", 0.0)),
+                occurrence=str(fields.get("occurrence", "")),
             )
             receiver_of(message.url)
             # A ValueError for half of a surrogate pair, which cannot be sent or stored again.
-            f"{message.id}{message.job_id}{message.url}{message.body}{message.tenant}".encode()
+            "".join(each for each in asdict(message).values() if isinstance(each, str)).encode()
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise MessageRejected(
                 f"the outbox holds {text[:80]!r}, which is not a message: {error}"
@@ -86,10 +98,15 @@ class OutboxMessage:
         """Host and port in one spelling. Callbacks to one receiver share its concurrency limit."""
         return receiver_of(self.url)
 
+    @property
+    def event_id(self) -> str:
+        """The id as it was before another event took it."""
+        return self.id.partition(_OTHER)[0]
+
     def dump(self) -> str:
         """Return the message as JSON."""
         fields = asdict(self)
-        for name in ("tenant", "trace_parent"):
+        for name in ("tenant", "trace_parent", "since", "occurrence"):
             if not fields[name]:
                 del fields[name]
         return json.dumps(fields)
@@ -113,6 +130,12 @@ def _attempts(value: object) -> int:
     return value
 
 
+def _time(value: object) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]
+        raise ValueError(f"since={str(value)[:40]} is not a time")
+    return float(value)  # type: ignore[arg-type]
+
+
 def _one_spelling(host: str) -> str:
     try:
         address = ip_address(host)
@@ -132,7 +155,7 @@ class DeliveryVerdict(StrEnum):
     DELIVERED = "delivered"  # the receiver answered 2xx
     RETRY = "retry"  # it failed, and a later attempt may succeed
     GONE = "gone"  # the receiver answered 410: it wants no more callbacks
-    REFUSED = "refused"  # the address is not allowed, so nothing was sent
+    REFUSED = "refused"  # nothing was sent: the address is not allowed, or no sender was free
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,6 @@
 -- ARGV 1 id   2 message JSON
 -- Returns 1, or 0 if there is no such given-up message.
 if redis.call('ZREM', KEYS[3], ARGV[1]) == 0 then return 0 end
-redis.call('ZADD', KEYS[1], redis.call('TIME')[1], ARGV[1])
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+local now = redis.call('TIME')[1]
+put_message(KEYS[1], KEYS[2], ARGV[1], stamp(ARGV[2], now), now)
 return 1

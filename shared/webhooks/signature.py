@@ -51,21 +51,28 @@ def check_secret(secret: str, name: str) -> None:
         )
 
 
-def webhook_id(callback_id: str, body: str) -> str:
+def webhook_id(callback_id: str, occurrence: str) -> str:
     """Return the `webhook-id` of a callback. It is the same for every attempt, so that receivers
     can drop duplicates.
 
-    The body says when the event happened, so that a job which was redriven, or deleted and
-    submitted again under its id, has another one. It is a digest, because the signed text is id,
-    timestamp and body joined with full stops, and a job's id may contain full stops: a caller could
-    choose an id that shifts these borders.
+    The occurrence tells events of one job with the same id apart, as of a job which was redriven,
+    or deleted and submitted again. The id is a digest, because the signed text is id, timestamp and
+    body joined with full stops, and a job's id may contain full stops: a caller could choose an id
+    that shifts these borders.
     """
-    return f"msg_{hashlib.sha256(f'{callback_id} {body}'.encode()).hexdigest()[:32]}"
+    return f"msg_{hashlib.sha256(f'{callback_id} {occurrence}'.encode()).hexdigest()[:32]}"
 
 
-def sign(callback_id: str, body: str, secrets: Sequence[str], at: datetime) -> dict[str, str]:
-    """Return the three headers of an attempt at `at`. Each secret signs, so keys can be rotated."""
-    message_id, at = webhook_id(callback_id, body), at.astimezone(UTC)  # the library reads UTC only
+def sign(
+    callback_id: str, body: str, secrets: Sequence[str], at: datetime, occurrence: str = ""
+) -> dict[str, str]:
+    """Return the three headers of an attempt at `at`. Each secret signs, so keys can be rotated.
+
+    Args:
+        occurrence: see `webhook_id`; empty: the body takes its place.
+    """
+    message_id = webhook_id(callback_id, occurrence or body)
+    at = at.astimezone(UTC)  # the library reads UTC only
     headers = {ID_HEADER: message_id, TIMESTAMP_HEADER: str(int(at.timestamp()))}
     if secrets:
         headers[SIGNATURE_HEADER] = " ".join(

@@ -1,11 +1,14 @@
-"""Shards are sent again while another producer resumes or waits, or a worker holds them."""
+"""Shards are sent again: what is generated again, and what others may do meanwhile."""
 
 from pathlib import Path
 
 import pytest
 import redis
+from PIL import Image
 
 from imagefleet import Client
+from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import LeaseLost, ResultTimeout
 from imagefleet.shared.jobs.model import State
@@ -15,6 +18,27 @@ from tests.support.processes import StartWorker, until
 
 PROMPTS = ["a", "[fail]", *(f"prompt {n}" for n in range(18))]
 FAST = {"IMAGEFLEET_MODEL": "fake:seconds=0.01,capacity=8"}
+IMAGES = [f"inputs/{n}.png" for n in range(4)]
+"""Keys of the images from which rows start."""
+
+
+@pytest.fixture
+def store(settings: dict[str, str]) -> Path:
+    """Return the folder of the fleet's store. It holds all images but the first."""
+    folder = Path(settings["IMAGEFLEET_STORAGE_URL"].removeprefix("file://"))
+    (folder / "inputs").mkdir(parents=True)
+    for key in IMAGES[1:]:
+        _draw(folder / key)
+    return folder
+
+
+def _draw(path: Path) -> None:
+    Image.new("RGB", (64, 64), "red").save(path)
+
+
+def _tries(run: BulkRun) -> list[int]:
+    with run.connection.runs() as runs:
+        return [shard.tries for shard in runs.shards(run.id)]
 
 
 @pytest.mark.parametrize("again", ["retry_failed", "repair"])
@@ -51,6 +75,90 @@ def test_resuming_a_run_while_files_are_deleted_loses_no_shard(
     assert (status.state, status.images, status.failed_images) == (State.SUCCEEDED, 19, 1)
     assert run.verify().clean
     assert (tmp_path / "data" / "stats.json").exists()
+
+
+@pytest.mark.parametrize("format", BulkFormat)
+def test_only_samples_that_are_missing_or_damaged_are_generated_again(
+    start: StartWorker, producer: Client, tmp_path: Path, store: Path, format: BulkFormat
+) -> None:
+    """The others could not be generated again, because the images that they start from are gone."""
+    start(**FAST)
+    until(producer.offers)
+    rows = [{"prompt": "a", "image": image} for image in IMAGES]
+    run = producer.bulk(rows, tmp_path / "data", format=format)
+    assert run.wait(300).failures_by_reason == {"invalid_input": 1}
+    for key in IMAGES[1:]:
+        (store / key).unlink()
+    _draw(store / IMAGES[0])
+    assert run.retry_failed() == 1
+    status = run.wait(300)
+    assert (status.images, status.failed_images) == (4, 0)
+    assert (run.verify().clean, run.verify().present) == (True, 4)
+    (store / IMAGES[0]).unlink()
+    (tmp_path / "data" / "00000.jsonl").write_text("damaged")
+    assert run.repair(run.verify()) == 1
+    status = run.wait(300)
+    assert (status.images, status.failed_images) == (4, 0)
+    assert (run.verify().clean, run.verify().present) == (True, 4)
+
+
+def test_the_failed_rows_of_a_run_that_stopped_for_them_are_generated_again(
+    start: StartWorker, producer: Client, tmp_path: Path, store: Path
+) -> None:
+    start(**FAST)
+    until(producer.offers)
+    rows = [{"prompt": "a", "image": image} for image in IMAGES]
+    run = producer.bulk(rows, tmp_path / "data", shard_size=2, max_failures=0)
+    assert run.wait(300).state is State.FAILED
+    until(lambda: not run.status().shards_by_state[State.RUNNING])
+    _draw(store / IMAGES[0])
+    assert run.retry_failed() == 1
+    status = run.wait(300)
+    assert (status.state, status.images, status.failed_images) == (State.SUCCEEDED, 4, 0)
+    assert run.verify().clean
+
+
+def test_a_shard_that_finished_after_it_was_verified_is_not_repaired(
+    start: StartWorker, producer: Client, tmp_path: Path
+) -> None:
+    run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=10)
+    report = run.verify()
+    start(**FAST)
+    run.wait(300)
+    assert {problem.what for problem in report.problems} == {"unfinished"}
+    assert run.repair(report) == 0
+    assert _tries(run) == [1, 1]
+    assert run.verify().clean
+
+
+def test_an_interrupted_repair_leaves_no_finished_shard_without_its_files(
+    start: StartWorker,
+    client: redis.Redis,
+    namespace: str,
+    producer: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = producer.bulk(PROMPTS, tmp_path / "data", shard_size=20)
+    start(**FAST, IMAGEFLEET_BULK_STALLED_S="1")
+    run.wait(300)
+    until(lambda: not client.keys(f"{namespace}:claims:*"))
+    (tmp_path / "data" / "00000.tar").write_text("damaged")
+    report = run.verify()
+    deleted: list[str] = []
+
+    def interrupted(store: FolderStore, key: str) -> None:
+        if deleted:
+            raise KeyboardInterrupt
+        deleted.append(key)
+        (tmp_path / "data" / key).unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStore, "delete", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run.repair(report)
+    assert run.wait(300).state is State.SUCCEEDED
+    assert run.verify().clean
 
 
 def test_a_restarted_shard_is_taken_from_the_attempt_that_holds_it(

@@ -297,6 +297,34 @@ def test_the_same_command_fills_an_emptied_destination_again(
             shutil.rmtree(tmp_path / "data")
 
 
+@pytest.mark.parametrize(
+    "name", ["00001.stats.json", "plan/plan.json", "plan/00001.jsonl", "stats.json"]
+)
+def test_the_same_command_writes_deleted_files_of_the_plan_and_markers_again(
+    copied: tuple[BulkRun, Path], fleet: Client, name: str
+) -> None:
+    """With `stats.json` it writes the card and its contact sheet, too."""
+    _, folder = copied
+    names = [name, "README.md", "contact-sheet.png"] if name == "stats.json" else [name]
+    for each in names:
+        (folder / each).unlink()
+    run = fleet.bulk(PROMPTS, folder, shard_size=10, num_images_per_prompt=2)
+    run.wait(300)
+    assert run.verify().clean
+    until(lambda: all((folder / each).exists() for each in (*names, "stats.json")))
+
+
+@pytest.mark.parametrize("name", ["00001.tar", "00001.jsonl", "README.md", "contact-sheet.png"])
+def test_the_same_command_does_not_look_at_other_files(
+    copied: tuple[BulkRun, Path], fleet: Client, name: str
+) -> None:
+    _, folder = copied
+    (folder / name).unlink()
+    run = fleet.bulk(PROMPTS, folder, shard_size=10, num_images_per_prompt=2)
+    assert run.status().state is State.SUCCEEDED
+    assert not (folder / name).exists()
+
+
 def test_a_cancelled_run_with_all_shards_finished_succeeds_when_run_again(
     fleet: Client, connection_options: list[str], tmp_path: Path
 ) -> None:

@@ -190,6 +190,34 @@ def test_objects_in_s3_are_read_one_by_one_by_pattern_and_by_prefix(
         assert _planned(producer, tmp_path / "stranger") == [(2, "c")]  # none of its files was read
 
 
+def test_a_dataset_below_its_input_in_s3_is_not_read_as_input(
+    bulk_run: Bulk, producer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with signed_s3() as s3:
+        credentials = s3.credentials.environment()
+        for name, value in credentials.items():
+            monkeypatch.setenv(name, value)
+        store = open_store(s3.url("in"))
+        store.put("rows/a.jsonl", b'"a"\n', "text/plain")
+        store.put("rows/run-10/b.txt", b"b\n", "text/plain")
+        place, expected = s3.url("in/rows/run-1"), [(0, "a"), (1, "b")]
+        for input_ in (s3.url("in/rows/"), s3.url("in/rows")):
+            done = bulk_run(input_, place, environment=credentials)
+            assert done.returncode == 0, done.stderr
+        store.delete(f"rows/run-1/{PLAN}")  # as if the first command had died before it was written
+        assert bulk_run(s3.url("in/rows/"), place, environment=credentials).returncode == 0
+        run = producer.find_bulk(place)
+        assert [(row["row"], row["prompt"]) for row in _rows(run)] == expected
+        for pattern in ("in/rows/*/*.jsonl", "in/rows/run-1/*/*.jsonl"):
+            refused = bulk_run(s3.url(pattern), place, environment=credentials)
+            assert b"there is no such object" in refused.stderr
+        other = s3.url("in/other")
+        assert (
+            bulk_run(s3.url("in/rows/run-1/plan/"), other, environment=credentials).returncode == 0
+        )
+        assert [row["prompt"] for row in _rows(producer.find_bulk(other))] == ["a", "b"]
+
+
 def test_options_of_latents_hold_for_all_rows_and_none_leaves_latents(
     bulk_run: Bulk, producer: Client, tmp_path: Path
 ) -> None:
@@ -197,6 +225,8 @@ def test_options_of_latents_hold_for_all_rows_and_none_leaves_latents(
     (tmp_path / "a.safetensors").write_bytes(save({"latents": np.zeros((1, 4, 8, 8), "float32")}))
     (tmp_path / "rows.csv").write_text("prompt,latents\na,\nb,https://example.org/b\n")
     options = ("--latents", "./a.safetensors", "--denoising-start", 0.8)
+    told = bulk_run("rows.csv", "data", *options, "--dry-run").stdout.splitlines()
+    assert told[0] == b"rows    2, 2 go on with latents; 0 rejected, 0 duplicate"
     done = bulk_run("rows.csv", "data", *options)
     assert done.returncode == 0, done.stderr
     run = producer.find_bulk(str(tmp_path / "data"))

@@ -414,7 +414,7 @@ def test_recovery_sends_no_shard_whose_files_are_being_deleted(
             seen.extend(shard.state for shard in runs.shards(run.id))
 
         monkeypatch.setattr(FolderStore, "delete", slow)
-        run.resend(run.plan.shards, lambda shard: [f"{shard.name}.tar", f"{shard.name}.jsonl"])
+        run.resend(run.plan.shards, {"00000": ["00000.tar", "00000.jsonl"]})
     assert seen[:3] == [State.CANCELLED] * 3
     assert _bulk_queues(client, namespace)
 

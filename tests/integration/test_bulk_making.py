@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, stats_key
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, archive_key, stats_key
+from imagefleet.shared.bulk.plan import RowParameters
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.bulk.shard_message import ShardMessage, ShardToSend, bulk_queue
-from imagefleet.shared.bulk.stats import ShardStats
+from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
 from imagefleet.shared.errors import LeaseLost, StorageDenied, StorageUnavailable
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_for_loras, list_key
-from imagefleet.shared.storage import ObjectStore, open_store
+from imagefleet.shared.storage import ObjectStore, StoredObject, open_store
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -52,7 +53,7 @@ class _Host:
             model="fake",
             model_digest="sha256:" + "1" * 64,
             samples=1,
-            files=(),
+            files=(ShardFile(key=archive_key(shard.name), sha256="", size=0),),
         )
         store = open_store(self.dataset.run.destination)
         store.put(PLAN, self.dataset.plan.dump(), "application/json")
@@ -183,6 +184,33 @@ def test_a_plan_that_is_too_large_to_read_fails_the_shard(host: _Host) -> None:
     host.make()
     status = host.dataset.runs.get(host.dataset.run.id)
     assert status.failures_by_reason == {"invalid_request": 1}
+
+
+@pytest.mark.parametrize("moment", ["before the shard", "while its files are stored"])
+def test_a_shard_leaves_no_marker_beside_the_plan_of_another_run(
+    host: _Host, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store, plan = open_store(host.dataset.run.destination), host.dataset.plan
+    other = plan.model_copy(update={"parameters": RowParameters(num_inference_steps=7)})
+    store.put(PLAN, plan.dump(), "application/json")
+
+    def plan_another(*_: object) -> list[StoredObject]:
+        store.put(PLAN, other.dump(), "application/json")
+        return []
+
+    if moment == "before the shard":
+        plan_another()
+    else:
+        monkeypatch.setattr("imagefleet.worker.bulk.make_shard._ShardMaker._generate", _nothing)
+        monkeypatch.setattr("imagefleet.worker.bulk.make_shard.put_shard", plan_another)
+    host.make()
+    status = host.dataset.runs.get(host.dataset.run.id)
+    assert status.failures_by_reason == {"plan_damaged": 1}
+    assert not store.exists(stats_key("00000"))
+
+
+def _nothing(*_: object) -> list[RowFailure]:
+    return []
 
 
 def _redis_fails(*_: object) -> None:

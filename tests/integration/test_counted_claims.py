@@ -1,5 +1,6 @@
 """Claims on a real Redis: whatever goes round is counted, and nothing is held for ever."""
 
+import hashlib
 import time
 from typing import Any
 
@@ -84,6 +85,22 @@ def test_a_postponed_message_returns_uncounted_until_its_time_is_over(
     assert not claims.postpone(claimed, f"{namespace}:job:j")
     assert claims.holds(claimed.tag)
     assert not client.exists(postponed)
+
+
+def test_a_message_of_a_deleted_job_is_not_postponed_and_delays_no_other_job(
+    make_claims: MakeClaims, client: redis.Redis, namespace: str, queue: str
+) -> None:
+    client.lpush(queue, "m", "n")
+    record = f"{namespace}:job:j"
+    client.hset(record, mapping={"state": "queued", "request": "{}"})
+    claims = make_claims("w")
+    first, second = _claim(claims, queue), _claim(claims, queue)
+    assert not claims.postpone(first, record, "0" * 40)
+    assert claims.holds(first.tag)
+    claims.delay_queued(second.tag, 60, record, "0" * 40)
+    assert not client.hexists(record, "retry_at")
+    assert claims.postpone(first, record, hashlib.sha1(b"{}").hexdigest())
+    assert client.hexists(record, "retry_at")
 
 
 def test_only_answers_that_were_lost_in_a_row_are_counted(

@@ -10,16 +10,26 @@ import redis
 from imagefleet import Client
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.errors import InvalidRequest
+from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.model import CallbackEvent
+from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.tenants import Tenants
 from imagefleet.shared.redis_client.write_errors import is_outage
 from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox_message import (
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+)
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import offer_of
 from imagefleet.worker.queues.claim_types import QueueGroup
 from tests.integration.conftest import MakeClaims
+from tests.support.records import result_of_one_image, start_attempt
 
 Damage = Callable[[redis.Redis, str], object]
 
@@ -92,6 +102,53 @@ def test_messages_are_claimed_beside_damaged_keys(
     client.lpush(list_key(group[0].queues[0], 0), "a", "b")
     claimed = claims.claim(group, 1) + claims.claim(group, 1)
     assert [each.message for each in claimed] == ["a", "b"]
+
+
+@pytest.mark.parametrize("key", ["queues", "queues:0"])
+@pytest.mark.parametrize("known", [1, 200])
+def test_messages_are_claimed_where_the_known_queues_should_be(
+    make_claims: MakeClaims,
+    client: redis.Redis,
+    namespace: str,
+    group: list[QueueGroup],
+    key: str,
+    known: int,
+) -> None:
+    """The second claim finds the queues empty, and forgets them."""
+    claims, queue = make_claims("w"), group[0].queues[0]
+    client.sadd(f"{namespace}:queues", *(f"{queue}@t{number}" for number in range(known)))
+    client.delete(f"{namespace}:{key}")
+    client.set(f"{namespace}:{key}", "another type")
+    client.lpush(list_key(queue, 0), "a")
+    claimed = [claims.claim(group, 1) for _ in range(2)]
+    assert [each.message for each in claimed[0]] == ["a"]
+    assert claimed[1] == []
+    assert client.hlen(claims.key) == 1
+
+
+@pytest.mark.parametrize("key", ["queues", "queues:0", "queues:waiting"])
+@pytest.mark.parametrize("known", [1, 600])
+def test_jobs_are_submitted_under_a_limit_beside_damaged_keys(
+    producer: Client, client: redis.Redis, namespace: str, key: str, known: int
+) -> None:
+    client.sadd(f"{namespace}:queues", *(f"{namespace}.q@t{number}" for number in range(known)))
+    client.delete(f"{namespace}:{key}")
+    client.set(f"{namespace}:{key}", "another type")
+    Tenants(client, namespace).set_limit("*", 5)
+    jobs = producer.submit_many(["a", "b"])
+    assert [job.status().state for job in jobs] == ["queued", "queued"]
+    producer.submit_many(["c", "d"])
+
+
+@pytest.mark.parametrize("key", ["queues", "queues:0", "queues:cursor"])
+def test_queues_are_swept_beside_damaged_keys(
+    producer: Client, client: redis.Redis, namespace: str, key: str
+) -> None:
+    records = JobRecords(client, namespace, 60)
+    client.set(f"{namespace}:{key}", "another type")
+    records.sweep_queues()
+    producer.submit("a").cancel()
+    assert records.sweep_queues() == (1, 1)
 
 
 @pytest.mark.parametrize("weight", [0, 1e-320, 1e-7, float("nan"), 1_000_001])
@@ -194,6 +251,50 @@ def test_an_entry_of_the_outbox_under_another_id_is_given_up(
     client.execute_command("HSET", f"{namespace}:outbox:messages", b"\xff", "{")
     assert outbox.claim(8, 60) == []
     assert outbox.count_waiting() == 0
+
+
+@pytest.mark.parametrize("events", [("started",), ("progress",), ("succeeded",)])
+@pytest.mark.parametrize("key", ["outbox", "outbox:messages"])
+def test_a_job_runs_and_its_callbacks_are_added_beside_damaged_keys(
+    client: redis.Redis, namespace: str, key: str, events: tuple[str, ...]
+) -> None:
+    records = JobRecords(client, namespace, 60)
+    request = JobRequest.parse(
+        {"prompt": "a", "callback_url": "https://hooks.example/x", "callback_events": events}
+    )
+    records.submit([("j", request)])
+    client.set(f"{namespace}:{key}", "another type")
+    started = build_callback(CallbackEvent.STARTED, "j", request)
+    assert start_attempt(records, "j", "a", callback=started).happened
+    progress = build_callback(CallbackEvent.PROGRESS, "j", request, step=2, steps=4)
+    report = ProgressReport(job_id="j", attempt="a", step=2, steps=4, callback=progress)
+    assert records.record_progress(report) == [AttemptVerdict.GO_ON]
+    result = result_of_one_image()
+    succeeded = build_callback(CallbackEvent.SUCCEEDED, "j", request, result=result)
+    assert records.succeed("j", "a", result, succeeded).happened
+    [message] = Outbox(client, namespace).claim(8, 60)
+    assert message.id.startswith(f"j.{events[0]}")
+
+
+@pytest.mark.parametrize(
+    "key", ["outbox", "outbox:messages", "outbox:given-up", "outbox:answered", "outbox:log:j"]
+)
+@pytest.mark.parametrize("verdict", [DeliveryVerdict.DELIVERED, DeliveryVerdict.GONE])
+def test_callbacks_are_sent_beside_damaged_keys(
+    client: redis.Redis, namespace: str, key: str, verdict: DeliveryVerdict
+) -> None:
+    outbox = Outbox(client, namespace, 60)
+    client.set(f"{namespace}:{key}", "another type")
+    assert outbox.claim(8, 60) == []
+    outbox.add(OutboxMessage(id="j.failed", job_id="j", url="http://a.example/x", body="{}"))
+    [message] = outbox.claim(8, 60)
+    outcome = DeliveryOutcome(verdict=verdict, status=204)
+    end = outbox.mark_delivered if verdict is DeliveryVerdict.DELIVERED else outbox.give_up
+    end(message, outcome)
+    assert outbox.count_waiting() == 0
+    assert [each.verdict for each in outbox.attempts_of("j")] == [verdict]
+    assert outbox.answered_lately(["a.example"]) == {"a.example"}
+    assert len(outbox.entries()) == (verdict is DeliveryVerdict.GONE)
 
 
 def test_a_damaged_run_hides_no_stalled_run(client: redis.Redis, namespace: str) -> None:

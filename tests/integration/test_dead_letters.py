@@ -144,6 +144,29 @@ def test_a_job_whose_record_expired_can_be_redriven(
     assert json.loads(pushed) == {**json.loads(message), "headers": headers}
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_letter_does_not_redrive_another_job_that_has_its_id(
+    letters: DeadLetters, client: redis.Redis, namespace: str, *, recorded: bool
+) -> None:
+    """The job of the letter was deleted, or plain Celery sent the letter with an id in use."""
+    records, queue = JobRecords(client, namespace, 3600), list_key(f"{namespace}.default.native", 3)
+    message = _failed(records, client, queue)
+    if not recorded:
+        message = message.replace(f',"{RECORDED}":true', "")
+    letter = _add(letters, message, queue)
+    records.delete_ended("j")
+    records.submit([("j", JobRequest(prompt="b"))])
+    client.delete(queue)
+    records.fail("j", "", JobError(code="x", message="y"), None)
+    expires_s = client.ttl(f"{namespace}:job:j")
+    with pytest.raises(MessageRejected, match="the job 'j' has other parameters now"):
+        letters.redrive(letter)
+    assert records.get("j").state is State.FAILED
+    assert 0 < client.ttl(f"{namespace}:job:j") <= expires_s
+    assert letters.read() == [letter]
+    assert not client.exists(queue)
+
+
 def test_a_dropped_letter_is_removed(letters: DeadLetters) -> None:
     letters.drop(_add(letters, "a"))
     assert letters.read() == []

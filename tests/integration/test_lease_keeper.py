@@ -2,6 +2,8 @@
 
 import random
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -119,6 +121,40 @@ def test_a_heartbeat_outlives_keys_that_hold_something_else(
     keeper.heartbeat()
     assert client.zscore(f"{namespace}:leases", "w")
     assert not claims.any_due
+
+
+def test_very_many_due_messages_do_not_delay_the_renewal_of_the_lease(
+    claims: Claims, client: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow Redis takes 62 ms for each call of the script, by a clock of the test's own."""
+    clock = [1000.0]
+    monkeypatch.setattr(
+        "imagefleet.shared.jobs.delayed_messages.time", SimpleNamespace(monotonic=lambda: clock[0])
+    )
+    records, queue, later = JobRecords(client, namespace, 3600), f"{namespace}.q", "later"
+    messages: Any = records.requeue_due.__self__  # type: ignore[attr-defined]
+    script = messages._script
+
+    def slow_script(**call: Any) -> object:
+        clock[0] += 1 / 16
+        return script(**call)
+
+    messages._script = slow_script
+    due = {f"{queue}\0{number:05}": number for number in range(10_000)}
+    client.zadd(f"{namespace}:{later}", due)
+    claims.acquire_lease()
+    keeper = LeaseKeeper(claims, records, 4.0, lambda: None)
+    beats = 0
+    while client.zcard(f"{namespace}:{later}"):
+        began = clock[0]
+        keeper.heartbeat()
+        assert clock[0] - began <= 4.0 / 4
+        beats += 1
+        assert client.llen(queue) == 10_000 - client.zcard(f"{namespace}:{later}")
+        if beats == 1:
+            assert client.rpop(queue) == "00000"
+            client.rpush(queue, "00000")
+    assert beats == 10
 
 
 def _reads_of_a_beat(keeper: LeaseKeeper, client: redis.Redis) -> int:

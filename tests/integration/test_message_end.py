@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,18 +10,27 @@ import pytest
 import redis
 from celery import Celery
 
+from imagefleet.shared.jobs.callback_events import build_callback
+from imagefleet.shared.jobs.model import CallbackEvent
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import deliveries_key
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.transitions import StartRequest, TransitionResult
 from imagefleet.shared.redis_client.connection import celery_url
 from imagefleet.shared.redis_client.local_server import LocalRedisServer
+from imagefleet.shared.webhooks.outbox import Outbox
+from imagefleet.shared.webhooks.outbox_message import (
+    DeliveryOutcome,
+    DeliveryVerdict,
+    OutboxMessage,
+)
+from imagefleet.shared.webhooks.signature import sign
 from imagefleet.worker.celery_app.results import celery_result, message_end
 from imagefleet.worker.jobs.message_end import CeleryResult, MessageEnd
 from imagefleet.worker.queues.claim_types import QueueGroup
 from imagefleet.worker.queues.claims import Claims
 from tests.integration.conftest import MakeClaims
-from tests.support.records import result_of_one_image
+from tests.support.records import result_of_one_image, start_attempt
 
 STORED = "stored by celery"
 
@@ -140,6 +150,32 @@ def test_a_message_whose_end_was_lost_with_another_server_is_queued_again(
         client.hset(key, mapping={str(name): value for name, value in fields.items()})
     assert claims.requeue_orphans() == 1
     assert client.llen(job.claimed.list_key) == 1
+
+
+def test_a_success_that_a_failover_lost_is_reported_again_under_the_same_webhook_id(
+    records: JobRecords, claims: Claims, client: redis.Redis, namespace: str
+) -> None:
+    """The server that took over has record and message as before the success."""
+    request = JobRequest.parse({"prompt": "a", "callback_url": "https://hooks.example/x"})
+    records.submit([("j", request)])
+    record, outbox = f"{namespace}:job:j", Outbox(client, namespace)
+    before = client.hgetall(record)
+    sent: list[OutboxMessage] = []
+    for timings in ({"denoise": 1.5}, {"denoise": 1.25}):
+        client.delete(record)
+        client.hset(record, mapping={str(name): value for name, value in before.items()})
+        assert start_attempt(records, "j", f"attempt {timings}").happened
+        result = result_of_one_image().model_copy(update={"timings": timings})
+        event = build_callback(CallbackEvent.SUCCEEDED, "j", request, result=result)
+        assert records.succeed("j", f"attempt {timings}", result, event).happened
+        sent += outbox.claim(1, 60)
+        outbox.mark_delivered(sent[-1], DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED))
+    assert len({message.body for message in sent}) == 2
+    assert len({message.occurrence for message in sent}) == 1
+    headers = [
+        sign(each.event_id, each.body, [], datetime.now(UTC), each.occurrence) for each in sent
+    ]
+    assert headers[0]["webhook-id"] == headers[1]["webhook-id"]
 
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated setex")

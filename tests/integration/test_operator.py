@@ -121,6 +121,18 @@ def test_a_wrong_id_does_not_keep_the_others_from_being_done(
     assert bool(producer.dead_letters.read()) is (command == "show")
 
 
+def test_the_letter_of_a_deleted_job_is_not_redriven_for_its_successor(
+    run: Run, producer: Client, client: redis.Redis, namespace: str
+) -> None:
+    letter = _add_dead_letter(client, producer, namespace, "a")
+    other = _add_dead_letter(client, producer, namespace, "b")
+    JobRecords(client, namespace, 3600).delete_ended("a")
+    producer.submit("another prompt", id="a")
+    done = run("dead-letters", "redrive", "a", "b")
+    assert (done.returncode, done.stdout) == (1, f"{other}  b  queued again\n")
+    assert f"dead letter '{letter}' is not redriven: the job 'a' has other" in done.stderr
+
+
 def _give_up_callback(client: redis.Redis, producer: Client, namespace: str) -> Outbox:
     """Cancel job cat-1 and give up its callback, whose address is refused."""
     producer.submit("a", id="cat-1", callback_url="https://hooks.example/x").cancel()

@@ -1,8 +1,10 @@
 """The outbox in a real Redis: pending callbacks are never lost, and ended ones never return."""
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from redis import Redis
@@ -19,7 +21,9 @@ from imagefleet.shared.webhooks.outbox_message import (
     DeliveryVerdict,
     OutboxMessage,
 )
+from imagefleet.shared.webhooks.signature import sign
 from tests.support.processes import until
+from tests.support.records import start_attempt
 
 DELIVERED = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204)
 FAILED = DeliveryOutcome(verdict=DeliveryVerdict.RETRY, status=503, reason="Service Unavailable")
@@ -44,7 +48,9 @@ def _ids(messages: Iterable[OutboxMessage]) -> list[str]:
 
 def test_an_added_message_is_due_at_once_and_claimed_once(outbox: Outbox) -> None:
     outbox.add(_message())
-    assert _claim(outbox) == [_message()]
+    [message] = _claim(outbox)
+    assert replace(message, since=0.0) == _message()
+    assert abs(message.since - time.time()) < 300
     assert _claim(outbox) == []
     assert outbox.count_waiting() == 1
 
@@ -192,10 +198,8 @@ def test_messages_to_a_slow_receiver_do_not_hide_others(outbox: Outbox, client: 
         pipe.execute()
     outbox.add(_message("quick", "https://quick.example/y"))
     claims = [outbox.claim(16, 60, busy={}, slow={"slow.example"})]
-    claims += [
-        outbox.claim(16, 60, busy={"slow.example": 1}, slow={"slow.example"}) for _ in range(2)
-    ]
-    assert [_ids(claim) for claim in claims] == [["slow-000"], [], ["quick"]]
+    claims += [outbox.claim(16, 60, busy={"slow.example": 1}, slow={"slow.example"})]
+    assert [_ids(claim) for claim in claims] == [["slow-000"], ["quick"]]
     assert outbox.count_waiting() == 451
 
 
@@ -205,10 +209,117 @@ def test_messages_to_a_busy_receiver_do_not_hide_others(outbox: Outbox, client: 
             outbox.add(_message(f"many-{number:03}", "http://many.example/x"), pipe)
         pipe.execute()
     outbox.add(_message("one", "https://one.example/y"))
-    claims = [_ids(outbox.claim(8, 60, busy={"many.example": 8})) for _ in range(3)]
-    assert claims == [[], [], ["one"]]
+    assert _ids(outbox.claim(8, 60, busy={"many.example": 8})) == ["one"]
     assert outbox.count_waiting() == 451
-    until(lambda: len(outbox.claim(8, 60)) == 8)  # they are due again soon
+    assert len(outbox.claim(8, 60)) == 8
+
+
+def _add_many(client: Redis, namespace: str, host: str, before_s: float = 1.0) -> None:
+    """Put 20,000 messages into the outbox, which are due since so many seconds."""
+    message = _message(host, f"http://{host}.example/x").dump()
+    names = [f"{host}-{number:05}" for number in range(20_000)]
+    due = time.time() - before_s
+    client.zadd(f"{namespace}:outbox", {name: due + at / 1e6 for at, name in enumerate(names)})
+    client.hset(
+        f"{namespace}:outbox:messages",
+        mapping={name: message.replace(f'"{host}"', f'"{name}"') for name in names},
+    )
+
+
+@pytest.mark.parametrize("slow", [set(), {"many.example"}])
+def test_20000_messages_that_have_to_wait_do_not_hide_a_new_one(
+    outbox: Outbox, client: Redis, namespace: str, slow: set[str]
+) -> None:
+    _add_many(client, namespace, "many")
+    client.zadd(f"{namespace}:outbox:answered", {"quick.example": time.time()})
+    outbox.add(_message("quick", "https://quick.example/y"))
+    places = {"many.example": 1 if slow else 8}
+    claimed = outbox.claim(3, 60, busy=places, slow=slow, max_slow=0, max_unproven=0)
+    assert _ids(claimed) == ["quick"]
+    assert outbox.count_waiting() == 20_001
+
+
+@pytest.mark.parametrize("slow", [set(), {"many.example"}])
+def test_20000_messages_on_both_sides_do_not_hide_another(
+    outbox: Outbox, client: Redis, namespace: str, slow: set[str]
+) -> None:
+    _add_many(client, namespace, "many", before_s=2.0)
+    outbox.add(_message("middle", "https://quick.example/y"))
+    client.zadd(f"{namespace}:outbox", {"middle": time.time() - 1.5})
+    _add_many(client, namespace, "more")
+    busy = {"many.example": 8, "more.example": 8}
+    slow = {"many.example", "more.example"} if slow else set()
+    assert _ids(outbox.claim(8, 60, busy=busy, slow=slow, search_every_s=0)) == ["middle"]
+
+
+def test_messages_to_a_busy_receiver_keep_their_turn_beside_very_many_others(
+    outbox: Outbox, client: Redis, namespace: str
+) -> None:
+    _add_many(client, namespace, "many")
+    assert outbox.claim(8, 60, busy={"many.example": 8}, search_every_s=0) == []
+    assert _ids(outbox.claim(2, 60)) == ["many-00000", "many-00001"]
+
+
+HOUR = 3600.0
+
+
+def _make_old(client: Redis, namespace: str, message: OutboxMessage, age_s: float) -> None:
+    aged = replace(message, since=round(time.time() - age_s, 3))
+    client.hset(f"{namespace}:outbox:messages", message.id, aged.dump())
+
+
+@pytest.mark.parametrize("age_s", [0.0, 10 * HOUR, 86 * HOUR])
+def test_a_message_that_finds_no_sender_waits_the_longer_the_older_it_is(
+    outbox: Outbox, client: Redis, namespace: str, age_s: float
+) -> None:
+    outbox.add(_message())
+    _make_old(client, namespace, _message(), age_s)
+    started, host = time.time(), "hooks.example"
+    assert outbox.claim(8, 60, busy={host: 1}, slow={host}) == []
+    pause_s = (client.zscore(f"{namespace}:outbox", "a") or 0) - started
+    expected_s = {0.0: 5.0, 10 * HOUR: HOUR / 2, 86 * HOUR: HOUR}[age_s]
+    assert expected_s - 1 < pause_s < expected_s * 1.1 + time.time() - started
+
+
+def test_a_message_that_waits_for_longer_than_its_retries_last_is_given_up_unsent(
+    outbox: Outbox, client: Redis, namespace: str
+) -> None:
+    """A message that finds a sender is sent, however old it is: its retries decide."""
+    for number in range(200):
+        outbox.add(_message(f"busy-{number:03}", "http://busy.example/x"))
+    for name in ("slow", "postponed", "sent"):
+        outbox.add(_message(name, f"http://{name}.example/x"))
+    for name in ("busy-000", "slow", "postponed", "sent"):
+        host = "busy" if name == "busy-000" else name
+        _make_old(client, namespace, _message(name, f"http://{host}.example/x"), 89 * HOUR)
+    busy = {"busy.example": 8, "slow.example": 1}
+    claimed = outbox.claim(8, 60, busy=busy, slow={"slow.example"})
+    assert set(_ids(claimed)) == {"postponed", "sent"}
+    postponed = _message("postponed", "http://postponed.example/x")
+    outbox.postpone(replace(postponed, since=time.time() - 89 * HOUR), 1)
+    given_up = {entry.id: entry for entry in outbox.entries(failed=True)}
+    assert set(given_up) == {"busy-000", "slow", "postponed"}
+    assert outbox.count_waiting() == 200
+    for entry in given_up.values():
+        assert entry.last is not None
+        assert entry.attempts == 0
+        assert entry.last.reason == "no sender was free for it within 88 hours"
+    outbox.replay("slow")
+    assert outbox.claim(8, 60, busy=busy, slow={"slow.example"}) == []
+    assert "slow" not in {entry.id for entry in outbox.entries(failed=True)}
+
+
+def test_a_message_of_release_0_1_0_counts_its_age_from_the_first_time_it_waits(
+    outbox: Outbox, client: Redis, namespace: str
+) -> None:
+    client.zadd(f"{namespace}:outbox", {"a": 1})
+    client.hset(f"{namespace}:outbox:messages", "a", _message().dump())
+    started, host = time.time(), "hooks.example"
+    assert outbox.claim(8, 60, busy={host: 1}, slow={host}) == []
+    client.zadd(f"{namespace}:outbox", {"a": 1})
+    [message] = _claim(outbox)
+    assert started - 300 < message.since < time.time() + 300
+    assert replace(message, since=0.0) == _message()
 
 
 def test_unreadable_messages_are_given_up_and_delay_no_others(
@@ -242,3 +353,121 @@ def test_a_job_that_ends_adds_its_callback_in_the_outbox_format(
     assert (message.job_id, message.url) == ("cat-1", "https://hooks.example/cat")
     body = json.loads(message.body)
     assert (body["type"], body["data"]["id"]) == ("job.failed", "cat-1")
+
+
+CALLBACK = JobRequest(prompt="a cat", callback_url="https://hooks.example/cat")
+REASON = JobError(code="error", message="no luck")
+
+
+@pytest.fixture
+def records(client: Redis, namespace: str) -> JobRecords:
+    return JobRecords(client, namespace, 60)
+
+
+def _fail(records: JobRecords) -> None:
+    event = build_callback(CallbackEvent.FAILED, "j", CALLBACK, error=REASON)
+    assert records.fail("j", "", REASON, event).happened
+
+
+def _fail_again(client: Redis, namespace: str, records: JobRecords, how: str) -> None:
+    """Let job `j` fail once more: redriven, or deleted and submitted again under its id."""
+    if how == "redriven":
+        client.hset(f"{namespace}:job:j", "state", "queued")
+    else:
+        records.delete_ended("j")
+        records.submit([("j", CALLBACK)])
+    _fail(records)
+
+
+def _webhook_id(message: OutboxMessage) -> str:
+    return sign(message.event_id, message.body, [], datetime.now(UTC), message.occurrence)[
+        "webhook-id"
+    ]
+
+
+@pytest.mark.parametrize("how", ["redriven", "submitted again"])
+@pytest.mark.parametrize("end", ["delivered", "failed", "given up", "postponed"])
+def test_the_try_of_a_callback_does_nothing_to_a_later_one_with_its_id(
+    outbox: Outbox, client: Redis, namespace: str, records: JobRecords, how: str, end: str
+) -> None:
+    records.submit([("j", CALLBACK)])
+    _fail(records)
+    [first] = _claim(outbox)
+    _fail_again(client, namespace, records, how)
+    [second] = _claim(outbox)
+    assert (first.id, second.id) == ("j.failed", "j.failed")
+    assert _webhook_id(first) != _webhook_id(second)
+    outbox.postpone(second, 0)
+    tried = replace(first, attempts=1)
+    if end == "delivered":
+        outbox.mark_delivered(tried, DELIVERED)
+    elif end == "failed":
+        outbox.retry(tried, 0, FAILED)
+    elif end == "given up":
+        outbox.give_up(tried, FAILED)
+    else:
+        outbox.postpone(first, 0)
+    for name in client.zrange(f"{namespace}:outbox", 0, -1):
+        client.zadd(f"{namespace}:outbox", {str(name): 1})
+    due = {message.body: message for message in _claim(outbox)}
+    assert due[second.body] == second
+    assert (first.body in due) == (end in ("failed", "postponed"))
+    if first.body in due:
+        again = due[first.body]
+        assert _webhook_id(again) == _webhook_id(first)
+        assert again.attempts == (end == "failed")
+        outbox.mark_delivered(again, DELIVERED)
+        outbox.mark_delivered(second, DELIVERED)
+        assert outbox.count_waiting() == 0
+        assert client.hlen(f"{namespace}:outbox:messages") == 0
+
+
+def test_a_callback_that_was_given_up_survives_a_later_one_with_its_id(
+    outbox: Outbox, client: Redis, namespace: str, records: JobRecords
+) -> None:
+    records.submit([("j", CALLBACK)])
+    _fail(records)
+    [first] = _claim(outbox)
+    outbox.give_up(first, FAILED)
+    _fail_again(client, namespace, records, "submitted again")
+    [second] = _claim(outbox)
+    outbox.mark_delivered(second, DELIVERED)
+    [entry] = outbox.entries(failed=True)
+    assert entry.id == f"j.failed+{first.occurrence}"
+    outbox.replay(entry.id)
+    [again] = _claim(outbox)
+    assert (again.body, _webhook_id(again)) == (first.body, _webhook_id(first))
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_an_event_that_happens_again_replaces_its_callback(
+    outbox: Outbox, records: JobRecords, *, given_up: bool
+) -> None:
+    """A second attempt starts a job whose worker died."""
+    request = JobRequest.parse({**CALLBACK.model_dump(), "callback_events": ["started"]})
+    records.submit([("j", request)])
+    for attempt in "ab":
+        event = build_callback(CallbackEvent.STARTED, "j", request)
+        assert start_attempt(records, "j", attempt, callback=event).happened
+        if given_up and attempt == "a":
+            [first] = _claim(outbox)
+            outbox.give_up(first, FAILED)
+    [message] = _claim(outbox)
+    assert outbox.entries(failed=True) == []
+    assert event is not None
+    assert message.body == OutboxMessage.parse(event.message).body
+
+
+@pytest.mark.parametrize("end", ["delivered", "failed"])
+def test_a_callback_without_an_occurrence_is_known_by_its_body(outbox: Outbox, end: str) -> None:
+    """Release 0.1.0 adds and repeats callbacks without one."""
+    outbox.add(_message())
+    [first] = _claim(outbox)
+    later = replace(_message(), body='{"type": "job.succeeded", "again": true}')
+    outbox.add(later)
+    if end == "delivered":
+        outbox.mark_delivered(first, DELIVERED)
+    else:
+        outbox.retry(first, 0, FAILED)
+    [message] = _claim(outbox)
+    assert message.body == later.body

@@ -118,7 +118,8 @@ def test_an_unreadable_message_fails_a_job_whose_worker_is_gone(
     [running] = dead.claim(_group(queue), 1)
     start_attempt(records, "j", running.attempt, claim=(dead.key, running.tag))
     client.delete(dead.key)
-    client.lpush(queue, json.dumps({"headers": {"task": "imagefleet.render", "id": "j"}}))
+    headers = {"task": "imagefleet.render", "id": "j", "recorded": True}
+    client.lpush(queue, json.dumps({"headers": headers}))
     [claimed] = other.claim(_group(queue), 1)
     Refuser(other, records, letters).reject_message(claimed, MessageRejected("no body"))
     assert records.get("j").state is State.FAILED

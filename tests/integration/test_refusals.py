@@ -51,7 +51,7 @@ def _transaction(client: redis.Redis) -> object:
 
 
 def _script(client: redis.Redis) -> object:
-    add = load_script(client, "imagefleet.shared.webhooks", "outbox_add")
+    add = load_script(client, "imagefleet.shared.webhooks", "outbox_add", outbox=True)
     return add(keys=["due", "messages"], args=["a", "{}"]) or True
 
 

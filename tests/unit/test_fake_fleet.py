@@ -215,6 +215,18 @@ def test_a_job_that_cannot_be_ended_does_not_run_for_ever(tmp_path: Path) -> Non
             fleet.run_all()
 
 
+def test_a_job_succeeds_once_the_store_works_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeFleet(folder=tmp_path / "store") as fleet:
+        (tmp_path / "store").rmdir()
+        (tmp_path / "store").write_text("no folder")
+        job = fleet.client.submit("a")
+        until(lambda: "cannot be ended, and is queued again" in caplog.text)
+        (tmp_path / "store").unlink()
+        assert job.result(TIMEOUT_S).images
+
+
 def _run(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return done.stdout + done.stderr

@@ -1,11 +1,16 @@
 """The retry schedule is fast at first, takes three days in all, and spreads its retries."""
 
+from imagefleet.shared.webhooks.outbox import MAX_AGE_S
 from imagefleet.worker.webhooks.retry_schedule import RETRY_DELAYS_S, retry_delay_s
 
 
 def test_the_delays_grow_and_reach_three_days() -> None:
     assert list(RETRY_DELAYS_S) == sorted(RETRY_DELAYS_S)
     assert 72 * 3600 <= sum(RETRY_DELAYS_S) <= 73 * 3600
+
+
+def test_no_callback_is_too_old_before_its_last_try_unless_its_receiver_asks_for_it() -> None:
+    assert sum(RETRY_DELAYS_S) * 1.2 < MAX_AGE_S
 
 
 def test_each_delay_stays_within_a_fifth_of_the_table() -> None:

@@ -18,8 +18,9 @@ class RecordingLifecycle:
         self.parts = self
         self.executor = self
 
-    def end_revoked(self, job_id: str, tag: str) -> None:
-        self.events.append(("record ended", job_id, tag))
+    def end_revoked(self, job_id: str, message: Message) -> bool:
+        self.events.append(("record ended", job_id, message.delivery_tag))
+        return True
 
     def acknowledge(self, *_: object) -> None:
         self.events.append(("acknowledged",))

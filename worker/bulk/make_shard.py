@@ -7,13 +7,13 @@ commit marker is written last, so a shard that has one is complete.
 
 import logging
 from collections.abc import Callable, Collection
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, TypeVar
 
 import redis
 
 from imagefleet.shared.bulk.commit_markers import read_marker
-from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, plan_key, shard_name, stats_key
+from imagefleet.shared.bulk.file_layout import shard_name, stats_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.shard_message import ShardMessage
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
@@ -32,7 +32,13 @@ from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text import printable
 from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
-from imagefleet.worker.bulk.plan_check import holds_loras, is_of_its_run, require_model
+from imagefleet.worker.bulk.plan_check import (
+    holds_loras,
+    is_of_its_run,
+    read_plan,
+    read_rows,
+    require_model,
+)
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -104,7 +110,7 @@ class _ShardMaker:
         """Generate and store the shard, unless it is finished. Raise LeaseLost or any failure."""
         if not self._begin():
             return
-        plan = self._read_plan()
+        plan = self._retry(self._read_plan, "reading the plan")
         shard = plan.find_shard(self.name)
         self._samples = shard.samples
         if not self._record_if_finished(plan, shard):
@@ -119,7 +125,8 @@ class _ShardMaker:
         self._delete_checkpoints()
 
     def _read_plan(self) -> Plan:
-        return self._retry(lambda: Plan.load(self._read(PLAN)), "reading the plan")
+        """Return the plan of this shard's run. Raise PlanDamaged if the destination lacks it."""
+        return read_plan(self._message.run, self._message.destination, self._store)
 
     def _delete_checkpoints(self) -> None:
         self._tidy(lambda: delete_checkpoints(self._store, self.name), "deleting its checkpoints")
@@ -217,27 +224,19 @@ class _ShardMaker:
             self._delete_checkpoints()
             if transition.run_state is State.SUCCEEDED:
                 self._tidy(
-                    lambda: write_missing_summary(self._store, Plan.load(self._read(PLAN))),
+                    lambda: write_missing_summary(self._store, self._read_plan()),
                     "writing the summary",
                 )
-        if (
-            transition.run_state is None
-        ):  # `acknowledge` might requeue the message of a run without record
+        if transition.run_state is None:  # `acknowledge` might requeue the message
             self._context.claims.ack(self._tag)
         return transition.happened
-
-    def _read(self, key: str) -> bytes:
-        try:
-            return self._store.get(key, MAX_TEXT_BYTES)
-        except KeyError:
-            raise PlanDamaged(f"{self._store.url}{key} is missing") from None
 
     def _record_if_finished(self, plan: Plan, shard: ShardPlan) -> bool:
         """Record success if the commit marker exists, and return whether it does.
 
         A worker may have died between writing the marker and recording it.
         """
-        stats = read_marker(self._store, shard)
+        stats = read_marker(self._store, plan, shard)
         if stats is not None:
             self._succeed(plan, stats)
         return stats is not None
@@ -249,9 +248,8 @@ class _ShardMaker:
             self._tidy(lambda: write_summary(self._store, plan), "writing the summary")
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
-        data = self._retry(lambda: self._read(plan_key(self.name)), "reading its rows")
-        rows = list(plan.read_rows(shard, data))
-        checkpoints = ShardCheckpoints(self._store, shard)
+        rows = self._retry(lambda: read_rows(plan, shard, self._store), "reading its rows")
+        checkpoints = ShardCheckpoints(self._store, shard, plan.format, self._read_plan)
         generator = RowGenerator(
             self._context, self._tag, plan, shard, rows, checkpoints, spool, self._report
         )
@@ -265,7 +263,7 @@ class _ShardMaker:
     def _store_shard(
         self, plan: Plan, shard: ShardPlan, spool: Spool, failures: list[RowFailure]
     ) -> None:
-        self._check_holder()
+        self._check_may_store()
         stored = self._retry(
             lambda: put_shard(spool, self.name, plan.format, self._store), "storing its files"
         )
@@ -278,20 +276,23 @@ class _ShardMaker:
             failures=tuple(failures),
             files=tuple(ShardFile(key=f.key, sha256=f.sha256, size=f.size) for f in stored),
         )
-        self._check_holder()
+        self._check_may_store()
         key = stats_key(self.name)
-        self._retry(
-            lambda: self._store.put(key, stats.dump(), "application/json"), f"storing {key}"
-        )
+        put_marker = partial(self._store.put, key, stats.dump(), "application/json")
+        self._retry(put_marker, f"storing {key}")
         self._succeed(plan, stats)
         log.info("shard %s: %d samples, %d failed", self.name, stats.samples, stats.failed)
 
-    def _check_holder(self) -> None:
-        """Raise LeaseLost if this attempt does not hold the shard any more.
+    def _check_may_store(self) -> None:
+        """Check that the shard is still wanted in the destination, from this attempt.
 
-        This happens to a host that was suspended. On other hardware its bytes may differ from those
-        that another worker has stored.
+        Raises:
+            LeaseLost: another attempt holds it, because this host was suspended. On other hardware
+                its bytes may differ from those that are stored.
+            PlanDamaged: the destination was emptied. The next dataset there may have the same rows,
+                and would take the files of this shard for its own.
         """
+        self._retry(self._read_plan, "reading the plan")
         if not self._context.runs.holds(*self._holder[:3]):
             raise LeaseLost(f"another worker holds shard {self.name} now")
 

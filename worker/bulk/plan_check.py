@@ -1,12 +1,15 @@
-"""Check that a shard's message is one of its run, and that this worker can make its plan.
+"""Read the plan of a run. Check that a message is of the run, and that this worker can make it.
 
-Input: a message, a plan and what the engine offers. Output: an answer or an error.
+Input: a message, a store and what the engine offers. Output: a plan, an answer or an error.
 """
 
-from imagefleet.shared.bulk.plan import Plan
+from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, plan_key
+from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
+from imagefleet.shared.bulk.run_ids import run_ids
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import ShardMessage
-from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.errors import CheckpointError, PlanDamaged
+from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.engine.interface import ModelInfo
 
 
@@ -20,6 +23,37 @@ def is_of_its_run(message: ShardMessage, runs: RunRecords) -> bool:
         return True
     destination, shards = known
     return message.shard < shards and message.destination == destination
+
+
+def read_plan(run: str, destination: str, store: ObjectStore) -> Plan:
+    """Return the plan of `run` from `store`, which was opened from `destination`.
+
+    Raises:
+        PlanDamaged: there is no plan, or it cannot be read, or it is that of another run: somebody
+            emptied the destination and used it for another dataset.
+        InvalidRequest: it is too large.
+    """
+    try:
+        plan = Plan.load(store.get(PLAN, MAX_TEXT_BYTES))
+    except KeyError:
+        raise PlanDamaged(f"{store.url}{PLAN} is missing") from None
+    if run not in run_ids(destination, store, plan):
+        raise PlanDamaged(f"{store.url} holds the plan of another run")
+    return plan
+
+
+def read_rows(plan: Plan, shard: ShardPlan, store: ObjectStore) -> list[ShardRow]:
+    """Return the rows of a shard.
+
+    Raises:
+        PlanDamaged: their file is missing, or not the one that was planned.
+        InvalidRequest: it is too large.
+    """
+    key = plan_key(shard.name)
+    try:
+        return list(plan.read_rows(shard, store.get(key, MAX_TEXT_BYTES)))
+    except KeyError:
+        raise PlanDamaged(f"{store.url}{key} is missing") from None
 
 
 def holds_loras(plan: Plan, info: ModelInfo) -> bool:

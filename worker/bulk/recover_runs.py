@@ -10,15 +10,13 @@ import logging
 import random
 import threading
 
-from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
-from imagefleet.shared.bulk.plan import Plan, run_id
 from imagefleet.shared.bulk.runs import RunRecords
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.bulk.summary import write_missing_summary
-from imagefleet.shared.errors import PlanDamaged
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.storage import ObjectStore, open_store, place_of
+from imagefleet.shared.storage import open_store
 from imagefleet.worker.bulk.destinations import DestinationPolicy
+from imagefleet.worker.bulk.plan_check import read_plan
 
 log = logging.getLogger(__name__)
 
@@ -106,20 +104,8 @@ class RunRecovery:
         status = self._runs.get(run)
         self._destinations.check(status.destination)
         store = open_store(status.destination)
-        plan = _read_plan(run, status.destination, store)
+        plan = read_plan(run, status.destination, store)
         if sent := self._runs.resend_lost(status.as_new_run, shards_to_send(plan, plan.shards)):
             log.warning("run %s: sent %d lost shards again", run, sent)
         if self._runs.finish_run(run) is State.SUCCEEDED:
             write_missing_summary(store, plan)
-
-
-def _read_plan(run: str, destination: str, store: ObjectStore) -> Plan:
-    """Return the plan of `run`. Raise PlanDamaged if the store does not hold it."""
-    try:
-        plan = Plan.load(store.get(PLAN, MAX_TEXT_BYTES))
-    except KeyError:
-        raise PlanDamaged(f"{store.url}{PLAN} is missing") from None
-    # Runs that were started before the id named the server have the second one.
-    if run not in (run_id(place_of(destination, store), plan), run_id(store.url, plan)):
-        raise PlanDamaged(f"{store.url} holds the plan of another run")
-    return plan

@@ -12,37 +12,51 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from imagefleet.shared.bulk.file_layout import (
+    FAILED_ROWS,
     MAX_BINARY_BYTES,
     MAX_TEXT_BYTES,
-    archive_key,
     checkpoints_folder,
     checkpoints_prefix,
 )
-from imagefleet.shared.bulk.plan import ShardPlan, canonical_json
+from imagefleet.shared.bulk.plan import BulkFormat, ShardPlan, canonical_json
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.worker.bulk.samples import Sample, Spool
+from imagefleet.worker.bulk.shard_formats import read_shard
 from imagefleet.worker.bulk.tar import read_tar, write_tar
 
 _SUSPECT_FILE: Final = "alone.json"
+_DAMAGES: Final = (tarfile.TarError, KeyError, TypeError, ValueError, InvalidRequest)
+"""Errors of a file that is missing, damaged, too large, or not what its name says."""
 
 
 class ShardCheckpoints:
     """Reads and writes the checkpoints of one shard."""
 
-    def __init__(self, store: ObjectStore, shard: ShardPlan) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        shard: ShardPlan,
+        file_format: BulkFormat,
+        check_may_save: Callable[[], object],
+    ) -> None:
+        """Store the arguments. `check_may_save` raises an error if the store is used for another
+        plan now, which may have the same rows."""
+        self._check_may_save = check_may_save
         self._store = store
         self._shard = shard.name
+        self._format = file_format
         self._prefix = checkpoints_prefix(shard.name, shard.sha256)
 
     def save(self, samples: Sequence[Sample], failures: Sequence[RowFailure]) -> None:
-        """Store finished samples and failed rows."""
+        """Store finished samples and failed rows. Raise the error of `check_may_save`."""
+        self._check_may_save()
         if samples:
             keys = sorted(sample.key for sample in samples)
             archive = io.BytesIO()
@@ -51,7 +65,7 @@ class ShardCheckpoints:
             self._store.put_file(name, archive, "application/x-tar")
         if failures:
             lines = b"".join(canonical_json(each.model_dump()) + b"\n" for each in failures)
-            name = f"{self._prefix}{min(each.row for each in failures):09d}.failed.jsonl"
+            name = f"{self._prefix}{min(each.row for each in failures):09d}{FAILED_ROWS}"
             self._store.put(name, lines, "application/jsonl")
 
     def load(self, spool: Spool, is_planned: Callable[[Sample], bool]) -> list[RowFailure]:
@@ -59,18 +73,18 @@ class ShardCheckpoints:
 
         Skip samples that cannot be read, lie in a file that is too large for memory, whose SHA-256
         differs from their document's, or for which `is_planned` is false. They are generated again.
-        The shard's own archive counts as a checkpoint too: its worker died before the commit
-        marker, or it belongs to another plan.
+        The shard's own files count as a checkpoint too: its worker died before the commit marker,
+        the shard was sent again for its failed rows, or they belong to another plan.
         """
         failures: list[RowFailure] = []
-        for key in (archive_key(self._shard), *sorted(self._store.list(self._prefix))):
-            with suppress(tarfile.TarError, KeyError, ValueError, InvalidRequest):
+        with suppress(*_DAMAGES):
+            _add(read_shard(self._shard, self._format, self._store), spool, is_planned)
+        for key in sorted(self._store.list(self._prefix)):
+            with suppress(*_DAMAGES):
                 if key.endswith(".tar"):
-                    for sample in read_tar(io.BytesIO(self._store.get(key, MAX_BINARY_BYTES))):
-                        sha256 = hashlib.sha256(sample.image).hexdigest()
-                        if sha256 == sample.document["sha256"] and is_planned(sample):
-                            spool.add(sample)
-                elif key.endswith(".failed.jsonl"):
+                    archive = io.BytesIO(self._store.get(key, MAX_BINARY_BYTES))
+                    _add(read_tar(archive), spool, is_planned)
+                elif key.endswith(FAILED_ROWS):
                     lines = self._store.get(key, MAX_TEXT_BYTES).splitlines()
                     failures += [RowFailure.model_validate_json(line) for line in lines]
         return failures
@@ -87,6 +101,14 @@ class ShardCheckpoints:
         """Record that `row` is about to be generated alone; `times` counts this try too."""
         data = json.dumps({"row": row, "times": times}).encode()
         self._store.put(self._prefix + _SUSPECT_FILE, data, "application/json")
+
+
+def _add(samples: Iterable[Sample], spool: Spool, is_planned: Callable[[Sample], bool]) -> None:
+    """Add the samples that are intact and planned."""
+    for sample in samples:
+        sha256 = hashlib.sha256(sample.image).hexdigest()
+        if sha256 == sample.document["sha256"] and is_planned(sample):
+            spool.add(sample)
 
 
 def delete_checkpoints(store: ObjectStore, shard: str) -> None:

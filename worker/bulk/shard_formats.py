@@ -1,4 +1,4 @@
-"""Store a finished shard in one of the dataset formats.
+"""Store a finished shard in one of the dataset formats, and read its samples again.
 
 webdataset   00000.tar                       image, json and txt of each sample
 files        00000/<key>.png, .json, .txt    and 00000/metadata.jsonl, as `imagefolder` reads it
@@ -8,24 +8,30 @@ Every format adds `00000.jsonl`, with one line for each sample's document. Sampl
 of the rows, and equal samples give equal bytes. Only this module of the worker uses pyarrow.
 """
 
+import io
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from imagefleet.shared.bulk.file_layout import (
+    EXTENSION,
     FOLDER_METADATA,
+    MAX_BINARY_BYTES,
+    MAX_TEXT_BYTES,
     archive_key,
     file_key,
     metadata_key,
     parquet_key,
 )
 from imagefleet.shared.bulk.plan import BulkFormat, canonical_json
-from imagefleet.shared.errors import ConfigurationError
+from imagefleet.shared.errors import ConfigurationError, InvalidRequest
 from imagefleet.shared.extras import how_to_install
 from imagefleet.shared.storage import ObjectStore, StoredObject
 from imagefleet.worker.bulk.samples import Sample, Spool
-from imagefleet.worker.bulk.tar import sample_files, write_tar
+from imagefleet.worker.bulk.tar import read_tar, sample_files, write_tar
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,6 +51,9 @@ _SCHEMA_METADATA: Final = {"huggingface": '{"info":{"features":{"image":{"_type"
 """Schema metadata without which `datasets` returns bytes and not an image."""
 _ROW_GROUP_SIZE: Final = 100
 """Rows per row group of a Parquet file: this many images are in memory at once."""
+_MIN_ROW_BYTES: Final = 64
+"""A row of a Parquet file takes more, with the digests of its image. A file of a stranger may have
+a billion empty rows in few bytes."""
 
 
 def put_shard(
@@ -58,6 +67,19 @@ def put_shard(
     """
     put_images = FORMATS[file_format]
     return [*put_images(spool, name, store), _put_metadata(spool, name, store)]
+
+
+def read_shard(name: str, file_format: BulkFormat, store: ObjectStore) -> Iterator[Sample]:
+    """Yield the samples in the files of the shard `name`, as far as they can be read.
+
+    Raises:
+        KeyError, TypeError, ValueError, tarfile.TarError: the file with all images is missing, or
+            it is damaged.
+        InvalidRequest: it is too large for memory.
+        StorageDenied, StorageUnavailable: the store does not return a file.
+        ConfigurationError: this worker cannot read `file_format`.
+    """
+    return _READERS[file_format](name, store)
 
 
 def _put_tar(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
@@ -80,13 +102,10 @@ def _put_files(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredOb
 
 
 def _put_parquet(spool: Spool, name: str, store: ObjectStore) -> Iterator[StoredObject]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ConfigurationError(
-            f"the parquet format needs {error.name} on the workers; {how_to_install('dataset')}"
-        ) from error
+    _require_pyarrow()
+    import pyarrow
+    from pyarrow import parquet
+
     schema = _schema()
     samples = iter(spool)
     with tempfile.TemporaryFile() as file:
@@ -95,6 +114,61 @@ def _put_parquet(spool: Spool, name: str, store: ObjectStore) -> Iterator[Stored
                 rows = [{"image": _image(sample), **_columns(sample, name)} for sample in group]
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
         yield store.put_file(parquet_key(name), file, "application/vnd.apache.parquet")
+
+
+def _read_tar(name: str, store: ObjectStore) -> Iterator[Sample]:
+    return read_tar(io.BytesIO(store.get(archive_key(name), MAX_BINARY_BYTES)))
+
+
+def _read_files(name: str, store: ObjectStore) -> Iterator[Sample]:
+    keys = set(store.list(file_key(name, "")))
+    for key in sorted(keys):
+        stem, _, extension = key.rpartition(".")
+        if extension in EXTENSION.values() and f"{stem}.json" in keys:
+            sample = None
+            with suppress(KeyError, ValueError, InvalidRequest):
+                document = json.loads(store.get(f"{stem}.json", MAX_TEXT_BYTES))
+                sample = Sample(
+                    key=stem.rpartition("/")[2],
+                    image=store.get(key, MAX_BINARY_BYTES),
+                    extension=extension,
+                    document=document,
+                )
+            if sample is not None:
+                yield sample
+
+
+def _read_parquet(name: str, store: ObjectStore) -> Iterator[Sample]:
+    data = store.get(parquet_key(name), MAX_BINARY_BYTES)
+    _require_pyarrow()
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(pyarrow.BufferReader(data)) as table:
+            if table.metadata.num_rows * _MIN_ROW_BYTES > len(data):
+                raise ValueError(f"{parquet_key(name)} has impossibly many rows")
+            for batch in table.iter_batches(1, columns=["image", "metadata"]):
+                [row] = batch.to_pylist()
+                key, _, extension = str(row["image"]["path"]).rpartition(".")
+                yield Sample(
+                    key=key,
+                    image=row["image"]["bytes"],
+                    extension=extension,
+                    document=json.loads(row["metadata"]),
+                )
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{parquet_key(name)} is damaged") from error
+
+
+def _require_pyarrow() -> None:
+    """Raise ConfigurationError if pyarrow is not installed."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the parquet format needs {error.name} on the workers; {how_to_install('dataset')}"
+        ) from error
 
 
 def _put_metadata(spool: Spool, name: str, store: ObjectStore) -> StoredObject:
@@ -154,3 +228,9 @@ FORMATS: Final[Mapping[BulkFormat, Callable[[Spool, str, ObjectStore], Iterator[
     BulkFormat.PARQUET: _put_parquet,
 }
 """The function that stores the images of a shard, by format."""
+_READERS: Final[Mapping[BulkFormat, Callable[[str, ObjectStore], Iterator[Sample]]]] = {
+    BulkFormat.WEBDATASET: _read_tar,
+    BulkFormat.FILES: _read_files,
+    BulkFormat.PARQUET: _read_parquet,
+}
+"""The function that reads the samples of a shard, by format."""

@@ -1,5 +1,6 @@
 """Register the Celery tasks. They only call `JobExecutor.execute` and `Lifecycle.make_shard`."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery, Task
@@ -57,8 +58,15 @@ def _end_before_ack(lifecycle: Lifecycle) -> type[Request]:
     """
 
     class EndBeforeAckRequest(Request):
+        def maybe_expire(self) -> bool:
+            """Return whether the message has expired. Celery's own method would also revoke the id
+            for hours, and so every later job that has it."""
+            zone = UTC if self.expires.tzinfo else None
+            return bool(datetime.now(zone) > self.expires)
+
         def _announce_revoked(self, *how: Any) -> None:
-            lifecycle.parts.executor.end_revoked(self.id, self.message.delivery_tag)
+            if not lifecycle.parts.executor.end_revoked(self.id, self.message):
+                self._ignore_result = True  # what Celery keeps under this id is of another job
             super()._announce_revoked(*how)
 
     return EndBeforeAckRequest

@@ -30,6 +30,7 @@ from imagefleet.worker.jobs.finish import JobFinisher
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.jobs.retry_policy import RetryPolicy
+from imagefleet.worker.jobs.start_attempt import ReceivedMessage, origin_of
 from imagefleet.worker.process.log_format import log_fields
 from imagefleet.worker.process.tracing import job_span
 from imagefleet.worker.queues.claims import Claims
@@ -100,12 +101,22 @@ class JobExecutor:
         finally:
             self._in_flight.remove(tag)
 
-    def end_revoked(self, job_id: str, tag: str) -> None:
-        """End a job as cancelled that Celery revoked, or that expired, before its task ran here."""
+    def end_revoked(self, job_id: str, message: ReceivedMessage) -> bool:
+        """End a job as cancelled that Celery revoked, or that expired, before its task ran here.
+
+        Return False, with only the message dropped, if its id is that of another job.
+        """
+        tag = message.claimed.tag
         outcome = self._in_flight.remove(tag)
         if isinstance(outcome, Attempt):
             outcome.abandon(JobCancelled(f"job {job_id} was revoked"))
+        stored = self._records.stored_request(job_id)
+        if stored is not None and not origin_of(job_id, message).matches(stored):
+            log.warning("job %s stays as it is: a revoked message has other parameters", job_id)
+            self._claims.ack(tag)
+            return False
         self._records.cancel_unconditionally(job_id)
+        return True
 
     def requeue(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:
         """Requeue the record, then the message, then wake the waiting threads. Celery acknowledges

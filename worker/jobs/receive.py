@@ -85,7 +85,8 @@ class MessageReceiver:
                 return True
         except NewerMessage as error:
             record = self._refuser.record_key(message.headers["id"])
-            if not self._claims.postpone(claimed, record):  # no newer worker came in time
+            if not self._claims.postpone(claimed, record, message.request_sha1):
+                # No newer worker came in time, or the job was deleted.
                 raise MessageRejected(str(error)) from error
             return True
         if self._delay_without_permit(message):
@@ -138,7 +139,8 @@ class MessageReceiver:
         if source is None or self._input_images.reserve_permit(tag, source, self._claims.holds):
             return False
         pause_s = self._returns.next_pause_s(source.tenant)
-        self._claims.delay_queued(tag, pause_s, self._refuser.record_key(message.headers["id"]))
+        record = self._refuser.record_key(message.headers["id"])
+        self._claims.delay_queued(tag, pause_s, record, message.request_sha1)
         return True
 
     def _hand_to_celery(self, message: ClaimedMessage, strategy: Callable[..., Any]) -> None:

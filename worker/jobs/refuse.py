@@ -4,17 +4,18 @@ Input: a claimed message and an error. Output: the released message, and what is
 reason.
 """
 
-import json
 import logging
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final
 
-from imagefleet.shared.errors import ImagefleetError, TooManyDeliveries, UnreadableRecord
+from imagefleet.shared.errors import (
+    ImagefleetError,
+    MessageRejected,
+    TooManyDeliveries,
+    UnreadableRecord,
+)
 from imagefleet.shared.jobs.callback_events import Callback, build_callback
-from imagefleet.shared.jobs.celery_message import RECORDED, TASK_NAME
-from imagefleet.shared.jobs.dead_letters import DeadLetter, DeadLetters
-from imagefleet.shared.jobs.message_arguments import request_fields
+from imagefleet.shared.jobs.dead_letters import DeadLetters
+from imagefleet.shared.jobs.message_origin import MessageOrigin, sha1_of
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
@@ -25,9 +26,6 @@ from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claims import Claims
 
 log = logging.getLogger(__name__)
-
-UNREADABLE_PROMPT: Final = "(the prompt cannot be read)"
-"""The prompt in the record of a refused message that has no valid one."""
 
 
 class Refuser:
@@ -51,29 +49,39 @@ class Refuser:
 
     def reject_message(self, claimed: Claimed, error: ImagefleetError) -> None:
         """Add a message to the dead letters, fail its job if it names one, and release its claim.
+        The message of a job that was deleted, and whose id another job has, is only dropped.
 
         Raises:
             redis.RedisError: Redis is away. The message is still claimed.
         """
-        reason = printable(str(error))
-        log.error("a message on %r goes to the dead letters: %s", claimed.list_key, reason)
-        letter = self.add_dead_letter(claimed, error)
-        headers = _headers(claimed.message)
-        job_id = letter.job_id if headers.get("task") == TASK_NAME else None
-        if job_id is None:
-            self._claims.ack(claimed.tag)
-            return
-        try:
-            self._fail_job(job_id, claimed, error, letter.arguments, bool(headers.get(RECORDED)))
-        except Exception as failure:  # a damaged record must not keep the message here
-            if is_outage(failure):
-                raise
-            log.exception(
-                "job %s: its message is a dead letter, but its record cannot be changed", job_id
-            )
-            self._claims.ack(claimed.tag)
+        origin = MessageOrigin.parse(claimed.message)
+        stored = None if origin is None else self._records.stored_request(origin.job_id)
+        if origin is None or stored is None or origin.matches(stored):
+            self._add_and_log(claimed, error)
+            self._fail_job(origin, stored, claimed, error)
+        elif origin.recorded:
+            self.drop_superseded(claimed, origin.job_id)
         else:
-            self.acknowledge(claimed, job_id)
+            self.reject_foreign(claimed, origin.job_id, error)
+
+    def drop_superseded(self, claimed: Claimed, job_id: str) -> None:
+        """Drop the message of a job that was deleted, and whose id another job has."""
+        log.warning("a message of job %s is dropped: the job was deleted", job_id)
+        self._claims.ack(claimed.tag)
+
+    def reject_foreign(
+        self, claimed: Claimed, job_id: str, error: ImagefleetError | None = None
+    ) -> None:
+        """Add a message of plain Celery to the dead letters that has the id of another job. The
+        record of this job stays as it is.
+
+        Args:
+            error: what else is wrong with the message.
+        """
+        in_use = MessageRejected(f"the id {job_id!r} is in use for a job with other parameters")
+        self._add_and_log(claimed, error or in_use)
+        log.warning("job %s stays as it is: the message has other parameters", job_id)
+        self._claims.ack(claimed.tag)
 
     def fail_started(self, job_id: str, claimed: Claimed, error: ImagefleetError) -> None:
         """Fail a job whose record is running by the attempt of this claim."""
@@ -91,15 +99,8 @@ class Refuser:
         event = build_callback(CallbackEvent.FAILED, job_id, request, error=reason)
         return self._records.fail(job_id, "", reason, event, from_states=[State.QUEUED])
 
-    def create_record(self, job_id: str, arguments: object) -> None:
-        """Create the record of a message of plain Celery that is refused, if there is none.
-
-        It holds those fields of the request that are valid.
-        """
-        self._records.create_if_missing(job_id, readable_request(arguments))
-
-    def add_dead_letter(self, claimed: Claimed, error: ImagefleetError) -> DeadLetter:
-        return self._dead_letters.add(
+    def add_dead_letter(self, claimed: Claimed, error: ImagefleetError) -> None:
+        self._dead_letters.add(
             claimed.list_key,
             claimed.message,
             code=error.code,
@@ -107,35 +108,63 @@ class Refuser:
             deliveries=claimed.deliveries,
         )
 
+    def _add_and_log(self, claimed: Claimed, error: ImagefleetError) -> None:
+        reason = printable(str(error))
+        log.error("a message on %r goes to the dead letters: %s", claimed.list_key, reason)
+        self.add_dead_letter(claimed, error)
+
     def _fail_job(
         self,
-        job_id: str,
+        origin: MessageOrigin | None,
+        stored: str | None,
         claimed: Claimed,
         error: ImagefleetError,
-        arguments: object,
-        recorded: bool,
     ) -> None:
+        """Fail the job of a message that became a dead letter, if it names one, and release its
+        claim. `stored` is the request in the record of the job, None if it has none."""
+        if origin is None:
+            self._claims.ack(claimed.tag)
+            return
+        try:
+            is_own = self._fail_record(origin, stored, claimed, error)
+        except Exception as failure:  # a damaged record must not keep the message here
+            if is_outage(failure):
+                raise
+            log.exception(
+                "job %s: its message is a dead letter, but its record cannot be changed",
+                origin.job_id,
+            )
+            self._claims.ack(claimed.tag)
+        else:
+            self._claims.ack(claimed.tag, self.record_key(origin.job_id) if is_own else "")
+
+    def _fail_record(
+        self, origin: MessageOrigin, stored: str | None, claimed: Claimed, error: ImagefleetError
+    ) -> bool:
         """Fail the job, unless it has ended or another claim runs it. Create its record if the
         message comes from plain Celery; a record that was stored together with its message, and is
-        missing, has expired."""
+        missing, has expired. Return False if the record became that of another job meanwhile."""
+        job_id = origin.job_id
         if self._claims.runs_elsewhere(self._records.running_attempt(job_id), claimed.tag):
             log.warning("job %s stays running: another message of it is in flight", job_id)
-            return
+            return True
         start = StartRequest(
             job_id=job_id,
             attempt=claimed.attempt,
             deliveries=claimed.deliveries,
             claim=(self._claims.key, claimed.tag),
+            request_sha1="" if stored is None else sha1_of(stored),
         )
         [transition] = self._records.start(start)
-        if transition.state is None and not recorded:
-            self.create_record(job_id, arguments)
+        if transition.state is None and not origin.recorded:
+            self._records.create_if_missing(job_id, origin.request())
             [transition] = self._records.start(start)
         if transition.cancel_requested:
             self._records.cancel_unconditionally(job_id)
         elif transition.happened:
             self.fail_started(job_id, claimed, error)
             self.on_job_failed(job_id, error)
+        return not transition.superseded
 
     def _callback(self, job_id: str, reason: JobError) -> Callback | None:
         try:
@@ -146,23 +175,3 @@ class Refuser:
         if status is None:
             return None
         return build_callback(CallbackEvent.FAILED, job_id, status.request, error=reason)
-
-
-def _headers(message: str) -> dict[str, Any]:
-    with suppress(Exception):  # a dead letter may hold anything
-        headers = json.loads(message)["headers"]
-        return headers if isinstance(headers, dict) else {}
-    return {}
-
-
-def readable_request(arguments: object) -> JobRequest:
-    """Return the request in the arguments of a message, without the fields that are wrong."""
-    request = request_fields(arguments) if isinstance(arguments, dict) else None
-    parameters: dict[str, Any] = request if isinstance(request, dict) else {}
-    readable: dict[str, Any] = {"prompt": UNREADABLE_PROMPT}
-    for name in JobRequest.model_fields:
-        if name in parameters:
-            with suppress(Exception):  # pydantic passes on what validators raise
-                JobRequest.parse({**readable, name: parameters[name]})
-                readable[name] = parameters[name]
-    return JobRequest.parse(readable)

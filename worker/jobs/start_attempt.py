@@ -8,8 +8,8 @@ and its pool.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 from imagefleet.shared.errors import (
@@ -23,6 +23,7 @@ from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.celery_message import trace_parent_of
 from imagefleet.shared.jobs.image_expiry import ImageExpiry
 from imagefleet.shared.jobs.message_arguments import unpack
+from imagefleet.shared.jobs.message_origin import MessageOrigin, sha1_of
 from imagefleet.shared.jobs.model import TERMINAL, CallbackEvent
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.records import JobRecords
@@ -66,22 +67,40 @@ class ReceivedRequest(Protocol):
     def revoked(self) -> bool: ...
 
 
+def origin_of(job_id: str, message: ReceivedMessage) -> MessageOrigin:
+    """Return what a received message says of the job that it brings."""
+    return MessageOrigin(
+        job_id=job_id,
+        arguments=message.task_arguments,
+        recorded=message.recorded,
+        request_sha1=message.request_sha1,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _PlannedStart:
     """The outcome of a message, if its attempt acquires the job record."""
 
-    job_id: str
     claimed: Claimed
     outcome: Attempt | ImagefleetError
-    arguments: object
-    """Keyword arguments of the task. They may be anything."""
-    request: JobRequest | None = None
-    """None if it cannot be read."""
-    request_sha1: str = ""
-    """See `ClaimedMessage.request_sha1`."""
-    recorded: bool = True
-    """Whether the record was created together with the message. If such a record is missing, it has
-    expired."""
+    origin: MessageOrigin
+
+    @cached_property
+    def request(self) -> JobRequest:
+        """The request of the message, without the fields that are wrong, if any are."""
+        if isinstance(self.outcome, Attempt):
+            return self.outcome.request
+        return self.origin.request()
+
+    @property
+    def job_id(self) -> str:
+        return self.origin.job_id
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the record was created together with the message. If such a record is missing, it
+        has expired."""
+        return self.origin.recorded
 
 
 class JobStarter:
@@ -139,34 +158,27 @@ class JobStarter:
 
     def _plan_start(self, request: ReceivedRequest) -> _PlannedStart | None:
         """Return None if the request was revoked or cannot be read."""
-        claimed = request.message.claimed
-        plan = partial(
-            _PlannedStart,
-            job_id=request.id,
-            claimed=claimed,
-            arguments=request.message.task_arguments,
-            request_sha1=request.message.request_sha1,
-            recorded=request.message.recorded,
-        )
-        job_request = None
+        claimed, origin = request.message.claimed, origin_of(request.id, request.message)
         try:
             if request.revoked():
                 return None
-            if claimed.deliveries > self._max_deliveries:
-                deaths = f"{self._max_deliveries} workers died with this job"
-                return plan(outcome=TooManyDeliveries(f"{deaths}; it is not tried again"))
-            job_request = unpack(
-                request.message.task_arguments, request.id, tolerant=request.message.recorded
-            )
-            attempt = self._plan_attempt(request.id, job_request, claimed)
-            return plan(request=job_request, outcome=attempt)
-        except ImagefleetError as error:
-            return plan(request=job_request, outcome=error)
+            outcome = self._plan_outcome(origin, claimed)
+            return _PlannedStart(claimed=claimed, origin=origin, outcome=outcome)
         except Exception as error:  # any client can write anything to a queue
             if is_outage(error):
                 raise
             self._reject(claimed, error)
             return None
+
+    def _plan_outcome(self, origin: MessageOrigin, claimed: Claimed) -> Attempt | ImagefleetError:
+        if claimed.deliveries > self._max_deliveries:
+            deaths = f"{self._max_deliveries} workers died with this job"
+            return TooManyDeliveries(f"{deaths}; it is not tried again")
+        try:
+            request = unpack(origin.arguments, origin.job_id, tolerant=origin.recorded)
+            return self._plan_attempt(origin.job_id, request, claimed)
+        except ImagefleetError as error:
+            return error
 
     def _reject(self, claimed: Claimed, error: Exception) -> None:
         log.error("a message cannot be started", exc_info=error)
@@ -199,6 +211,10 @@ class JobStarter:
                 trace_parent=plan.outcome.trace_parent,
             )
             ttl_s = plan.outcome.request.ttl
+        # A record that this worker created for the message has this request.
+        request_sha1 = plan.origin.request_sha1 or (
+            "" if plan.recorded else sha1_of(plan.request.model_dump_json())
+        )
         return StartRequest(
             job_id=plan.job_id,
             attempt=plan.claimed.attempt,
@@ -206,7 +222,7 @@ class JobStarter:
             callback=started,
             claim=(self._claims.key, plan.claimed.tag),
             ttl_s=ttl_s,
-            request_sha1=plan.request_sha1,
+            request_sha1=request_sha1,
             keep=keep,
         )
 
@@ -230,9 +246,7 @@ class JobStarter:
         if transition.state is None and not plan.recorded:
             transition = self._create_and_start(plan)
         if transition.superseded:
-            log.warning("a message of job %s is dropped: the job was deleted", plan.job_id)
-            self._claims.ack(plan.claimed.tag)
-            return None
+            return self._decide_superseded(plan)
         if transition.expired and isinstance(plan.outcome, Attempt):
             return self._expire(plan, plan.outcome.request)
         if transition.cancel_requested:
@@ -252,6 +266,26 @@ class JobStarter:
             plan.outcome.retries = transition.retries
         return plan.outcome
 
+    def _decide_superseded(self, plan: _PlannedStart) -> Attempt | ImagefleetError | None:
+        """Return the outcome of a message whose record has another request.
+
+        A message of plain Celery may have a record that another release has spelled otherwise.
+        """
+        if plan.recorded:
+            self.refuser.drop_superseded(plan.claimed, plan.job_id)
+            return None
+        stored = self._records.stored_request(plan.job_id)
+        if stored is None:  # it was deleted meanwhile
+            self._claims.requeue(plan.claimed.tag)
+            return None
+        if plan.origin.matches(stored):
+            start = replace(self._start_request(plan), request_sha1=sha1_of(stored))
+            [transition] = self._records.start(start)
+            if not transition.superseded:
+                return self._decide(plan, transition)
+        self.refuser.reject_foreign(plan.claimed, plan.job_id)
+        return None
+
     def _expire(self, plan: _PlannedStart, request: JobRequest) -> Attempt | ImagefleetError | None:
         """Fail a job that was not started in time. Return the outcome of its message."""
         error = JobExpired(f"no worker started the job within ttl={request.ttl:g} s")
@@ -260,9 +294,6 @@ class JobStarter:
 
     def _create_and_start(self, plan: _PlannedStart) -> TransitionResult:
         """Create the record of a message of plain Celery, and start it."""
-        if plan.request is None:
-            self.refuser.create_record(plan.job_id, plan.arguments)
-        else:
-            self._records.create_if_missing(plan.job_id, plan.request)
+        self._records.create_if_missing(plan.job_id, plan.request)
         [transition] = self._records.start(self._start_request(plan))
         return transition

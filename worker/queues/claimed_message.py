@@ -19,8 +19,8 @@ from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.celery_message import (
     BULK_TASK_NAME,
     RECORDED,
-    REQUEST_SHA1,
     TASK_NAME,
+    request_sha1_of,
 )
 from imagefleet.shared.jobs.model import check_job_id
 from imagefleet.shared.text import printable
@@ -117,8 +117,7 @@ def parse_envelope(claimed: Claimed, task: str) -> ClaimedMessage:
     )
     message.claimed = claimed
     message.recorded = bool(headers.get(RECORDED))
-    digest = headers.get(REQUEST_SHA1)
-    message.request_sha1 = digest if isinstance(digest, str) and len(digest) == 40 else ""
+    message.request_sha1 = request_sha1_of(headers)
     message.due = _unix_time(kept["eta"]) if kept.get("eta") else None
     message.task_arguments = arguments
     return message

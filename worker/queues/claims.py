@@ -183,16 +183,13 @@ class Claims(Lease):
         self._requeuing.update(tags)
 
     def requeue(self, *tags: str, counted: bool = False) -> int:
-        """Put messages back to the head of their queues, in one round trip.
+        """Put messages back to the head of their queues, in one round trip. Return how many.
 
         The message of the last tag ends at the very head. Messages that this worker does not hold
         any more stay where they are.
 
         Args:
             counted: count a delivery, as if this worker had died with them.
-
-        Returns:
-            How many messages were requeued.
         """
         return self._requeue(tags, counted=counted)
 
@@ -204,25 +201,26 @@ class Claims(Lease):
         self._held.discard(tag)
         return True
 
-    def postpone(self, claimed: Claimed, record: str) -> bool:
-        """Release a message that only a newer worker can handle; it returns after 5 to 60 s. The
-        `retry_at` of the job with the key `record` says when.
+    def postpone(self, claimed: Claimed, record: str, request_sha1: str = "") -> bool:
+        """Release a message that only a newer worker can handle. It returns after 5 to 60 s, as the
+        `retry_at` of the job with the key `record` says.
 
-        Return False, and keep the message, if it was first postponed `newer_message_s` ago.
+        Return False, and keep the message, if it was first postponed `newer_message_s` ago, or if
+        `record` has another request than that with `request_sha1` (empty: not known).
         """
         keys = [self.key, self._later, self._postponed_prefix + _sha1(claimed.message), record]
-        if not self._postpone(keys=keys, args=[claimed.tag, self._newer_message_s]):
+        if not self._postpone(keys=keys, args=[claimed.tag, self._newer_message_s, request_sha1]):
             return False
         self._held.discard(claimed.tag)
         return True
 
-    def delay_queued(self, tag: str, pause_s: float, record: str) -> None:
+    def delay_queued(self, tag: str, pause_s: float, record: str, request_sha1: str = "") -> None:
         """Release the message of a job that has not started; it returns after `pause_s`.
 
-        Args:
-            record: key of the job's record, whose `retry_at` says when the message returns.
+        The `retry_at` of the job with the key `record` says when, unless `record` has another
+        request than that with `request_sha1` (empty: not known).
         """
-        self._delay_queued(keys=[self.key, self._later, record], args=[tag, pause_s])
+        self._delay_queued(keys=[self.key, self._later, record], args=[tag, pause_s, request_sha1])
         self._held.discard(tag)
 
     def move(self, tag: str, list_key: str) -> None:

@@ -9,7 +9,7 @@ local MAX_NAMES_READ = 512  -- names that it reads to find them; others may be q
 -- Call `add` for names behind `cursor` until it accepted `wanted` of them. Return the next cursor and how many
 -- it accepted.
 local function read_names(key, cursor, wanted, add)
-  local total, names_read, accepted = redis.call('SCARD', key), 0, 0
+  local total, names_read, accepted = set_size(key), 0, 0
   while accepted < wanted and names_read < math.min(MAX_NAMES_READ, total) do
     local answer = redis.call('SSCAN', key, cursor or '0', 'COUNT', wanted)
     cursor = answer[1]
@@ -24,7 +24,7 @@ end
 -- Call `add(name, urgent)` for known queues; it returns whether it takes the queue. `cursors` keeps the fields
 -- `cursor` and `urgent_cursor` from claim to claim. Return whether these were all queues.
 local function read_known_queues(known, cursors, wanted_images, add)
-  if redis.call('SCARD', known) <= MAX_QUEUES_READ then
+  if set_size(known) <= MAX_QUEUES_READ then
     for _, name in ipairs(redis.call('SMEMBERS', known)) do add(name, false) end
     cursors.cursor, cursors.urgent_cursor = nil, nil
     return true

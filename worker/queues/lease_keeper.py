@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 import redis
@@ -131,7 +132,8 @@ class LeaseKeeper:
             if self._claims.any_expired or sweeps:
                 self._attempt(self._reclaim_expired)
             if self._claims.any_due:
-                self._attempt(self._records.requeue_due)
+                # The next heartbeat goes on with what is left: the lease must be renewed in time.
+                self._attempt(partial(self._records.requeue_due, self._heartbeat_s / 2))
         if sweeps:
             self._attempt(self._sweep_queues)
 

@@ -4,11 +4,14 @@
 --      2 delayed messages (sorted set: list \0 message by due time)
 --      3 when this message was first postponed (string, Unix seconds)   4 record of its job (hash; may be missing)
 -- ARGV 1 tag   2 seconds after which it is not postponed any more
--- Returns 0 if that time is over, which leaves it claimed; 1 if this worker does not hold it now.
+--      3 SHA-1 of the request that the message was stored with ('': not known)
+-- Returns 0 if that time is over, or if the record is that of another job, which leaves it claimed; 1 if this worker
+-- does not hold it now.
 local MIN_PAUSE_S, MAX_PAUSE_S = 5, 60
 local MIN_KEPT_S = 86400  -- a message may wait long in its queue before a worker claims it again
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
 if not entry then return 1 end
+if is_superseded(KEYS[4], ARGV[3]) then return 0 end
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local first = tonumber(redis.call('GET', KEYS[3]) or now)

@@ -75,7 +75,8 @@ class Sender:
         self, endpoint: Endpoint, message: OutboxMessage, deadline: float, admit: Admit
     ) -> HttpResponse:
         secrets = self._secrets.of_tenant(message.tenant)
-        headers = sign(message.id, message.body, secrets, datetime.now(UTC)) | {
+        now = datetime.now(UTC)
+        headers = sign(message.event_id, message.body, secrets, now, message.occurrence) | {
             "content-type": "application/json",
             "user-agent": self._agent,
         }

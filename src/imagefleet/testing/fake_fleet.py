@@ -1,6 +1,7 @@
 """The fake fleet as a test sees it: clients, when jobs run, which of them fail, and callbacks."""
 
 import json
+import logging
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,13 +17,15 @@ import redis
 from imagefleet.producer.async_client import AsyncClient
 from imagefleet.producer.client import Client
 from imagefleet.producer.job import Job
-from imagefleet.shared.errors import DeviceError
+from imagefleet.shared.errors import DeviceError, WorkerError
 from imagefleet.shared.jobs.redis_keys import known_queues_key, outbox_messages_key
 from imagefleet.shared.settings import Settings
 from imagefleet.shared.webhooks.outbox_message import OutboxMessage
 from imagefleet.testing.fake_worker import FakeWorker
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.engine.interface import Shape
+
+log = logging.getLogger(__name__)
 
 _NAMESPACE: Final = "imagefleet"
 _RETENTION_S: Final = 7 * 24 * 3600
@@ -150,8 +153,16 @@ class FakeFleet:
     def _run_queued(self) -> None:
         while not self._stopping.is_set():
             # A look at the key is much cheaper than a claim.
-            if not self._redis.exists(known_queues_key(_NAMESPACE)) or self.run_next() is None:
+            if not self._redis.exists(known_queues_key(_NAMESPACE)) or not self._ran_next():
                 self._stopping.wait(_POLL_S)
+
+    def _ran_next(self) -> bool:
+        """Run the next job. Return False if none is queued, or if it is queued again."""
+        try:
+            return self.run_next() is not None
+        except WorkerError as error:  # the store may work again soon
+            log.warning("%s", error)
+            return False
 
 
 class _FakeRedis(fakeredis.FakeRedis):

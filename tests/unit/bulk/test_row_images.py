@@ -15,13 +15,14 @@ from imagefleet.producer.bulk.planner import plan_dataset, read_plan
 from imagefleet.producer.bulk.rejected import read_rejected
 from imagefleet.producer.bulk.row_images import UploadedRowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults
+from imagefleet.shared.bulk.file_layout import REJECTED
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.errors import InvalidRequest, StorageDenied
 from imagefleet.shared.jobs.model import ImageFormat
 from imagefleet.shared.storage import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
-from tests.support.plans import planned_rows
+from tests.support.plans import plan_rows, planned_rows
 
 Rows = Path | Sequence[dict[str, Any]]
 
@@ -214,6 +215,37 @@ def test_an_ignored_column_is_neither_used_nor_copied() -> None:
     plan = _plan(rows, store, ignored_columns=frozenset({"image", "tenant"}))
     [row] = planned_rows(store, plan)
     assert (row.image, row.extra, plan.input_images) == (None, {"n": 1}, 0)
+
+
+SECRET = "s3cret" + "x" * 500
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "https://user:s3cret@example.org/a.png",
+        f"https://user:{SECRET}@example.org/a.png",
+        f"https://example.org/a b?X-Amz-Signature={SECRET}",
+    ],
+)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "txt"])
+def test_rejected_rows_show_no_credentials(tmp_path: Path, image: str, ending: str) -> None:
+    table, store = tmp_path / f"rows.{ending}", MemoryStore()
+    lines = {
+        "csv": f"prompt,image\na,{image}\nb,\n",
+        "jsonl": f'{{"prompt": "a", "image": "{image}"}}\n"{image}\n["{image}"]\n"b"\n',
+        "txt": f"{image} {'x' * 4_000}\nb\n",
+    }
+    table.write_text(lines[ending])
+    assert _plan(table, store).rows == 1
+    rejected = store.get(REJECTED).decode()
+    assert "example.org" in rejected or "https://***@" in rejected
+    assert "s3cret" not in rejected
+
+
+def test_one_text_is_no_list_of_ignored_columns() -> None:
+    with pytest.raises(InvalidRequest, match=r"^ignore_columns='source': must be a list of names"):
+        plan_rows([{"prompt": "a", "source": "me"}], MemoryStore(), ignore_columns="source")
 
 
 def test_a_column_similar_to_image_stops_the_planning() -> None:

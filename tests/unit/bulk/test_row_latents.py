@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import save
 
 from imagefleet.producer.bulk.rejected import read_rejected
@@ -101,6 +102,19 @@ def test_files_of_latents_are_uploaded(tmp_path: Path) -> None:
     assert key is not None
     assert store.get(key) == FILE
     assert _reasons(store) == {2: "latents: must be a safetensors file"}
+
+
+def test_a_file_that_is_an_image_is_no_latents_because_another_row_starts_from_it(
+    tmp_path: Path,
+) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    store = MemoryStore()
+    rows: list[str | dict[str, Any]] = [
+        {"prompt": "a", "image": tmp_path / "a.png"},
+        {"prompt": "b", "latents": tmp_path / "a.png", "denoising_start": 0.8},
+    ]
+    assert plan_rows(rows, store, _offers(OFFER)).rows == 1
+    assert _reasons(store) == {1: "latents: must be a safetensors file"}
 
 
 def test_a_model_without_split_steps_takes_no_latents() -> None:

@@ -110,7 +110,7 @@ def store() -> MemoryStore:
         model="fake",
         model_digest=DIGEST,
         samples=4,
-        files=(),
+        files=(ShardFile(key=archive_key("00000"), sha256="", size=0),),
     )
     found.put(stats_key("00000"), stats.dump(), "application/json")
     return found
@@ -138,6 +138,19 @@ def test_the_card_shows_the_image_of_all_rows_without_its_credentials(store: Mem
     parameters = RowParameters(latents="https://me:hunter2@example.org/a", denoising_start=0.8)
     write_summary(store, _plan(None).model_copy(update={"parameters": parameters}))
     assert "| `latents` | https://***@example.org/a |" in store.get(CARD).decode()
+
+
+def test_the_card_says_what_rows_start_from(store: MemoryStore) -> None:
+    write_summary(store, _plan(None))
+    card = store.get(CARD).decode()
+    assert "generated every image from a prompt.\n" in card
+    assert "same model with the same\nparameters and seed generates the same image again" in card
+    write_summary(store, _plan(None).model_copy(update={"input_images": 1, "input_latents": 3}))
+    card = store.get(CARD).decode()
+    assert "from a prompt, those with `init_image` in their metadata also from that image" in card
+    assert ", those with `latents` in their metadata also from these latents.\n" in card
+    assert "parameters, seed, init image and latents generates the same image again" in card
+    assert "| Prompts with latents to go on with | 3 |" in card
 
 
 def test_the_summary_of_other_work_is_replaced(store: MemoryStore) -> None:

@@ -100,7 +100,7 @@ class _Host:
             plan,
             shard,
             rows,
-            ShardCheckpoints(self.store, shard),
+            ShardCheckpoints(self.store, shard, plan.format, lambda: None),
             self.spool,
             count,
         )

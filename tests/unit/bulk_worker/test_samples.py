@@ -2,16 +2,21 @@
 
 import hashlib
 import io
+import json
 import tarfile
+from dataclasses import replace
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from imagefleet.shared.bulk.file_layout import archive_key
-from imagefleet.shared.bulk.plan import ShardPlan
+from imagefleet.shared.bulk.file_layout import archive_key, file_key, parquet_key
+from imagefleet.shared.bulk.plan import BulkFormat, ShardPlan
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
+from imagefleet.worker.bulk.shard_formats import put_shard
 from imagefleet.worker.bulk.tar import read_tar, write_tar
 
 
@@ -21,8 +26,14 @@ def _sample(row: int, size: int = 40) -> Sample:
     return Sample(key=f"{row:09d}-00", image=image, extension="png", document=document)
 
 
-def _shard(name: str, sha256: str = "abc" * 20) -> ShardPlan:
-    return ShardPlan(name=name, rows=1, samples=1, sha256=sha256)
+def _checkpoints(
+    store: ObjectStore,
+    name: str,
+    sha256: str = "abc" * 20,
+    file_format: BulkFormat = BulkFormat.WEBDATASET,
+) -> ShardCheckpoints:
+    shard = ShardPlan(name=name, rows=1, samples=1, sha256=sha256)
+    return ShardCheckpoints(store, shard, file_format, lambda: None)
 
 
 def _accept_all(sample: Sample) -> bool:
@@ -70,14 +81,14 @@ def test_a_spool_yields_each_sample_once_in_the_order_of_rows() -> None:
 
 def test_checkpoints_can_be_saved_and_loaded(store: ObjectStore) -> None:
     failure = RowFailure(row=7, samples=1, code="device_error", message="broke")
-    checkpoints = ShardCheckpoints(store, _shard("00003"))
+    checkpoints = _checkpoints(store, "00003")
     checkpoints.save([_sample(1), _sample(0)], [])
     checkpoints.save([_sample(2)], [failure])
     with Spool() as spool:
-        assert ShardCheckpoints(store, _shard("00003")).load(spool, _accept_all) == [failure]
+        assert _checkpoints(store, "00003").load(spool, _accept_all) == [failure]
         assert list(spool) == [_sample(0), _sample(1), _sample(2)]
     with Spool() as other:
-        assert ShardCheckpoints(store, _shard("00004")).load(other, _accept_all) == []
+        assert _checkpoints(store, "00004").load(other, _accept_all) == []
         assert len(other) == 0
 
 
@@ -95,7 +106,7 @@ def test_a_sparse_file_in_an_archive_is_not_read() -> None:
 def test_checkpoints_that_are_too_large_are_not_loaded(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = ShardCheckpoints(store, _shard("00000"))
+    checkpoints = _checkpoints(store, "00000")
     checkpoints.save([_sample(0)], [RowFailure(row=1, samples=1, code="x", message="x")])
     checkpoints.record_suspect_row(1, 1)
     for limit in ("MAX_BINARY_BYTES", "MAX_TEXT_BYTES"):
@@ -107,7 +118,7 @@ def test_checkpoints_that_are_too_large_are_not_loaded(
 
 
 def test_a_damaged_checkpoint_loses_only_its_own_samples(store: ObjectStore) -> None:
-    checkpoints = ShardCheckpoints(store, _shard("00000"))
+    checkpoints = _checkpoints(store, "00000")
     checkpoints.save([_sample(0)], [])
     checkpoints.save([_sample(1)], [])
     key = "parts/00000/abcabcabcabc/000000001-00-000000001-00.tar"
@@ -122,32 +133,95 @@ def test_a_sample_whose_image_does_not_match_its_document_is_not_loaded(store: O
     wrong = Sample(key="000000000-00", image=b"x", extension="png", document=document)
     store.put_file(archive_key("00000"), io.BytesIO(_tar([wrong])), "application/x-tar")
     with Spool() as spool:
-        ShardCheckpoints(store, _shard("00000")).load(spool, _accept_all)
+        _checkpoints(store, "00000").load(spool, _accept_all)
         assert len(spool) == 0
 
 
 def test_the_archive_of_a_shard_is_loaded_like_a_checkpoint(store: ObjectStore) -> None:
     store.put_file(archive_key("00000"), io.BytesIO(_tar([_sample(4)])), "application/x-tar")
     with Spool() as spool:
-        ShardCheckpoints(store, _shard("00000")).load(spool, _accept_all)
+        _checkpoints(store, "00000").load(spool, _accept_all)
         assert list(spool) == [_sample(4)]
+
+
+def _store_shard(store: ObjectStore, file_format: BulkFormat) -> list[Sample]:
+    columns = {"num_inference_steps": 4, "guidance_scale": 7.5, "scheduler": "ddim", "extra": {}}
+    samples = [
+        replace(sample, document={**sample.document, **columns})
+        for sample in (_sample(0), _sample(1, 70_000), _sample(2))
+    ]
+    with Spool() as spool:
+        for sample in samples:
+            spool.add(sample)
+        put_shard(spool, "00000", file_format, store)
+    return samples
+
+
+def _load(store: ObjectStore, file_format: BulkFormat) -> list[Sample]:
+    with Spool() as spool:
+        assert _checkpoints(store, "00000", file_format=file_format).load(spool, _accept_all) == []
+        return list(spool)
+
+
+@pytest.mark.parametrize("file_format", BulkFormat)
+def test_the_files_of_a_shard_are_loaded_like_a_checkpoint(
+    store: ObjectStore, file_format: BulkFormat
+) -> None:
+    samples = _store_shard(store, file_format)
+    assert _load(store, file_format) == samples
+    for other in set(BulkFormat) - {file_format}:
+        assert _load(store, other) == []
+
+
+@pytest.mark.parametrize("at", range(0, 100, 10))
+def test_a_damaged_parquet_file_loses_samples_and_not_the_attempt(
+    store: ObjectStore, at: int
+) -> None:
+    """The damage begins at this share of the file, in percent."""
+    samples = _store_shard(store, BulkFormat.PARQUET)
+    data = store.get(parquet_key("00000"))
+    start = len(data) * at // 100
+    store.put(parquet_key("00000"), data[:start] + b"\xff" * 90 + data[start + 90 :], "any")
+    assert all(sample in samples for sample in _load(store, BulkFormat.PARQUET))
+    store.put(parquet_key("00000"), data[:start], "any")
+    assert _load(store, BulkFormat.PARQUET) == []
+
+
+def test_a_small_parquet_file_of_very_many_rows_is_not_read(store: ObjectStore) -> None:
+    """It would keep a worker busy for hours."""
+    sample = _sample(0)
+    row = {
+        "image": {"bytes": sample.image, "path": f"{sample.key}.png"},
+        "metadata": json.dumps(sample.document),
+    }
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist([row] * 10_000), file)
+    store.put(parquet_key("00000"), file.getvalue(), "any")
+    assert _load(store, BulkFormat.PARQUET) == []
+
+
+def test_a_damaged_file_of_a_folder_loses_only_its_own_sample(store: ObjectStore) -> None:
+    samples = _store_shard(store, BulkFormat.FILES)
+    store.put(file_key("00000", "000000000-00.json"), b"{", "application/json")
+    store.delete(file_key("00000", "000000001-00.png"))
+    assert _load(store, BulkFormat.FILES) == samples[2:]
 
 
 def test_checkpoints_of_another_plan_are_not_loaded(store: ObjectStore) -> None:
     failure = RowFailure(row=0, samples=1, code="device_error", message="broke")
-    ShardCheckpoints(store, _shard("00000", "f" * 64)).save([_sample(0)], [failure])
+    _checkpoints(store, "00000", "f" * 64).save([_sample(0)], [failure])
     store.put_file(archive_key("00000"), io.BytesIO(_tar([_sample(4)])), "application/x-tar")
     with Spool() as spool:
-        assert ShardCheckpoints(store, _shard("00000")).load(spool, lambda sample: False) == []
+        assert _checkpoints(store, "00000").load(spool, lambda sample: False) == []
         assert len(spool) == 0
 
 
 def test_all_checkpoints_of_a_finished_shard_are_deleted(store: ObjectStore) -> None:
-    checkpoints = ShardCheckpoints(store, _shard("00000"))
+    checkpoints = _checkpoints(store, "00000")
     checkpoints.save([_sample(0)], [])
     checkpoints.record_suspect_row(3, 1)
     assert checkpoints.suspect_row() == (3, 1)
-    ShardCheckpoints(store, _shard("00001")).save([_sample(1)], [])
-    ShardCheckpoints(store, _shard("00000", "f" * 64)).save([_sample(0)], [])
+    _checkpoints(store, "00001").save([_sample(1)], [])
+    _checkpoints(store, "00000", "f" * 64).save([_sample(0)], [])
     delete_checkpoints(store, "00000")
     assert list(store.list()) == ["parts/00001/abcabcabcabc/000000001-00-000000001-00.tar"]
