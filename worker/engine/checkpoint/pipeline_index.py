@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, has_part
 from imagefleet.worker.engine.image_use import ImageUse
 
@@ -88,6 +89,7 @@ _SD: Final = Family(
     normalises_latents=False,
     zeros_absent_negatives=False,
 )
+_XL_IMAGE: Final = ImageUse(default_strengths=STABLE_DIFFUSION_XL)
 _XL: Final = Family(
     text_encoders=("text_encoder", "text_encoder_2"),
     text_encoder_classes=(CLIP_TEXT, CLIP_TEXT_PROJECTED),
@@ -100,12 +102,13 @@ _XL: Final = Family(
     is_xl=True,
     normalises_latents=True,
     zeros_absent_negatives=True,
+    image_use=_XL_IMAGE,
 )
 _XL_SPLIT: Final = replace(_XL, splits_denoising=True)
 _IMAGE_TO_IMAGE: Final = "StableDiffusionXLImg2ImgPipeline"
 _INPAINTING: Final = ("image", "mask_image")
 _EDITING: Final = ImageUse(
-    required=("image",), default_strength=None, default_image_guidance_scale=1.5
+    required=("image",), default_strengths=NO_STRENGTH, default_image_guidance_scale=1.5
 )
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -122,7 +125,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _SD,
         scheduler_fields={"steps_offset": 1, "skip_prk_steps": True},
         unet_image=UnetImage.MASKED,
-        image_use=ImageUse(required=_INPAINTING, default_strength=1.0),
+        image_use=ImageUse(required=_INPAINTING),
     ),
     "StableDiffusionInstructPix2PixPipeline": replace(
         _SD,
@@ -133,14 +136,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         image_use=_EDITING,
     ),
     "StableDiffusionXLPipeline": _XL_SPLIT,
-    _IMAGE_TO_IMAGE: replace(
-        _XL_SPLIT, image_use=ImageUse(required=("image",), default_strength=0.3)
-    ),
+    _IMAGE_TO_IMAGE: replace(_XL_SPLIT, image_use=replace(_XL_IMAGE, required=("image",))),
     "StableDiffusionXLInpaintPipeline": replace(
         _XL,
         guidance_scale=7.5,
         unet_image=UnetImage.MASKED,
-        image_use=ImageUse(required=_INPAINTING, default_strength=0.9999),
+        image_use=replace(_XL_IMAGE, required=_INPAINTING),
     ),
     "StableDiffusionXLInstructPix2PixPipeline": replace(
         _XL, num_inference_steps=100, unet_image=UnetImage.EDITED, image_use=_EDITING
