@@ -202,7 +202,7 @@ class _Builder:
         return InputImages(
             self._stores.images,
             AllowList.parse(settings.callback_allow),
-            default_strength=self._engine.info.image_use.default_strength,
+            default_strengths=self._engine.info.image_use.default_strengths,
             latents=self._engine.info.latents,
             max_jobs=min(settings.input_image_jobs, max(1, settings.post_threads // 2)),
             max_fetches=settings.input_image_fetches,

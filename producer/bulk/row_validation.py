@@ -230,7 +230,7 @@ class RowPlanner:
         if offer is None:
             return request.denoised_steps(request.num_inference_steps or 0)
         steps = request.num_inference_steps or offer.num_inference_steps
-        return request.denoised_steps(steps, offer.strength)
+        return request.denoised_steps(steps, offer.default_strengths)
 
     def _duplicate_key(self, request: JobRequest, seeded: bool) -> str:
         """Return a key of all parameters, with the run's values and without copied columns."""

@@ -113,6 +113,6 @@ def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool)
 
 
 def _check_denoised_steps(request: JobRequest, offer: Offer, steps: int) -> None:
-    if request.denoised_steps(steps, offer.strength) < 1:
+    if request.denoised_steps(steps, offer.default_strengths) < 1:
         limit = f"leaves none of {steps} steps to denoise; raise it, or raise num_inference_steps"
-        raise InvalidRequest("strength", request.denoised_share(offer.strength), limit)
+        raise InvalidRequest("strength", request.denoised_share(offer.default_strengths), limit)

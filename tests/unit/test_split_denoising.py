@@ -152,7 +152,7 @@ def test_an_offer_of_an_older_worker_takes_no_such_job(
 
 
 def test_latents_are_enough_for_a_model_that_needs_an_image() -> None:
-    refiner = offer_of(replace(INFO, image_use=ImageUse(required=("image",), default_strength=0.3)))
+    refiner = offer_of(replace(INFO, image_use=ImageUse(required=("image",))))
     admit(_request(latents="a", denoising_start=0.8), {DEFAULT_MODEL: refiner})
     with pytest.raises(InvalidRequest, match=r"^image=None: is missing; every job of fake needs"):
         admit(_request(denoising_end=0.8), {DEFAULT_MODEL: refiner})

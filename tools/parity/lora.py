@@ -111,6 +111,7 @@ def _header(name: str) -> dict[str, str]:
         "text_encoder_2": ["text_model.encoder.layers.0.mlp.fc1"],
     }
     more: dict[str, Any] = {f"{each}.target_modules": names for each, names in targets.items()}
+    more["unet.alpha_pattern"] = {"to_k": 2, r"attn1\.to_[qk]": 5}
     return {"lora_adapter_metadata": json.dumps(settings | more)}
 
 

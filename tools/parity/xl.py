@@ -17,6 +17,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from tools.parity.answers import generate, run_unet, run_vae, tokenize
 from tools.parity.checkpoints import (
+    OF_OTHERS,
     SIZE,
     Tensors,
     make_tokenizer,
@@ -64,13 +65,15 @@ def text_config(width: int, activation: str, vocabulary_size: int) -> CLIPTextCo
 
 def euler_config() -> EulerDiscreteScheduler:
     """Return the scheduler of SDXL-base."""
-    return EulerDiscreteScheduler(
+    scheduler = EulerDiscreteScheduler(
         beta_start=0.00085,
         beta_end=0.012,
         beta_schedule="scaled_linear",
         timestep_spacing="leading",
         steps_offset=1,
     )
+    scheduler.register_to_config(**OF_OTHERS)
+    return scheduler
 
 
 def write_xl_checkpoint(folder: Path) -> StableDiffusionXLPipeline:

@@ -28,7 +28,8 @@ from imagefleet.shared.errors import (
     InvalidInput,
     InvalidRequest,
 )
-from imagefleet.shared.jobs.request import DEFAULT_STRENGTH, MAX_INPUT_BYTES, JobRequest
+from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
+from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text import printable
 from imagefleet.worker.devices.slots import InitInput
@@ -78,7 +79,7 @@ class InputImages:
         store: ObjectStore,
         allow: AllowList,
         *,
-        default_strength: float | None = DEFAULT_STRENGTH,
+        default_strengths: DefaultStrengths = STABLE_DIFFUSION,
         latents: LatentFormat | None = None,
         timeout_s: float = _TIMEOUT_S,
         max_jobs: int = 64,
@@ -86,14 +87,14 @@ class InputImages:
     ) -> None:
         """
         Args:
-            default_strength: the model's. None: it takes no `strength`.
+            default_strengths: the model's.
             latents: the latents that the model takes. None: it takes none.
             max_jobs: jobs that may wait for their images, or have them fetched.
             max_fetches: jobs whose images are fetched at the same time.
         """
         self._store = store
         self._allow = allow
-        self._default_strength = default_strength
+        self._default_strengths = default_strengths
         self._latents = latents
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
@@ -164,7 +165,7 @@ class InputImages:
         return InitImage(
             pixels=pixels,
             mask_levels=mask_levels,
-            strength=request.denoised_share(self._default_strength),
+            strength=request.denoised_share(self._default_strengths),
             digest=f"sha256:{digest.hexdigest()}",
         )
 

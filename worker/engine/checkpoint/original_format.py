@@ -182,7 +182,8 @@ def _rename(key: str, rules: Renames) -> str:
 
 UNREAD: Final = re.compile(
     r"model_ema\.|.*\.position_ids$|.*\.logit_scale$|.*\.attn_mask$|denoiser\.sigmas$"
-    r"|(betas|alphas_cumprod|sqrt_|log_one_minus_alphas_cumprod|posterior_|lvlb_weights|edm_)"
+    r"|(betas|alphas_cumprod|sqrt_|log_one_minus_alphas_cumprod|posterior_|lvlb_weights)"
+    r"|edm_(mean|std)$"
     r"|cond_stage_model\.model\.(text_projection$|transformer\.resblocks\.23\.)"
 )
 """Keys that are no weights, or that diffusers does not read: running averages, constants, and the

@@ -19,7 +19,9 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     sha256_of_file,
 )
 from imagefleet.worker.engine.checkpoint.original_format import UNREAD, Origin, base_model, origins
+from imagefleet.worker.engine.checkpoint.pipeline_index import SCHEDULER, PipelineIndex
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.checkpoint.training_markers import MARKERS, check_markers
 
 ENDING: Final = ".safetensors"
 _LISTED: Final = 5
@@ -77,15 +79,20 @@ class SingleFile(CheckpointFiles):
             keys: By network: the keys that it has.
 
         Raises:
-            CheckpointError: The file is damaged, or has weights that no network has.
+            CheckpointError: The file is damaged, or has weights that no network has, or its model
+                was trained for another scheduler.
         """
         whole, found = TensorFiles([self._file]), {}
+        index = PipelineIndex.from_json(self.read_json(INDEX))
+        check_markers(self._file, whole, index.noise_schedule(self.read_json(SCHEDULER)))
         read: set[str] = set()
         for network in networks:
             places = origins(network, (keys or {}).get(network, ()), whole.shapes)
             found[network] = OriginalTensors(whole, places)
             read |= {origin.key for origin in places.values()}
-        unread = sorted(key for key in whole.shapes.keys() - read if not UNREAD.match(key))
+        unread = sorted(
+            key for key in whole.shapes.keys() - read - MARKERS if not UNREAD.match(key)
+        )
         if unread:
             raise CheckpointError(
                 f"{self._file} has {len(unread)} weights that the configs in {self.folder} do not "

@@ -31,10 +31,13 @@ class TensorFiles:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
         """Dtypes as safetensors spells them, such as F16."""
+        self.header: dict[str, str] = {}
+        """The texts in the headers of the files, by field."""
         self._files: dict[str, Any] = {}
         for path in paths:
             try:
                 file: Any = safe_open(path, framework="numpy")
+                self.header |= file.metadata() or {}
                 for key in file.keys():  # noqa: SIM118  (not a mapping)
                     if key in self._files:
                         raise CheckpointError(

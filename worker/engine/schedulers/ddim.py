@@ -1,5 +1,7 @@
 """DDIM (Song et al. 2021, equation 12 without noise): diffusers' DDIMScheduler with eta=0."""
 
+from typing import Final
+
 from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
@@ -8,6 +10,9 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
     x0_from_output,
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
+
+_CLIPS_BY_DEFAULT: Final = ("DDIMScheduler", "DDPMScheduler")
+"""Classes of files without `clip_sample` whose samples are clipped."""
 
 
 def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
@@ -18,6 +23,7 @@ def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTa
     stride = schedule.num_train_timesteps // steps
     timesteps = schedule.timesteps(steps, default_spacing="leading")[skipped:]
     levels = [NoiseLevel.from_alpha_cumprod(alphas_cumprod[timestep]) for timestep in timesteps]
+    bound = schedule.clip_bound(default=schedule.class_name in _CLIPS_BY_DEFAULT)
     rows = []
     for timestep, level in zip(timesteps, levels, strict=True):
         previous = timestep - stride
@@ -28,7 +34,7 @@ def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTa
             make_row(
                 timestep,
                 to_h=x0_from_output(schedule.prediction_type, level),
-                bound=schedule.clip_bound,
+                bound=bound,
                 keep=end.sigma * eps.sample_part,
                 direct=end.sigma * eps.output_part,
                 lags=(end.alpha,),

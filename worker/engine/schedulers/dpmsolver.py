@@ -27,7 +27,7 @@ _FEW_STEPS: Final = 15
 
 def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
-    options = _options(schedule)
+    options = schedule.dpm
     # As diffusers, for these betas only.
     rounds_down = schedule.beta_schedule == "squaredcos_cap_v2"
     timesteps, levels = dpm_levels(schedule, options, steps, rounds_down=rounds_down)
@@ -132,14 +132,3 @@ def _log_width(past: Sequence[NoiseLevel], start: NoiseLevel, back: int) -> floa
     """Return the width of an earlier step: 0 is the one that led to `start`."""
     later = start if back == 0 else past[back - 1]
     return log_ratio(later) - log_ratio(past[back])
-
-
-def _options(schedule: NoiseSchedule) -> DpmOptions:
-    """Return the options.
-
-    Raises:
-        ValueError: The registry does not offer this scheduler with this schedule.
-    """
-    if schedule.dpm is None:
-        raise ValueError("DPM-Solver++ is not supported with the options of this schedule")
-    return schedule.dpm

@@ -35,13 +35,7 @@ def edm_euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Coeffici
 
 
 def edm_dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
-    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0.
-
-    Raises:
-        ValueError: The registry does not offer this scheduler with this schedule.
-    """
-    if schedule.dpm is None:
-        raise ValueError("DPM-Solver++ is not supported with the options of this schedule")
+    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
     options = _options(schedule)
     levels = _levels(schedule, options, steps)[skipped:]
     made = dpm_steps(schedule.dpm, levels, steps, schedule.final_sigmas_type)

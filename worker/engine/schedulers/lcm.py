@@ -33,7 +33,7 @@ def lcm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTab
             make_row(
                 timestep,
                 to_h=x0_from_output(schedule.prediction_type, level),
-                bound=schedule.clip_bound,
+                bound=schedule.clip_bound(default=False),
                 keep=end.alpha * skip,
                 lags=(end.alpha * out,),
                 fresh=end.sigma,

@@ -38,6 +38,14 @@ def multistep_levels(
     return np.asarray(np.floor(exact) if rounds_down else exact.round(), np.float64), ratios
 
 
+def lowest_ratio(schedule: NoiseSchedule, ratios: Floats) -> float:
+    """Return sigma / alpha after the last step of DEIS, and of UniPC's `sigma_min`.
+
+    As in diffusers, a single step with another spacing of the noise levels ends where it starts.
+    """
+    return float(training_ratios(schedule)[0] if schedule.sigma_spacing is None else ratios[-1])
+
+
 def _timesteps(schedule: NoiseSchedule, steps: int, clipped: int) -> Floats:
     """Return all but the last of `steps + 1` timesteps, spaced as in `NoiseSchedule.timesteps`.
 

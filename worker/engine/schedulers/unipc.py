@@ -19,12 +19,11 @@ from imagefleet.worker.engine.schedulers.combinations import (
     sample_before,
     starting_from,
 )
-from imagefleet.worker.engine.schedulers.multistep_levels import multistep_levels
+from imagefleet.worker.engine.schedulers.multistep_levels import lowest_ratio, multistep_levels
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
     log_ratio,
-    training_ratios,
     x0_from_output,
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
@@ -32,16 +31,11 @@ from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
 
 
 def unipc(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
-    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0.
-
-    Raises:
-        ValueError: The registry does not offer this scheduler with this schedule.
-    """
-    if (options := schedule.unipc) is None:
-        raise ValueError("UniPC is not supported with the options of this schedule")
+    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
+    options = schedule.unipc
     timesteps, ratios = multistep_levels(schedule, steps)
     levels = [NoiseLevel.from_ratio(ratio) for ratio in ratios]
-    last = NoiseLevel.from_ratio(training_ratios(schedule)[0])
+    last = NoiseLevel.from_ratio(lowest_ratio(schedule, ratios))
     levels.append(CLEAN if schedule.final_sigmas_type == "zero" else last)
     rows = []
     order, predicted = 0, SAMPLE
