@@ -87,8 +87,7 @@ class InputImages:
     ) -> None:
         """
         Args:
-            default_strengths: the model's.
-            latents: the latents that the model takes. None: it takes none.
+            default_strengths, latents: the model's. No latents: it takes none.
             max_jobs: jobs that may wait for their images, or have them fetched.
             max_fetches: jobs whose images are fetched at the same time.
         """
