@@ -46,7 +46,7 @@ CASES = {
     "saturated, 30 steps, 8 tenants": (Mix(min_steps=30, max_steps=30), math.inf),
     "saturated, 10-50 steps, 8 tenants": (Mix(), math.inf),
     "saturated, 10-50 steps, 1 tenant": (Mix(tenants=1), math.inf),
-    "half load, 10-50 steps, 8 tenants": (Mix(), 0.5),
+    "offered load 0.5, 10-50 steps, 8 tenants": (Mix(), 0.5),
 }
 COLUMNS = {
     "images_per_s": "images/s",
@@ -68,22 +68,23 @@ class QueueSource:
         self._timer = PrefetchTimer()
         self._lock = threading.Lock()
 
-    def next_batch(self, room: int | None = None, prefer: Shape | None = None) -> list[Slot]:
-        room = room or self._capacity
+    def next_batch(self, free_slots: int | None = None, prefer: Shape | None = None) -> list[Slot]:
+        free_slots = free_slots or self._capacity
         with self._lock:
-            self._claim(room, prefer)
-            return next_batch(self._waiting, room, _MAX_DELIVERIES)
+            self._claim(free_slots, prefer)
+            return next_batch(self._waiting, free_slots, _MAX_DELIVERIES)
 
     def prefetch_if_due(self, batch: Sequence[Slot], step: int) -> None:
         if self._timer.should_prefetch(batch, step):
             with self._lock:
                 self._claim(self._capacity, None)
 
-    def _claim(self, room: int, prefer: Shape | None) -> None:
+    def _claim(self, free_slots: int, prefer: Shape | None) -> None:
         started = time.monotonic()
         longest = max((slot.spec.steps for slot in self._waiting), default=0)
+        wanted = free_slots - len(self._waiting)
         self._waiting += self._queues.claim(
-            started - self._began, room - len(self._waiting), prefer=prefer, batch_steps=longest
+            started - self._began, wanted, prefer=prefer, batch_steps=longest
         )
         self._timer.record_preparation(time.monotonic() - started)
 

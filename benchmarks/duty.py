@@ -247,7 +247,7 @@ def main() -> None:
                 flush=True,
             )
             figures |= {f"{case}, {name}": round(value, 4) for name, value in got.items()}
-    print_json("duty", {**figures, "load": os.getloadavg()[0]})
+    print_json("duty", {**figures, "load_average": os.getloadavg()[0]})
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ MIB = 2**20
 
 
 def write(folder: Path) -> None:
-    """Write a UNet with random weights, in diffusers' format."""
+    """Write a UNet with random weights, in diffusers format."""
     from safetensors.numpy import save_file
 
     from imagefleet.worker.engine.checkpoint.weights import weight_entries

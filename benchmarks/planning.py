@@ -70,7 +70,7 @@ def main(rows: int) -> None:
             f"{kind:<8}{row['rows']:>12}{row['seconds']:>10}{row['cpu_seconds']:>8}"
             f"{row['peak_mb']:>9}{row['redis_bytes_per_10_prompts']:>12}"
         )
-    print_json("planning", {**results, "load": round(os.getloadavg()[0])})
+    print_json("planning", {**results, "load_average": round(os.getloadavg()[0])})
 
 
 if __name__ == "__main__":

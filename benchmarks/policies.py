@@ -61,7 +61,8 @@ class Simulation:
     def run(
         self, policy: str, mix: Mix, times: DeviceTimes, load: float, jobs: int = JOBS
     ) -> Figures:
-        """Run one log. `load` is the share of the ideal rate; infinity lets all jobs wait."""
+        """Run one log. `load` is the offered load, a share of the ideal rate; infinity lets all
+        jobs wait."""
         shape = SMALL
         rate = load * times.ideal_rate(mix.mean_steps, shape)
         log = poisson(mix, rate, jobs, SEED)
@@ -108,7 +109,7 @@ def under_load(
     simulation: Simulation, title: str, mix: Mix, times: DeviceTimes
 ) -> dict[str, dict[float, Figures]]:
     """Run every policy at every load. Return the figures by policy and load."""
-    print(f"\n| {title}: load | policy | p50 s | p99 s | submit to first step, p50 steps |")
+    print(f"\n| {title}: offered load | policy | p50 s | p99 s | submit to first step, p50 steps |")
     print("|---|---|---|---|---|")
     table: dict[str, dict[float, Figures]] = {policy: {} for policy in POLICIES}
     for load in LOADS:
@@ -122,14 +123,14 @@ def under_load(
 
 
 def draw(table: Mapping[str, Mapping[float, Figures]], title: str, folder: Path, name: str) -> None:
-    """Write the charts of latency against load."""
+    """Write the charts of latency against the offered load."""
     for figure in ("p50_s", "p99_s"):
         quantile = figure.removesuffix("_s")
         lines = {
             policy: [(load, got[figure]) for load, got in by_load.items()]
             for policy, by_load in table.items()
         }
-        svg = line_chart(f"{title}: {quantile}", "load", "seconds, submit to done", lines)
+        svg = line_chart(f"{title}: {quantile}", "offered load", "seconds, submit to done", lines)
         (folder / f"latency-{name}-{quantile}.svg").write_text(svg)
 
 

@@ -6,8 +6,8 @@
     job = client.submit("a small red circle on the left on a blue background", seed=7)
     print(job.result(timeout=60).images[0].url)
 
-`producer.job_access` has the methods for jobs that are submitted already. This module does not know
-workers, Celery or JAX.
+`producer.job_access` has the methods for jobs that are submitted already. This module does not
+depend on the worker, Celery or JAX.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """A producer's connection to the fleet: one Redis client, and the records read through it.
 
-`Client` and bulk runs share it. This module knows neither job handles nor files.
+`Client` and bulk runs share it. This module uses no job handles.
 """
 
 import logging

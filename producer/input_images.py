@@ -1,7 +1,7 @@
 """Upload what jobs start from to the fleet's store, once for each content.
 
-What a caller gives as `image`, `mask_image` or `latents` goes in; an address or key that workers
-can read comes out. A str is always an address or a key. It never names a file of this host: a web
+Input: what a caller gives as `image`, `mask_image` or `latents`. Output: an address or key that
+workers can read. A str is always an address or a key. It never names a file of this host: a web
 service that passes on the text of a stranger would upload its own files.
 """
 

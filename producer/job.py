@@ -1,7 +1,7 @@
 """The handle of a submitted job, and the polling that waits for jobs.
 
-A handle goes in with the client that reads records; states and results come out. This module knows
-neither Redis nor how jobs are submitted.
+Input: a handle, with the client that reads records. Output: states and results. This module neither
+uses Redis nor submits jobs.
 """
 
 import time

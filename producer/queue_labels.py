@@ -1,7 +1,7 @@
 """Choose the labels of queues for Prometheus, so that producers cannot make series.
 
-Workers and offers come in, and a queue's model and shape go out; `other` stands for what nobody
-offers. Offers stay when their workers leave, so a fleet without workers keeps its labels.
+Input: workers and offers. Output: the model and the shape of a queue; `other` stands for what
+nobody offers. Offers stay when their workers leave, so a fleet without workers keeps its labels.
 """
 
 from collections import Counter, defaultdict

@@ -1,6 +1,6 @@
 """Turn what a caller submits, prompts or mappings of parameters, into job requests.
 
-The errors name the entry, the field, the value and the limit. This module knows no Redis.
+The errors name the entry, the field, the value and the limit. This module does not use Redis.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,7 @@
 """Add the label `fleet` to every metric, so that one Prometheus can watch several fleets.
 
-A collector comes in, another goes out. It needs prometheus-client, which not every producer has.
+Input: a collector. Output: another collector. It needs prometheus-client, which not every producer
+has.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """Make text from outside safe to print: in logs, terminals, records and error sentences.
 
-Text that a stranger wrote goes in; text that no terminal obeys and no log line is split by comes
-out. Addresses come out without their credentials. This module knows no other module.
+Input: text that a stranger wrote. Output: text that no terminal obeys and that splits no log line,
+and addresses without their credentials. This module imports no other module of the project.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Judge whether docstrings are sentences: does the first one of each have a verb?
 
-The judgement is a heuristic on words, with a list of verbs made for this project. It knows no
+The judgement is a heuristic on words, with a list of verbs made for this project. It has no
 grammar: of the docstrings said to have a main verb, about one in ten has none when a person looks.
 So compare the figures of two trees rather than trust one of them.
 

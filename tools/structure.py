@@ -4,11 +4,11 @@ The report is made from the source text alone; nothing of the project is importe
 top-level folders `producer`, `shared` and `worker`, and reads each file there once: it follows no
 symlinks. It prints a table, the places behind the numbers, and at last one line of JSON.
 
-A room is a direct child of a folder, either a module or a sub-package with Python files in it;
-`__init__` is no room. An arrow leads from one room to another whose modules it imports, anywhere
-in a file. A circle is a set of rooms, or of modules, that all import each other on some path. An
-arrow leads back up if it goes from a lower layer to a higher one in pyproject.toml's contracts,
-even where a contract ignores that import.
+A package is here a direct child of a folder: a sub-package with Python files in it, or a single
+module beside them other than `__init__`. An arrow leads from one package to another whose modules
+it imports, anywhere in a file. A circle is a set of packages, or of modules, that all import each
+other on some path. An arrow leads back up if it goes from a lower layer to a higher one in
+pyproject.toml's contracts, even where a contract ignores that import.
 """
 
 import argparse
@@ -85,15 +85,15 @@ def module_graph(sources: list[Source]) -> Graph:
     return graph
 
 
-def room_graph(modules: Graph, folder: str) -> Graph:
-    """Fold the modules of a folder into the rooms at its first level."""
-    rooms: Graph = defaultdict(set)
+def package_graph(modules: Graph, folder: str) -> Graph:
+    """Fold the modules of a folder into the packages at its first level."""
+    packages: Graph = defaultdict(set)
     for name, targets in modules.items():
-        home, *room = name.split(".")[:2]
-        if home == folder and room:
+        home, *package = name.split(".")[:2]
+        if home == folder and package:
             others = {t.split(".")[1] for t in targets if t.startswith(f"{folder}.")}
-            rooms[room[0]] |= others - {room[0]}
-    return dict(rooms)
+            packages[package[0]] |= others - {package[0]}
+    return dict(packages)
 
 
 def circles(graph: Graph) -> list[list[str]]:
@@ -112,7 +112,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def declared_orders(root: Path, folder: str) -> list[dict[str, int]]:
-    """Read the layers contracts about a folder's rooms: for each room its layer, 0 at the top."""
+    """Read the layers contracts about a folder's packages: the layer of each, 0 at the top."""
     file = root / "pyproject.toml"
     tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}) if file.exists() else {}
     orders = []
@@ -129,25 +129,25 @@ def declared_orders(root: Path, folder: str) -> list[dict[str, int]]:
 
 
 def arrows_of(root: Path, folder: str, modules: Graph) -> dict[str, Any]:
-    """Measure the rooms, arrows and circles of one folder."""
-    rooms, orders = room_graph(modules, folder), declared_orders(root, folder)
+    """Measure the packages, arrows and circles of one folder."""
+    packages, orders = package_graph(modules, folder), declared_orders(root, folder)
     own = {n: {t for t in ts if t.split(".")[0] == folder} for n, ts in modules.items()}
-    arrows = [(a, b) for a in sorted(rooms) for b in sorted(rooms[a])]
+    arrows = [(a, b) for a in sorted(packages) for b in sorted(packages[a])]
     up = [(a, b) for a, b in arrows if any(o.get(a, -1) > o.get(b, 1 << 30) for o in orders)]
-    of_rooms = circles(rooms)
+    of_packages = circles(packages)
     of_modules = [c for c in circles(own) if c[0].split(".")[0] == folder]
     return {
-        "rooms": len(rooms),
+        "packages": len(packages),
         "arrows": len(arrows),
         "arrows back up": len(up) if orders else None,
-        "rooms without a layer": len(set(rooms).difference(*orders)) if orders else None,
-        "arrows within circles": sum(a in c and b in c for a, b in arrows for c in of_rooms),
-        "circles of rooms": len(of_rooms),
-        "rooms in circles": sum(map(len, of_rooms)),
+        "packages without a layer": len(set(packages).difference(*orders)) if orders else None,
+        "arrows within circles": sum(a in c and b in c for a, b in arrows for c in of_packages),
+        "circles of packages": len(of_packages),
+        "packages in circles": sum(map(len, of_packages)),
         "circles of modules": len(of_modules),
         "modules in circles": sum(map(len, of_modules)),
         "places": [f"{a} -> {b} leads back up" for a, b in up]
-        + ["circle: " + ", ".join(c) for c in of_rooms + of_modules],
+        + ["circle: " + ", ".join(c) for c in of_packages + of_modules],
     }
 
 

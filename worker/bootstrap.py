@@ -1,6 +1,6 @@
 """Build the parts of a worker process and connect them.
 
-The input is the settings, the output `WorkerParts`. Nothing here claims work: see `lifecycle`.
+Input: the settings. Output: `WorkerParts`. Nothing here claims work: see `lifecycle`.
 """
 
 import logging
@@ -202,7 +202,7 @@ class _Builder:
         return InputImages(
             self._stores.images,
             AllowList.parse(settings.callback_allow),
-            default_strength=self._engine.info.image_use.default_strength,
+            default_strengths=self._engine.info.image_use.default_strengths,
             latents=self._engine.info.latents,
             max_jobs=min(settings.input_image_jobs, max(1, settings.post_threads // 2)),
             max_fetches=settings.input_image_fetches,
@@ -276,7 +276,7 @@ class _Builder:
             records,
             lease_s,
             self._hooks.on_lease_lost,
-            self._dispatcher.tags_in_hand,
+            self._dispatcher.attended_tags,
             status,
             self._offer_renewal(),
         )

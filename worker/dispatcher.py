@@ -1,7 +1,7 @@
 """Turn claimed messages into Celery requests, requests into attempts, and attempts into batches.
 
-The inputs are the claims of this worker; the outputs are the slots of the next device batch. This
-module does not know how images are made.
+Input: the claims of this worker. Output: the slots of the next device batch. This module generates
+no images.
 
 Celery still owns the life of a request: it decodes, checks revoked and expired, traces, stores
 results, follows chains and acknowledges. The dispatcher decides two things only: when messages are
@@ -143,30 +143,30 @@ class Dispatcher:
         log.error("Celery failed with the message of claim %s", tag, exc_info=error)
         self.refuser.reject_message(claimed, reason)
 
-    def tags_in_hand(self) -> set[str]:
+    def attended_tags(self) -> set[str]:
         """Return the tags of the claims that this worker attends to."""
         return {claimed.tag for claimed, _ in list(self._claimed)} | set(self._accepted)
 
-    def next_batch(self, room: int | None = None, prefer: Shape | None = None) -> list[Slot]:
-        """Return up to `room` slots of one compile key, by default a batch, or none at all.
+    def next_batch(self, free_slots: int | None = None, prefer: Shape | None = None) -> list[Slot]:
+        """Return up to `free_slots` slots of one compile key, by default a batch, or none at all.
         `prefer` is the shape to claim, and that of rows, if no claimed job waits."""
-        room, prefetched = room or self._capacity, self._prefetch is not None
+        free_slots, prefetched = free_slots or self._capacity, self._prefetch is not None
         if self._prefetch is not None:
             self._prefetch.result()
             self._prefetch = None
         with self._lock:
             ready = prefetched and self._backlog.has_rows()  # the prefetch has just claimed jobs
-            if len(self._waiting) < room and not ready:
-                self._claim_and_start(room, prefer)
+            if len(self._waiting) < free_slots and not ready:
+                self._claim_and_start(free_slots, prefer)
             if self._closed or (
                 not self._backlog.has_rows() and self._batch_timeout.should_wait(self._waiting)
             ):
                 return []
-            batch = next_batch(self._waiting, room, self._max_deliveries)
+            batch = next_batch(self._waiting, free_slots, self._max_deliveries)
             if self._suspect_in_flight():
                 return batch
             shape = batch[0].work.shape if batch else prefer
-            return [*batch, *self._backlog.pop_slots(room - len(batch), shape)]
+            return [*batch, *self._backlog.pop_slots(free_slots - len(batch), shape)]
 
     def prefetch_if_due(self, batch: Sequence[Slot], step: int) -> None:
         """Claim the next batch if `batch`, which has done `step` steps, ends soon.
@@ -198,7 +198,7 @@ class Dispatcher:
             waiting += self._input_images.pop_all()
         return waiting
 
-    def _claim_and_start(self, room: int, prefer: Shape | None = None) -> None:
+    def _claim_and_start(self, free_slots: int, prefer: Shape | None = None) -> None:
         """Claim messages, let Celery receive them, and start their attempts.
 
         If Redis is away, messages and requests keep their places and are tried again by the next
@@ -211,7 +211,7 @@ class Dispatcher:
             self._waiting.extend(slots_of(attempt))
         try:
             for _ in range(_MAX_CLAIMS):
-                self._claim(room, prefer)
+                self._claim(free_slots, prefer)
                 self._claim_shard()
                 delayed = self._receive_claimed()
                 if self._requests:
@@ -225,12 +225,12 @@ class Dispatcher:
             log.warning("claiming failed, trying again in %g s: %s", _RETRY_PAUSE_S, error)
             time.sleep(_RETRY_PAUSE_S)
 
-    def _claim(self, room: int, prefer: Shape | None) -> None:
+    def _claim(self, free_slots: int, prefer: Shape | None) -> None:
         if self._suspect_in_flight():
             return  # a suspect runs alone in its worker
         unstarted = len(self._claimed) + len(self._requests)  # what an error has left
         max_messages = self._max_in_flight - len(self._in_flight) - unstarted
-        wanted_images = room - len(self._waiting) - unstarted
+        wanted_images = free_slots - len(self._waiting) - unstarted
         if max_messages > 0 and wanted_images > 0:
             claimed = self._claims.claim(
                 self._compatible_groups(prefer),

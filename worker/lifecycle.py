@@ -87,11 +87,11 @@ class Lifecycle:
         settings = self.settings
         if settings.metrics_port is not None:
             address = settings.metrics_host, settings.metrics_port
-            port = StatusServer(*address, self._not_ready, settings.namespace).start()
+            port = StatusServer(*address, self._not_ready_reason, settings.namespace).start()
             log.info("metrics and health on %s port %d", settings.metrics_host, port)
 
-    def _not_ready(self) -> str | None:
-        reason = None if self._parts is None else self._parts.status.not_ready()
+    def _not_ready_reason(self) -> str | None:
+        reason = None if self._parts is None else self._parts.status.not_ready_reason()
         return reason if reason or self._running else "starting"
 
     def take_work(self) -> None:

@@ -1,4 +1,4 @@
-"""Load the model that the settings name. Settings go in, an engine that is not warm comes out."""
+"""Load the model that the settings name. Input: settings. Output: an engine that is not warm."""
 
 from imagefleet.worker.engine.interface import Engine
 from imagefleet.worker.engine.load_engine import SharedExecutables, load_engine

@@ -16,8 +16,8 @@ class ModelSettings(CallbackSettings):
 
     model: str = Field(
         default="shapes",
-        description="Model: `shapes` (bundled), a folder in diffusers' format, a Hugging Face Hub "
-        "id, a `.safetensors` file in the original layout, or `fake[:seconds=…]` for tests. "
+        description="Model: `shapes` (bundled), a folder in diffusers format, a Hugging Face Hub "
+        "id, a `.safetensors` file in the original format, or `fake[:seconds=…]` for tests. "
         "An empty value counts as not set.",
     )
     models: Annotated[tuple[str, ...], NoDecode] = Field(

@@ -1,7 +1,7 @@
 """Decide whether a worker with several models should switch, and to which one.
 
-What waits for each model goes in, a name or None comes out. Nothing here starts or stops anything,
-or reads a clock.
+Input: what waits for each model. Output: a name or None. Nothing here starts or stops anything, or
+reads a clock.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping

@@ -113,7 +113,7 @@ def _notes(planned: "HostPlan") -> Sequence[str]:
     return (
         *rates,
         "",
-        "Memory is the worker's own account before it loads a model. Times are estimates that no",
+        "Memory is that of the worker's memory check. Times are estimates that no",
         "TPU has confirmed: the FLOPs of the model, at the share of the peak that the TPU compiler",
         f"estimates for Stable Diffusion 1.4 on v5e, {STEP_SHARE:.0%} in a step and "
         f"{DECODE_SHARE:.0%} in the decoder (docs/tpu.md).",

@@ -101,7 +101,7 @@ class WorkerSettings(TextualInversionSettings):
         default=64,
         ge=1,
         description="Largest number of jobs that wait in this worker for the images they start "
-        "from. One tenant gets at most half of these places and one server a third; further jobs "
+        "from. One tenant has at most half of these jobs and one server a third; further jobs "
         "wait in Redis. Choose at least twice the images of a full batch. At most half of "
         "`post_threads` is used.",
     )

@@ -66,9 +66,9 @@ class StatusReporter:
                 metrics.DEVICE_MEMORY.labels(str(device), of).set_function(read)
         metrics.RECOMPILES.set_function(lambda: engine.recompiles)
         metrics.IN_FLIGHT.set_function(count_claims)
-        metrics.READY.set_function(lambda: self.not_ready() is None)
+        metrics.READY.set_function(lambda: self.not_ready_reason() is None)
 
-    def not_ready(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Return why the worker takes no work, or None while it takes work."""
         if self._draining:
             return "draining"
@@ -88,8 +88,8 @@ class StatusReporter:
         notify_systemd("READY=1")
         return self._status().dump()
 
-    def stored(self, *, drain_requested: bool) -> None:
-        """Note that Redis answered. Drain if somebody asked for it."""
+    def on_status_stored(self, *, drain_requested: bool) -> None:
+        """Note that Redis has stored the status. Drain if somebody asked for it."""
         self._reported_at = time.monotonic()
         if drain_requested and not self._drain_requested:
             self._drain_requested = True

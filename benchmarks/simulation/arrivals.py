@@ -1,7 +1,7 @@
 """Make arrival logs: when each job arrives, of whom, with how many steps and which shape.
 
-Goes in: a rate, a number of jobs, a mix and a seed. Comes out: the log, sorted by time. Equal
-arguments make equal logs.
+Input: a rate, a number of jobs, a mix and a seed. Output: the log, sorted by time. Equal arguments
+make equal logs.
 """
 
 import random

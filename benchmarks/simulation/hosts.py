@@ -1,6 +1,6 @@
 """Simulate the devices of one host under three policies, with the worker's own scheduling code.
 
-Goes in: queues, and how long the devices take. Comes out: when each job began and ended. Time is
+Input: queues, and how long the devices take. Output: when each job began and ended. Time is
 simulated, so hours of a host take seconds. Host work takes no time here, as on a host whose threads
 keep up with its devices.
 """
@@ -154,7 +154,7 @@ class ContinuousHost:
     def _claim(self, now: float) -> None:
         lead_steps = _LEAD_S / self._times.step_s
         while True:
-            wanted, shape = self._assigner.wanted(lead_steps)
+            wanted, shape = self._assigner.slots_to_claim(lead_steps)
             claimed = self._queues.claim(now, wanted, prefer=shape)
             if not claimed:
                 return

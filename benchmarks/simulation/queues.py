@@ -1,7 +1,7 @@
 """The queues of a simulated worker: real messages, claimed by the real scripts in a real Redis.
 
-Goes in: an arrival log. Comes out: slots, in the order in which a worker would have claimed them at
-that time of the simulation. It knows no devices.
+Input: an arrival log. Output: slots, in the order in which a worker would have claimed them at that
+time of the simulation. It does not depend on devices.
 """
 
 import json

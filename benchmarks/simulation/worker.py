@@ -175,7 +175,7 @@ class SimulatedWorker:
             self._records,
             LEASE_S * stretch,
             on_lost=lambda: None,
-            tags_in_hand=self._dispatcher.tags_in_hand,
+            attended_tags=self._dispatcher.attended_tags,
             report=self,
         )
         self._outbox = Outbox(client, namespace)
@@ -190,7 +190,7 @@ class SimulatedWorker:
         self._claims.acquire_lease(self.status())
         self._timetable.add(at, partial(self._begin_batch, at))
         for seconds, action in (
-            (LEASE_S / RENEWALS_PER_LEASE, self._keeper.beat),
+            (LEASE_S / RENEWALS_PER_LEASE, self._keeper.heartbeat),
             (callback_poll_s(fleet), self._look_for_callbacks),
             (sweep_pause_s(fleet), self._sweeper.sweep),
             (_STALLED_S, lambda: self._runs.stalled.find(_STALLED_S)),
@@ -226,7 +226,7 @@ class SimulatedWorker:
         if done < 1.0:
             self._progress.record_due(
                 dict.fromkeys(batch, int(done * STEPS)),
-                progress.ask_interval_s(self._claims.workers) * self._stretch,
+                progress.cancel_check_interval_s(self._claims.workers) * self._stretch,
                 progress.record_interval_s(self._claims.workers) * self._stretch,
             )
         if (then := now + progress.MIN_INTERVAL_S * self._stretch) < ends:
@@ -265,7 +265,7 @@ class SimulatedWorker:
     def _send(self, request: Any) -> None:
         """Do nothing: there is no pool, and the timetable knows when the job ends."""
 
-    def stored(self, *, drain_requested: bool) -> None:
+    def on_status_stored(self, *, drain_requested: bool) -> None:
         """Do nothing: no simulated host drains."""
 
     def status(self) -> str:

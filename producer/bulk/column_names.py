@@ -1,7 +1,7 @@
 """Check the names of the columns of an input, and of the parameters of a dataset. Pure functions.
 
-A name goes in; an error comes out if it would look as if it were used, and is not. Row cells are
-the business of others.
+Input: a name. Output: an error if it would look as if it were used, and is not. This module does
+not read the cells of rows.
 """
 
 import difflib

@@ -1,6 +1,7 @@
 """Convert the columns of rows that are copied into the metadata to what JSON can hold.
 
-A value of any reader goes in. What comes out is the same at every reading, or the row is rejected.
+Input: a value of any reader. Output: a value that is the same at every reading, or an error that
+rejects the row.
 """
 
 import math

@@ -1,7 +1,6 @@
 """Check the options of a dataset, as a caller or the command line gives them.
 
-Options go in; a `DatasetSpec` comes out, or an error that names the option, its value and the
-limit.
+Input: options. Output: a `DatasetSpec`, or an error that names the option, its value and the limit.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """Say what a bulk run would make, how long it would take and how large it would be.
 
-The input and the options of `start_run.start` go in; a `DryRun` comes out. Nothing is written,
+Input: the tables and the options of `start_run.start`. Output: a `DryRun`. Nothing is written,
 uploaded or queued.
 """
 

@@ -1,6 +1,6 @@
-"""Open a dataset of the Hugging Face Hub as a stream of rows, with the library `datasets`.
+"""Open a dataset of the Hugging Face Hub as a table that is read row by row, with `datasets`.
 
-hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT] goes in; a table comes out. Nothing is downloaded
+Input: hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT]. Output: a table. Nothing is downloaded
 before its rows are read.
 """
 
@@ -26,7 +26,7 @@ _FILE: Final = re.compile(r"(zip://[^:]*::)?hf://datasets/([^@:]+)@[^:]+")
 
 
 def open_hub_dataset(url: str) -> Table:
-    """Open the dataset at `url`, which is read as a stream. Images stay files.
+    """Open the dataset at `url`, which is read row by row. Images stay files.
 
     Reading its rows raises StorageUnavailable if the Hub fails, or a file cannot be read.
 

@@ -1,7 +1,8 @@
 """Find the tables that a caller names as the input of a dataset, and open them one after another.
 
-Names of files, globs, folders, `s3://` and `hf://` addresses, standard input, or an iterable of
-rows go in; tables come out, always in the same order. This module knows no parameters and no plan.
+Input: names of files, globs, folders, `s3://` and `hf://` addresses, standard input, or an iterable
+of rows. Output: tables, always in the same order. This module depends on neither parameters nor
+plans.
 """
 
 import glob

@@ -1,7 +1,7 @@
 """Build a plan from rows: number them, check them, leave out repeated ones, collect them in shards.
 
-Tables of rows go in one after another; a plan comes out. What happens to the row files, and where
-the rows come from, is the business of others.
+Input: tables of rows, one after another. Output: a plan. This module neither reads tables nor
+writes row files.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Write the row files of a plan in threads.
 
-Collected rows of shards go in; the row files, and what the plan says about them, come out. This
-module does not know how rows are read or checked.
+Input: collected rows of shards. Output: the row files, and what the plan says about them. This
+module neither reads nor checks rows.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""Plan a dataset: read its rows as a stream and write the plan to the destination.
+"""Plan a dataset: read its tables row by row and write the plan to the destination.
 
-Tables, a `DatasetSpec` and a store go in; the plan and its row files come out. Memory holds one
+Input: tables, a `DatasetSpec` and a store. Output: the plan and its row files. Memory holds one
 open shard per image size. `plan.json` is written last: a destination without it has no plan,
 whatever other files it holds. A destination that holds another plan is refused and stays unchanged.
 """
@@ -15,7 +15,7 @@ from imagefleet.producer.bulk.readers import Table
 from imagefleet.producer.bulk.row_images import RowImages
 from imagefleet.producer.bulk.row_validation import RowDefaults, RowPlanner
 from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN
-from imagefleet.shared.bulk.plan import NO_WORK_FIELDS, Plan
+from imagefleet.shared.bulk.plan import NOT_IN_DATASET_DIGEST, Plan
 from imagefleet.shared.bulk.summary import read_summary
 from imagefleet.shared.errors import InvalidRequest, PlanConflict
 from imagefleet.shared.jobs.offers import Offer
@@ -113,7 +113,7 @@ def check_no_other_dataset(new: Plan, store: ObjectStore) -> None:
     """Raise PlanConflict if the store holds a finished dataset whose plan was removed, and is not
     `new`. Its shards would count as finished, because their rows may be the same."""
     stats = read_summary(store)
-    if stats is not None and stats.work != new.work_digest:
+    if stats is not None and stats.work != new.dataset_digest:
         raise PlanConflict(
             f"{store.url} holds a finished dataset of another plan, which was removed; use another "
             "destination, or give the same input and parameters"
@@ -122,11 +122,11 @@ def check_no_other_dataset(new: Plan, store: ObjectStore) -> None:
 
 def check_same_work(existing: Plan, new: Plan, store: ObjectStore) -> None:
     """Raise PlanConflict if the stored plan is not `new`, or if their model or LoRA differ."""
-    if not existing.is_same_work(new):
+    if not existing.is_same_dataset(new):
         fields = [
             name
             for name in Plan.model_fields
-            if name not in NO_WORK_FIELDS and getattr(existing, name) != getattr(new, name)
+            if name not in NOT_IN_DATASET_DIGEST and getattr(existing, name) != getattr(new, name)
         ]
         raise PlanConflict(
             f"{store.url} holds another plan: {', '.join(fields)} differ; use another destination, "

@@ -1,7 +1,7 @@
 """Show the progress of a bulk run in the terminal.
 
-The statuses of a run go in; counts, rates, workers and failure reasons are printed. Only `watch`
-prints, all other functions are pure.
+Input: the statuses of a run. Output: counts, rates, workers and failure reasons. Only `watch`
+prints; all other functions are pure.
 """
 
 import time

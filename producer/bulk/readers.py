@@ -1,8 +1,8 @@
 """Read the rows of a table one at a time: text, CSV, JSON lines, Parquet or an iterable.
 
-A file, or an iterable of prompts or mappings, goes in. The names of its columns come out, if they
-are known in advance, and for each row a prompt, a mapping of columns, or the reason why it cannot
-be read. This module knows no parameters and no plan. Memory holds one row, for Parquet one row
+Input: a file, or an iterable of prompts or mappings. Output: the names of its columns, if they are
+known in advance, and for each row a prompt, a mapping of columns, or the reason why it cannot be
+read. This module depends on neither parameters nor plans. Memory holds one row, for Parquet one row
 group.
 """
 

@@ -1,6 +1,6 @@
 """Find what must be generated again: damaged shards with their files, and shards with failed rows.
 
-A plan, its store and the report of `verify` go in; shards and keys come out. Nothing is changed.
+Input: a plan, its store and the report of `verify`. Output: shards and keys. Nothing is changed.
 """
 
 import hashlib

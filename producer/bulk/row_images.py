@@ -1,7 +1,7 @@
 """Give the images and latents that rows start from addresses that workers can read; upload files.
 
-What a row holds as `image`, `mask_image` or `latents` goes in; an address or a key of the fleet's
-store comes out. Files are uploaded under their digest while further rows are read, once for each
+Input: what a row holds as `image`, `mask_image` or `latents`. Output: an address or a key of the
+fleet's store. Files are uploaded under their digest while further rows are read, once for each
 content.
 """
 

@@ -1,8 +1,8 @@
 """Validate one row of an input and plan it, or reject it with a reason.
 
-A row as it was read goes in. Its line in a shard's row file, the number of its images and their
-size come out. Most rows are only a prompt; they are checked without building a `JobRequest`, in
-1 µs each.
+Input: a row as it was read. Output: its line in a shard's row file, the number of its images and
+their size. Most rows are only a prompt; they are checked without building a `JobRequest`, in 1 µs
+each.
 """
 
 from collections.abc import Mapping
@@ -230,7 +230,7 @@ class RowPlanner:
         if offer is None:
             return request.denoised_steps(request.num_inference_steps or 0)
         steps = request.num_inference_steps or offer.num_inference_steps
-        return request.denoised_steps(steps, offer.strength)
+        return request.denoised_steps(steps, offer.default_strengths)
 
     def _duplicate_key(self, request: JobRequest, seeded: bool) -> str:
         """Return a key of all parameters, with the run's values and without copied columns."""

@@ -1,6 +1,6 @@
 """The producer's handle of a bulk run: watch it, stop it, verify it, and send shards again.
 
-A plan, its store and a connection go in; statuses and reports come out. The state of a run is in
+Input: a plan, its store and a connection. Output: statuses and reports. The state of a run is in
 its destination and in Redis, so it continues without a process of the producer.
 """
 

@@ -1,6 +1,6 @@
 """Read the samples of a finished shard: the keys in its files, and images by key.
 
-A shard's files go in; their samples come out. A damaged file raises `DamagedFile`.
+Input: a shard's files. Output: their samples. A damaged file raises `DamagedFile`.
 """
 
 import io

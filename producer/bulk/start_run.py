@@ -1,6 +1,6 @@
 """Start a bulk run, or find an existing one.
 
-The user's arguments go in; a `BulkRun` comes out. Arguments are checked before anything is written.
+Input: the user's arguments. Output: a `BulkRun`. Arguments are checked before anything is written.
 """
 
 import re

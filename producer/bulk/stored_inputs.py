@@ -1,6 +1,6 @@
 """Find the objects that an `s3://` or `gs://` address names: one, those of a pattern, or all below.
 
-An address goes in; a store and the keys of its tables, sorted, come out.
+Input: an address. Output: a store and the sorted keys of its tables.
 """
 
 from fnmatch import fnmatchcase

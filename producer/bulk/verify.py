@@ -1,7 +1,7 @@
 """Verify a dataset: its files by their digests, its samples by the plan, and some images by
 generating them again.
 
-A plan and its store go in; a `VerifyReport` with the problems of each shard comes out. Memory holds
+Input: a plan and its store. Output: a `VerifyReport` with the problems of each shard. Memory holds
 one shard's files at a time. Nothing is changed.
 """
 

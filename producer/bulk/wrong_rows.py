@@ -1,7 +1,7 @@
 """Find samples whose metadata differ from the rows that were planned.
 
-A plan, its rows by sample key and the metadata of samples go in; the keys of wrong samples come
-out, by what is wrong. This module knows no store.
+Input: a plan, its rows by sample key and the metadata of samples. Output: the keys of wrong samples
+by what is wrong. This module knows no store.
 """
 
 from collections import defaultdict

@@ -134,7 +134,7 @@ def delete(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
 @click.argument("job_ids", nargs=-1, required=True)
 @json_option()
 def resend(client: Client, job_ids: tuple[str, ...], as_json: bool) -> None:
-    """Queue jobs again that are queued and have no message.
+    """Send the messages of queued jobs again that have none.
 
     `celery purge` deletes messages and leaves the records of their jobs.
     """

@@ -89,5 +89,5 @@ def jobs(
 def _format_line(status: JobStatus) -> str:
     columns = [status.id, status.state, iso_time(status.submitted_at), status.request.tenant or "-"]
     line = "  ".join(columns)
-    room = max(_MIN_PROMPT, shutil.get_terminal_size().columns - len(line) - 2)
-    return f"{line}  {printable(status.request.prompt, room)}"
+    width = max(_MIN_PROMPT, shutil.get_terminal_size().columns - len(line) - 2)
+    return f"{line}  {printable(status.request.prompt, width)}"

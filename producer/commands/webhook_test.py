@@ -26,8 +26,6 @@ from imagefleet.shared.webhooks.outbox_message import (
 )
 
 _POLL_S: Final = 0.1
-_FAILED: Final = "failed"
-"""What the command calls the verdict `retry`, because a test is not sent again."""
 
 
 @client_command
@@ -45,8 +43,9 @@ def test(client: Client, url: str, tenant: str, timeout: float, as_json: bool) -
     """Send one signed event of the type webhook.test to URL, and print what the receiver answered.
 
     A living worker sends it, once, with its secrets and from its network. One line: verdict
-    (delivered, failed, gone or refused), status and reason, milliseconds, the beginning of the
-    answer. The exit code is 1 unless the receiver answered 2xx.
+    (delivered, retry, gone or refused), status and reason, milliseconds, the beginning of the
+    answer. A job's callback with the verdict retry would be sent again; the test is not. The exit
+    code is 1 unless the receiver answered 2xx.
     """
     message = OutboxMessage.for_test(_checked("url", url, check_http_url), tenant)
     if tenant:
@@ -96,7 +95,7 @@ def _await_attempt(client: Client, message: OutboxMessage, timeout_s: float) -> 
 def _print_attempt(attempt: DeliveryAttempt, *, as_json: bool) -> None:
     status = "no answer" if attempt.status is None else str(attempt.status)
     fields: dict[str, object] = {
-        "verdict": _FAILED if attempt.verdict is DeliveryVerdict.RETRY else str(attempt.verdict),
+        "verdict": str(attempt.verdict),
         "status": attempt.status if as_json else f"{status} {attempt.reason}".rstrip(),
         "ms": attempt.ms if as_json else f"{attempt.ms} ms",
     }

@@ -1,6 +1,6 @@
 """Serve HTTP on a free port of this machine, for the demo and the tests.
 
-A request handler class goes in; the subclass or caller decides how requests are answered.
+Input: a request handler class. Output: a server that answers with it.
 """
 
 import sys

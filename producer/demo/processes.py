@@ -1,4 +1,4 @@
-"""Run the demo's worker. Settings go in through its environment; it dies with its parent."""
+"""Run the demo's worker. Its environment holds the settings; it dies with its parent."""
 
 import os
 import subprocess

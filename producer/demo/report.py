@@ -1,4 +1,4 @@
-"""Print the demo's progress line and its final report. Job statuses go in; text comes out."""
+"""Print the demo's progress line and its final report. Input: job statuses. Output: text."""
 
 import time
 from collections import Counter

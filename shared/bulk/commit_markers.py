@@ -1,7 +1,7 @@
 """Read the commit markers of a dataset: which shards of a plan are finished.
 
-A store and shards of a plan go in; the shards that have a valid marker come out, with its content.
-This module knows no Redis: the destination alone decides.
+Input: a store and shards of a plan. Output: the shards that have a valid marker, with its content.
+This module does not use Redis: the destination alone decides.
 """
 
 from collections.abc import Iterable, Iterator

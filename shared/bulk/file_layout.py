@@ -11,7 +11,7 @@
     stats.json, README.md  summary of the whole run, written once it is complete
     contact-sheet.png      some of its images, which README.md shows
 
-Shard and row numbers go in, object keys come out. This module reads and writes nothing.
+Input: shard and row numbers. Output: object keys. This module reads and writes nothing.
 """
 
 from typing import Final

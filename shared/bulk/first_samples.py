@@ -1,6 +1,6 @@
 """Read the first samples of a finished shard, and little else of it.
 
-A store, the plan and the commit marker of a shard go in; images with their prompts come out. A
+Input: a store, the plan and the commit marker of a shard. Output: images with their prompts. A
 shard may be larger than the memory: only the ranges that hold the samples are read.
 """
 

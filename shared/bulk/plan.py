@@ -1,8 +1,9 @@
 """Define the plan of a dataset. The destination stores it for producers and workers.
 
-Rows and parameters go in; the plan as JSON, the seeds of rows and the id of the run come out. The
+Input: rows and parameters. Output: the plan as JSON, the seeds of rows and the id of the run. The
 plan lists the rows of each shard by their SHA-256, so the same input and parameters give the same
-plan, and any other input gives another. This module knows no store, no Redis and no input format.
+plan, and any other input gives another. This module depends on neither stores nor Redis nor the
+formats of tables.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from imagefleet.shared.jobs.model import ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.request import MAX_IMAGES, MAX_SEED, JobRequest
 
 PLAN_VERSION: Final = 1
-NO_WORK_FIELDS: Final = frozenset({"created_at", "source", "model_digest", "loras"})
+NOT_IN_DATASET_DIGEST: Final = frozenset({"created_at", "source", "model_digest", "loras"})
 """Fields of a plan in which two plans of the same work may differ."""
 _GOLDEN_RATIO: Final = 0x9E3779B9
 """2³² divided by the golden ratio. It is odd, so its multiples reach every 32-bit number once."""
@@ -141,17 +142,17 @@ class Plan(Model):
         return hashlib.sha256(self._canonical_json(exclude={"created_at"})).hexdigest()
 
     @property
-    def work_digest(self) -> str:
+    def dataset_digest(self) -> str:
         """Return the SHA-256, hexadecimal, of the images and files that the plan describes.
 
         It does not depend on the time of planning, on the input's name, or on whether the digests
         of the model and of LoRA were known. The rows name their LoRA.
         """
-        return hashlib.sha256(self._canonical_json(exclude=set(NO_WORK_FIELDS))).hexdigest()
+        return hashlib.sha256(self._canonical_json(exclude=set(NOT_IN_DATASET_DIGEST))).hexdigest()
 
-    def is_same_work(self, other: "Plan") -> bool:
+    def is_same_dataset(self, other: "Plan") -> bool:
         """Return whether both plans describe the same images in the same files."""
-        return self.work_digest == other.work_digest
+        return self.dataset_digest == other.dataset_digest
 
     def dump(self) -> bytes:
         return self._canonical_json(exclude=set()) + b"\n"
@@ -238,4 +239,4 @@ def run_id(destination: str, plan: Plan) -> str:
     Two producers that plan the same dataset at once get the same id, also if a worker announces its
     model's digest in between.
     """
-    return hashlib.sha256(f"{destination}\0{plan.work_digest}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{destination}\0{plan.dataset_digest}".encode()).hexdigest()[:16]

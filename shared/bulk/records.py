@@ -1,4 +1,4 @@
-"""Parse the records of runs and shards that Redis stores. This module knows no Redis client."""
+"""Parse the records of runs and shards that Redis stores. This module does not use Redis."""
 
 import json
 from collections.abc import Mapping

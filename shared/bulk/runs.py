@@ -10,7 +10,7 @@
 
 The Celery message of a shard lies in queues of its own, beside those of jobs. Claims and leases
 work for it as for jobs. The destination decides what a dataset contains: if Redis loses records,
-the same command restores them from there. This module knows no store and no Celery.
+the same command restores them from there. This module uses neither stores nor Celery.
 """
 
 import re

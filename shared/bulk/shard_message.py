@@ -1,7 +1,7 @@
 """Build and read the Celery messages that bring shards to workers. They have their own queues.
 
-A run and a shard go in; the Redis list and the message for it come out, and back again. This module
-knows no store and sends nothing.
+Input: a run and a shard. Output: the Redis list and the message for it, or the other way round.
+This module uses no store and sends nothing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,8 +12,9 @@ from pydantic import Field
 from imagefleet.shared.bulk.file_layout import shard_name
 from imagefleet.shared.bulk.plan import Plan, ShardPlan
 from imagefleet.shared.bulk.records import NewRun
-from imagefleet.shared.errors import MessageRejected, NewerMessage
+from imagefleet.shared.errors import MessageRejected
 from imagefleet.shared.jobs.celery_message import BULK_TASK_NAME, task_message
+from imagefleet.shared.jobs.message_arguments import wrong_version
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import list_key, queue_name
 
@@ -95,11 +96,7 @@ def unpack_shard(kwargs: object) -> ShardMessage:
         raise MessageRejected("the shard message has no keyword arguments")
     version = kwargs.get("version")
     if not isinstance(version, int) or not 1 <= version <= MESSAGE_VERSION:
-        newer = isinstance(version, int) and version > MESSAGE_VERSION
-        raise (NewerMessage if newer else MessageRejected)(
-            f"the shard message has version {repr(version)[:40]}; "
-            f"this worker reads 1 to {MESSAGE_VERSION}"
-        )
+        raise wrong_version("shard message", version, MESSAGE_VERSION)
     try:
         return ShardMessage.model_validate(kwargs, extra="ignore")
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Give each stalled run to one worker, which recovers it.
 
-A run is stalled if none of its shards has changed for a while: perhaps its messages are lost. This
-module does not know how a run is recovered.
+A run is stalled if none of its shards has changed for a while: perhaps its messages are lost.
+`worker.bulk.recover_runs` recovers them.
 """
 
 import re
@@ -14,8 +14,8 @@ from imagefleet.shared.bulk.redis_keys import (
     stalled_runs_key,
 )
 from imagefleet.shared.jobs.model import State
-from imagefleet.shared.redis_client.foreign_keys import read_all
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -53,11 +53,11 @@ class StalledRuns:
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrevrange(index_key(self._namespace), 0, _MAX_RUNS - 1)
             pipe.time()
-            runs, (now, _) = read_all(pipe)
+            runs, (now, _) = read_ignoring_wrong_types(pipe)
         with self._redis.pipeline(transaction=False) as pipe:
             for run in runs or ():
                 pipe.hmget(run_key(self._namespace, run), "state", "moved_at")
-            records = read_all(pipe)
+            records = read_ignoring_wrong_types(pipe)
         moved_at = [
             int(text)
             for state, text in filter(None, records)

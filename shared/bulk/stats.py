@@ -64,7 +64,7 @@ class RunStats(Model):
     """The summary of a whole dataset, `stats.json`."""
 
     work: str
-    """`Plan.work_digest`."""
+    """`Plan.dataset_digest`."""
     model: str
     model_digest: str
     rows: int
@@ -92,7 +92,7 @@ class RunStats(Model):
         if last is None:
             raise ValueError("a run without shards has no summary")
         return cls(
-            work=plan.work_digest,
+            work=plan.dataset_digest,
             model=last.model,
             model_digest=last.model_digest,
             rows=plan.rows,

@@ -1,9 +1,9 @@
 """Write the summary of a finished dataset: `stats.json`, and the card that the Hub reads, with a
 contact sheet.
 
-A destination where every shard has its commit marker goes in; the files come out. Equal shards
-give equal statistics. The card depends on the writer too: only one with Pillow, and pyarrow for
-Parquet, draws the sheet. The header of the card: https://huggingface.co/docs/hub/datasets-cards
+Input: a destination where every shard has its commit marker. Output: the files. Equal shards give
+equal statistics. The card depends on the writer too: only one with Pillow, and pyarrow for Parquet,
+draws the sheet. The header of the card: https://huggingface.co/docs/hub/datasets-cards
 """
 
 import logging
@@ -84,7 +84,7 @@ def write_missing_summary(store: ObjectStore, plan: Plan) -> None:
     Do nothing if files of the dataset were removed meanwhile.
     """
     stats = read_summary(store)
-    if stats is not None and stats.work == plan.work_digest:
+    if stats is not None and stats.work == plan.dataset_digest:
         return
     with suppress(KeyError):
         write_summary(store, plan)
@@ -94,7 +94,7 @@ def _contact_sheet(store: ObjectStore, plan: Plan, markers: Sequence[ShardStats]
     """Return a sheet of the first images of shards at equal distances.
 
     None if there is no image, if this process lacks Pillow or pyarrow, or if a file cannot be read:
-    the dataset is complete without a picture.
+    the dataset is complete without a contact sheet.
 
     Raises:
         StorageUnavailable: the store cannot be reached now.

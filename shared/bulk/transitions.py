@@ -1,6 +1,6 @@
 """Change the state of one or many shards with `transition.lua`.
 
-A shard and the wanted change go in; whether the change happened comes out. `RunRecords` decides
+Input: a shard and the wanted change. Output: whether the change happened. `RunRecords` decides
 which changes exist and who may make them.
 """
 

@@ -30,9 +30,8 @@ def admit(
     offer = offers.get(request.model or DEFAULT_MODEL)
     if offer is None:
         known = ", ".join(sorted(offers.keys() - {DEFAULT_MODEL}))
-        raise InvalidRequest(
-            "model", request.model, f"no worker serves it; the workers serve {known}"
-        )
+        limit = f"no worker has offered this model; offered are {known}"
+        raise InvalidRequest("model", request.model, limit)
     size = (request.height, request.width)
     if request.height is not None and size not in offer.shapes:
         shapes = ", ".join(f"{height}x{width}" for height, width in offer.shapes)
@@ -43,9 +42,8 @@ def admit(
         )
     if request.scheduler is not None and request.scheduler not in offer.schedulers:
         known = ", ".join(offer.schedulers)
-        raise InvalidRequest(
-            "scheduler", request.scheduler, f"is unknown; the schedulers are {known}"
-        )
+        limit = f"is not offered by {offer.model}; it offers {known}"
+        raise InvalidRequest("scheduler", request.scheduler, limit)
     for name, _ in request.loras:
         if name not in offer.loras:
             known = ", ".join(sorted(offer.loras)) or "none"
@@ -115,6 +113,6 @@ def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool)
 
 
 def _check_denoised_steps(request: JobRequest, offer: Offer, steps: int) -> None:
-    if request.denoised_steps(steps, offer.strength) < 1:
+    if request.denoised_steps(steps, offer.default_strengths) < 1:
         limit = f"leaves none of {steps} steps to denoise; raise it, or raise num_inference_steps"
-        raise InvalidRequest("strength", request.denoised_share(offer.strength), limit)
+        raise InvalidRequest("strength", request.denoised_share(offer.default_strengths), limit)

@@ -1,8 +1,7 @@
 """Build the callbacks that report a job's events to its producer.
 
-An event and its job come in, and the message that waits in the outbox comes out. This module knows
-the body, but neither the signature (`shared.webhooks.signature`) nor the delivery
-(`worker.webhooks`).
+Input: an event and its job. Output: the message that waits in the outbox. This module writes the
+body; `shared.webhooks.signature` signs it, and `worker.webhooks` delivers it.
 """
 
 import json

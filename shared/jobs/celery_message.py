@@ -1,4 +1,5 @@
-"""Write and read Celery messages without Celery. Only this module of `shared` knows their format.
+"""Write and read Celery messages without Celery. Only this module of `shared` depends on their
+format.
 
 Producers write Celery's message protocol 2 inside kombu's Redis envelope. One server-side script
 can then store the job record and the message together, and a process that only submits need not

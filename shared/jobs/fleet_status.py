@@ -19,8 +19,8 @@ from imagefleet.shared.jobs.redis_keys import (
     outbox_key,
 )
 from imagefleet.shared.jobs.worker_status import WorkerRegistry, WorkerStatus
-from imagefleet.shared.redis_client.foreign_keys import read_all
 from imagefleet.shared.redis_client.scripts import load_script
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -108,7 +108,7 @@ class FleetReader:
             pipe.hget(dead_letter_totals_key(self._namespace), "dropped")
             for worker in workers:
                 pipe.hlen(claims_key(self._namespace, worker.worker))
-            ends, *sizes, dropped = (answers := read_all(pipe))[:6]
+            ends, *sizes, dropped = (answers := read_ignoring_wrong_types(pipe))[:6]
         delayed, dead_letters, callbacks, given_up = (size or 0 for size in sizes)
         claims = [size or 0 for size in answers[6:]]
         return FleetStatus(
@@ -135,7 +135,7 @@ class FleetReader:
     def _waiting_lists(self) -> Iterator[_List]:
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.smembers(known_queues_key(self._namespace))
-            [known] = read_all(pipe)
+            [known] = read_ignoring_wrong_types(pipe)
         keys = [
             (queue, list_key(queue, step))
             for queue in sorted(known or ())

@@ -1,8 +1,8 @@
 """Check the LoRA of a job: names of files that the workers hold, each with a scale.
 
-What a caller gives comes in, pairs or a text. Pairs in the order of their names come out, so that
-two spellings of one mixture are the same job. This module does not know which files there are;
-`shared.jobs.admission` checks that.
+Input: what a caller gives, pairs or a text. Output: pairs in the order of their names, so that two
+spellings of one mixture are the same job. `shared.jobs.admission` checks whether the workers hold
+these files.
 """
 
 from typing import Annotated, Final

@@ -1,7 +1,7 @@
 """Pack job requests into the keyword arguments of Celery messages, and read them again.
 
-A valid `JobRequest` goes in and a mapping for JSON comes out, or the other way round. This module
-knows the versions of the message, and no queue and no envelope.
+Input: a valid `JobRequest`. Output: a mapping for JSON, or the other way round. This module handles
+the versions of the message; it depends on neither queues nor envelopes.
 """
 
 import hashlib
@@ -70,15 +70,29 @@ def unpack(kwargs: object, job_id: str, *, tolerant: bool = False) -> JobRequest
     request = request_fields(kwargs)
     version = MESSAGE_VERSION if request is kwargs else kwargs.get("version")
     if version not in range(1, MESSAGE_VERSION + 1):
-        newer = isinstance(version, int) and version > MESSAGE_VERSION
-        kind, shown = (NewerMessage if newer else MessageRejected), repr(version)[:40]
-        raise kind(
-            f"the message has version {shown}, and this worker reads 1 to {MESSAGE_VERSION}; "
-            "upgrade the producer, or let workers of its version drain the queue"
-        )
+        raise wrong_version("message", version, MESSAGE_VERSION)
     if not isinstance(request, dict):
         raise MessageRejected("the message has no request object")
     return JobRequest.parse({"seed": _seed_from_job_id(job_id), **request}, stored=tolerant)
+
+
+def wrong_version(kind: str, version: object, newest: int) -> MessageRejected:
+    """Return the error about a message of a version that this worker does not read.
+
+    Args:
+        kind: what the error calls the message.
+        newest: the newest version that this worker reads.
+    """
+    is_newer = isinstance(version, int) and version > newest
+    advice = (
+        "upgrade the worker"
+        if is_newer
+        else "upgrade the producer, or let workers of its version drain the queue"
+    )
+    return (NewerMessage if is_newer else MessageRejected)(
+        f"the {kind} has version {repr(version)[:40]}, and this worker reads 1 to {newest}; "
+        f"{advice}"
+    )
 
 
 def readable_request(arguments: object) -> JobRequest:

@@ -1,7 +1,8 @@
 """Decide whether a message is of the job whose record has its id.
 
-Anybody can send a message with the id of another job. And while a message waits, its job may be
-deleted and its id be given to another job.
+Input: a message and the request in a record. Output: whether they belong together. Anybody can send
+a message with the id of another job. And while a message waits, its job may be deleted and its id
+be given to another job.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Define the vocabulary of jobs: states and their transitions, errors and ids.
 
-`docs/glossary.md` defines the terms. This module does not know Redis, Celery or devices.
+`docs/glossary.md` defines the terms. This module does not depend on Redis, Celery or devices.
 """
 
 import re

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.redis_keys import offered_at_key, offers_key
-from imagefleet.shared.jobs.request import DEFAULT_STRENGTH
 from imagefleet.shared.redis_client.scripts import load_script
 from imagefleet.shared.text import printable
 
@@ -56,8 +56,11 @@ class Offer(Model):
     """Digest (`sha256:…`) of each LoRA file that jobs may use, by name."""
     required_images: tuple[str, ...] = ()
     """Those of `image` and `mask_image` that every job needs."""
-    strength: float | None = DEFAULT_STRENGTH
+    strength: float | None = STABLE_DIFFUSION.image
     """None: the model takes neither `strength` nor `mask_image`."""
+    mask_strength: float | None = None
+    """`strength` of jobs with a `mask_image`. None: that of jobs without one, as with workers of
+    older releases."""
     image_guidance_scale: float | None = None
     """None: the model takes none."""
     splits_denoising: bool = False
@@ -66,6 +69,12 @@ class Offer(Model):
     storage_url: str | None = None
     """The store of the fleet, as its workers open it. None: a worker of release 0.1.0, or a store
     that no other process can open."""
+
+    @property
+    def default_strengths(self) -> DefaultStrengths:
+        """Return the `strength` of jobs that name none."""
+        mask = self.strength if self.mask_strength is None else self.mask_strength
+        return DefaultStrengths(image=self.strength, mask=mask)
 
 
 class OfferRegistry:

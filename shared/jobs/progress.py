@@ -1,6 +1,6 @@
-"""What a running attempt reports of its progress, and what it is told.
+"""What a running attempt reports of its progress, and whether it may go on.
 
-`JobRecords.progress` sends reports to the server, which records them by `progress.lua`.
+`JobRecords.record_progress` sends reports to the server, which records them by `progress.lua`.
 """
 
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from imagefleet.shared.jobs.status import is_wrong_type
 from imagefleet.shared.jobs.transitions import callback_args
 
 
-class ProgressAnswer(IntEnum):
-    """The answer to a report. The numbers are those that `progress.lua` returns."""
+class AttemptVerdict(IntEnum):
+    """Whether an attempt may go on. The numbers are those that `progress.lua` returns."""
 
     GO_ON = 1
     CANCEL = 0  # the producer asked to cancel the job
     LOST = -1  # another attempt holds the job, or it has ended
 
 
-def progress_answer(record: "list[str | None] | Exception", attempt: str) -> ProgressAnswer:
-    """Return the answer for `attempt`, given `state`, `attempt` and `cancel_requested` of a record,
+def attempt_verdict(record: "list[str | None] | Exception", attempt: str) -> AttemptVerdict:
+    """Return the verdict on `attempt`, given `state`, `attempt` and `cancel_requested` of a record,
     or the error of reading them. It is that of `progress.lua`."""
     if isinstance(record, Exception):
         if not is_wrong_type(record):
             raise record
-        return ProgressAnswer.LOST
+        return AttemptVerdict.LOST
     if record[:2] != [State.RUNNING.value, attempt]:
-        return ProgressAnswer.LOST
-    return ProgressAnswer.CANCEL if record[2] is not None else ProgressAnswer.GO_ON
+        return AttemptVerdict.LOST
+    return AttemptVerdict.CANCEL if record[2] is not None else AttemptVerdict.GO_ON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +44,10 @@ class ProgressReport:
     callback: Callback | None = None
     preview: str = ""
     """A data URL; empty if there is no new one."""
-    only_ask: bool = False
-    """Whether nothing is recorded, and only the answer is wanted: for Redis that is no write."""
+    only_check: bool = False
+    """Whether nothing is recorded, and only the verdict is wanted: for Redis that is no write."""
 
     def arguments(self) -> tuple[str | int, ...]:
         """Return the arguments of `progress.lua` for this job."""
-        step = "" if self.only_ask else self.step
+        step = "" if self.only_check else self.step
         return (self.attempt, step, self.steps, *callback_args(self.callback), self.preview)

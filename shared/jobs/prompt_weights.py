@@ -1,6 +1,6 @@
 """Read the weights in prompts, in the syntax of AUTOMATIC1111's web UI.
 
-A prompt goes in, its pieces with their weights come out. This module knows no tokens.
+Input: a prompt. Output: its pieces with their weights. This module does not tokenize.
 
 Source of the syntax: https://github.com/AUTOMATIC1111/stable-diffusion-webui/wiki/Features,
 "Attention/emphasis".

@@ -1,6 +1,6 @@
 """Read something of many job records in one round trip, also where a key holds something else.
 
-Keys and a command of a pipeline come in; the answers, or the errors of single keys, come out.
+Input: keys and a command of a pipeline. Output: the answers, or the errors of single keys.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """Keep job records in Redis: one hash per job, and every change is a compare-and-set on the server.
 
-Requests and state transitions come in, with the attempt that asks for them. A `JobStatus` comes
-out, or whether the transition was applied. This module does not know devices or storage.
-Time is the Redis server's.
+Input: requests and state transitions, with the attempt that asks for them. Output: a `JobStatus`,
+or whether the transition was applied. This module uses neither devices nor storage. Time is the
+Redis server's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from imagefleet.shared.jobs.callback_events import Callback, build_callback
 from imagefleet.shared.jobs.delayed_messages import DelayedMessages
 from imagefleet.shared.jobs.image_expiry import KeepTime
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
-from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport, progress_answer
+from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport, attempt_verdict
 from imagefleet.shared.jobs.queue_sweeper import QueueSweeper
 from imagefleet.shared.jobs.record_reader import read_records
 from imagefleet.shared.jobs.redis_keys import (
@@ -164,23 +164,23 @@ class JobRecords:
         """Move jobs that have not ended to `running` under new attempts. One round trip."""
         return self._transitions.start(requests)
 
-    def progress(self, *reports: ProgressReport) -> list[ProgressAnswer]:
-        """Record the progress of several jobs in one call, and say what became of each."""
-        if all(report.only_ask for report in reports):
-            return self.ask(*((report.job_id, report.attempt) for report in reports))
+    def record_progress(self, *reports: ProgressReport) -> list[AttemptVerdict]:
+        """Record the progress of several jobs in one call. Return the verdict on each attempt."""
+        if all(report.only_check for report in reports):
+            return self.check_attempts(*((report.job_id, report.attempt) for report in reports))
         keys = [*self._outbox, *(self.key(report.job_id) for report in reports)]
         args = [argument for report in reports for argument in report.arguments()]
         answers = cast(list[int], self._progress(keys=keys, args=args))
-        return [ProgressAnswer(answer) for answer in answers]
+        return [AttemptVerdict(answer) for answer in answers]
 
-    def ask(self, *attempts: tuple[str, str]) -> list[ProgressAnswer]:
-        """Say what became of each of these (job, attempt) pairs. One round trip, and no script:
+    def check_attempts(self, *attempts: tuple[str, str]) -> list[AttemptVerdict]:
+        """Return the verdict on each of these (job, attempt) pairs. One round trip, and no script:
         for Redis this is the cheapest way. A damaged record counts as lost."""
         names = ["state", "attempt", "cancel_requested"]
         job_ids = [job_id for job_id, _ in attempts]
         answers = self._for_each(job_ids, lambda pipe, key: pipe.hmget(key, names))
         pairs = zip(answers, attempts, strict=True)
-        return [progress_answer(record, attempt) for record, (_, attempt) in pairs]
+        return [attempt_verdict(record, attempt) for record, (_, attempt) in pairs]
 
     def running_attempt(self, job_id: str) -> str | None:
         """Return the attempt that a running job belongs to; None if it does not run."""

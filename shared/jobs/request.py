@@ -1,8 +1,8 @@
 """Validate the parameters of jobs.
 
-Parameters come in, from a caller or a message. A valid `JobRequest` comes out, or an error that
-names the field, its value and the limit. This module does not know which models, shapes and
-schedulers the workers offer; `shared.jobs.admission` checks those.
+Input: parameters, from a caller or a message. Output: a valid `JobRequest`, or an error that names
+the field, its value and the limit. `shared.jobs.admission` checks whether the workers offer the
+model, the shape and the scheduler.
 """
 
 import json
@@ -32,6 +32,7 @@ from imagefleet.shared.jobs.addresses import (
     check_input_address,
 )
 from imagefleet.shared.jobs.caller_metadata import check_metadata
+from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 from imagefleet.shared.jobs.lora_scales import LoraScales
 from imagefleet.shared.jobs.model import CallbackEvent, ImageFormat, Model, QueueSafeName
 from imagefleet.shared.jobs.prompt_text import check_text
@@ -47,8 +48,6 @@ MAX_CLIP_SKIP: Final = 64
 MAX_IMAGES: Final = 64
 MAX_INPUT_BYTES: Final = 20_000_000
 """Bytes of the file of an `image` or `mask_image`."""
-DEFAULT_STRENGTH: Final = 0.8
-"""The default of diffusers for ordinary models. A model's offer has its own."""
 MAX_SEED: Final = 2**32 - 1
 MAX_TTL_S: Final = 31_536_000
 """A year."""
@@ -226,26 +225,27 @@ class JobRequest(Model):
             raise ValueError("height and width must be given together, or neither")
         return self
 
-    def denoised_share(self, default_strength: float | None = DEFAULT_STRENGTH) -> float:
+    def denoised_share(self, defaults: DefaultStrengths = STABLE_DIFFUSION) -> float:
         """Return the share of its steps that is denoised, were there no `denoising_end`.
 
         It is `strength` with an init image, the rest with latents, else 1.
 
         Args:
-            default_strength: The model's. None: the model takes no `strength`.
+            defaults: The model's.
         """
         if self.denoising_start is not None:
             return 1 - self.denoising_start
-        if self.image is None or default_strength is None:
+        default = defaults.image if self.mask_image is None else defaults.mask
+        if self.image is None or default is None:
             return 1.0
-        return default_strength if self.strength is None else self.strength
+        return default if self.strength is None else self.strength
 
-    def denoised_steps(self, steps: int, default_strength: float | None = DEFAULT_STRENGTH) -> int:
+    def denoised_steps(self, steps: int, defaults: DefaultStrengths = STABLE_DIFFUSION) -> int:
         """Return how many of `steps` are denoised.
 
         With `denoising_start` or `denoising_end` it is an estimate: the model's timesteps decide.
         """
-        share = self.denoised_share(default_strength)
+        share = self.denoised_share(defaults)
         end = 1.0 if self.denoising_end is None else self.denoising_end
         if self.denoising_start is None and (end == 1 or int(steps * share) < 1):
             return int(steps * share)

@@ -1,6 +1,6 @@
 """Queue the messages of queued jobs again that have none, as after `celery purge`.
 
-Jobs with their requests come in; whether each was queued again comes out.
+Input: jobs with their requests. Output: whether each was queued again.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Describe the result of a job. Its images read themselves from their store.
 
-The fields of a record go in and come out. This module does not know Redis, Celery or devices.
+Input: the fields of a record. Output: the result, or the other way round. This module does not
+depend on Redis, Celery or devices.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Check the parameters of jobs that share the steps of one image, `denoising_end` and
 `denoising_start` of diffusers.
 
-A request goes in; an error comes out if its parameters contradict each other. This module does not
-know which models the workers offer.
+Input: a request. Output: an error if its parameters contradict each other. `shared.jobs.admission`
+checks whether the model splits denoising.
 """
 
 from typing import Annotated, Final, Protocol

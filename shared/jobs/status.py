@@ -1,6 +1,6 @@
 """Turn a job's record into its status.
 
-The fields of the hash come in, a `JobStatus` comes out. This module reads nothing from Redis.
+Input: the fields of the hash. Output: a `JobStatus`. This module reads nothing from Redis.
 """
 
 from typing import Any, Final

@@ -1,6 +1,6 @@
 """Make the errors of a submission: too many jobs wait, or an id is in use.
 
-The answers of `submit.lua` come in.
+Input: the answers of `submit.lua`. Output: errors.
 """
 
 from imagefleet.shared.errors import InvalidRequest, QueueFull, TenantLimit

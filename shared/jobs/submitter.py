@@ -1,7 +1,7 @@
 """Accept jobs with `submit.lua`: all of a call, or none.
 
-Requests with their ids come in; whether each id is new comes out. A job whose id has a record
-already, for the same parameters, is not accepted twice.
+Input: requests with their ids. Output: whether each id is new. A job whose id has a record already,
+for the same parameters, is not accepted twice.
 """
 
 from collections.abc import Iterable

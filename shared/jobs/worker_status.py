@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from imagefleet.shared.jobs.model import Model
 from imagefleet.shared.jobs.redis_keys import drain_requests_key, leases_key, workers_key
-from imagefleet.shared.redis_client.foreign_keys import read_all
+from imagefleet.shared.redis_client.wrong_type_keys import read_ignoring_wrong_types
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -94,7 +94,7 @@ class WorkerRegistry:
             pipe.hgetall(self._workers)
             pipe.zrange(self._leases, 0, -1, withscores=True)
             pipe.time()
-            texts, leases, (seconds, microseconds) = read_all(pipe)
+            texts, leases, (seconds, microseconds) = read_ignoring_wrong_types(pipe)
         now = seconds + microseconds / 1e6  # leases expire by the server's clock
         return [
             _read(name, (texts or {}).get(name), ends_at - now)

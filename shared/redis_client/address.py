@@ -1,7 +1,7 @@
 """Parse the options behind the `?` of a Redis address, and refuse those that have no effect.
 
-A `redis://`, `rediss://` or `unix://` address comes in; its options, or an error that names a wrong
-one, come out. `sentinel.py` does the same for Sentinels. This module connects to nothing.
+Input: a `redis://`, `rediss://` or `unix://` address. Output: its options, or an error that names a
+wrong one. `sentinel.py` does the same for Sentinels. This module connects to nothing.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Limit how many connections the threads of one client open; a thread waits for a free one.
 
-redis-py's own blocking pool does not know Sentinels, and its lock would hang a signal handler that
-interrupts the thread that holds it.
+redis-py's own blocking pool does not support Sentinels, and its lock would hang a signal handler
+that interrupts the thread that holds it.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """Send calls of one script that several threads make at about the same time in one round trip.
 
-The keys and arguments of each call come in, and its own answer comes out. Each call is as atomic as
-alone. Redis reads, executes and syncs the calls of a group together: eight take it a quarter of the
-time that they take one by one.
+Input: the keys and arguments of each call. Output: its own answer. Each call is as atomic as alone.
+Redis reads, executes and syncs the calls of a group together: eight take it a quarter of the time
+that they take one by one.
 """
 
 import threading

@@ -1,6 +1,6 @@
 """Read how much memory a Redis uses, and how much it may use.
 
-A client comes in. A Redis that does not answer the question, as managed ones may, gives None.
+Input: a client. Output: the memory, or None if a Redis does not answer, as managed ones may.
 """
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple

@@ -1,7 +1,7 @@
 """Check that a Redis can hold a fleet: its mode, its settings, and the rights of this user.
 
-A client comes in. Warnings come out, or an error whose sentence says what to change. A Redis that
-does not answer the questions, as managed ones may, is used with a warning.
+Input: a client. Output: warnings, or an error whose sentence says what to change. A Redis that does
+not answer the questions, as managed ones may, is used with a warning.
 """
 
 import uuid

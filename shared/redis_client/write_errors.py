@@ -1,8 +1,8 @@
 """Recognize the errors of a Redis that answers, but takes no writes for now.
 
 Causes are too few replicas, a failing disk, no memory, a master that is a replica for a moment, or
-a long script. An error of redis-py comes in. Out comes whether it is temporary, and a retry that
-waits until it is over.
+a long script. Input: an error of redis-py. Output: whether it is temporary, and a retry that waits
+until it is over.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Define the interface of object stores: a few methods that take keys and bytes.
 
-This module does not know any vendor, folder or job. Keys are relative, plain and separated by '/',
-so that no key can point outside the root of its store.
+This module depends on no vendor, folder or job. Keys are relative, plain and separated by '/', so
+that no key can point outside the root of its store.
 """
 
 import hashlib

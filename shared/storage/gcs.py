@@ -1,6 +1,6 @@
 """Store objects in a bucket of Google Cloud Storage.
 
-Only this module knows google-cloud-storage. That library finds the credentials by itself
+Only this module uses google-cloud-storage. That library finds the credentials by itself
 (application-default credentials: workload identity, the service account of a host, a key file);
 this module never reads them. Every put sends its CRC-32C, which the server compares with the data
 that arrived, and every object that is read whole is compared with the server's.

@@ -1,6 +1,6 @@
 """Store objects in an S3 bucket, of AWS or of any server with the same protocol.
 
-Only this module knows boto3. boto3 takes the credentials from the usual AWS environment (variables,
+Only this module uses boto3. boto3 takes the credentials from the usual AWS environment (variables,
 profile, instance role); this module never reads them. Every put sends its SHA-256, which the server
 compares with the data that arrived.
 """

@@ -47,7 +47,7 @@ _MAX_LOGGED: Final = 50
 """Delivery attempts logged per job. The schedule has twelve for each of its events."""
 _MAX_GIVEN_UP: Final = 10_000
 _UNLIMITED: Final = 1_000_000
-PLACES: Final = 8
+PERMITS: Final = 8
 """Callbacks that one worker may send to one receiver at a time."""
 BUSY_DELAY_S: Final = 1.0
 SLOW_DELAY_S: Final = 5.0
@@ -115,7 +115,7 @@ class Outbox(OutboxListing):
         """Claim up to `limit` due messages for `lease_s` each. After that a message is due again,
         unless it was delivered, postponed or given up.
 
-        A receiver has 8 places, and 1 if it is `slow`. `busy` says how many of them are taken.
+        A receiver has 8 permits, and 1 if it is `slow`. `busy` says how many of them are taken.
         At most `max_slow` messages go to slow receivers, and at most `max_unproven` to receivers
         that are not in `answered_lately`. Messages that have to wait for longer than their retries
         last are given up.
@@ -126,10 +126,10 @@ class Outbox(OutboxListing):
         """
         receivers: list[str | int] = []
         for receiver in {*busy, *slow}:
-            places = 1 if receiver in slow else PLACES
-            receivers += [receiver, places - busy.get(receiver, 0), int(receiver in slow)]
+            permits = 1 if receiver in slow else PERMITS
+            receivers += [receiver, permits - busy.get(receiver, 0), int(receiver in slow)]
         keys = [self._due, self._messages, self._answered]
-        args = (limit, lease_s, _MAX_SCANNED, PLACES, SLOW_DELAY_S, MAX_AGE_S)
+        args = (limit, lease_s, _MAX_SCANNED, PERMITS, SLOW_DELAY_S, MAX_AGE_S)
         limits = (max_slow, max_unproven, _ANSWERED_S)
         claimed, overdue = self._search.run(
             lambda passed: self._claim(keys=keys, args=[*args, *limits, passed, *receivers]),

@@ -1,19 +1,22 @@
--- Claim some of the due messages. A claimed message is due again when its lease expires, so if its sender dies another
--- sends it. No receiver gets more than its places, so that one that hangs does not delay the others. A message that
--- finds no place keeps its turn, unless its receiver is slow: then it waits, the longer the older it is. In the end
--- such messages are given up: very many of them must not fill Redis. All slow receivers together have few senders, and
--- a few are reserved for receivers that answered lately: invented receivers cost nothing, so any number of them may
--- hang at once.
+-- Claim some of the due messages. A claimed message is due again when its lease expires, so if its
+-- sender dies another sends it. No receiver gets more than its permits, so that one that hangs does
+-- not delay the others. A message without a permit keeps its turn, unless its receiver is slow: then
+-- it waits, the longer the older it is. In the end such messages are given up: very many of them must
+-- not fill Redis. All slow receivers together have few senders, and a few are reserved for receivers
+-- that answered lately: invented receivers cost nothing, so any number of them may hang at once.
 -- KEYS 1 outbox (sorted set: id by due time)   2 messages (hash: id to JSON)
 --      3 receivers that answered (sorted set: receiver by time)
 -- ARGV 1 how many to claim   2 lease in seconds   3 how many due messages to look at
---      4 places of a receiver that is not listed   5 the least delay for slow receivers, seconds
---      6 age in seconds from which on a message without a place is given up   7 how many to slow receivers
---      8 how many to receivers that have not answered lately   9 how long an answer counts, seconds
---      10 '' to look at the messages that are due longest; else at those that came last, but for this number
---      11.. receiver (see `receiver_of` below), places left, 1 if it is slow or 0, receiver ...
--- Returns {{id, JSON, id, JSON, ...} of the claimed messages, the same of those to give up, which are claimed too,
--- how many others were looked at and kept their turn, -1 if no more messages are due than were looked at}.
+--      4 permits of a receiver that is not listed   5 the least delay for slow receivers, seconds
+--      6 age in seconds from which on a message without a permit is given up
+--      7 how many to slow receivers   8 how many to receivers that have not answered lately
+--      9 how long an answer counts, seconds
+--      10 '' to look at the messages that are due longest; else at those that came last, but for
+--         this number
+--      11.. receiver (see `receiver_of` below), permits left, 1 if it is slow or 0, receiver ...
+-- Returns {{id, JSON, id, JSON, ...} of the claimed messages, the same of those to give up, which
+-- are claimed too, how many others were looked at and kept their turn, -1 if no more messages are due
+-- than were looked at}.
 for _, key in ipairs({KEYS[1], KEYS[3], given_up_of(KEYS[1])}) do set_aside_unless('zset', key) end
 set_aside_unless('hash', KEYS[2])
 local clock = redis.call('TIME')
@@ -52,7 +55,7 @@ local function claim(id, message, list)
   list[#list + 1] = message
 end
 
--- Let a message wait that found no place.
+-- Let a message wait that got no permit.
 local function wait(id, message, is_slow)
   local age = age_of(message, now)
   if not age then  -- release 0.1.0 has added it
@@ -74,14 +77,14 @@ for _, id in ipairs(due) do
   if #claimed == 2 * wanted then break end
   local message = redis.call('HGET', KEYS[2], id)
   local receiver = receiver_of(message or '')
-  local places = left[receiver] or tonumber(ARGV[4])
+  local permits = left[receiver] or tonumber(ARGV[4])
   local proven = not slow[receiver] and has_answered(receiver)
-  if slow[receiver] then places = math.min(places, slow_left) end
-  if not proven then places = math.min(places, unproven_left) end
+  if slow[receiver] then permits = math.min(permits, slow_left) end
+  if not proven then permits = math.min(permits, unproven_left) end
   if not message or string.find(id, '[^\32-\126]') then  -- no job has such an id
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[2], id)
-  elseif places > 0 then
+  elseif permits > 0 then
     left[receiver] = (left[receiver] or tonumber(ARGV[4])) - 1
     if slow[receiver] then slow_left = slow_left - 1 end
     if not proven then unproven_left = unproven_left - 1 end

@@ -1,6 +1,6 @@
 """Search the due messages of the outbox for some that can be sent now.
 
-A call of `outbox_claim.lua`, which looks at some of them, comes in; what it claimed comes out. The
+Input: a call of `outbox_claim.lua`, which looks at some of them. Output: what it claimed. The
 search looks at those that are due longest, then at those that came last, then at the others. So
 messages that have to wait hide no others, however many they are.
 """

@@ -1,7 +1,7 @@
 """Signatures of callbacks: workers sign, and receivers verify.
 
-The format is Standard Webhooks 1.0, https://www.standardwebhooks.com. This module does not know
-the content of callbacks (`shared.jobs.callback_events`) or their delivery (`worker.webhooks`).
+The format is Standard Webhooks 1.0, https://www.standardwebhooks.com. `shared.jobs.callback_events`
+writes the content of callbacks, and `worker.webhooks` delivers them.
 """
 
 import base64

@@ -81,8 +81,10 @@ def audit_images(
     of_hostile = {key for key in objects if _job_id(key) in hostile}
     rest = objects.keys() - expected - of_hostile
     unfinished = {key for key in rest if _is_of_unfinished_job(key, planned, statuses)}
-    report.note(section, "images of succeeded jobs", sum(not _is_sidecar(k) for k in expected))
-    report.note(section, "sidecars", sum(_is_sidecar(key) for key in expected))
+    report.note(
+        section, "images of succeeded jobs", sum(not _is_metadata_file(k) for k in expected)
+    )
+    report.note(section, "metadata files", sum(_is_metadata_file(key) for key in expected))
     report.note(section, "of jobs cancelled or failed after an upload", len(unfinished))
     report.expect_none(section, "missing", missing)
     report.expect_none(section, "other bytes, SHA-256 or pixels than the job's", other)
@@ -104,8 +106,8 @@ def _compared(
     for each in expected:
         image = recorded.get(each.index)
         yield each.key, _image_problem(each, image, objects.get(each.key))
-        sidecar = metadata_key(job.id, each.index)
-        yield sidecar, _sidecar_problem(job, each, objects.get(sidecar))
+        metadata_file = metadata_key(job.id, each.index)
+        yield metadata_file, _metadata_file_problem(job, each, objects.get(metadata_file))
 
 
 def _image_problem(expected: ExpectedImage, image: ImageResult | None, data: bytes | None) -> str:
@@ -119,7 +121,7 @@ def _image_problem(expected: ExpectedImage, image: ImageResult | None, data: byt
     return "" if right else "recorded wrongly"
 
 
-def _sidecar_problem(job: PlannedJob, expected: ExpectedImage, data: bytes | None) -> str:
+def _metadata_file_problem(job: PlannedJob, expected: ExpectedImage, data: bytes | None) -> str:
     if data is None:
         return "not there"
     document = json.loads(data)
@@ -156,5 +158,5 @@ def _job_id(key: str) -> str:
     return key.split("/")[1]
 
 
-def _is_sidecar(key: str) -> bool:
+def _is_metadata_file(key: str) -> bool:
     return key.endswith(".json")

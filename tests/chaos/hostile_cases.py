@@ -1,7 +1,7 @@
 """The hostile input of a chaos run, drawn from a seed, and how each case may end.
 
-The cases are those of the integration tests and of the fuzzer. This module knows no Redis, no
-worker and no server.
+The cases are those of the integration tests and of the fuzzer. This module uses neither Redis nor
+workers nor servers.
 """
 
 import json

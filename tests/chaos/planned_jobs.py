@@ -1,7 +1,7 @@
-"""The jobs of a chaos run, drawn from a seed, so that the audit knows how each one must end.
+"""The jobs of a chaos run, drawn from a seed, so that the audit can compute how each one must end.
 
 A planned job has a request, a scenario and the time of its submission, in seconds after the start.
-This module knows no Redis and no worker.
+This module uses neither Redis nor workers.
 """
 
 import json

@@ -1,6 +1,6 @@
 """One chaos run: start everything, inject faults, let the jobs finish, and audit the results.
 
-A `ChaosConfig` goes in and an `AuditReport` comes out.
+Input: a `ChaosConfig`. Output: an `AuditReport`.
 """
 
 import signal

@@ -43,11 +43,11 @@ def _succeeded(job: PlannedJob, store: MemoryStore) -> JobStatus:
     images = []
     for each in expected_images(job):
         stored = store.put(each.key, each.data, "image/png")
-        sidecar = (
+        metadata_file = (
             f'{{"job_id": "{job.id}", "image_index": {each.index},'
             f' "image": {{"sha256": "{stored.sha256}"}}}}'
         )
-        store.put(metadata_key(job.id, each.index), sidecar.encode(), "application/json")
+        store.put(metadata_key(job.id, each.index), metadata_file.encode(), "application/json")
         images.append(
             ImageResult(
                 index=each.index,
@@ -128,7 +128,7 @@ def _add_unplanned_object(statuses: dict[str, JobStatus], store: MemoryStore) ->
     store.put("jobs/job-3/99.png", b"", "image/png")
 
 
-def _swap_sidecars(statuses: dict[str, JobStatus], store: MemoryStore) -> None:
+def _swap_metadata_files(statuses: dict[str, JobStatus], store: MemoryStore) -> None:
     store.put(metadata_key("job-3", 0), store.get(metadata_key("job-4", 0)), "application/json")
 
 
@@ -142,7 +142,7 @@ def _swap_sidecars(statuses: dict[str, JobStatus], store: MemoryStore) -> None:
         (_swap_images, "other bytes, SHA-256 or pixels than the job's"),
         (_delete_image, "missing"),
         (_add_unplanned_object, "unplanned objects"),
-        (_swap_sidecars, "other bytes, SHA-256 or pixels than the job's"),
+        (_swap_metadata_files, "other bytes, SHA-256 or pixels than the job's"),
     ],
 )
 def test_each_problem_is_named(damage: Damage, sentence: str) -> None:

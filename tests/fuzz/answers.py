@@ -27,7 +27,7 @@ _SCANS: Final = 1_000
 
 
 @cache
-def _picture(kind: str, side: int = 64) -> bytes:
+def _image_file(kind: str, side: int = 64) -> bytes:
     file = BytesIO()
     options = {"progressive": True} if kind == "progressive" else {}
     pixels = Image.effect_noise((side, side), 60).convert("RGB")
@@ -38,7 +38,7 @@ def _picture(kind: str, side: int = 64) -> bytes:
 @cache
 def many_scans() -> bytes:
     """Return a progressive JPEG whose last scan is repeated: small, but slow to decode."""
-    data = _picture("progressive", 256)
+    data = _image_file("progressive", 256)
     last = data.rindex(b"\xff\xda")
     return data[:last] + data[last:-2] * _SCANS + b"\xff\xd9"
 
@@ -63,8 +63,8 @@ _DIMENSIONS: Final = st.sampled_from([0, 1, 64, 4_000, 20_000, 60_000, 2**31 - 1
 
 
 @st.composite
-def _damaged_pictures(draw: st.DrawFn) -> bytes:
-    data = bytearray(_picture(draw(st.sampled_from(["PNG", "JPEG", "WEBP", "progressive"]))))
+def _damaged_image_files(draw: st.DrawFn) -> bytes:
+    data = bytearray(_image_file(draw(st.sampled_from(["PNG", "JPEG", "WEBP", "progressive"]))))
     if draw(st.booleans()):
         del data[draw(st.integers(0, len(data))) :]
     if data:
@@ -74,9 +74,9 @@ def _damaged_pictures(draw: st.DrawFn) -> bytes:
 
 
 _BODIES: Final[st.SearchStrategy[bytes]] = st.one_of(
-    st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "progressive"]).map(_picture),
-    _damaged_pictures(),
-    _damaged_pictures(),
+    st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "progressive"]).map(_image_file),
+    _damaged_image_files(),
+    _damaged_image_files(),
     st.builds(_png, _DIMENSIONS, _DIMENSIONS),
     st.builds(_png, st.just(64), st.just(64), text=st.just(True)),
     st.builds(many_scans),
@@ -156,7 +156,7 @@ _STRANGE_PARTS: Final[st.SearchStrategy[list[Part]]] = st.one_of(
     ),
     st.builds(
         lambda pause_s: [
-            Part(data=PLAIN_HEAD + _picture("PNG")[:40]),
+            Part(data=PLAIN_HEAD + _image_file("PNG")[:40]),
             Part(data=b"\0", repeat=int(4 / pause_s), pause_s=pause_s),
         ],
         st.sampled_from([0.02, 0.5]),

@@ -1,6 +1,6 @@
 """Define the cases of the fuzzer, and store them in a file that can be replayed.
 
-A case is one request, one raw message or one answer of a hostile server. This module knows no
+A case is one request, one raw message or one answer of a hostile server. This module uses no
 worker.
 """
 

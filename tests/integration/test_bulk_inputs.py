@@ -261,8 +261,8 @@ def test_a_dataset_of_the_hub_is_read_as_a_stream_with_its_images(
     parquet.write_table(table, hub / "data" / "test-00000-of-00001.parquet")
     store = settings["IMAGEFLEET_STORAGE_URL"].removeprefix("file://")
     Path(store).mkdir()
-    with serve_dataset("somebody/pictures", hub, tmp_path / "home") as environment:
-        address = "hf://datasets/somebody/pictures:test"
+    with serve_dataset("somebody/images", hub, tmp_path / "home") as environment:
+        address = "hf://datasets/somebody/images:test"
         options = (address, "data", "--column", "prompt=text")
         done = bulk_run(*options, environment=environment)
         assert done.returncode == 0, done.stderr
@@ -277,7 +277,7 @@ def test_a_dataset_of_the_hub_is_read_as_a_stream_with_its_images(
         )
         assert text.returncode == 0, text.stderr
         assert producer.find_bulk(str(tmp_path / "text")).plan.input_images == 0
-        for wrong in ("hf://datasets/somebody/pictures:nosplit", "hf://datasets/somebody/nothing"):
+        for wrong in ("hf://datasets/somebody/images:nosplit", "hf://datasets/somebody/nothing"):
             refused = bulk_run(wrong, "x", "--column", "prompt=text", environment=environment)
             assert refused.returncode == 1
             assert refused.stderr.splitlines()[-1].startswith(b"imagefleet: input=")
@@ -294,8 +294,8 @@ def test_image_files_of_the_hub_are_read_and_its_failure_in_the_middle_is_one_se
     (hub / "train" / "metadata.jsonl").write_text("\n".join(lines))
     store = Path(settings["IMAGEFLEET_STORAGE_URL"].removeprefix("file://"))
     store.mkdir()
-    address = "hf://datasets/somebody/pictures"
-    with serve_dataset("somebody/pictures", hub, tmp_path / "home") as environment:
+    address = "hf://datasets/somebody/images"
+    with serve_dataset("somebody/images", hub, tmp_path / "home") as environment:
         done = bulk_run(address, "data", environment=environment)
         assert done.returncode == 0, done.stderr
         assert _planned(producer, tmp_path / "data") == [(0, "prompt 0"), (1, "prompt 1")]
@@ -329,7 +329,7 @@ def test_paths_of_other_files_in_a_dataset_of_the_hub_are_never_opened(
     paths = [
         f"{tmp_path}/secret.png",
         f"file://{tmp_path}/secret.png",
-        f"file://{tmp_path}/secret.png::hf://datasets/somebody/pictures@main/a",
+        f"file://{tmp_path}/secret.png::hf://datasets/somebody/images@main/a",
         "hf://datasets/somebody/private@main/a.png",
     ]
     rows = [{"prompt": "a", "image": {"bytes": None, "path": path}} for path in paths]
@@ -339,8 +339,8 @@ def test_paths_of_other_files_in_a_dataset_of_the_hub_are_never_opened(
     schema = pyarrow.schema([("prompt", pyarrow.string()), ("image", image)], metadata=about)
     table = pyarrow.Table.from_pylist(rows, schema=schema)
     parquet.write_table(table, hub / "data" / "train-00000-of-00001.parquet")
-    with serve_dataset("somebody/pictures", hub, tmp_path / "home") as environment:
-        done = bulk_run("hf://datasets/somebody/pictures", "data", environment=environment)
+    with serve_dataset("somebody/images", hub, tmp_path / "home") as environment:
+        done = bulk_run("hf://datasets/somebody/images", "data", environment=environment)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(b"must be an http(s) address, or the key or URL") == 2
     planned = [row["image"] for row in _rows(producer.find_bulk(str(tmp_path / "data")))]

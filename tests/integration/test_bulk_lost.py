@@ -347,7 +347,7 @@ def test_a_host_that_cannot_open_a_destination_leaves_the_run_to_another(
     """The folder is not mounted on the first host."""
     mounted = dataset.folder.rename(dataset.folder.with_name("elsewhere"))
     RunRecovery(dataset.runs, 30, ANY_FOLDER).recover_stalled_runs()
-    assert "cannot be recovered here" in caplog.text
+    assert "this worker cannot recover it" in caplog.text
     mounted.rename(dataset.folder)
     _allow_next_search(client, namespace)
     RunRecovery(dataset.runs, 30, ANY_FOLDER).recover_stalled_runs()
@@ -438,7 +438,7 @@ def test_recovery_continues_after_runs_that_cannot_be_recovered(
     assert _states(dataset) == [State.QUEUED] * 2
     assert runs.shards("gone") == runs.shards("other") == []
     assert "gone/plan/plan.json is missing" in caplog.text
-    assert "run other is stalled and cannot be recovered here" in caplog.text
+    assert "run other is stalled, and this worker cannot recover it" in caplog.text
 
 
 def _bulk_queues(client: redis.Redis, namespace: str) -> list[str]:

@@ -140,8 +140,8 @@ PANDAS = """
 import base64, json, pandas, sys
 table = pandas.concat([pandas.read_parquet(path) for path in sys.argv[1:]])
 third = table.iloc[2].drop("image").to_dict()
-picture = base64.b64encode(table.iloc[2]["image"]["bytes"]).decode()
-print(json.dumps([len(table), third, picture], default=int))
+image = base64.b64encode(table.iloc[2]["image"]["bytes"]).decode()
+print(json.dumps([len(table), third, image], default=int))
 """
 
 

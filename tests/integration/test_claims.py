@@ -425,7 +425,7 @@ def test_a_tenants_compile_keys_take_turns_while_other_tenants_are_served(
     assert [turn for turn in turns if turn != "free"] == ["x", "y"] * 10
 
 
-def test_accounts_of_absent_tenants_are_forgotten(
+def test_the_state_of_absent_tenants_is_forgotten(
     make_claims: MakeClaims, client: redis.Redis, group: list[QueueGroup], namespace: str
 ) -> None:
     claims = make_claims("w")
@@ -438,9 +438,9 @@ def test_accounts_of_absent_tenants_are_forgotten(
         claims.claim(group, 8)
 
     serve("a")
-    few = claims._claim.accounts_length()
+    few = claims._claim.state_length()
     serve(*(f"tenant-{number}" for number in range(50)), "a")
-    assert claims._claim.accounts_length() <= few + 10  # its numbers may have more digits
+    assert claims._claim.state_length() <= few + 10  # its numbers may have more digits
 
 
 def test_an_acknowledged_message_never_returns(

@@ -227,9 +227,9 @@ def test_submit_refuses_what_no_worker_offers(
     OfferRegistry(connect(redis_server.url), namespace).announce(offer_of(INFO))
     producer = Client(redis_server.url, namespace=namespace)
     for wrong, limit in (
-        ({"model": "other"}, "the workers serve tiny"),
+        ({"model": "other"}, "no worker has offered this model; offered are tiny"),
         ({"height": 512, "width": 512}, "the shapes are 64x64, 64x128"),
-        ({"scheduler": "magic"}, "the schedulers are ddim"),
+        ({"scheduler": "magic"}, "it offers ddim"),
         ({"num_inference_steps": 51}, "at most 50"),
     ):
         with pytest.raises(InvalidRequest, match=limit):

@@ -230,12 +230,12 @@ def test_a_claim_that_nothing_attends_to_is_requeued_counted_after_a_lease(
     client.lpush(queue, "attended", "forgotten")
     claims = make_claims("w")
     attended, forgotten = _claim(claims, queue), _claim(claims, queue)
-    keeper = _keeper(claims, client, namespace, tags_in_hand=lambda: {attended.tag})
-    keeper.beat()
+    keeper = _keeper(claims, client, namespace, attended_tags=lambda: {attended.tag})
+    keeper.heartbeat()
     assert claims.holds(forgotten.tag)
     later = time.monotonic() + 2
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    keeper.beat()
+    keeper.heartbeat()
     assert client.lrange(queue, 0, -1) == ["forgotten"]
     assert client.hkeys(claims.key) == [attended.tag]
     assert _claim(claims, queue).deliveries == 2

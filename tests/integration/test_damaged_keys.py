@@ -13,7 +13,7 @@ from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.dead_letters import DeadLetters
 from imagefleet.shared.jobs.model import CallbackEvent
-from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
+from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport
 from imagefleet.shared.jobs.queues import list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
@@ -268,7 +268,7 @@ def test_a_job_runs_and_its_callbacks_are_added_beside_damaged_keys(
     assert start_attempt(records, "j", "a", callback=started).happened
     progress = build_callback(CallbackEvent.PROGRESS, "j", request, step=2, steps=4)
     report = ProgressReport(job_id="j", attempt="a", step=2, steps=4, callback=progress)
-    assert records.progress(report) == [ProgressAnswer.GO_ON]
+    assert records.record_progress(report) == [AttemptVerdict.GO_ON]
     result = result_of_one_image()
     succeeded = build_callback(CallbackEvent.SUCCEEDED, "j", request, result=result)
     assert records.succeed("j", "a", result, succeeded).happened

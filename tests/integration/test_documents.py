@@ -163,9 +163,9 @@ def test_the_examples_of_a_document_run_in_order(
     if document == "docs/datasets.md":
         assert "8 of 8 images in 1 shards, 0 failed; 8 generated again" in printed
     if document == "README.md":
-        assert "circle-1  pictures/circle-1-0.png\n" in printed
+        assert "circle-1  images/circle-1-0.png\n" in printed
         assert "circle-1  deleted\n" in printed
-        assert list(tmp_path.glob("*/pictures/circle-1-0.png"))
+        assert list(tmp_path.glob("*/images/circle-1-0.png"))
 
 
 def _imagefleet_commands() -> list[tuple[str, list[str]]]:

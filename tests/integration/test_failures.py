@@ -64,7 +64,7 @@ def test_a_worker_with_failing_devices_takes_no_work_until_they_are_healthy(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
     failing_flag = tmp_path / "failing"
-    worker = start(IMAGEFLEET_MODEL=f"fake:sick={failing_flag}")
+    worker = start(IMAGEFLEET_MODEL=f"fake:failing={failing_flag}")
     assert finish(producer, [producer.submit("while the devices are healthy")]) == {State.SUCCEEDED}
     failing_flag.touch()
     jobs = producer.submit_many([f"prompt {i}" for i in range(50)])
@@ -81,7 +81,7 @@ def test_a_quarantined_worker_leaves_the_queue_to_healthy_workers(
     start: StartWorker, producer: Client, tmp_path: Path
 ) -> None:
     failing_flag = tmp_path / "failing"
-    first = start(IMAGEFLEET_MODEL=f"fake:sick={failing_flag}", IMAGEFLEET_QUARANTINE_S="1")
+    first = start(IMAGEFLEET_MODEL=f"fake:failing={failing_flag}", IMAGEFLEET_QUARANTINE_S="1")
     first.await_log("ready after")
     failing_flag.touch()
     jobs = producer.submit_many([f"prompt {i}" for i in range(50)])
@@ -220,7 +220,7 @@ def test_a_dead_letter_can_be_redriven_and_succeeds(
     letters = DeadLetters(client, namespace)
     job = producer.submit("succeeds at once")
     worker = start(
-        IMAGEFLEET_MODEL=f"fake:sick={failing_flag}",
+        IMAGEFLEET_MODEL=f"fake:failing={failing_flag}",
         IMAGEFLEET_MAX_DELIVERIES="1",
     )
     assert finish(producer, [job]) == {State.SUCCEEDED}

@@ -89,7 +89,7 @@ def test_a_worker_that_fails_says_so(
 ) -> None:
     failing = f"{tmp_path}/failing"
     worker = start(
-        IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_MODEL=f"fake:seconds=0.02,sick={failing}"
+        IMAGEFLEET_METRICS_PORT="0", IMAGEFLEET_MODEL=f"fake:seconds=0.02,failing={failing}"
     )
     port = _port(worker)
     until(lambda: http_get(port, "/readyz")[0] == 200)

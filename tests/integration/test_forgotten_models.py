@@ -66,6 +66,6 @@ def test_a_worker_renews_its_own_model_and_forgets_those_of_others(
     until(lambda: set(OfferRegistry(client, namespace).offers()) == {"fake", "default"})
     offered_at = client.zscore(f"{namespace}:catalogue:offered", "fake")
     assert offered_at is not None
-    with pytest.raises(InvalidRequest, match="no worker serves it"):
+    with pytest.raises(InvalidRequest, match="no worker has offered this model"):
         producer.submit("a", model="tiny")
     assert producer.submit("a").result(timeout=300).model == "fake"

@@ -1,4 +1,5 @@
-"""Images go in from files and come out as files: client, Redis, a worker, a folder and S3."""
+"""Jobs start from files, and their images are saved as files: client, Redis, a worker, a folder and
+S3."""
 
 import copy
 import hashlib
@@ -164,11 +165,11 @@ def test_commands_upload_and_save_images(folder_client: Client, run: Run, tmp_pa
         assert bare.returncode == 2
         hint = f"'--image': {name} is a file in {tmp_path}; write ./{name} to upload it"
         assert hint in bare.stderr
-    done = run(*wish, "--wait", "--out", "pictures")
-    assert (done.returncode, done.stdout) == (0, "cat-1  pictures/cat-1-0.png\n"), done.stderr
+    done = run(*wish, "--wait", "--out", "images")
+    assert (done.returncode, done.stdout) == (0, "cat-1  images/cat-1-0.png\n"), done.stderr
     got = run("get", "cat-1", "--out", "again", "--json")
     assert json.loads(got.stdout) == {"id": "cat-1", "path": "again/cat-1-0.png"}
-    saved = [(tmp_path / name / "cat-1-0.png").read_bytes() for name in ("pictures", "again")]
+    saved = [(tmp_path / name / "cat-1-0.png").read_bytes() for name in ("images", "again")]
     assert saved[0] == saved[1]
     waited = json.loads(run("wait", "cat-1", "--json").stdout)
     assert (waited["state"], waited["request"]["metadata"]) == ("succeeded", {"shot": 3})

@@ -79,7 +79,7 @@ def test_an_upload_is_retried_for_a_limited_time(records: JobRecords) -> None:
 
 def test_the_record_of_a_succeeded_job_shows_all_its_steps(records: JobRecords) -> None:
     attempt = _attempt_with_images(records)
-    records.progress(ProgressReport(job_id="j", attempt=attempt.token, step=3, steps=4))
+    records.record_progress(ProgressReport(job_id="j", attempt=attempt.token, step=3, steps=4))
     _finisher(records, MemoryStore()).finish(attempt)
     status = records.get("j")
     assert (status.state, status.step, status.steps) == (State.SUCCEEDED, 4, 4)

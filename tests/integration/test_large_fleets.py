@@ -79,7 +79,7 @@ def test_of_a_hundred_workers_five_on_average_reclaim_in_a_heartbeat(
     keeper = LeaseKeeper(claims, JobRecords(client, namespace, 3600), 60, lambda: None)
     keeper._reclaim_from = 0.0
     monkeypatch.setattr(random, "random", lambda: drawn)
-    keeper.beat()
+    keeper.heartbeat()
     assert (client.zscore(leases_key(namespace), "dead") is None) == is_reclaimed
 
 

@@ -37,7 +37,7 @@ def test_a_worker_that_starts_after_an_outage_gives_the_others_time_to_renew(
     keeper: LeaseKeeper, client: redis.Redis, namespace: str
 ) -> None:
     client.zadd(f"{namespace}:leases", {"could not renew": time.time() - 1})
-    keeper.beat()
+    keeper.heartbeat()
     assert client.zscore(f"{namespace}:leases", "could not renew")
 
 
@@ -50,7 +50,7 @@ def test_an_orphaned_claim_that_a_restart_restored_is_requeued(
     kept = client.hgetall(claims.key)
     claims.ack(message.tag)
     client.hset(claims.key, mapping={str(k): v for k, v in kept.items()})
-    keeper.beat()
+    keeper.heartbeat()
     assert client.lrange(queue, 0, -1) == ["a"]
     assert not client.exists(claims.key)
 
@@ -67,7 +67,7 @@ def test_a_heartbeat_of_a_large_fleet_is_one_call(
     client.lpush(queue, "a")
     claims.claim([QueueGroup(name="64x64", queues=(queue,))], 1)
     monkeypatch.setattr(random, "random", lambda: 0.5)  # other workers search at this heartbeat
-    keeper.beat()
+    keeper.heartbeat()
     assert _reads_of_a_beat(keeper, client) == 2  # one of them asks for this number
     assert claims.workers == 100
 
@@ -84,13 +84,13 @@ def test_a_renewal_says_whether_there_is_anything_to_recover(
     client.zadd(leases, {"b": time.time() + LEASE_S, "c": time.time() + LEASE_S})
     client.zadd(later, {f"{queue}\0a": time.time() + LEASE_S})
     monkeypatch.setattr(random, "random", lambda: 0.5)  # another of the three sweeps the queues
-    keeper.beat()
+    keeper.heartbeat()
     assert _reads_of_a_beat(keeper, client) == 2  # one of them asks for this number
     assert not claims.any_expired
     assert not claims.any_due
     client.zadd(leases, {"b": time.time() - 1})
     client.zadd(later, {f"{queue}\0a": time.time() - 1})
-    keeper.beat()
+    keeper.heartbeat()
     assert client.zscore(leases, "b") is None
     assert client.lrange(queue, 0, -1) == ["a"]
 
@@ -106,7 +106,7 @@ def test_a_renewal_notices_leases_that_end_too_late_to_be_right(
     leases, hour = f"{namespace}:leases", 3600.0
     client.zadd(leases, {"before the clock was set back": time.time() + 3 * hour, "c": 4e9})
     monkeypatch.setattr(random, "random", lambda: 0.5)
-    keeper.beat()
+    keeper.heartbeat()
     assert claims.any_expired
     client.zrem(leases, "c")
     assert client.zcount(leases, time.time() + 2 * hour, "+inf") == 0
@@ -118,7 +118,7 @@ def test_a_heartbeat_outlives_keys_that_hold_something_else(
     keeper: LeaseKeeper, claims: Claims, client: redis.Redis, namespace: str, damaged: str
 ) -> None:
     client.set(f"{namespace}:{damaged}", "another type")
-    keeper.beat()
+    keeper.heartbeat()
     assert client.zscore(f"{namespace}:leases", "w")
     assert not claims.any_due
 
@@ -147,7 +147,7 @@ def test_very_many_due_messages_do_not_delay_the_renewal_of_the_lease(
     beats = 0
     while client.zcard(f"{namespace}:{later}"):
         began = clock[0]
-        keeper.beat()
+        keeper.heartbeat()
         assert clock[0] - began <= 4.0 / 4
         beats += 1
         assert client.llen(queue) == 10_000 - client.zcard(f"{namespace}:{later}")
@@ -160,7 +160,7 @@ def test_very_many_due_messages_do_not_delay_the_renewal_of_the_lease(
 def _reads_of_a_beat(keeper: LeaseKeeper, client: redis.Redis) -> int:
     """Let the keeper beat, and return how many requests of clients the server read meanwhile."""
     before = int(client.info("stats")["total_reads_processed"])
-    keeper.beat()
+    keeper.heartbeat()
     return int(client.info("stats")["total_reads_processed"]) - before
 
 
@@ -168,6 +168,6 @@ def test_a_key_of_another_type_in_place_of_the_claims_costs_no_lease(
     keeper: LeaseKeeper, claims: Claims, client: redis.Redis, namespace: str
 ) -> None:
     client.set(claims.key, "no hash")
-    keeper.beat()
+    keeper.heartbeat()
     assert claims.tags_at_renewal is None
     assert client.zscore(f"{namespace}:leases", "w")

@@ -87,7 +87,7 @@ def test_the_accounts_of_very_many_tenants_stay_small(
     _invent_tenants(client, namespace, "q", 3_000, 1)
     claims = make_claims("w")
     assert len(_claim_and_ack(claims, group, 450)) == 3_000
-    assert claims._claim.accounts_length() < 30_000
+    assert claims._claim.state_length() < 30_000
 
 
 def test_a_job_of_the_highest_level_is_found_at_once_among_very_many_queues(

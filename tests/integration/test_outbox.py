@@ -181,7 +181,7 @@ def test_entries_show_waiting_and_given_up_callbacks_with_the_reason(outbox: Out
     assert (own.id, own.standing) == ("job-b.failed", CallbackState.DELIVERED)
 
 
-def test_a_receiver_has_eight_places_and_its_messages_keep_their_turn(outbox: Outbox) -> None:
+def test_a_receiver_has_eight_permits_and_its_messages_keep_their_turn(outbox: Outbox) -> None:
     for number in range(20):
         outbox.add(_message(f"many-{number:02}", "http://many.example:81/x"))
     outbox.add(_message("one", "https://one.example/y?z"))
@@ -450,7 +450,8 @@ def test_an_event_that_happens_again_replaces_its_callback(
         event = build_callback(CallbackEvent.STARTED, "j", request)
         assert start_attempt(records, "j", attempt, callback=event).happened
         if given_up and attempt == "a":
-            outbox.give_up(*_claim(outbox), FAILED)
+            [first] = _claim(outbox)
+            outbox.give_up(first, FAILED)
     [message] = _claim(outbox)
     assert outbox.entries(failed=True) == []
     assert event is not None

@@ -18,7 +18,7 @@ from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.fleet_status import FleetReader
 from imagefleet.shared.jobs.message_arguments import unpack
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
-from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
+from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport
 from imagefleet.shared.jobs.queues import list_for_loras, list_key
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import known_queues_key
@@ -164,11 +164,11 @@ def test_only_the_current_attempt_can_end_the_job(records: JobRecords) -> None:
     assert start_attempt(records, "j", "second", 2).happened
     result = records.succeed("j", "first", RESULT, None)
     assert (result.happened, result.attempt) == (False, "second")
-    answers = records.progress(
+    answers = records.record_progress(
         ProgressReport(job_id="j", attempt="first", step=4, steps=10),
         ProgressReport(job_id="j", attempt="second", step=3, steps=10),
     )
-    assert answers == [ProgressAnswer.LOST, ProgressAnswer.GO_ON]
+    assert answers == [AttemptVerdict.LOST, AttemptVerdict.GO_ON]
     assert records.succeed("j", "second", RESULT, None).happened
     status = records.get("j")
     assert (status.state, status.deliveries, status.step) == (State.SUCCEEDED, 2, 3)
@@ -195,7 +195,7 @@ def test_cancelling_ends_a_queued_job_and_is_requested_for_a_running_one(
     assert not records.cancel("running", "", None).happened
     assert records.request_cancel("running") is State.RUNNING
     report = ProgressReport(job_id="running", attempt="a", step=1, steps=10)
-    assert records.progress(report) == [ProgressAnswer.CANCEL]
+    assert records.record_progress(report) == [AttemptVerdict.CANCEL]
     assert records.get("queued").state is State.CANCELLED
 
 
@@ -548,7 +548,7 @@ def test_a_question_is_answered_as_a_report_of_progress_is(
     client.delete(records.key("damaged"))
     client.set(records.key("damaged"), "no record")
     reports = [ProgressReport(job_id=name, attempt="a", step=1, steps=2) for name in states]
-    answers = records.progress(*reports)
+    answers = records.record_progress(*reports)
     assert [answer.name for answer in answers] == ["GO_ON", "CANCEL"] + 5 * ["LOST"]
-    assert records.ask(*((name, "a") for name in states)) == answers
-    assert records.progress(*(replace(each, only_ask=True) for each in reports)) == answers
+    assert records.check_attempts(*((name, "a") for name in states)) == answers
+    assert records.record_progress(*(replace(each, only_check=True) for each in reports)) == answers

@@ -185,7 +185,7 @@ def test_an_error_that_ends_celery_ends_the_worker_with_a_code(settings: dict[st
 
 def test_the_check_of_rights_calls_every_command_of_the_scripts() -> None:
     command = re.compile(r"redis\.call\(\s*'([A-Z]+)'")
-    scripts = [path for room in ("shared", "worker") for path in (ROOT / room).rglob("*.lua")]
+    scripts = [path for package in ("shared", "worker") for path in (ROOT / package).rglob("*.lua")]
     used = {name for path in scripts for name in command.findall(path.read_text())}
     checked = command.findall((ROOT / "shared/redis_client/check_rights.lua").read_text())
     assert not used - set(checked)

@@ -91,7 +91,7 @@ def test_a_failed_test_says_why_and_is_not_repeated(
     assert "a job's callback would be sent again" in done.stderr
     assert row.pop("ms") >= 0
     assert row == {
-        "verdict": "failed",
+        "verdict": "retry",
         "status": 500,
         "reason": "Internal Server Error",
         "answer": "out of order",

@@ -1,8 +1,8 @@
 """The judge names the scene in an image from its pixels alone.
 
-An RGB image, uint8 of shape (64, 64, 3), goes in. The names of its colours, shape, size and
-position come out, with the overlap of the named shape. The judge does not know the prompt, the
-model or the seed. It needs only numpy and Pillow.
+Input: an RGB image, uint8 of shape (64, 64, 3). Output: the names of its colours, shape, size and
+position, with the overlap of the named shape. The judge uses neither the prompt nor the model nor
+the seed. It needs only numpy and Pillow.
 
 The background is the most frequent palette colour of the border. The coverage of a pixel is its
 position between the background and the foreground colour, 0..1. Each shape's outline is moved and

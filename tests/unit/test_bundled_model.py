@@ -1,4 +1,4 @@
-"""The bundled checkpoint is small, complete, and in diffusers' format."""
+"""The bundled checkpoint is small, complete, and in diffusers format."""
 
 import json
 from pathlib import Path

@@ -9,6 +9,7 @@ import pytest
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.shared.jobs.offers import Offer, OfferRegistry
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.engine.image_use import ImageUse
@@ -62,6 +63,28 @@ def test_strength_must_leave_a_step_to_denoise(offers: dict[str, Offer]) -> None
         check(num_inference_steps=10, strength=0.09)
     with pytest.raises(InvalidRequest, match=r"strength=0\.8: leaves none of 1 steps"):
         check(num_inference_steps=1)
+    check(num_inference_steps=1, mask_image="m.png")  # with a mask it is 1
+
+
+def test_the_default_strength_depends_on_the_model_and_on_a_mask() -> None:
+    plain, masked = (
+        JobRequest(prompt="a", image="a.png"),
+        JobRequest(prompt="a", image="a.png", mask_image="m.png"),
+    )
+    for use, expected in (
+        (ImageUse(), (0.8, 1.0)),
+        (ImageUse(default_strengths=STABLE_DIFFUSION_XL), (0.3, 0.9999)),
+    ):
+        defaults = _offers(use)["default"].default_strengths
+        assert (plain.denoised_share(defaults), masked.denoised_share(defaults)) == expected
+
+
+def test_an_offer_of_an_older_release_has_one_strength_for_both() -> None:
+    offer = _offers(ImageUse(default_strengths=STABLE_DIFFUSION_XL))["default"]
+    older = Offer.model_validate_json(offer.model_dump_json(exclude={"mask_strength"}))
+    assert older.default_strengths == (0.3, 0.3)
+    edits = _offers(ImageUse(default_strengths=NO_STRENGTH))["default"]
+    assert Offer.model_validate_json(edits.model_dump_json()).default_strengths == NO_STRENGTH
 
 
 def _offers(image_use: ImageUse) -> dict[str, Offer]:
@@ -69,7 +92,7 @@ def _offers(image_use: ImageUse) -> dict[str, Offer]:
 
 
 def test_a_model_that_inpaints_needs_an_image_and_a_mask() -> None:
-    offers = _offers(ImageUse(required=("image", "mask_image"), default_strength=1.0))
+    offers = _offers(ImageUse(required=("image", "mask_image")))
     missing = "is missing; every job of tiny needs image and mask_image"
     with pytest.raises(InvalidRequest, match=f"^image=None: {missing}"):
         admit(JobRequest(prompt="a"), offers)
@@ -85,7 +108,9 @@ def test_a_model_that_inpaints_needs_an_image_and_a_mask() -> None:
 
 
 def test_a_model_that_edits_images_takes_no_mask_and_no_strength() -> None:
-    edits = ImageUse(required=("image",), default_strength=None, default_image_guidance_scale=1.5)
+    edits = ImageUse(
+        required=("image",), default_strengths=NO_STRENGTH, default_image_guidance_scale=1.5
+    )
     offers = _offers(edits)
     admit(JobRequest(prompt="a", image="a.png", image_guidance_scale=0), offers)
     with pytest.raises(InvalidRequest, match=r"strength=0\.5: is not a parameter of tiny"):

@@ -14,7 +14,7 @@ from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.devices.continuous_loop import ContinuousLoop
 from imagefleet.worker.devices.health_check import HealthCheck
-from imagefleet.worker.devices.slot_board import SlotBoard
+from imagefleet.worker.devices.shared_slots import SharedSlots
 from imagefleet.worker.devices.slots import Slot, slots_of
 from imagefleet.worker.devices.stream_metrics import StreamMetrics
 from imagefleet.worker.devices.stream_runner import StreamRunner
@@ -62,10 +62,10 @@ class Fixture:
     def _note_failure(self, batch: Sequence[Slot], waiting: Sequence[Slot]) -> None:
         self.failures.append((batch, waiting))
 
-    def _next_slots(self, room: int, prefer: Shape | None) -> list[Slot]:
+    def _next_slots(self, free_slots: int, prefer: Shape | None) -> list[Slot]:
         with self.lock:
-            claimed = self.waiting[:room]
-            del self.waiting[:room]
+            claimed = self.waiting[:free_slots]
+            del self.waiting[:free_slots]
             return claimed
 
     def submit(self, *attempts: Attempt) -> None:
@@ -166,7 +166,7 @@ def test_a_cancelled_slot_is_free_while_its_neighbour_goes_on() -> None:
 def test_the_next_job_takes_a_cancelled_slot_before_the_next_step() -> None:
     fixture = Fixture()
     neighbour, cancelled, later = _attempt("n", 9), _attempt("c", 9), _attempt("later", 9)
-    board, metrics = SlotBoard(1, 2), StreamMetrics()
+    shared_slots, metrics = SharedSlots(1, 2), StreamMetrics()
 
     def cancel_during_a_step(_: Mapping[Slot, int]) -> None:
         cancelled.abandon(JobCancelled("it was cancelled"))
@@ -174,16 +174,16 @@ def test_the_next_job_takes_a_cancelled_slot_before_the_next_step() -> None:
     runner = StreamRunner(
         0,
         fixture.streams_of_engine[0],
-        board,
+        shared_slots,
         cancel_during_a_step,
         lambda *_: None,
         lambda: None,
         metrics,
     )
-    board.add([*slots_of(neighbour), *slots_of(cancelled)])
-    runner.advance(board.wait_for_work(0) or {})
-    board.add(slots_of(later))
-    assert board.wait_for_work(0) == {1: slots_of(later)[0]}
+    shared_slots.add([*slots_of(neighbour), *slots_of(cancelled)])
+    runner.advance(shared_slots.wait_for_work(0) or {})
+    shared_slots.add(slots_of(later))
+    assert shared_slots.wait_for_work(0) == {1: slots_of(later)[0]}
 
 
 def test_a_failing_job_among_good_ones_fails_alone() -> None:
@@ -237,16 +237,16 @@ def test_work_that_runs_alone_has_the_devices_to_itself() -> None:
 
 
 def test_failing_devices_requeue_what_failed_and_what_waited_and_recover(tmp_path: Path) -> None:
-    fixture = Fixture(streams=2, slots=1, seconds=0.02, failure_file=tmp_path / "sick")
+    fixture = Fixture(streams=2, slots=1, seconds=0.02, failure_file=tmp_path / "failing")
     jobs = [_attempt(f"{n}", 1000) for n in range(2)]
     fixture.submit(*jobs)
     fixture.loop.start()
     _wait_until(lambda: fixture.together(*jobs))
-    (tmp_path / "sick").touch()
+    (tmp_path / "failing").touch()
     _wait_until(lambda: all(job.ended for job in jobs) and fixture.health.quarantined)
     requeued = {slot.work for both in fixture.failures for batch in both for slot in batch}
     assert requeued == set(jobs)
-    (tmp_path / "sick").unlink()
+    (tmp_path / "failing").unlink()
     later = _attempt("later")
     fixture.submit(later)
     _wait_until(lambda: later.ended)
@@ -292,7 +292,7 @@ def _one_runs_and_one_waits() -> tuple[Fixture, Attempt, Attempt]:
     fixture.submit(running)
     fixture.loop.start()
     _wait_until(lambda: any(fixture.snapshots))
-    fixture.loop._board.add(slots_of(waiting))
+    fixture.loop._shared_slots.add(slots_of(waiting))
     return fixture, running, waiting
 
 

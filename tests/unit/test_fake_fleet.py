@@ -43,9 +43,9 @@ def test_a_submitted_job_succeeds_with_images_and_metadata(fleet: FakeFleet) -> 
     status = job.status()
     assert (status.state, status.deliveries, status.step, status.steps) == ("succeeded", 1, 4, 4)
     folder = Path(result.images[0].url.removeprefix("file://")).parent
-    sidecar = json.loads((folder / "0.json").read_text())
-    assert (sidecar["prompt"], sidecar["seed"]) == ("a red star", 7)
-    assert sidecar["metadata"] == {"shot": 3}
+    metadata_file = json.loads((folder / "0.json").read_text())
+    assert (metadata_file["prompt"], metadata_file["seed"]) == ("a red star", 7)
+    assert metadata_file["metadata"] == {"shot": 3}
 
 
 def test_a_job_goes_on_with_the_latents_of_another(fleet: FakeFleet) -> None:
@@ -128,9 +128,9 @@ def test_closing_ends_jobs_that_hang_or_take_long(prompt: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"model": "other"}, "no worker serves it; the workers serve mine"),
+        ({"model": "other"}, "no worker has offered this model; offered are mine"),
         ({"height": 64, "width": 64}, "the shapes are 512x768"),
-        ({"scheduler": "ddim"}, "the schedulers are euler"),
+        ({"scheduler": "ddim"}, "is not offered by mine; it offers euler"),
         ({"num_inference_steps": 30}, "must be at most 20 with mine"),
     ],
 )

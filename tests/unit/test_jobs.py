@@ -166,6 +166,7 @@ def test_a_message_of_a_newer_version_is_told_apart(version: object, newer: bool
     with pytest.raises(MessageRejected, match="has version") as rejected:
         unpack({"version": version, "request": {"prompt": "a"}}, "j")
     assert isinstance(rejected.value, NewerMessage) is newer
+    assert str(rejected.value).endswith("; upgrade the worker") is newer
 
 
 def test_an_error_carries_no_control_characters_and_has_a_bounded_length() -> None:

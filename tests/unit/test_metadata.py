@@ -9,7 +9,7 @@ import pytest
 
 from imagefleet.shared.storage import StoredObject
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
-from imagefleet.worker.images.metadata import image_metadata, infotext, sidecar
+from imagefleet.worker.images.metadata import image_metadata, infotext, metadata_file
 
 INFO = ModelInfo(
     name="shapes",
@@ -79,10 +79,10 @@ def test_values_are_written_as_viewers_expect(key: str, value: object, written: 
     assert written in infotext(_metadata(**{key: value}))
 
 
-def test_the_sidecar_adds_the_worker_the_time_and_the_timings() -> None:
+def test_the_metadata_file_adds_the_worker_the_time_and_the_timings() -> None:
     image = StoredObject(key="jobs/cat-1/2.png", url="memory://x", sha256="00", size=3)
     document = json.loads(
-        sidecar(
+        metadata_file(
             _metadata(prompt="ein Bär"),
             image=image,
             pixel_sha256="11",

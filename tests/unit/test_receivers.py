@@ -12,7 +12,7 @@ from imagefleet.shared.webhooks.outbox_message import (
     OutboxMessage,
     receiver_of,
 )
-from imagefleet.worker.webhooks.receiver_limits import NoPlace, SenderPlaces
+from imagefleet.worker.webhooks.receiver_limits import NoPermit, SenderPermits
 
 NO_ANSWER = DeliveryOutcome(verdict=DeliveryVerdict.RETRY, reason="no answer", ms=10_000)
 ANSWER = DeliveryOutcome(verdict=DeliveryVerdict.DELIVERED, status=204)
@@ -56,78 +56,78 @@ def test_a_message_whose_address_has_no_receiver_is_rejected(url: str) -> None:
 
 
 def test_many_names_of_one_address_leave_senders_for_others(open_connections: ExitStack) -> None:
-    places = SenderPlaces()
+    permits = SenderPermits()
     for number in range(10):
-        place = places.take(f"n{number}", proven=False)
-        assert place is not None
-        open_connections.enter_context(place.at("192.0.2.1"))
+        permit = permits.take(f"n{number}", proven=False)
+        assert permit is not None
+        open_connections.enter_context(permit.at("192.0.2.1"))
     for spelling in ("192.0.2.1", "::ffff:192.0.2.1"):
-        other = places.take(f"other-{spelling}", proven=False)
+        other = permits.take(f"other-{spelling}", proven=False)
         assert other is not None
-        with pytest.raises(NoPlace), other.at(spelling):
+        with pytest.raises(NoPermit), other.at(spelling):
             pass
         with other.at("192.0.2.2"):
             pass
 
 
 def test_a_network_of_ipv6_counts_as_one_address(open_connections: ExitStack) -> None:
-    places = SenderPlaces()
+    permits = SenderPermits()
     for number in range(10):
-        place = places.take(f"n{number}", proven=False)
-        assert place is not None
-        open_connections.enter_context(place.at(f"2001:db8::{number}"))
-    other = places.take("other", proven=False)
+        permit = permits.take(f"n{number}", proven=False)
+        assert permit is not None
+        open_connections.enter_context(permit.at(f"2001:db8::{number}"))
+    other = permits.take("other", proven=False)
     assert other is not None
-    with pytest.raises(NoPlace), other.at("2001:db8::ffff"):
+    with pytest.raises(NoPermit), other.at("2001:db8::ffff"):
         pass
 
 
 def test_three_senders_are_reserved_for_receivers_that_answered_lately() -> None:
-    places = SenderPlaces()
-    taken = [places.take(f"new-{number}", proven=False) for number in range(16)]
-    assert [place is not None for place in taken] == [True] * 13 + [False] * 3
-    assert places.free().unproven_senders == 0
-    assert [places.take("good", proven=True) is not None for _ in range(3)] == [True] * 3
-    assert places.free().senders == 0
+    permits = SenderPermits()
+    taken = [permits.take(f"new-{number}", proven=False) for number in range(16)]
+    assert [permit is not None for permit in taken] == [True] * 13 + [False] * 3
+    assert permits.free().unproven_senders == 0
+    assert [permits.take("good", proven=True) is not None for _ in range(3)] == [True] * 3
+    assert permits.free().senders == 0
 
 
 def test_all_slow_receivers_together_have_four_senders_and_each_has_one() -> None:
-    places = SenderPlaces()
+    permits = SenderPermits()
     for number in range(10):
-        place = places.take(f"slow-{number}", proven=False)
-        assert place is not None
-        place.record(NO_ANSWER)
-        place.release()
-    assert places.take("slow-0", proven=False) is not None
-    assert places.take("slow-0", proven=False) is None
-    taken = [places.take(f"slow-{number}", proven=False) for number in range(1, 10)]
-    assert sum(place is not None for place in taken) == 3
-    assert places.free().slow_senders == 0
-    assert places.take("new", proven=False) is not None
+        permit = permits.take(f"slow-{number}", proven=False)
+        assert permit is not None
+        permit.record(NO_ANSWER)
+        permit.release()
+    assert permits.take("slow-0", proven=False) is not None
+    assert permits.take("slow-0", proven=False) is None
+    taken = [permits.take(f"slow-{number}", proven=False) for number in range(1, 10)]
+    assert sum(permit is not None for permit in taken) == 3
+    assert permits.free().slow_senders == 0
+    assert permits.take("new", proven=False) is not None
 
 
 def test_a_new_name_of_an_address_that_hangs_is_slow_from_its_first_try() -> None:
-    places = SenderPlaces()
-    first = places.take("first", proven=False)
+    permits = SenderPermits()
+    first = permits.take("first", proven=False)
     assert first is not None
     with first.at("192.0.2.1"):
         pass
     first.record(NO_ANSWER)
     first.release()
-    second, proven = places.take("second", proven=False), places.take("proven", proven=True)
+    second, proven = permits.take("second", proven=False), permits.take("proven", proven=True)
     assert second is not None
     assert proven is not None
     with second.at("192.0.2.1"):
-        third = places.take("third", proven=False)
+        third = permits.take("third", proven=False)
         assert third is not None
-        with pytest.raises(NoPlace), third.at("192.0.2.1"):
+        with pytest.raises(NoPermit), third.at("192.0.2.1"):
             pass
         with proven.at("192.0.2.1"):
             pass
-    assert {"second", "third"} < places.free().slow
+    assert {"second", "third"} < permits.free().slow
     second.record(ANSWER)
-    assert "second" not in places.free().slow
-    for place in (second, third, proven):
-        place.release()
-    free = places.free()
+    assert "second" not in permits.free().slow
+    for permit in (second, third, proven):
+        permit.release()
+    free = permits.free()
     assert (free.senders, free.slow_senders, free.unproven_senders) == (16, 4, 13)

@@ -3,7 +3,7 @@
 from tests.support.processes import ROOT
 
 SCRIPTS = [
-    path for room in ("shared", "worker", "producer") for path in (ROOT / room).rglob("*.lua")
+    path for package in ("shared", "worker", "producer") for path in (ROOT / package).rglob("*.lua")
 ]
 
 

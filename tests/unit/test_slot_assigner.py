@@ -24,9 +24,9 @@ def _run_to_end(assigner: SlotAssigner, streams: int, waiting: Sequence[Slot]) -
     in the order in which they started."""
     left, queue, started = {}, list(waiting), list[Slot]()
     for _ in range(10_000):
-        room = assigner.wanted()[0]
-        assigner.add(queue[:room])
-        del queue[:room]
+        free_slots = assigner.slots_to_claim()[0]
+        assigner.add(queue[:free_slots])
+        del queue[:free_slots]
         for stream in range(streams):
             for number, slot in assigner.take(stream).items():
                 left[stream, number] = slot.spec.steps
@@ -59,28 +59,28 @@ def test_the_place_of_an_image_that_nobody_wants_is_claimed_for_before_it_is_fre
     slots = [_slot(9), _slot(9)]
     assigner.add(slots)
     assigner.take(0)
-    assert assigner.wanted()[0] == 0
+    assert assigner.slots_to_claim()[0] == 0
     slots[0].work.abandon(JobCancelled("it was cancelled"))
-    assert assigner.wanted()[0] == 1
+    assert assigner.slots_to_claim()[0] == 1
 
 
 def test_as_many_are_wanted_as_places_are_free_or_soon_will_be() -> None:
     assigner = SlotAssigner(2, 2)
-    assert assigner.wanted() == (4, None)
+    assert assigner.slots_to_claim() == (4, None)
     assigner.add([_slot(2), _slot(9), _slot(9)])
-    assert assigner.wanted() == (1, None)
+    assert assigner.slots_to_claim() == (1, None)
     _take_all(assigner, 2)
-    assert assigner.wanted(lead_steps=2)[0] == 2
-    assert assigner.wanted(lead_steps=9)[0] == 4
+    assert assigner.slots_to_claim(lead_steps=2)[0] == 2
+    assert assigner.slots_to_claim(lead_steps=9)[0] == 4
 
 
 def test_a_stream_that_has_just_begun_is_filled_up_with_its_shape() -> None:
     assigner = SlotAssigner(1, 4)
     assigner.add([_slot(shape=WIDE)])
     assigner.take(0)
-    assert assigner.wanted() == (3, WIDE)
+    assert assigner.slots_to_claim() == (3, WIDE)
     assigner.stepped(0)
-    assert assigner.wanted() == (3, None)
+    assert assigner.slots_to_claim() == (3, None)
 
 
 def test_a_shape_that_runs_nowhere_gets_the_stream_that_is_empty_first() -> None:
@@ -116,7 +116,7 @@ def test_work_that_runs_alone_waits_for_empty_streams_and_others_wait_for_it() -
     first, lone, later = _slot(), _slot(alone=True), _slot()
     assigner.add([first, lone, later])
     assert _take_all(assigner, 2) == [first]
-    assert assigner.wanted() == (0, None)
+    assert assigner.slots_to_claim() == (0, None)
     assigner.release(0, 0)
     assert _take_all(assigner, 2) == [lone]
     assigner.release(0, 0)
@@ -128,7 +128,7 @@ def test_a_part_of_a_failed_batch_has_a_stream_to_itself() -> None:
     half, other = [_slot()], _slot()
     assigner.retry(half)
     assigner.add([other])
-    assert assigner.wanted() == (1, None), "the other stream goes on"
+    assert assigner.slots_to_claim() == (1, None), "the other stream goes on"
     assert assigner.take(0) == {0: half[0]}
     assigner.add([_slot(), _slot()])
     assert assigner.take(0) == {}, "nothing joins it"
@@ -154,20 +154,20 @@ def test_slots_that_find_no_place_are_not_claimed_again_and_again() -> None:
         assigner.add([_slot(9)])
         assigner.take(stream)
         assigner.stepped(stream)
-    assert assigner.wanted() == (6, None)
+    assert assigner.slots_to_claim() == (6, None)
     assigner.add([_slot(shape=WIDE) for _ in range(6)])
     _take_all(assigner, 2)
-    assert assigner.wanted() == (3, SMALL), "the other stream is reserved for the wide ones"
+    assert assigner.slots_to_claim() == (3, SMALL), "the other stream is reserved for the wide ones"
 
 
 def test_a_shape_is_not_preferred_while_a_place_is_open_to_all() -> None:
     assigner = SlotAssigner(2, 2)
     assigner.add([_slot(9)])
     assigner.take(0)
-    assert assigner.wanted() == (3, None)
+    assert assigner.slots_to_claim() == (3, None)
     assigner.add([_slot(9, WIDE)])
     assigner.take(1)
-    assert assigner.wanted()[0] == 1, "one of both streams, which have just begun"
+    assert assigner.slots_to_claim()[0] == 1, "one of both streams, which have just begun"
 
 
 def test_a_failed_part_that_is_larger_than_a_stream_runs_in_two_turns() -> None:

@@ -29,8 +29,8 @@ from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentForm
 from imagefleet.worker.images.encode_latents import encode_unfinished
 from imagefleet.worker.images.metadata import image_metadata
 from imagefleet.worker.jobs.attempt import offer_of, plan_attempt
-from imagefleet.worker.jobs.image_places import image_source
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.input_permits import image_source
 from imagefleet.worker.outbound.address_policy import AllowList
 from tests.support.records import result_of_one_image
 
@@ -152,13 +152,13 @@ def test_an_offer_of_an_older_worker_takes_no_such_job(
 
 
 def test_latents_are_enough_for_a_model_that_needs_an_image() -> None:
-    refiner = offer_of(replace(INFO, image_use=ImageUse(required=("image",), default_strength=0.3)))
+    refiner = offer_of(replace(INFO, image_use=ImageUse(required=("image",))))
     admit(_request(latents="a", denoising_start=0.8), {DEFAULT_MODEL: refiner})
     with pytest.raises(InvalidRequest, match=r"^image=None: is missing; every job of fake needs"):
         admit(_request(denoising_end=0.8), {DEFAULT_MODEL: refiner})
 
 
-def test_latents_wait_for_their_place_like_an_image() -> None:
+def test_latents_wait_for_their_permit_like_an_image() -> None:
     source = image_source({"latents": "https://Host.example/a", "tenant": "gold"})
     assert source is not None
     assert (source.tenant, source.hosts) == ("gold", frozenset({"host.example"}))

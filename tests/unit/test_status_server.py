@@ -90,7 +90,7 @@ def test_ipv6_is_served() -> None:
         assert answer.read() == b"ok\n"
 
 
-def test_too_many_connections_are_closed_and_their_places_come_free() -> None:
+def test_too_many_connections_are_closed_and_their_permits_come_free() -> None:
     port = StatusServer("127.0.0.1", 0, lambda: None, "images").start()
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
     assert silent[-1].recv(1) == b""  # it was closed

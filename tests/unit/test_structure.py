@@ -31,14 +31,14 @@ def test_an_arrow_is_found_however_the_import_is_spelt(tmp_path: Path, prefix: s
     files = {
         "shared/__init__.py": "",
         "shared/a.py": f"from {prefix}shared import b\n",
-        "shared/b.py": f"def late():\n    import {prefix}shared.room.c\n",
-        "shared/room/c.py": f"if TYPE_CHECKING:\n    from {prefix}shared.d import D\n",
+        "shared/b.py": f"def late():\n    import {prefix}shared.package.c\n",
+        "shared/package/c.py": f"if TYPE_CHECKING:\n    from {prefix}shared.d import D\n",
         "shared/d.py": "from . import e\n",
         "shared/e.py": f"import json\nimport {prefix}worker.a\n",
         "shared/data/only.json": "{}",
     }
     shared = report(tmp_path, files)["shared"]
-    assert (shared["rooms"], shared["arrows"], shared["circles of rooms"]) == (5, 4, 0)
+    assert (shared["packages"], shared["arrows"], shared["circles of packages"]) == (5, 4, 0)
 
 
 def test_a_tree_reached_through_a_link_is_counted_once(tmp_path: Path) -> None:
@@ -52,13 +52,13 @@ def test_a_tree_reached_through_a_link_is_counted_once(tmp_path: Path) -> None:
 
 def test_a_circle_counts_its_rooms_and_its_modules(tmp_path: Path) -> None:
     files = {
-        "producer/a.py": "from producer.room.x import X\n",
-        "producer/room/x.py": "from producer.room.y import Y\n",
-        "producer/room/y.py": "from producer.a import A\n",
+        "producer/a.py": "from producer.package.x import X\n",
+        "producer/package/x.py": "from producer.package.y import Y\n",
+        "producer/package/y.py": "from producer.a import A\n",
         "producer/b.py": "from producer.a import A\n",
     }
     producer = report(tmp_path, files)["producer"]
-    assert (producer["rooms in circles"], producer["modules in circles"]) == (2, 3)
+    assert (producer["packages in circles"], producer["modules in circles"]) == (2, 3)
     assert (producer["arrows"], producer["arrows within circles"]) == (3, 2)
     assert producer["arrows back up"] is None
 
@@ -75,7 +75,7 @@ def test_arrows_against_the_declared_order_lead_back_up(tmp_path: Path) -> None:
     found = report(tmp_path, files)
     assert found["shared"]["arrows back up"] == 1
     assert found["shared"]["places"][0] == "bottom -> left leads back up"
-    assert found["shared"]["rooms without a layer"] == 1
+    assert found["shared"]["packages without a layer"] == 1
     assert found["worker"]["arrows back up"] is None
 
 

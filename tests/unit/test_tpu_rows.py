@@ -17,11 +17,11 @@ LARGE = Row(model="sdxl", host="v2-8", program="step")
         (SMALL, COMPILES, False),
         (SMALL, REFUSED, True),
         (LARGE, REFUSED, True),
-        (SMALL, TOO_LARGE, True),  # the check before loading would have let it pass
+        (SMALL, TOO_LARGE, True),  # the memory check would have let it pass
         (LARGE, TOO_LARGE, False),
     ],
 )
-def test_a_program_may_be_too_large_only_if_the_check_before_loading_says_so(
+def test_a_program_may_be_too_large_only_if_the_memory_check_refuses_it(
     row: Row, result: Account, expected: bool
 ) -> None:
     assert fails(row, result) is expected

@@ -1,6 +1,6 @@
 """PyTorch's results for a checkpoint: inputs and outputs of every part.
 
-The input is a pipeline, the output named tensors.
+Input: a pipeline. Output: named tensors.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def expected(pipeline: StableDiffusionPipeline) -> Tensors:
     tensors |= run_unet(pipeline.unet, text[:2])
     latents = tensors["unet.latents"]
     tensors |= run_vae(pipeline.vae, latents)
-    config = dict(pipeline.scheduler.config) | {"clip_sample": False, "skip_prk_steps": True}
+    config = dict(pipeline.scheduler.config)
     config.pop("_use_default_values")  # with it, from_config would drop values of the file
     for name, scheduler in SAMPLERS.items():
         pipeline.scheduler = scheduler.from_config(config)

@@ -1,8 +1,8 @@
 """Tiny random checkpoints of Stable Diffusion 1 and 2, with the key names of 2022 and with current
 ones.
 
-The input is a folder. The output is a diffusers checkpoint there, in half precision, and a pipeline
-with exactly the stored weights. This module does not know what they are used for.
+Input: a folder. Output: a diffusers checkpoint there, in half precision, and a pipeline with
+exactly the stored weights. Other modules use them.
 """
 
 import json
@@ -27,6 +27,9 @@ Tensors = dict[str, torch.Tensor]
 WORDS = ["a</w>", "red</w>", "circle</w>", "on</w>", "blue</w>"]
 SIZE = 8
 """Side of the latents. Images are 32x32."""
+OF_OTHERS = {"clip_sample": False, "skip_prk_steps": True}
+"""Fields of scheduler files that published ones have, also those of classes that do not read them.
+"""
 
 
 def older_unet() -> UNet2DConditionModel:
@@ -63,7 +66,7 @@ def newer_unet() -> UNet2DConditionModel:
 
 def pndm_config() -> PNDMScheduler:
     """Return the scheduler of Stable Diffusion 1.4."""
-    return PNDMScheduler(
+    scheduler = PNDMScheduler(
         beta_start=0.00085,
         beta_end=0.012,
         beta_schedule="scaled_linear",
@@ -71,12 +74,14 @@ def pndm_config() -> PNDMScheduler:
         set_alpha_to_one=False,
         steps_offset=1,
     )
+    scheduler.register_to_config(**OF_OTHERS)
+    return scheduler
 
 
 def ddim_config() -> DDIMScheduler:
-    return DDIMScheduler(
-        prediction_type="v_prediction", timestep_spacing="trailing", clip_sample=False
-    )
+    scheduler = DDIMScheduler(prediction_type="v_prediction", timestep_spacing="trailing")
+    scheduler.register_to_config(**OF_OTHERS)
+    return scheduler
 
 
 def write_checkpoint(

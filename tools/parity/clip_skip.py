@@ -1,7 +1,7 @@
 """Text states and images with `clip_skip`, as diffusers makes them.
 
-The input is the checkpoints of `make_parity_fixtures`. The output is named tensors: for each number
-of layers the states of prompt and negative prompt, and images whose prompts skip layers.
+Input: the checkpoints of `make_parity_fixtures`. Output: named tensors: for each number of layers
+the states of prompt and negative prompt, and images whose prompts skip layers.
 """
 
 from pathlib import Path

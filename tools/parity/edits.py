@@ -1,6 +1,6 @@
 """diffusers' results for image-to-image and inpainting.
 
-The input is a checkpoint folder, the output the inputs, the noise and the resulting images.
+Input: a checkpoint folder. Output: the inputs, the noise and the resulting images.
 """
 
 import warnings
@@ -74,9 +74,7 @@ def generate_edit(
 ) -> torch.Tensor:
     """Return two images, made with the noise of `inputs` instead of random noise."""
     pipeline = PIPELINES[kind].from_pretrained(folder, torch_dtype=torch.float32)
-    config = dict(pipeline.scheduler.config) | {"clip_sample": False, "skip_prk_steps": True}
-    config.pop("_use_default_values", None)
-    pipeline.scheduler = ALL_SAMPLERS[name].from_config(config)
+    pipeline.scheduler = ALL_SAMPLERS[name].from_config(pipeline.scheduler.config)
     pipeline.set_progress_bar_config(disable=True)
     extra: dict[str, Any] = {}
     if kind == "inpaint":

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tools.parity.full_engine FOLDER
 
-The input is the folder that `tools.parity.full_torch` wrote, the output one line of JSON.
+Input: the folder that `tools.parity.full_torch` wrote. Output: one line of JSON.
 """
 
 import json

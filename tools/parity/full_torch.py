@@ -2,8 +2,8 @@
 
     torchenv/bin/python -m tools.parity.full_torch sdxl FOLDER 32
 
-The input is a model of `tools.parity.published`, a folder and a latent size. The output is, in the
-folder, config.json, half-precision shards and `answers.safetensors`; and one line of JSON.
+Input: a model of `tools.parity.published`, a folder and a latent size. Output: config.json,
+half-precision shards and `answers.safetensors` in the folder, and one line of JSON.
 """
 
 import json
@@ -59,14 +59,14 @@ def draw_weights(unet: torch.nn.Module, generator: torch.Generator) -> None:
 def save_shards(unet: torch.nn.Module, folder: Path) -> None:
     """Save the weights in half precision, one shard at a time, to hold no second copy of all."""
     shards: list[list[str]] = [[]]
-    room = _MAX_SHARD_WEIGHTS
+    left = _MAX_SHARD_WEIGHTS
     weights = dict(unet.named_parameters())
     for name, weight in weights.items():
-        if room < weight.numel():
+        if left < weight.numel():
             shards.append([])
-            room = _MAX_SHARD_WEIGHTS
+            left = _MAX_SHARD_WEIGHTS
         shards[-1].append(name)
-        room -= weight.numel()
+        left -= weight.numel()
     for index, names in enumerate(shards, start=1):
         file = f"diffusion_pytorch_model-{index:05}-of-{len(shards):05}.safetensors"
         save_file({name: weights[name].detach().half() for name in names}, folder / file)

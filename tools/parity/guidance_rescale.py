@@ -1,7 +1,7 @@
 """Images with `guidance_rescale`, as diffusers makes them.
 
-The input is the checkpoints of `make_parity_fixtures`. The output is named tensors, one for each
-share in `SHARES`.
+Input: the checkpoints of `make_parity_fixtures`. Output: named tensors, one for each share in
+`SHARES`.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Textual inversions in the formats that exist, and what diffusers makes of prompts with them.
 
-The input is the checkpoints of `make_parity_fixtures`. The output is files in the formats of
-diffusers (one vector) and of AUTOMATIC1111's web UI (several, and for SDXL those of both encoders),
-and ids, text states and images.
+Input: the checkpoints of `make_parity_fixtures`. Output: files in the formats of diffusers (one
+vector) and of AUTOMATIC1111's web UI (several, and for SDXL those of both encoders), and ids, text
+states and images.
 """
 
 from pathlib import Path

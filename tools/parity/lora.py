@@ -1,8 +1,8 @@
 """LoRA files in the formats that exist, and the weights that diffusers makes with them.
 
-The input is the checkpoints of `make_parity_fixtures`. The output is files in kohya's format (with
-the layers of diffusers, and with those of the original layout), in PEFT's and in diffusers' older
-one, and each weight that fusing changes.
+Input: the checkpoints of `make_parity_fixtures`. Output: files in kohya's format (with the layers
+of diffusers, and with those of the original format), in PEFT's and in diffusers' older one, and
+each weight that fusing changes.
 """
 
 import json
@@ -111,6 +111,7 @@ def _header(name: str) -> dict[str, str]:
         "text_encoder_2": ["text_model.encoder.layers.0.mlp.fc1"],
     }
     more: dict[str, Any] = {f"{each}.target_modules": names for each, names in targets.items()}
+    more["unet.alpha_pattern"] = {"to_k": 2, r"attn1\.to_[qk]": 5}
     return {"lora_adapter_metadata": json.dumps(settings | more)}
 
 

@@ -1,8 +1,8 @@
 """Images of the bundled model with a LoRA, as diffusers and PEFT make them without merging it.
 
-The input is the bundled checkpoint and the LoRA of `tools.train_shapes.train_lora`. The output is a
-file with the noise that the images start from, and the images. The LoRA has no text encoder, whose
-LoRA diffusers 0.42 leaves out with transformers 5.23.
+Input: the bundled checkpoint and the LoRA of `tools.train_shapes.train_lora`. Output: a file with
+the noise that the images start from, and the images. The LoRA has no text encoder, whose LoRA
+diffusers 0.42 leaves out with transformers 5.23.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A tiny safety checker, and PyTorch's results with it.
 
-The input is a folder. The output is the checker's two folders there, with the key names of 2022,
-and named tensors: images, their preprocessed pixels and embeddings, and whether each is flagged.
+Input: a folder. Output: the checker's two folders there, with the key names of 2022, and named
+tensors: images, their preprocessed pixels and embeddings, and whether each is flagged.
 """
 
 from pathlib import Path

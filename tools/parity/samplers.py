@@ -130,6 +130,10 @@ def cases_of_solvers() -> Iterator[tuple[str, str, str, int, int, str]]:
         for config in ("bh1", "bh1_third_order", "corrected_later", "first_order", "sigma_min"):
             yield "unipc", "v_prediction", "trailing", steps, 0, config
         yield "deis", "epsilon", "linspace", steps, 0, "first_order"
+    to_lowest = ("karras_sigma_min",)
+    yield from itertools.product(
+        ("deis", "unipc"), ("epsilon",), ("leading",), (1, 6), (0,), to_lowest
+    )
     predictions = ("epsilon", "v_prediction")
     configs = ("edm", "edm_sigma_min", "edm_exponential")
     yield from itertools.product(

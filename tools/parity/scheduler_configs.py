@@ -21,6 +21,7 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "karras": {**SD, "use_karras_sigmas": True},
     "karras_cosine": {"beta_schedule": "squaredcos_cap_v2", "use_karras_sigmas": True},
     "sigma_min": SIGMA_MIN,
+    "karras_sigma_min": {**SIGMA_MIN, "use_karras_sigmas": True},
     "not_lower_at_last": {**SIGMA_MIN, "lower_order_final": False},
     "euler_at_last": {**SIGMA_MIN, "lower_order_final": False, "euler_at_final": True},
     "first_order": {**SD, "solver_order": 1},

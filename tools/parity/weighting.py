@@ -1,8 +1,7 @@
 """States of prompts with weights, as the community pipeline lpw_stable_diffusion makes them.
 
-The input is that file of diffusers, `examples/community/lpw_stable_diffusion.py`, and a checkpoint
-of `make_parity_fixtures`. The output is named tensors: the states of each prompt and its negative
-prompt.
+Input: that file of diffusers, `examples/community/lpw_stable_diffusion.py`, and a checkpoint of
+`make_parity_fixtures`. Output: named tensors: the states of each prompt and its negative prompt.
 """
 
 import ast

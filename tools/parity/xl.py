@@ -1,7 +1,7 @@
 """A tiny checkpoint of Stable Diffusion XL, and PyTorch's results for it.
 
-The input is a folder. The output is a random checkpoint there, in half precision, and named
-tensors: inputs and outputs of every part.
+Input: a folder. Output: a random checkpoint there, in half precision, and named tensors: inputs and
+outputs of every part.
 """
 
 from pathlib import Path
@@ -17,6 +17,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from tools.parity.answers import generate, run_unet, run_vae, tokenize
 from tools.parity.checkpoints import (
+    OF_OTHERS,
     SIZE,
     Tensors,
     make_tokenizer,
@@ -64,13 +65,15 @@ def text_config(width: int, activation: str, vocabulary_size: int) -> CLIPTextCo
 
 def euler_config() -> EulerDiscreteScheduler:
     """Return the scheduler of SDXL-base."""
-    return EulerDiscreteScheduler(
+    scheduler = EulerDiscreteScheduler(
         beta_start=0.00085,
         beta_end=0.012,
         beta_schedule="scaled_linear",
         timestep_spacing="leading",
         steps_offset=1,
     )
+    scheduler.register_to_config(**OF_OTHERS)
+    return scheduler
 
 
 def write_xl_checkpoint(folder: Path) -> StableDiffusionXLPipeline:

@@ -1,7 +1,7 @@
-"""Read from a compiled TPU program what its compiler knows of its memory and time.
+"""Read from a compiled TPU program what its compiler says of its memory and time.
 
-Goes in: an executable for devices that need not be there. Comes out: bytes, FLOPs and cycles. It
-runs nothing.
+Input: an executable for devices that need not be there. Output: bytes, FLOPs and cycles. It runs
+nothing.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Write a LoRA file for every attention layer of a model's UNet, with zeros as weights.
 
-Configs and a rank go in; a file in PEFT's format comes out. It shows what LoRA of jobs cost in
+Input: configs and a rank. Output: a file in PEFT's format. It shows what LoRA of jobs cost in
 programs that need no weights.
 """
 

@@ -38,7 +38,7 @@ def configs_of(model: str) -> Configs:
 
 
 def write_configs(networks: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Write a folder in diffusers' layout without weights and without tokenizers.
+    """Write a folder in diffusers format without weights and without tokenizers.
 
     Args:
         networks: The fields of `config.json`, by network.

@@ -1,7 +1,7 @@
 """Lower the programs of a model for TPUs that are not here, as a worker there would run them.
 
-Goes in: configs, a shape and a mesh. Comes out: for each program a function that lowers it. Weights
-are abstract.
+Input: configs, a shape and a mesh. Output: for each program a function that lowers it. Weights are
+abstract.
 """
 
 from pathlib import Path

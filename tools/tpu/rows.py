@@ -1,7 +1,7 @@
 """Compile one program for a TPU host and keep the compiler's account of it.
 
-Goes in: a model, a host, a mesh, a number of images and a program. Comes out: the account, or why
-the compiler refused. Results are cached in a folder, because a large program takes minutes.
+Input: a model, a host, a mesh, a number of images and a program. Output: the account, or why the
+compiler refused. Results are cached in a folder, because a large program takes minutes.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """The first training stage: an AutoencoderKL between images and latents.
 
-The stage draws its images as it needs them and returns the trained autoencoder. It knows no
-captions and no diffusion. Half of the images show several shapes, because edges train the
-autoencoder and flat backgrounds do not.
+The stage draws its images as it needs them and returns the trained autoencoder. It needs neither
+captions nor diffusion. Half of the images show several shapes, because edges train the autoencoder
+and flat backgrounds do not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Captions of scenes.
 
-A scene and a random generator go in, and one line of lower-case English comes out. This module
-knows no pixels. A caption may omit a medium size and a central position. A partial caption names
-only some attributes, from which the model learns what negative prompts mean.
+Input: a scene and a random generator. Output: one line of lower-case English. This module draws
+nothing. A caption may omit a medium size and a central position. A partial caption names only some
+attributes, from which the model learns what negative prompts mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The training checkpoint of a stage: one file with weights, optimiser state and progress.
 
 The file is replaced atomically, so that an interrupted write loses nothing. This module does not
-know what the networks compute.
+depend on what the networks compute.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The second training stage: text encoder and UNet together, from captions and latents.
 
-Encoded scenes and a tokenizer go in, and averaged weights come out every few minutes. The stage
-knows no pixels. A tenth of the captions are empty, for guidance, and 8 % name only part of the
-scene, for negative prompts.
+Input: encoded scenes and a tokenizer. Output: averaged weights, every few minutes. The stage uses
+no pixels. A tenth of the captions are empty, for guidance, and 8 % name only part of the scene, for
+negative prompts.
 """
 
 from __future__ import annotations

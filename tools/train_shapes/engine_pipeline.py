@@ -1,4 +1,4 @@
-"""The worker's engine without queue and storage: prompts and seeds go in, and images come out."""
+"""The worker's engine without queue and storage. Input: prompts and seeds. Output: images."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The whole system as a pipeline: Python client, Redis, Celery worker and storage.
 
-Prompts go in, and the stored images come out. It starts its own Redis and worker with the default
+Input: prompts. Output: the stored images. It starts its own Redis and worker with the default
 settings.
 """
 

@@ -1,8 +1,8 @@
 """The training set of the second stage: scenes and their latents, encoded once.
 
 The latents are whitened. The whitening is folded into the 1x1 convolutions of the autoencoder, so
-that a reader of the checkpoint needs no statistics and `scaling_factor` is 1. This module knows no
-captions.
+that a reader of the checkpoint needs no statistics and `scaling_factor` is 1. This module does not
+use captions.
 """
 
 from __future__ import annotations

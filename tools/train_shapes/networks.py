@@ -1,7 +1,7 @@
 """The three networks and the noise schedule, built with diffusers and transformers.
 
-Their configurations are those of Stable Diffusion 1.x, only narrower. This module knows no data
-and no training.
+Their configurations are those of Stable Diffusion 1.x, only narrower. This module uses no data and
+trains nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def build_denoiser() -> UNet2DConditionModel:
 def build_scheduler() -> DDIMScheduler:
     """Build the scheduler. Its linear betas end at a signal so small that even a flat background
     is noise."""
-    return DDIMScheduler(
+    scheduler = DDIMScheduler(
         num_train_timesteps=1000,
         beta_start=1e-4,
         beta_end=0.02,
@@ -87,6 +87,8 @@ def build_scheduler() -> DDIMScheduler:
         set_alpha_to_one=True,
         steps_offset=0,
     )
+    scheduler.register_to_config(skip_prk_steps=True)  # for jobs that choose PNDM
+    return scheduler
 
 
 def _silence_residuals(unet: UNet2DConditionModel) -> None:

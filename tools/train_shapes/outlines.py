@@ -1,6 +1,6 @@
 """Outlines: the scenes as a LoRA draws them, and a measure of how hollow a shape is.
 
-The module knows no torch, so that tests can import it with numpy and Pillow alone.
+The module does not import torch, so that tests can import it with numpy and Pillow alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scenes: their attributes, the held-out split, and how they are drawn as 64x64 RGB images.
 
 A scene has a colour, a shape, a background, a size and a position. A random generator adds jitter.
-This module knows no captions, networks or torch, so that the judge and the tests can import it with
-numpy and Pillow alone.
+This module does not use captions, networks or torch, so that the judge and the tests can import it
+with numpy and Pillow alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One training stage: a loop that lasts a number of minutes and can be resumed.
 
-A module and a function from a step's number to its loss go in. The module ends with averaged
+Input: a module, and a function from a step's number to its loss. Output: the module with averaged
 weights.
 """
 

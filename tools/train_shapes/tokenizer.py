@@ -1,6 +1,6 @@
 """A byte-level BPE tokenizer in CLIP's file format, for a vocabulary of a few dozen words.
 
-The words that must be one token each go in. The folder gets vocab.json, merges.txt and
+Input: the words that must be one token each. Output: a folder with vocab.json, merges.txt and
 tokenizer.json, which `CLIPTokenizer` reads. Any other text can be encoded too, byte by byte in the
 worst case.
 """

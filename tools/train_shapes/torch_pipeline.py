@@ -1,6 +1,6 @@
 """The reference pipeline: PyTorch diffusers with the checkpoint, and no code of the engine.
 
-Prompts and seeds go in, and images come out.
+Input: prompts and seeds. Output: images.
 """
 
 from __future__ import annotations

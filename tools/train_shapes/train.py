@@ -1,6 +1,6 @@
 """Train the bundled model from random weights: `python -m tools.train_shapes.train`.
 
-The result is a Stable Diffusion checkpoint in diffusers' format. If the command is stopped, running
+The result is a Stable Diffusion checkpoint in diffusers format. If the command is stopped, running
 it again resumes from the last save. The stages are in modules of their own.
 """
 

@@ -1,6 +1,6 @@
 """Decide in which destinations a worker writes datasets.
 
-The address of a destination goes in, which any producer may choose; nothing comes out, or an error
+Input: the address of a destination, which any producer may choose. Output: nothing, or an error
 that refuses it. Without this check a producer could send the worker, with the worker's credentials,
 to any server, or let it write to any folder of its host. This module opens nothing.
 """

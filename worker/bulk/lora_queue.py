@@ -1,6 +1,7 @@
 """Leave a shard to workers that hold the LoRA of its plan.
 
-A claimed message and the names of LoRA go in. This module does not change the shard's record.
+Input: a claimed message and the names of LoRA. Output: the message in another queue. This module
+does not change the shard's record.
 """
 
 import logging
@@ -25,7 +26,7 @@ def leave_to_holders(context: ShardContext, tag: str, loras: Collection[str]) ->
         target = "" if claimed is None else list_for_loras(claimed[0], loras)
         if claimed is not None and target != claimed[0]:
             context.claims.move(tag, target)
-            log.warning("this worker lacks LoRA of a shard; its message waits in %s", target)
+            log.warning("this worker lacks LoRA of a shard; moved its message to queue %s", target)
             return
     except redis.RedisError as error:
         log.warning("a shard is requeued, because Redis failed: %s", error)

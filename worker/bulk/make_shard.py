@@ -1,6 +1,6 @@
 """Make one shard, from its message to its files in the destination.
 
-The claimed message of a shard goes in; its files, its commit marker and its record come out. The
+Input: the claimed message of a shard. Output: its files, its commit marker and its record. The
 files depend on the plan and the model alone, so two workers write the same bytes for one shard. The
 commit marker is written last, so a shard that has one is complete.
 """
@@ -30,6 +30,7 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import ObjectStore, open_store
 from imagefleet.shared.text import printable
+from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.plan_check import (
     holds_loras,
@@ -38,7 +39,6 @@ from imagefleet.worker.bulk.plan_check import (
     read_rows,
     require_model,
 )
-from imagefleet.worker.bulk.render_rows import RowRenderer
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints, delete_checkpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -250,11 +250,11 @@ class _ShardMaker:
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         rows = self._retry(lambda: read_rows(plan, shard, self._store), "reading its rows")
         checkpoints = ShardCheckpoints(self._store, shard, plan.format, self._read_plan)
-        renderer = RowRenderer(
+        generator = RowGenerator(
             self._context, self._tag, plan, shard, rows, checkpoints, spool, self._report
         )
-        renderer.render()
-        return [renderer.failures[row] for row in sorted(renderer.failures)]
+        generator.generate()
+        return [generator.failures[row] for row in sorted(generator.failures)]
 
     def _report(self, done: int, failed: int) -> None:
         if not self._context.runs.report_progress(*self._holder, done, failed):

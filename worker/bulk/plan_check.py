@@ -1,6 +1,6 @@
 """Read the plan of a run. Check that a message is of the run, and that this worker can make it.
 
-A message, a store and what the engine offers go in; a plan, an answer or an error comes out.
+Input: a message, a store and what the engine offers. Output: a plan, an answer or an error.
 """
 
 from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, plan_key
@@ -70,15 +70,18 @@ def require_model(plan: Plan, info: ModelInfo) -> None:
     """
     if plan.model_digest not in (None, info.digest):
         raise CheckpointError(
-            f"the plan was made for model {plan.model_digest}; this worker has {info.digest}"
+            f"the plan was made for model {plan.model_digest}; this worker has {info.digest}; "
+            "start workers with the model of the plan"
         )
     if plan.weighted_prompts and not info.prompt_chunks:
         raise CheckpointError(
-            "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0"
+            "the plan has prompts with weights; this worker has IMAGEFLEET_PROMPT_CHUNKS=0; "
+            "start workers with 1 or more"
         )
     held = info.job_lora_digests
     for name, planned in plan.loras.items():
         if planned not in (None, held.get(name, planned)):
             raise CheckpointError(
-                f"the plan was made for LoRA {name}={planned}; this worker has {held[name]}"
+                f"the plan was made for LoRA {name}={planned}; this worker has {held[name]}; "
+                "start workers with the file of the plan"
             )

@@ -1,8 +1,9 @@
 """Recover stalled runs: send their lost shards again, and finish them if all shards have ended.
 
-The records of the runs and the plans in their destinations go in. A shard is lost if a Redis
-failover lost its message, or if the producer died before it had sent all shards. Recovery does not
-need a waiting producer. This module knows no devices and no claims.
+Input: the records of the runs, and the plans in their destinations. Output: messages of the lost
+shards. A shard is lost if a Redis failover lost its message, or if the producer died before it had
+sent all shards. Recovery does not need a waiting producer. This module uses neither devices nor
+claims.
 """
 
 import logging
@@ -85,7 +86,11 @@ class RunRecovery:
         try:
             self._recover(run)
         except Exception as error:
-            log.warning("run %s is stalled and cannot be recovered here: %s", run, error)
+            log.warning(
+                "run %s is stalled, and this worker cannot recover it: %s; another worker will try",
+                run,
+                error,
+            )
             end = self._runs.stalled.release
         else:
             end = self._runs.stalled.recovery_ended

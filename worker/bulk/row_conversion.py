@@ -117,7 +117,7 @@ def _input_fields(request: JobRequest, info: ModelInfo) -> dict[str, Any]:
         return {}
     fields = {
         "init_image": mask_fetched_url(request.image),
-        "strength": request.denoised_share(info.image_use.default_strength),
+        "strength": request.denoised_share(info.image_use.default_strengths),
     }
     if request.mask_image is not None:
         fields["mask_image"] = mask_fetched_url(request.mask_image)

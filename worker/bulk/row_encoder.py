@@ -1,6 +1,6 @@
 """Encode rows of a shard as they end on the devices, in threads of the worker.
 
-Rows that have ended go in; their samples, or the error of the row, come out in a queue. This module
+Input: rows that have ended. Output: their samples, or the error of the row, in a queue. This module
 stores nothing.
 """
 

@@ -1,7 +1,7 @@
 """Define the samples of a dataset, and collect those of a shard in a file on disk.
 
 The bytes of a sample depend on its row and the model alone. They name no worker, time or run, so a
-second attempt gives the same bytes. This module knows no dataset format, store or queue.
+second attempt gives the same bytes. This module depends on no dataset format, store or queue.
 """
 
 import json

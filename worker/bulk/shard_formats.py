@@ -5,7 +5,7 @@ files        00000/<key>.png, .json, .txt    and 00000/metadata.jsonl, as `image
 parquet      00000.parquet                   images as `datasets` reads them, and columns
 
 Every format adds `00000.jsonl`, with one line for each sample's document. Samples are in the order
-of the rows, and equal samples give equal bytes. Only this module of the worker knows pyarrow.
+of the rows, and equal samples give equal bytes. Only this module of the worker uses pyarrow.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Run Celery's command line in this process. Arguments come in, an exit code comes out."""
+"""Run Celery's command line in this process. Input: arguments. Output: an exit code."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """Mask secrets in the statistics that Celery's remote control shows.
 
-A worker of Celery goes in; its `stats` then return the same without secrets. Celery removes the
-password of the broker only where it has a field of its own: not in the addresses of Sentinels and
-Unix sockets, nor in the options of the transport.
+Input: a worker of Celery. Output: its `stats`, without secrets. Celery removes the password of the
+broker only where it has a field of its own: not in the addresses of Sentinels and Unix sockets, nor
+in the options of the transport.
 """
 
 import re

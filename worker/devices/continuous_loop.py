@@ -2,7 +2,7 @@
 
 One thread claims slots as places come free; each stream of the engine has a thread that runs it.
 When a stream fails, the health check decides whether its devices or its jobs are to blame. The loop
-knows no Celery and no JAX.
+depends on neither Celery nor JAX.
 """
 
 import logging
@@ -24,7 +24,7 @@ from imagefleet.worker.devices.failed_slots import (
 )
 from imagefleet.worker.devices.health_check import HealthCheck
 from imagefleet.worker.devices.prefetch_timer import PrefetchTimer
-from imagefleet.worker.devices.slot_board import SlotBoard
+from imagefleet.worker.devices.shared_slots import SharedSlots
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.stream_metrics import StreamMetrics
 from imagefleet.worker.devices.stream_runner import OnSteps, StreamRunner
@@ -33,7 +33,7 @@ from imagefleet.worker.process.critical_thread import critical_thread
 
 log = logging.getLogger(__name__)
 
-_ROOM_TIMEOUT_S: Final = 0.5
+_FREE_SLOTS_TIMEOUT_S: Final = 0.5
 """How often the claiming thread looks at the store's health while all slots are taken."""
 _MIN_LEAD_STEPS: Final = 1.0
 
@@ -68,13 +68,13 @@ class ContinuousLoop:
         self._poll_s = poll_s
         self._health = health
         self._on_devices_failed = on_devices_failed
-        self._board = SlotBoard(len(streams), slots)
+        self._shared_slots = SharedSlots(len(streams), slots)
         self._metrics = StreamMetrics()
         self._runners = [
             StreamRunner(
                 index,
                 stream,
-                self._board,
+                self._shared_slots,
                 on_steps,
                 self._blame,
                 self._reset_failures,
@@ -99,7 +99,7 @@ class ContinuousLoop:
     def stop(self) -> None:
         """Claim no further slots. Those on the devices continue; see `join`."""
         self._stopping.set()
-        self._board.stop()
+        self._shared_slots.stop()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the slots on the devices. Return False if any is left after `timeout_s`."""
@@ -113,33 +113,35 @@ class ContinuousLoop:
         """Return for each stream a number that grows while it makes progress; None if idle."""
         checking = self._health.checking_devices
         return [
-            self._board.progress_count(index, checking=checking)
+            self._shared_slots.progress_count(index, checking=checking)
             for index in range(len(self._runners))
         ]
 
     def on_devices(self, stream: int | None = None) -> list[Slot]:
         """Return the slots between the first step and the last pixel, of one or of all streams."""
-        return self._board.on_devices(stream)
+        return self._shared_slots.on_devices(stream)
 
     def pop_waiting(self) -> list[Slot]:
         """Remove and return the claimed slots that have not reached the devices."""
-        return self._board.pop_waiting()
+        return self._shared_slots.pop_waiting()
 
     def _claim_loop(self) -> None:
         while not self._stopping.is_set():
             if self._health.storage_failed:
                 self._quarantine(None, [])
                 continue
-            room = self._board.wait_for_room(self._lead_steps(), _ROOM_TIMEOUT_S)
-            if room is None:
+            claimable = self._shared_slots.wait_for_free_slots(
+                self._lead_steps(), _FREE_SLOTS_TIMEOUT_S
+            )
+            if claimable is None:
                 continue
             started = time.monotonic()
-            slots = self._next_slots(*room)
-            self._board.add(slots)
+            slots = self._next_slots(*claimable)
+            self._shared_slots.add(slots)
             if slots:
                 self._lead.record_preparation(time.monotonic() - started)
             else:
-                self._metrics.set_busy(not self._board.is_idle())
+                self._metrics.set_busy(not self._shared_slots.is_idle())
                 self._stopping.wait(self._poll_s)
 
     def _lead_steps(self) -> float:
@@ -149,10 +151,10 @@ class ContinuousLoop:
 
     def _stream_loop(self, index: int) -> None:
         runner = self._runners[index]
-        while (newcomers := self._board.wait_for_work(index)) is not None:
-            if self._board.running(index):
+        while (newcomers := self._shared_slots.wait_for_work(index)) is not None:
+            if self._shared_slots.running(index):
                 runner.advance(newcomers)
-            elif failed := self._board.pop_failed(index):
+            elif failed := self._shared_slots.pop_failed(index):
                 self._judge(index, failed)
 
     def _judge(self, index: int, slots: Sequence[Slot]) -> None:
@@ -174,7 +176,7 @@ class ContinuousLoop:
             self._blame(slots, error)
             return
         for half in halves:
-            self._board.retry(half)
+            self._shared_slots.retry(half)
 
     def _blame(self, slots: Sequence[Slot], error: BaseException) -> None:
         """Fail the job of `slots`."""
@@ -186,9 +188,9 @@ class ContinuousLoop:
         self._consecutive_failures = 0
 
     def _quarantine(self, index: int | None, slots: Sequence[Slot]) -> None:
-        waiting = self._board.begin_quarantine(index)
+        waiting = self._shared_slots.begin_quarantine(index)
         if waiting is None:
-            self._board.add_failed(index or 0, slots)
+            self._shared_slots.add_failed(index or 0, slots)
             self._stopping.wait(self._poll_s)
             return
         try:
@@ -197,4 +199,4 @@ class ContinuousLoop:
             abandon_for_quarantine([*slots, *waiting])
             self._health.recover(self._stopping)
         finally:
-            self._board.end_quarantine()
+            self._shared_slots.end_quarantine()

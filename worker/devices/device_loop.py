@@ -1,9 +1,9 @@
 """The device loop: one batch after the other, as long as there is work.
 
-Batches of slots go in; the loop asks for one whenever the devices are free. Images come out and are
-delivered to the work that they belong to. Copying the pixels of one batch overlaps the next batch.
-When a batch fails, the health check decides whether the devices or its jobs are to blame. The loop
-knows no Celery and no JAX.
+Input: batches of slots; the loop asks for one whenever the devices are free. Output: images, which
+are delivered to the work that they belong to. Copying the pixels of one batch overlaps the next
+batch. When a batch fails, the health check decides whether the devices or its jobs are to blame.
+The loop depends on neither Celery nor JAX.
 """
 
 import logging
@@ -178,7 +178,7 @@ class DeviceLoop:
             slot.work.deliver(slot.index, image, flagged=flagged)
 
     def _mark_started(self, batch: Sequence[Slot]) -> None:
-        """Wait until the devices have room for `batch`."""
+        """Wait until the devices can take `batch`."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._on_devices) < _MAX_BATCHES_ON_DEVICES)
             self._on_devices.append(batch)

@@ -2,8 +2,8 @@
 
 A failing worker would fail jobs faster than healthy workers can run them, and so empty the queue.
 Therefore, before a failure is recorded, the devices generate a known image or the store keeps a
-small object. While one of these checks fails, this worker takes no work. The module knows no jobs
-and no Redis.
+small object. While one of these checks fails, this worker takes no work. The module depends on
+neither jobs nor Redis.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Make the device loop of the chosen policy, static or continuous batching.
 
-Goes in: an engine that is warm, and what the loop calls. Comes out: the loop.
+Input: an engine that is warm, and what the loop calls. Output: the loop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,10 @@ Loop = DeviceLoop | ContinuousLoop
 class SlotSource(Protocol):
     """Claims the slots that the devices run. The dispatcher is one."""
 
-    def next_batch(self, room: int | None = None, prefer: Shape | None = None) -> Sequence[Slot]:
-        """Return up to `room` slots of one shape, by default a batch."""
+    def next_batch(
+        self, free_slots: int | None = None, prefer: Shape | None = None
+    ) -> Sequence[Slot]:
+        """Return up to `free_slots` slots of one shape, by default a batch."""
 
     def prefetch_if_due(self, batch: Sequence[Slot], step: int) -> None:
         """Claim the next batch if `batch`, which has done `step` steps, ends soon."""

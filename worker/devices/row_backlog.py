@@ -2,7 +2,7 @@
 
 Shards add rows from their threads. The dispatcher takes slots when the devices are free and no job
 needs them. A batch may hold rows of several shards, so the devices stay full when one shard ends
-and the next one starts. The backlog knows no Redis, no store and no file format.
+and the next one starts. The backlog depends on neither Redis nor stores nor file formats.
 """
 
 import threading
@@ -187,8 +187,8 @@ class RowBacklog:
         for work in rows:
             work.abandon(LeaseLost("the attempt at its shard has ended"))
 
-    def pop_slots(self, room: int, shape: Shape | None = None) -> list[Slot]:
-        """Remove and return up to `room` slots for one batch; of `shape`, if jobs are in it.
+    def pop_slots(self, free_slots: int, shape: Shape | None = None) -> list[Slot]:
+        """Remove and return up to `free_slots` slots for one batch; of `shape`, if jobs are in it.
 
         Shards come in the order of their claims, so that the first one ends first. But a row that
         runs alone comes before all others: it is already recorded as tried, and would be blamed if
@@ -198,12 +198,16 @@ class RowBacklog:
         with self._lock:
             unstored = sum(sum(shard.unstored.values()) for shard in self._shards.values())
             may_start = _MAX_BATCHES_UNSTORED * self._capacity - unstored
-            if room > 0 and shape is None and (alone := self._shard_with_lone_row(may_start > 0)):
+            if (
+                free_slots > 0
+                and shape is None
+                and (alone := self._shard_with_lone_row(may_start > 0))
+            ):
                 first = alone.pop()
-                more = min(room, len(first.work.specs) - first.index) - 1
+                more = min(free_slots, len(first.work.specs) - first.index) - 1
                 return [first, *(alone.pop() for _ in range(more))]
             for shard in self._shards.values():
-                while len(batch) < room and (slot := shard.first()):
+                while len(batch) < free_slots and (slot := shard.first()):
                     if slot.work.alone or slot.work.shape != (shape or slot.work.shape):
                         break
                     if len(batch) >= may_start and not slot.index:

@@ -1,9 +1,9 @@
 """Decide which waiting image takes which free slot of which stream, under continuous batching.
 
-A stream is a group of slots that advances by itself, usually those of one device. Claimed slots go
-in, in the order in which the claims gave them; the newcomers of a stream come out. The module knows
-no threads, no engine and no clock: it counts steps. One object serves one device loop, under its
-lock, or a simulation.
+A stream is a group of slots that advances by itself, usually those of one device. Input: claimed
+slots, in the order in which the claims gave them. Output: the newcomers of a stream. The module
+uses neither threads nor an engine nor a clock: it counts steps. One object serves one device loop,
+under its lock, or a simulation.
 """
 
 from collections import Counter, deque
@@ -109,7 +109,7 @@ class SlotAssigner:
         stream = self._streams[index]
         del stream.running[number], stream.steps_left[number]
 
-    def wanted(self, lead_steps: float = 0.0) -> tuple[int, Shape | None]:
+    def slots_to_claim(self, lead_steps: float = 0.0) -> tuple[int, Shape | None]:
         """Return how many more slots to claim, and the shape that the claim should prefer.
 
         Counted are the slots that are free or will be within `lead_steps` steps, or whose images

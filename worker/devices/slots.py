@@ -1,6 +1,6 @@
 """Work for the devices: images wanted together, and their slots in a device batch.
 
-It uses the terms of the engine and knows no job, no Celery, no Redis and no JAX.
+It uses the terms of the engine. It depends on neither jobs nor Celery nor Redis nor JAX.
 """
 
 import threading

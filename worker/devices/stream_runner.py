@@ -1,8 +1,8 @@
 """Run one stream of the devices: newcomers enter, all slots take a step, finished images leave.
 
-Slots come from the board; images are delivered to the work that they belong to. Decoding and
-copying an image overlap the next steps. The runner judges no failures: it leaves them on the board.
-It knows no Celery and no JAX.
+Slots come from `SharedSlots`; images are delivered to the work that they belong to. Decoding and
+copying an image overlap the next steps. The runner records failed slots in `SharedSlots`; the loop
+runs the health check. It depends on neither Celery nor JAX.
 """
 
 import logging
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from imagefleet.shared.errors import DeviceError
-from imagefleet.worker.devices.slot_board import SlotBoard
+from imagefleet.worker.devices.shared_slots import SharedSlots
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.devices.stream_metrics import StreamMetrics
 from imagefleet.worker.engine.interface import FinishedImage, ImageArray, ImageArrays, Stream
@@ -26,7 +26,8 @@ _PREVIEW_INTERVAL_S: Final = 2.0
 OnSteps = Callable[[Mapping[Slot, int]], None]
 """Called after each step of a stream, with the steps done by all slots on the devices."""
 OnError = Callable[[Sequence[Slot], BaseException], None]
-"""Called with the slots that an error ended. The board has them, too, unless they are to blame."""
+"""Called with the slots that an error ended. `SharedSlots` has them, too, unless their job is to
+blame."""
 
 
 class StreamRunner:
@@ -36,7 +37,7 @@ class StreamRunner:
         self,
         index: int,
         stream: Stream,
-        board: SlotBoard,
+        shared_slots: SharedSlots,
         on_steps: OnSteps,
         on_refused: OnError,
         on_delivered: Callable[[], None],
@@ -44,9 +45,9 @@ class StreamRunner:
     ) -> None:
         """
         Args:
-            index: The number of the stream on the board.
+            index: The number of the stream.
             stream: The stream itself.
-            board: The slots of all streams.
+            shared_slots: The slots of all streams.
             on_steps: See `OnSteps`.
             on_refused: Called with a slot that the engine refused to start.
             on_delivered: Called after each image.
@@ -57,7 +58,7 @@ class StreamRunner:
         """The latest failure."""
         self.step_s = 0.0
         """Seconds of the latest step; 0 before the first one."""
-        self._index, self._board = index, board
+        self._index, self._shared_slots = index, shared_slots
         self._on_steps, self._on_refused, self._on_delivered = on_steps, on_refused, on_delivered
         self._metrics = stream_metrics
         self._started_at: dict[Slot, float] = {}
@@ -68,18 +69,18 @@ class StreamRunner:
     def advance(self, newcomers: Mapping[int, Slot]) -> None:
         """Start the newcomers, take a step, and let finished and unwanted images leave.
 
-        A failure leaves all running slots on the board, to be judged.
+        After a failure all running slots are recorded as failed, to be judged.
         """
         try:
             for number, slot in newcomers.items():
                 self._start(number, slot)
-            if self._board.running(self._index):
+            if self._shared_slots.running(self._index):
                 self._step()
             self._drop_ended()  # last, so that newcomers take these slots before the next step
         except Exception as error:  # after any error the slots must end and the stream continue
             self._note_failure(error)
             self._started_at.clear()
-            self._board.fail_running(self._index)
+            self._shared_slots.fail_running(self._index)
 
     def _start(self, number: int, slot: Slot) -> None:
         try:
@@ -87,34 +88,34 @@ class StreamRunner:
         except DeviceError:
             raise
         except Exception as error:  # the engine refuses the image; its neighbours are not affected
-            self._board.drop(self._index, number)
+            self._shared_slots.drop(self._index, number)
             self._on_refused([slot], error)
             return
         self._started_at[slot] = time.monotonic()
         self._metrics.started(slot)
 
     def _drop_ended(self) -> None:
-        for number, slot in self._board.running(self._index).items():
+        for number, slot in self._shared_slots.running(self._index).items():
             if slot.work.ended:
                 self.stream.drop(number)
                 self._started_at.pop(slot, None)
-                self._board.drop(self._index, number)
+                self._shared_slots.drop(self._index, number)
 
     def _step(self) -> None:
-        slots = self._board.running(self._index)
+        slots = self._shared_slots.running(self._index)
         finished = self.stream.step()
         self._measure(next(iter(slots.values())))
         done = {slot: self.stream.steps_done(number) for number, slot in slots.items()}
-        snapshot = self._board.stepped(self._index, done)
+        snapshot = self._shared_slots.stepped(self._index, done)
         self._start_previews(slots)
         for number in finished:
             self._finish(number, slots[number])
         self._on_steps(snapshot)
 
     def _finish(self, number: int, slot: Slot) -> None:
-        self._board.wait_to_decode(self._index)
+        self._shared_slots.wait_to_decode(self._index)
         wait = self.stream.finish(number)
-        self._board.begin_decoding(self._index, number)
+        self._shared_slots.begin_decoding(self._index, number)
         self._fetcher.submit(self._fetch, slot, wait, self._started_at.pop(slot))
 
     def _fetch(self, slot: Slot, wait: Callable[[], FinishedImage], started_at: float) -> None:
@@ -126,10 +127,10 @@ class StreamRunner:
             slot.work.device_s = max(slot.work.device_s, time.monotonic() - started_at)
             slot.work.deliver(slot.index, image.pixels, flagged=image.flagged)
             self._on_delivered()
-        except Exception as error:  # the slot must leave the board after any error
+        except Exception as error:  # the slot must be released after any error
             self._note_failure(error)
             failed = True
-        self._board.end_decoding(self._index, slot, failed=failed)
+        self._shared_slots.end_decoding(self._index, slot, failed=failed)
 
     def _note_failure(self, error: Exception) -> None:
         log.error("stream %d failed: %s", self._index, error, exc_info=error)

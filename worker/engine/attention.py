@@ -1,7 +1,7 @@
 """Compute attention with the fastest implementation of the device.
 
-Goes in: queries, keys and values as the networks project them. Comes out: the attended values in
-the same layout. It knows no network, and the networks do not know which backend ran.
+Input: queries, keys and values as the networks project them. Output: the attended values in the
+same layout. It does not depend on the networks, and they do not depend on which backend ran.
 
 So far it ran on CPU only. A test compares the TPU kernel with the formula in Pallas' interpreter.
 """

@@ -1,7 +1,7 @@
 """Choose the implementation of attention for a device.
 
-Goes in: the sizes and the dtype of a call, and a platform. Comes out: the name of an implementation
-in `worker.engine.attention`. It computes nothing.
+Input: the sizes and the dtype of a call, and a platform. Output: the name of an implementation in
+`worker.engine.attention`. It computes nothing.
 
 So far all ran on CPU only. The choices for TPU follow their compiler, which compiles every layer of
 the published models in a test; docs/tpu.md has its estimates. The choices for GPU follow the

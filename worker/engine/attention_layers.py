@@ -1,6 +1,6 @@
 """List the attention layers of a model.
 
-Goes in: configs and a shape. Comes out: the sizes of each distinct layer. It computes nothing.
+Input: configs and a shape. Output: the sizes of each distinct layer. It computes nothing.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """Build the input arrays of a batch from `ImageSpec`s.
 
-Goes in: at most as many specs as there are slots. Comes out: full-sized `BatchInputs` and
-`InitImages` in numpy. Slots without a spec are padding: their `calls` are 0, so no step changes
-them.
+Input: at most as many specs as there are slots. Output: full-sized `BatchInputs` and `InitImages`
+in numpy. Slots without a spec are padding: their `calls` are 0, so no step changes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from imagefleet.worker.engine.checkpoint.pipeline_index import UnetImage
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo, Shape
 from imagefleet.worker.engine.program_arrays import BatchInputs, InitImages, InitLatents
-from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, Table
+from imagefleet.worker.engine.schedulers.coefficients import COLUMNS, CoefficientTable
 from imagefleet.worker.engine.schedulers.registry import max_calls
 from imagefleet.worker.engine.step_tables import StepTables
 from imagefleet.worker.engine.tokenizer import PromptTokenizer
@@ -156,9 +155,10 @@ class BatchInputBuilder:
             if (init_image := spec.init_image) is None:
                 continue
             if init_image.pixels.shape != (shape.height, shape.width, 3):
+                size = "x".join(map(str, init_image.pixels.shape[:2]))
                 raise ValueError(
-                    f"an init image has the shape {init_image.pixels.shape}, "
-                    f"but the batch has the shape {shape}"
+                    f"the init image is {size} pixels, but the batch is for {shape}; "
+                    "resize the image first"
                 )
             arrays.pixels[slot] = init_image.pixels
             if (mask := init_image.inpaint_mask) is not None:
@@ -188,7 +188,7 @@ class BatchInputBuilder:
             values = spec.input_latents.values
             if values.shape != latents.shape[1:]:
                 raise ValueError(
-                    f"input latents have the shape {values.shape}, "
+                    f"the input latents have the array shape {values.shape}, "
                     f"but those of the batch have {latents.shape[1:]}"
                 )
             latents[slot] = values
@@ -217,7 +217,10 @@ class BatchInputBuilder:
 
     def _guidance_rescale(self, spec: ImageSpec) -> float:
         if spec.guidance_rescale and not self.info.rescales_guidance:
-            raise ValueError("this model has no guidance_rescale, as its pipeline in diffusers")
+            raise ValueError(
+                "this model does not take guidance_rescale; its pipeline in diffusers does not "
+                "either"
+            )
         return spec.guidance_rescale
 
     def _lora_number(self, name: str) -> int:
@@ -228,7 +231,7 @@ class BatchInputBuilder:
 
 
 def initial_mix(
-    spec: ImageSpec, table: Table, unet_image: UnetImage = UnetImage.NONE
+    spec: ImageSpec, table: CoefficientTable, unet_image: UnetImage = UnetImage.NONE
 ) -> tuple[float, float]:
     """Return the factors of the init latents and of the noise in the first latents.
 

@@ -1,7 +1,7 @@
 """Build an engine from a checkpoint folder.
 
-Goes in: a folder in diffusers' layout. Comes out: a `DiffusionEngine` whose weights are on the
-devices and whose programs are not compiled yet. Every fault of a checkpoint is reported here.
+Input: a folder in diffusers format. Output: a `DiffusionEngine` whose weights are on the devices
+and whose programs are not compiled yet. Every fault of a checkpoint is reported here.
 """
 
 from collections.abc import Mapping, Sequence

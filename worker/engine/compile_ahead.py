@@ -1,6 +1,6 @@
 """Compile a model's programs before a worker needs them, without weights and without its devices.
 
-Goes in: the configs of a checkpoint, and a host. Comes out: executables in the stores, under the
+Input: the configs of a checkpoint, and a host. Output: executables in the stores, under the
 fingerprints that a worker with the same settings computes on such a host.
 """
 

@@ -1,7 +1,7 @@
 """Compute convolutions with the fastest implementation of the device.
 
-Goes in: a feature map and a kernel, as `flax.nnx.Conv` passes them. Comes out: the convolved map.
-It knows no network, and the networks do not know which method ran.
+Input: a feature map and a kernel, as `flax.nnx.Conv` passes them. Output: the convolved map. It
+does not depend on the networks, and they do not depend on which method ran.
 
 On CPU and GPU the convolutions are XLA's. On TPU some are sums of matrix products; the choice
 follows the estimates of the TPU compiler, which a test asks again. docs/tpu.md has them.

@@ -1,7 +1,7 @@
 """Convolve large feature maps on TPU with a kernel of our own, written in Pallas.
 
-Goes in: a map of bfloat16, a 3x3 kernel, and what a network does just before and after: a group
-norm with SiLU, a bias, a residual. Comes out: the convolved map. It knows no network.
+Input: a map of bfloat16, a 3x3 kernel, and what a network does just before and after: a group norm
+with SiLU, a bias, a residual. Output: the convolved map. It does not depend on the networks.
 
 Rows of the map are split into blocks. For each block, and one row above and below it, the kernel
 computes SiLU(x * scale + shift) in float32 and stores the rows three times side by side in the

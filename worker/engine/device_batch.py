@@ -1,7 +1,7 @@
 """Run a batch step by step with the executables of its shape.
 
-Goes in: executables, weights, and the inputs of a batch on the devices. Comes out: step counts,
-then images or latents. It does not know the tokenizer, the schedulers or the mesh.
+Input: executables, weights, and the inputs of a batch on the devices. Output: step counts, then
+images or latents. It uses neither the tokenizer nor the mesh.
 """
 
 from collections import deque

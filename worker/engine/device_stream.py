@@ -1,7 +1,7 @@
 """Run the slots of one stream with the executables of their shape.
 
-Goes in: executables, weights and images one by one. Comes out: images one by one. The devices are
-those of one copy of the weights. It knows no schedulers and no other stream.
+Input: executables, weights and images one by one. Output: images one by one. The devices are those
+of one copy of the weights. It uses no other stream.
 """
 
 from collections import deque

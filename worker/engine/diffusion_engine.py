@@ -1,7 +1,7 @@
 """Generate images on a mesh of devices.
 
-Goes in: `ImageSpec`s. Comes out: images. It knows no jobs, and not how a checkpoint is found and
-read: it is given programs and weights.
+Input: `ImageSpec`s. Output: images. This module reads no checkpoint: it is given programs and
+weights.
 """
 
 import logging

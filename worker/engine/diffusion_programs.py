@@ -1,7 +1,8 @@
 """Define the pure functions of image generation: encode, begin, step, preview, decode.
 
-Goes in: weights, and arrays whose leading axis is the slot. Comes out: arrays of slots. Slots never
-mix, so an image depends on the inputs of its own slot only. Knows no devices and no loop.
+Input: weights, and arrays whose leading axis is the slot. Output: arrays of slots. Slots never mix,
+so an image depends on the inputs of its own slot only. This module depends on neither devices nor
+loops.
 
 Axes: b slots, h w latent size, H W pixels, c latent channels.
 """

@@ -1,7 +1,7 @@
 """Fake an engine without a model, for tests of everything around an engine. It needs only numpy.
 
-Goes in: the same specs as for a real engine, and how long a step takes. Comes out: images that are
-a pure function of their specs.
+Input: the same specs as for a real engine, and how long a step takes. Output: images that are a
+pure function of their specs.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ class FakeEngine:
     ) -> "FakeEngine":
         """Make an engine from `fake` or `fake:seconds=0.05,capacity=8`.
 
-        The option `sick` is the path of the failure file, `name` the model's announced name.
+        The option `failing` is the path of the failure file, `name` the model's announced name.
 
         Raises:
             ConfigurationError: an option is unknown or not a number.
@@ -117,7 +117,7 @@ class FakeEngine:
             capacity, streams = int(options.pop("capacity", 8)), int(options.pop("streams", 1))
         except ValueError:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}") from None
-        failure_file, name = options.pop("sick", None), options.pop("name", "fake")
+        failure_file, name = options.pop("failing", None), options.pop("name", "fake")
         too_small = min(seconds, decode_s) < 0 or min(capacity, streams) < 1
         if options or too_small or capacity % streams:
             raise ConfigurationError(f"IMAGEFLEET_MODEL={model!r}: {_USAGE}")

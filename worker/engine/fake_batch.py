@@ -1,7 +1,7 @@
 """The batches of the fake engine, and its images.
 
-Goes in: image specs, and how long a device takes for a step and for decoding an image. Comes out:
-images that are a pure function of their specs.
+Input: image specs, and how long a device takes for a step and for decoding an image. Output: images
+that are a pure function of their specs.
 """
 
 import hashlib

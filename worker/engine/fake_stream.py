@@ -1,7 +1,7 @@
 """The streams of the fake engine, and the clock of the devices that they pretend to have.
 
-Goes in: image specs, and how long a device takes for a step and for decoding an image. Comes out:
-the images of the fake engine, when such a device would have made them.
+Input: image specs, and how long a device takes for a step and for decoding an image. Output: the
+images of the fake engine, when such a device would have made them.
 """
 
 import time

@@ -1,6 +1,7 @@
 """Combine the outputs of a UNet with and without the prompt.
 
-Goes in: outputs, float32. Comes out: one output for each slot. It knows no UNet and no scheduler.
+Input: outputs, float32. Output: one output for each slot. It depends on neither the UNet nor the
+schedulers.
 
 Axes: b slots, h w latent size, c latent channels.
 """

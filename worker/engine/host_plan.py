@@ -1,8 +1,8 @@
 """Plan a model for a TPU host that is not here: which meshes and batches fit, and how fast.
 
-Goes in: a checkpoint's configs and a host. Comes out: for each mesh and size of a batch the memory
-that a device needs, by the account of the worker's check before loading, and an estimated time. It
-reads no weights and needs no TPU.
+Input: a checkpoint's configs and a host. Output: for each mesh and size of a batch the memory that
+a device needs, by the account of the worker's memory check, and an estimated time. It reads no
+weights and needs no TPU.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ def plan_host(
     """Plan the model in `folder` for a host.
 
     Args:
-        folder: In diffusers' layout. Only its configs are read.
+        folder: In the diffusers format. Only its configs are read.
         host: It need not be here.
         shapes: Image sizes that the worker would compile. Empty: the model's native size.
         dtype: `float32` or `bfloat16`. None: bfloat16.

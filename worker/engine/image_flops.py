@@ -1,6 +1,6 @@
 """Count the FLOPs that an image takes, from the configs of its model.
 
-Goes in: configs and a shape. Comes out: the FLOPs of each stage. Nothing is compiled.
+Input: configs and a shape. Output: the FLOPs of each stage. Nothing is compiled.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,7 @@
 """Draw the noise of images. Each image has its own keys, made of its seed and its index.
 
-Goes in: keys and what the noise is for. Comes out: normal noise. It knows no batch and no network.
+Input: keys and what the noise is for. Output: normal noise. It depends on neither batches nor
+networks.
 """
 
 from enum import IntEnum

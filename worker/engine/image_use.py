@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from imagefleet.shared.jobs.request import DEFAULT_STRENGTH
+from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,8 +11,7 @@ class ImageUse:
 
     required: tuple[str, ...] = ()
     """Those of `image` and `mask_image` that every job needs."""
-    default_strength: float | None = DEFAULT_STRENGTH
-    """`strength` of jobs that name none, diffusers' default for image-to-image. None: the model
-    takes neither `strength` nor `mask_image`."""
+    default_strengths: DefaultStrengths = STABLE_DIFFUSION
+    """`strength` of jobs that name none: the defaults of diffusers' pipelines."""
     default_image_guidance_scale: float | None = None
     """`image_guidance_scale` of jobs that name none. None: the model takes none."""

@@ -1,7 +1,7 @@
 """Define the interface between an engine and the rest of the worker, with numpy and without JAX.
 
-Goes in: at most `capacity` `ImageSpec`s of one `Shape`. Comes out: uint8 images.
-An engine does not know jobs, queues, records or storage.
+Input: at most `capacity` `ImageSpec`s of one `Shape`. Output: uint8 images. An engine does not
+depend on jobs, queues, records or storage.
 """
 
 from collections.abc import Callable, Iterator, Sequence

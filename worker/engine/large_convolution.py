@@ -1,7 +1,7 @@
 """Choose which convolutions a TPU computes with the kernel of `convolution_kernel`, and run it.
 
-Goes in: a large feature map, the weights, and what a network does just before and after. Comes out:
-the convolved map. Layers and weights are what they are for every other device.
+Input: a large feature map, the weights, and what a network does just before and after. Output: the
+convolved map. Layers and weights are what they are for every other device.
 
 The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
 compares it with the formula in Pallas' interpreter.

@@ -1,7 +1,7 @@
 """Fit a linear map from latents to RGB, for cheap previews of unfinished images.
 
-Goes in: a colour chart and its latents from the model's autoencoder. Comes out: the RGB factors.
-They are fitted to each model, so no table of known models is needed.
+Input: a colour chart and its latents from the model's autoencoder. Output: the RGB factors. They
+are fitted to each model, so no table of known models is needed.
 """
 
 import numpy as np

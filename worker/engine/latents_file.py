@@ -1,7 +1,7 @@
 """Write and read latents as safetensors files that diffusers reads, too.
 
-Latents and their metadata go in and the bytes of a file come out, or the other way round. A file
-has one tensor, `latents`, float32 `[1, c, h, w]`: what a pipeline of diffusers returns with
+Input: latents and their metadata. Output: the bytes of a file, or the other way round. A file has
+one tensor, `latents`, float32 `[1, c, h, w]`: what a pipeline of diffusers returns with
 `output_type="latent"`, and takes as `image` with `denoising_start`. The same input gives the same
 bytes.
 """

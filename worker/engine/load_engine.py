@@ -59,7 +59,7 @@ def load_engine(
     """Load a model and place it on this host's devices. Then call `warm` or `open_streams`.
 
     Args:
-        model: `shapes` (bundled), a folder in diffusers' layout, a Hub id, a file in the original
+        model: `shapes` (bundled), a folder in diffusers format, a Hub id, a file in the original
             layout that ends in `.safetensors`, or
             `fake[:seconds=0.05,capacity=8]`.
         shapes: Image sizes to compile, the default first. None: the model's native size.

@@ -1,7 +1,7 @@
 """Name LoRA files: those that are merged into a model, and those that jobs may use.
 
-The input is the text of a setting, the output records. This module reads no files and needs neither
-numpy nor JAX.
+Input: the text of a setting. Output: records. This module reads no files and needs neither numpy
+nor JAX.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Count the FLOPs of a function's products and convolutions.
 
-Goes in: a function and abstract arguments. Comes out: a number. Nothing is compiled or computed.
+Input: a function and abstract arguments. Output: a number. Nothing is compiled or computed.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Check whether a model fits the devices, before its weights are read.
 
-Goes in: the bytes that a device needs, and the devices. Comes out: nothing, or an error that says
-how much memory is needed, how much is free and which settings to change. The same error replaces
-the runtime's own when the estimate was too low.
+Input: the bytes that a device needs, and the devices. Output: nothing, or an error that says how
+much memory is needed, how much is free and which settings to change. The same error replaces the
+runtime's own when the estimate was too low.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Estimate the memory that a model and a batch need on a device.
 
-Goes in: configs, shapes, the size of a batch. Comes out: bytes. It reads no weights and asks no
-device, so that it also serves hosts that are not here.
+Input: configs, shapes, the size of a batch. Output: bytes. It reads no weights and asks no device,
+so that it also serves hosts that are not here.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Arrange the devices in a mesh and place arrays on them.
 
-Goes in: how many devices to use, and how many of them share one copy of the weights. Comes out: a
-mesh and the sharding of arrays: slots are split along `data`, weights along `model`.
+Input: how many devices to use, and how many of them share one copy of the weights. Output: a mesh
+and the sharding of arrays: slots are split along `data`, weights along `model`.
 """
 
 import os

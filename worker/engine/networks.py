@@ -1,6 +1,6 @@
 """Arrange the networks of a model as programs and weights.
 
-Goes in: configs. Comes out: the programs, which hold the networks' structure, and the weights. The
+Input: configs. Output: the programs, which hold the networks' structure, and the weights. The
 weights may be abstract, so that programs can be compiled without a checkpoint and without devices.
 """
 

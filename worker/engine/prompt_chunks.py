@@ -1,7 +1,7 @@
 """Weigh the states of tokens, and tell which chunks of a prompt the UNet reads.
 
-Goes in: states of text encoders, weights of tokens, numbers of chunks. Comes out: states, and a
-mask. It knows no text and no networks.
+Input: states of text encoders, weights of tokens, numbers of chunks. Output: states, and a mask. It
+depends on neither text nor networks.
 
 Axes: b slots, 2 the negative prompt and the prompt, k chunks of a prompt, n tokens, d channels.
 """

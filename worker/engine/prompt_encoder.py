@@ -1,7 +1,7 @@
 """Encode prompts with the text encoders of a model.
 
-Goes in: token ids, one sequence for each encoder. Comes out: hidden states, and the pooled text
-embedding if the model has one. It knows no text and no UNet.
+Input: token ids, one sequence for each encoder. Output: hidden states, and the pooled text
+embedding if the model has one. It depends on neither text nor the UNet.
 
 Axes: b slots, 2 the negative prompt and the prompt, e encoders, k chunks of a prompt, n tokens.
 """

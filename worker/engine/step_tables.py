@@ -1,6 +1,6 @@
 """Make the table of steps of an image: one row for each call of the UNet.
 
-Goes in: an `ImageSpec`. Comes out: the scheduler's table for its steps, without those that an init
+Input: an `ImageSpec`. Output: the scheduler's table for its steps, without those that an init
 image, `denoising_start` or `denoising_end` leaves out.
 """
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.worker.engine.interface import ImageSpec, ModelInfo
-from imagefleet.worker.engine.schedulers.coefficients import Table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.registry import SCHEDULERS
 
@@ -35,7 +35,7 @@ class StepTables:
         for name in self._info.schedulers:
             self._cached_table(name, steps, 0)
 
-    def of(self, spec: ImageSpec) -> Table:
+    def of(self, spec: ImageSpec) -> CoefficientTable:
         """Return the table of an image.
 
         Raises:
@@ -79,12 +79,15 @@ class StepTables:
 
     def _require_split(self) -> None:
         if self._info.latents is None:
-            raise ValueError("this model has neither denoising_end nor denoising_start")
+            raise ValueError(
+                "this model does not support denoising_end or denoising_start "
+                "(docs/models.md, Base and refiner)"
+            )
 
     def _cutoff(self, share: float) -> int:
         """Return the timestep at which a share of the steps ends, computed as in diffusers."""
         train = self._noise.num_train_timesteps
         return round(train - share * train)
 
-    def _make_table(self, scheduler: str, steps: int, skipped: int) -> Table:
+    def _make_table(self, scheduler: str, steps: int, skipped: int) -> CoefficientTable:
         return SCHEDULERS[scheduler](self._noise, steps, skipped)

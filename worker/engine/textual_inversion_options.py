@@ -1,7 +1,7 @@
 """Name the textual inversions of a worker: a token for prompts, and the file of its vectors.
 
-The input is the text of a setting, the output records. This module reads no files and needs neither
-numpy nor JAX.
+Input: the text of a setting. Output: records. This module reads no files and needs neither numpy
+nor JAX.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Give the numbers about an image that SDXL's UNets embed (Podell et al. 2023, section 2.2).
 
-The input is the image's size, the output diffusers' `time_ids` with its default values.
+Input: the image's size. Output: diffusers' `time_ids` with its default values.
 """
 
 from typing import Final

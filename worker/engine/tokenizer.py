@@ -1,6 +1,6 @@
 """Tokenize prompts as transformers' CLIPTokenizer does.
 
-Goes in: text. Comes out: int32 ids of the model's fixed length. It uses the `tokenizers` library
+Input: text. Output: int32 ids of the model's fixed length. It uses the `tokenizers` library
 directly. CLIPTokenizer wraps the same library, but importing transformers takes two seconds.
 """
 
@@ -32,7 +32,7 @@ class PromptChunks(NamedTuple):
     weights: NDArray[np.float32]
     """As `ids`: the weight of each token."""
     used: int
-    """The chunks that hold words of any of the prompts; at least one."""
+    """The chunks that hold tokens of any of the prompts; at least one."""
 
 
 class PromptTokenizer:
@@ -60,23 +60,23 @@ class PromptTokenizer:
         return np.stack([tokenizer(prompts) for tokenizer in self.tokenizers], axis=1)
 
     def chunks(self, prompts: Sequence[Sequence[Piece]], count: int, most: int) -> PromptChunks:
-        """Tokenize prompts in `count` chunks, of which `most` may hold words.
+        """Tokenize prompts in `count` chunks, of which `most` may hold tokens.
 
-        Words beyond them are cut off. Each chunk is written as a prompt of its own.
+        Tokens beyond them are cut off. Each chunk is written as a prompt of its own.
         """
         ids = np.zeros((len(prompts), len(self.tokenizers), count, self.shape[1]), np.int32)
         weights, used = np.ones(ids.shape, np.float32), 1
         for row, prompt in enumerate(prompts):
             for encoder, tokenizer in enumerate(self.tokenizers):
-                words = tokenizer.weighted_words(prompt)[: most * tokenizer.words_per_chunk]
-                used = max(used, -(-len(words) // tokenizer.words_per_chunk))
-                tokenizer.fill_chunks(words, ids[row, encoder], weights[row, encoder])
+                tokens = tokenizer.weighted_tokens(prompt)[: most * tokenizer.tokens_per_chunk]
+                used = max(used, -(-len(tokens) // tokenizer.tokens_per_chunk))
+                tokenizer.fill_chunks(tokens, ids[row, encoder], weights[row, encoder])
         return PromptChunks(ids, weights, used)
 
     def truncated(self, prompt: Sequence[Piece], most: int = 1) -> bool:
         """Return whether any tokenizer cuts off the end of a prompt of at most `most` chunks."""
         return any(
-            len(each.weighted_words(prompt)) > most * each.words_per_chunk
+            len(each.weighted_tokens(prompt)) > most * each.tokens_per_chunk
             for each in self.tokenizers
         )
 
@@ -84,8 +84,8 @@ class PromptTokenizer:
 class ClipTokenizer:
     """The CLIP tokenizer converts prompts to the ids of one text encoder.
 
-    A sequence is the start token, the words, the end token, and padding. Words beyond `length` are
-    cut off; the end token is kept.
+    A sequence is the start token, the prompt's tokens, the end token, and padding. Tokens beyond
+    `length` are cut off; the end token is kept.
     """
 
     def __init__(self, files: CheckpointFiles, folder: str) -> None:
@@ -168,38 +168,38 @@ class ClipTokenizer:
         """Return the ids, `[len(prompts), length]`."""
         ids = np.empty((len(prompts), self.length), np.int32)
         for row, prompt in zip(ids, prompts, strict=True):
-            self._fill(row, self._words(prompt)[: self.words_per_chunk])
+            self._fill(row, self._tokens(prompt)[: self.tokens_per_chunk])
         return ids
 
     @property
-    def words_per_chunk(self) -> int:
+    def tokens_per_chunk(self) -> int:
         """Return the tokens of a sequence beside its start and its end."""
         return self.length - _BARE_LENGTH
 
-    def weighted_words(self, prompt: Sequence[Piece]) -> list[tuple[int, float]]:
-        """Return the ids of all words of a prompt with their weights."""
-        return [(id, piece.weight) for piece in prompt for id in self._words(piece.text)]
+    def weighted_tokens(self, prompt: Sequence[Piece]) -> list[tuple[int, float]]:
+        """Return the ids of all tokens of a prompt with their weights."""
+        return [(id, piece.weight) for piece in prompt for id in self._tokens(piece.text)]
 
     def fill_chunks(
         self,
-        words: Sequence[tuple[int, float]],
+        tokens: Sequence[tuple[int, float]],
         ids: NDArray[np.int32],
         weights: NDArray[np.float32],
     ) -> None:
-        """Write words and their weights into `ids` and `weights`, both `[chunks, length]`."""
+        """Write tokens and their weights into `ids` and `weights`, both `[chunks, length]`."""
         for chunk, row in enumerate(ids):
-            first = chunk * self.words_per_chunk
-            part = words[first : first + self.words_per_chunk]
+            first = chunk * self.tokens_per_chunk
+            part = tokens[first : first + self.tokens_per_chunk]
             self._fill(row, [id for id, _ in part])
             weights[chunk, 1 : 1 + len(part)] = [weight for _, weight in part]
 
-    def _fill(self, row: NDArray[np.int32], words: Sequence[int]) -> None:
-        """Write one sequence of at most `words_per_chunk` words."""
-        tokens = [self._start, *words, self._end]
-        row[: len(tokens)] = tokens
-        row[len(tokens) :] = self._pad
+    def _fill(self, row: NDArray[np.int32], tokens: Sequence[int]) -> None:
+        """Write one sequence of at most `tokens_per_chunk` tokens."""
+        sequence = [self._start, *tokens, self._end]
+        row[: len(sequence)] = sequence
+        row[len(sequence) :] = self._pad
 
-    def _words(self, prompt: str) -> list[int]:
+    def _tokens(self, prompt: str) -> list[int]:
         ids: list[int] = self._encode(self._with_all_vectors(prompt)).ids
         return ids
 

@@ -1,7 +1,7 @@
 """Read the files of a CLIP tokenizer with the precedence of transformers 5.
 
-The input is the tokenizer's folder in a checkpoint. The output is its vocabulary, its merges and
-the tokens that are added to them. This module builds no tokenizer.
+Input: the tokenizer's folder in a checkpoint. Output: its vocabulary, its merges and the tokens
+that are added to them. This module builds no tokenizer.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """Describe the TPU hosts that this engine can be planned for.
 
-Goes in: the name of a host, such as `v5e-8`. Comes out: how many devices it has and what one can
-do. It needs no JAX and no TPU.
+Input: the name of a host, such as `v5e-8`. Output: how many devices it has and what one can do. It
+needs no JAX and no TPU.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Make meshes of TPU devices that this machine does not have.
 
-Goes in: the name of a host, such as `v5e-8`. Comes out: its devices, for which libtpu compiles. It
-needs libtpu, but no TPU.
+Input: the name of a host, such as `v5e-8`. Output: its devices, for which libtpu compiles. It needs
+libtpu, but no TPU.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Encode an image as a file that carries its own parameters.
 
-uint8 RGB and the metadata of `worker.images.metadata` go in; a PNG, WebP or JPEG file comes out.
-The same input gives the same bytes.
+Input: uint8 RGB and the metadata of `worker.images.metadata`. Output: a PNG, WebP or JPEG file. The
+same input gives the same bytes.
 """
 
 import hashlib

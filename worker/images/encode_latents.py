@@ -1,6 +1,6 @@
 """Encode the latents of an unfinished image as a file that carries its own parameters.
 
-float32 latents and the metadata of `worker.images.metadata` go in; a safetensors file comes out.
+Input: float32 latents and the metadata of `worker.images.metadata`. Output: a safetensors file.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Check the structure of an image file before it is decoded.
 
-The bytes of a file come in; an error comes out if decoding it could take far longer than its size
-and pixels suggest. Each scan of a progressive JPEG makes the decoder pass over the whole image once
+Input: the bytes of a file. Output: an error if decoding it could take far longer than its size and
+pixels suggest. Each scan of a progressive JPEG makes the decoder pass over the whole image once
 more, and Pillow reads the segments of a JPEG and the chunks of a PNG one by one in Python.
 
 Sources: ITU-T T.81, annex B (JPEG); W3C PNG specification, section 5 (chunks).

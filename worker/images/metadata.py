@@ -107,7 +107,7 @@ def job_lora_metadata(spec: ImageSpec, info: ModelInfo) -> list[dict[str, Any]]:
     return [{"name": name, "digest": digests[name], "scale": scale} for name, scale in spec.loras]
 
 
-def sidecar(
+def metadata_file(
     metadata: Mapping[str, Any],
     *,
     image: StoredObject,

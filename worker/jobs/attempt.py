@@ -1,6 +1,6 @@
 """One worker's attempt at one job: work for the devices that has a record and a claim.
 
-It uses the terms of the engine and of the job and knows no Celery, no Redis and no JAX.
+It uses the terms of the engine and of the job. It depends on neither Celery nor Redis nor JAX.
 """
 
 import math
@@ -39,12 +39,13 @@ class Attempt(Work):
     """The latest step that was reported."""
     reported_quarter: int = 0
     """Quarter of its steps that the latest `progress` callback reported."""
-    asked_at: float = field(default_factory=time.monotonic)
-    """When it was last asked whether the job is cancelled (monotonic); at first, its start."""
+    checked_at: float = field(default_factory=time.monotonic)
+    """When it was last checked whether the job is cancelled (monotonic); at first, its start."""
     recorded_at: float = field(default_factory=time.monotonic)
     """When its step was last recorded (monotonic); at first, its start."""
-    held_at: float = -math.inf
-    """When Redis was last asked and said that the attempt holds the job; see `HoldCheck`."""
+    current_at: float = -math.inf
+    """When Redis was last asked and said that the job still runs under this attempt; see
+    `CurrentAttemptCheck`."""
 
     def advance_step(self, denoising: Iterable[int]) -> int:
         """Update and return the step of the whole job: the mean over its images.
@@ -77,7 +78,8 @@ def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
         prompt_chunks=info.prompt_chunks,
         loras=info.job_lora_digests,
         required_images=info.image_use.required,
-        strength=info.image_use.default_strength,
+        strength=info.image_use.default_strengths.image,
+        mask_strength=info.image_use.default_strengths.mask,
         image_guidance_scale=info.image_use.default_image_guidance_scale,
         splits_denoising=info.latents is not None,
         storage_url=storage_url,

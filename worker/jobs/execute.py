@@ -1,8 +1,8 @@
 """Execute a claimed job, from its attempt to its recorded end, in a thread of the Celery pool.
 
-A job id and the tag of its claim come in; the job's result comes out. The executor waits for the
+Input: a job id and the tag of its claim. Output: the job's result. The executor waits for the
 images, has them stored, and decides after a failure whether the job ends, is retried, or is
-requeued because this worker is to blame. It knows no Celery and no devices.
+requeued because this worker is to blame. It depends on neither Celery nor devices.
 """
 
 import logging

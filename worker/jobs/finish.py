@@ -21,9 +21,9 @@ from imagefleet.worker.engine.interface import Engine, ImageSpec, OutputArray
 from imagefleet.worker.images.encode import EncodedImage, encode
 from imagefleet.worker.images.encode_latents import encode_unfinished
 from imagefleet.worker.images.inpainting import restore_kept_pixels
-from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata, sidecar
+from imagefleet.worker.images.metadata import image_metadata, job_lora_metadata, metadata_file
 from imagefleet.worker.jobs.attempt import Attempt
-from imagefleet.worker.jobs.hold_check import HoldCheck
+from imagefleet.worker.jobs.current_attempts import CurrentAttemptCheck
 from imagefleet.worker.jobs.in_flight import InFlight
 from imagefleet.worker.jobs.message_end import MessageEnd
 from imagefleet.worker.process import metrics
@@ -54,7 +54,7 @@ class JobFinisher:
             in_flight: the jobs of this worker, which share questions and round trips.
         """
         self._in_flight = InFlight() if in_flight is None else in_flight
-        self._holds = HoldCheck(records, self._in_flight)
+        self._current_attempts = CurrentAttemptCheck(records, self._in_flight)
         self._store = store
         self._records = records
         self._engine = engine
@@ -131,7 +131,7 @@ class JobFinisher:
         with stage_span("upload"):
             stored = self._put(attempt, key, encoded.data, encoded.content_type)
         timings["upload"] += time.monotonic() - started
-        document = sidecar(
+        document = metadata_file(
             metadata,
             image=stored,
             pixel_sha256=encoded.pixel_sha256,
@@ -173,7 +173,7 @@ class JobFinisher:
 
     def _put(self, attempt: Attempt, key: str, data: bytes, content_type: str) -> StoredObject:
         def put() -> StoredObject:
-            if not self._holds.is_held(attempt):
+            if not self._current_attempts.is_current(attempt):
                 # This host may have been frozen. On other hardware its bytes may differ from those
                 # that the current attempt has stored.
                 raise LeaseLost(f"job {attempt.job_id}: another attempt holds it")

@@ -1,7 +1,7 @@
 """Delete the images of jobs whose `keep` is over, in a thread of its own.
 
-The entries of `ImageExpiry` come in. What lies below `jobs/<id>/` in the store is deleted, so
-neither datasets nor the images that jobs start from are. Deleting is idempotent: if a worker dies
+Input: the entries of `ImageExpiry`. Output: a store without what lies below `jobs/<id>/`. Datasets
+and the images that jobs start from lie elsewhere and stay. Deleting is idempotent: if a worker dies
 after it has claimed an entry, the entry comes due again.
 """
 
@@ -101,7 +101,9 @@ class ImageSweeper:
                 if failed:
                     pause_s = _PAUSE_AFTER_FAILURE_S
             except redis.RedisError as error:
-                log.warning("Redis does not answer the deletion of images: %s", error)
+                log.warning(
+                    "Redis does not answer; no expired images are deleted until it does: %s", error
+                )
             except Exception:  # the worker can still generate, and other workers delete too
                 log.exception("the deletion of images failed")
                 pause_s = _PAUSE_AFTER_FAILURE_S

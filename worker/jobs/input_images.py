@@ -1,7 +1,7 @@
 """Input images: the images that jobs start from, fetched, checked and resized to the job's shape.
 
-Attempts whose request names an `image`, and perhaps a `mask_image`, or `latents`, go in. The same
-attempts come out with the pixels or latents in their specs, or abandoned with the reason. Fetching
+Input: attempts whose request names an `image`, and perhaps a `mask_image`, or `latents`. Output:
+the same attempts with the pixels or latents in their specs, or abandoned with the reason. Fetching
 has threads of its own, so that the devices never wait for a web server.
 """
 
@@ -28,7 +28,8 @@ from imagefleet.shared.errors import (
     InvalidInput,
     InvalidRequest,
 )
-from imagefleet.shared.jobs.request import DEFAULT_STRENGTH, MAX_INPUT_BYTES, JobRequest
+from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION, DefaultStrengths
+from imagefleet.shared.jobs.request import MAX_INPUT_BYTES, JobRequest
 from imagefleet.shared.storage import ObjectStore
 from imagefleet.shared.text import printable
 from imagefleet.worker.devices.slots import InitInput
@@ -38,7 +39,7 @@ from imagefleet.worker.engine.latents_file import decode_latents
 from imagefleet.worker.engine.unfinished_latents import InputLatents, LatentFormat
 from imagefleet.worker.images.file_structure import check_structure
 from imagefleet.worker.jobs.attempt import Attempt
-from imagefleet.worker.jobs.image_places import FairPlaces, ImageSource, image_source
+from imagefleet.worker.jobs.input_permits import FairPermits, ImageSource, image_source
 from imagefleet.worker.outbound.address_policy import AllowList, resolve_allowed
 from imagefleet.worker.outbound.http_request import REQUEST_ERRORS, send_http_request
 
@@ -70,7 +71,7 @@ _DECODE_ERRORS: Final = (
 
 
 class InputImages:
-    """Fetches input images. Only the dispatcher calls `reserve_place`, `start_fetch`, `pop_ready`
+    """Fetches input images. Only the dispatcher calls `reserve_permit`, `start_fetch`, `pop_ready`
     and `pop_all`; any thread may call `fetch`."""
 
     def __init__(
@@ -78,7 +79,7 @@ class InputImages:
         store: ObjectStore,
         allow: AllowList,
         *,
-        default_strength: float | None = DEFAULT_STRENGTH,
+        default_strengths: DefaultStrengths = STABLE_DIFFUSION,
         latents: LatentFormat | None = None,
         timeout_s: float = _TIMEOUT_S,
         max_jobs: int = 64,
@@ -86,14 +87,13 @@ class InputImages:
     ) -> None:
         """
         Args:
-            default_strength: the model's. None: it takes no `strength`.
-            latents: the latents that the model takes. None: it takes none.
+            default_strengths, latents: the model's. No latents: it takes none.
             max_jobs: jobs that may wait for their images, or have them fetched.
             max_fetches: jobs whose images are fetched at the same time.
         """
         self._store = store
         self._allow = allow
-        self._default_strength = default_strength
+        self._default_strengths = default_strengths
         self._latents = latents
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
@@ -101,20 +101,20 @@ class InputImages:
         # A resolver may still hang when the fetch that asked for it has ended.
         self._resolvers = ThreadPoolExecutor(2 * max_fetches, thread_name_prefix="resolve")
         self._fetchers = ThreadPoolExecutor(max_fetches, thread_name_prefix="input-images")
-        self._places: FairPlaces[str] = FairPlaces(max_jobs)
-        self._fetching: FairPlaces[Attempt] = FairPlaces(max_fetches)
+        self._permits: FairPermits[str] = FairPermits(max_jobs)
+        self._fetching: FairPermits[Attempt] = FairPermits(max_fetches)
         self._lock = threading.Lock()
         self._pending: dict[Attempt, ImageSource] = {}
         self._not_started: list[Attempt] = []
         self._ready: list[Attempt] = []
 
-    def reserve_place(self, tag: str, source: ImageSource, is_held: Callable[[str], bool]) -> bool:
-        """Reserve a place for the job of claim `tag`, and return True, if there is one.
+    def reserve_permit(self, tag: str, source: ImageSource, is_held: Callable[[str], bool]) -> bool:
+        """Reserve a permit for the job of claim `tag`, and return True, if there is one.
 
         The job keeps it until its images are there, or `is_held` says that its claim is released.
         """
-        self._places.release_unless(is_held)
-        return self._places.take(tag, source)
+        self._permits.release_unless(is_held)
+        return self._permits.take(tag, source)
 
     def start_fetch(self, attempt: Attempt) -> None:
         """Fetch the input images of `attempt` when it is its turn. `pop_ready` returns it later."""
@@ -164,7 +164,7 @@ class InputImages:
         return InitImage(
             pixels=pixels,
             mask_levels=mask_levels,
-            strength=request.denoised_share(self._default_strength),
+            strength=request.denoised_share(self._default_strengths),
             digest=f"sha256:{digest.hexdigest()}",
         )
 
@@ -179,7 +179,7 @@ class InputImages:
         """Start a fetch, or drop it if its attempt has ended. Return False if it must wait."""
         if attempt.ended:
             del self._pending[attempt]
-            self._places.release(attempt.tag)
+            self._permits.release(attempt.tag)
             return True
         if not self._fetching.take(attempt, self._pending[attempt]):
             return False
@@ -191,7 +191,7 @@ class InputImages:
             self._fetch_into(attempt)
         finally:
             self._fetching.release(attempt)
-            self._places.release(attempt.tag)
+            self._permits.release(attempt.tag)
             self._start_fetches()
 
     def _fetch_into(self, attempt: Attempt) -> None:
@@ -236,10 +236,8 @@ class InputImages:
             values = decode_latents(data, self._latents, shape)
         except ValueError as error:
             raise InvalidInput(f"latents: {printable(str(error))}") from error
-        digest = hashlib.sha256(values.tobytes()).hexdigest()
-        return InputLatents(
-            values=values, denoising_start=denoising_start, digest=f"sha256:{digest}"
-        )
+        digest = f"sha256:{hashlib.sha256(values.tobytes()).hexdigest()}"
+        return InputLatents(values=values, denoising_start=denoising_start, digest=digest)
 
     def _read_bytes(self, field: str, address: str) -> bytes:
         if address.startswith(("http://", "https://")):
@@ -283,7 +281,10 @@ class InputImages:
             note = "; redirects are not followed" if 300 <= response.status < 400 else ""
             raise InvalidInput(f"{field}: its server answers {response.status}{note}")
         if not response.complete and len(response.body) <= MAX_INPUT_BYTES:
-            raise InputUnavailable(f"{field}: its server stopped in the middle")
+            why = f"not fetched within {self._timeout_s:g} s"
+            if time.monotonic() < deadline:  # else this worker has closed the connection
+                why = "its server closed the connection before the file was complete"
+            raise InputUnavailable(f"{field}: {why}")
         return response.body
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from imagefleet.shared.errors import JobCancelled, LeaseLost
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.model import CallbackEvent
-from imagefleet.shared.jobs.progress import ProgressAnswer, ProgressReport
+from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.worker.devices.slots import Slot
 from imagefleet.worker.images.encode_preview import preview_url
@@ -22,26 +22,26 @@ from imagefleet.worker.jobs.attempt import Attempt, attempts_in
 log = logging.getLogger(__name__)
 
 MIN_INTERVAL_S: Final = 1.0
-"""Seconds between two questions whether a job is cancelled, in a small fleet."""
+"""Seconds between two checks whether a job is cancelled, in a small fleet."""
 _MAX_INTERVAL_S: Final = 2.0
 _INTERVAL_PER_WORKER_S: Final = 0.25
-"""A worker asks about its jobs every so many seconds for each worker of the fleet."""
-_ASKED_PER_RECORD: Final = 2
-"""The step of a job is recorded with every so many questions. Redis writes each record to its
-append-only file, which costs it several times as much as a question."""
+"""A worker checks its jobs every so many seconds for each worker of the fleet."""
+_CHECKS_PER_RECORD: Final = 2
+"""The step of a job is recorded with every so many checks. Redis writes each record to its
+append-only file, which costs it several times as much as a check."""
 _QUARTERS: Final = 4
 """A job gets a `progress` callback after each quarter of its steps but the last."""
 
 
-def ask_interval_s(workers: int) -> float:
-    """Return the seconds between two questions whether a job is cancelled, in a fleet of so many
+def cancel_check_interval_s(workers: int) -> float:
+    """Return the seconds between two checks whether a job is cancelled, in a fleet of so many
     workers."""
     return min(max(MIN_INTERVAL_S, workers * _INTERVAL_PER_WORKER_S), _MAX_INTERVAL_S)
 
 
 def record_interval_s(workers: int) -> float:
     """Return the seconds after which the step of a job is recorded again."""
-    return _ASKED_PER_RECORD * ask_interval_s(workers)
+    return _CHECKS_PER_RECORD * cancel_check_interval_s(workers)
 
 
 class ProgressReporter:
@@ -85,7 +85,9 @@ class ProgressReporter:
             if latest is not None:
                 workers = self._count_workers()
                 try:
-                    self.record_due(latest, ask_interval_s(workers), record_interval_s(workers))
+                    self.record_due(
+                        latest, cancel_check_interval_s(workers), record_interval_s(workers)
+                    )
                 except Exception:  # jobs succeed without their progress
                     log.exception("progress was not recorded")
                 time.sleep(MIN_INTERVAL_S)
@@ -95,36 +97,36 @@ class ProgressReporter:
         self.record_due(steps, 0.0, 0.0)
 
     def record_due(
-        self, steps: Mapping[Slot, int], ask_after_s: float, record_after_s: float
+        self, steps: Mapping[Slot, int], check_after_s: float, record_after_s: float
     ) -> None:
-        """Ask about the jobs of the slots, and write their steps, each not too soon after the last
-        time. Callbacks and previews are written whenever a job is asked about."""
+        """Check the jobs of the slots, and write their steps, each not too soon after the last
+        time. Callbacks and previews are written whenever a job is checked."""
         now = time.monotonic()
         attempts = [
             attempt
             for attempt in attempts_in(steps)
-            if not attempt.ended and now - attempt.asked_at >= ask_after_s
+            if not attempt.ended and now - attempt.checked_at >= check_after_s
         ]
         reports = [
-            _report(attempt, steps, only_ask=now - attempt.recorded_at < record_after_s)
+            _report(attempt, steps, only_check=now - attempt.recorded_at < record_after_s)
             for attempt in attempts
         ]
-        answers = self._records.progress(*reports)
-        for attempt, report, answer in zip(attempts, reports, answers, strict=True):
-            attempt.asked_at = now
-            if not report.only_ask:
+        verdicts = self._records.record_progress(*reports)
+        for attempt, report, verdict in zip(attempts, reports, verdicts, strict=True):
+            attempt.checked_at = now
+            if not report.only_check:
                 attempt.recorded_at = now
             attempt.reported_quarter = _quarter(report.step, report.steps)
-            if answer is ProgressAnswer.LOST:
+            if verdict is AttemptVerdict.LOST:
                 lost = f"job {attempt.job_id}: another attempt holds it, or it has ended"
                 attempt.abandon(LeaseLost(lost))
-            elif answer is ProgressAnswer.CANCEL:
+            elif verdict is AttemptVerdict.CANCEL:
                 attempt.abandon(JobCancelled(f"job {attempt.job_id} was cancelled"))
 
 
-def _report(attempt: Attempt, slots: Mapping[Slot, int], *, only_ask: bool) -> ProgressReport:
-    """Update the step of an attempt and return its report. `only_ask`: unless there is more to say
-    than the step."""
+def _report(attempt: Attempt, slots: Mapping[Slot, int], *, only_check: bool) -> ProgressReport:
+    """Update the step of an attempt and return its report. `only_check`: unless there is more to
+    report than the step."""
     step = attempt.advance_step(done for slot, done in slots.items() if slot.work is attempt)
     steps = attempt.specs[0].steps
     event = None
@@ -146,7 +148,7 @@ def _report(attempt: Attempt, slots: Mapping[Slot, int], *, only_ask: bool) -> P
         steps=steps,
         callback=event,
         preview=preview,
-        only_ask=only_ask and event is None and not preview,
+        only_check=only_check and event is None and not preview,
     )
 
 

@@ -1,8 +1,8 @@
 """Receive claimed messages: give them to Celery, delay them, or refuse them.
 
-A claimed message comes in. Celery's strategy turns it into a request, or the message waits in
-Redis, or it becomes a dead letter. Whatever is wrong with a message costs this message only: no
-error leaves this module but that Redis is away.
+Input: a claimed message. Output: a request that Celery's strategy makes of it, a message that waits
+in Redis, or a dead letter. Whatever is wrong with a message costs this message only: no error
+leaves this module but that Redis is away.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from imagefleet.shared.jobs.message_arguments import request_fields, unpack
 from imagefleet.shared.jobs.queues import list_for_loras
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.redis_client.write_errors import is_outage
-from imagefleet.worker.jobs.image_places import ReturnSchedule, image_source
 from imagefleet.worker.jobs.input_images import InputImages
+from imagefleet.worker.jobs.input_permits import ReturnSchedule, image_source
 from imagefleet.worker.jobs.start_attempt import JobStarter
 from imagefleet.worker.queues.claim_types import Claimed
 from imagefleet.worker.queues.claimed_message import ClaimedMessage, parse_envelope
@@ -89,7 +89,7 @@ class MessageReceiver:
                 # No newer worker came in time, or the job was deleted.
                 raise MessageRejected(str(error)) from error
             return True
-        if self._delay_without_place(message):
+        if self._delay_without_permit(message):
             return True
         self._hand_to_celery(message, strategy)
         return False
@@ -132,11 +132,11 @@ class MessageReceiver:
         self._claims.move(claimed.tag, list_for_loras(claimed.list_key, names))
         return True
 
-    def _delay_without_place(self, message: ClaimedMessage) -> bool:
-        """Delay a job that needs input images if there is no place for it."""
+    def _delay_without_permit(self, message: ClaimedMessage) -> bool:
+        """Delay a job that needs input images if there is no permit for it."""
         source = image_source(request_fields(message.task_arguments))
         tag = message.claimed.tag
-        if source is None or self._input_images.reserve_place(tag, source, self._claims.holds):
+        if source is None or self._input_images.reserve_permit(tag, source, self._claims.holds):
             return False
         pause_s = self._returns.next_pause_s(source.tenant)
         record = self._refuser.record_key(message.headers["id"])

@@ -1,6 +1,7 @@
 """Refuse messages and jobs: a dead letter, a failed record, or both, and nothing else is touched.
 
-A claimed message and an error come in. The message is released, and what is left of it says why.
+Input: a claimed message and an error. Output: the released message, and what is left of it with the
+reason.
 """
 
 import logging
@@ -145,7 +146,7 @@ class Refuser:
         missing, has expired. Return False if the record became that of another job meanwhile."""
         job_id = origin.job_id
         if self._claims.runs_elsewhere(self._records.running_attempt(job_id), claimed.tag):
-            log.warning("job %s was not failed: it runs by another message", job_id)
+            log.warning("job %s stays running: another message of it is in flight", job_id)
             return True
         start = StartRequest(
             job_id=job_id,

@@ -1,8 +1,8 @@
 """Retry a failed attempt, later and perhaps on another worker, or give it up.
 
-A failed attempt and its error come in; the job is scheduled again, or its message is added to the
-dead letters. The error says whether a retry may help (`retryable`) and how often. The pause is kept
-in Redis, so it survives this worker.
+Input: a failed attempt and its error. Output: a job that is scheduled again, or a dead letter. The
+error says whether a retry may help (`retryable`) and how often. The pause is kept in Redis, so it
+survives this worker.
 """
 
 import logging

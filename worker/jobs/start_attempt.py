@@ -1,8 +1,9 @@
-"""Start the jobs of requests that a worker received: an attempt comes out, or why there is none.
+"""Start the jobs of requests that a worker received.
 
-Acquire the job record (compare-and-set) before deciding the outcome. So a refusal ends only a job
-that no other attempt holds, and never one that has ended. The starter knows no batches, no devices,
-no pool and no Celery.
+Input: requests. Output: for each an attempt, or why there is none. Acquire the job record
+(compare-and-set) before deciding the outcome. So a refusal ends only a job that no other attempt
+holds, and never one that has ended. The starter depends on neither batches nor devices nor Celery
+and its pool.
 """
 
 import logging

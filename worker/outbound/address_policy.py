@@ -1,6 +1,6 @@
 """Decide which addresses that users name may be connected to.
 
-A URL goes in. The endpoint with its checked IP addresses comes out. A connection to it does not ask
+Input: a URL. Output: the endpoint with its checked IP addresses. A connection to it does not ask
 the resolver again, whose answer could have changed (DNS rebinding). The module sends nothing.
 """
 

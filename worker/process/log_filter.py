@@ -1,6 +1,6 @@
 """Make every line of a worker's log safe to read.
 
-Log records go in. The same records come out, with control characters escaped and credentials
+Input: log records. Output: the same records, with control characters escaped and credentials
 masked: messages quote task names, list keys, addresses and errors that anybody may have written.
 """
 

@@ -1,6 +1,6 @@
 """Wait for the platform's notice that it is about to preempt this host.
 
-The input is the address of the notice, the output one call of a function. This module does not know
+Input: the address of the notice. Output: one call of a function. This module does not depend on
 what that function does. Any other answer of the address, and any failure, has no effect.
 
 The notice is Google Cloud's: a metadata value that is FALSE until the host is preempted. A request

@@ -20,7 +20,7 @@ _MAX_CONNECTIONS: Final = 32
 _REQUEST_TIMEOUT_S: Final = 10.0
 _TEXT: Final = ("Content-Type", "text/plain; charset=utf-8")
 
-NotReady = Callable[[], str | None]
+NotReadyReason = Callable[[], str | None]
 """Returns why the worker takes no work, or None while it takes work."""
 
 
@@ -32,10 +32,12 @@ class StatusServer:
     `/readyz` returns 200 while the worker takes work, else 503 and the reason.
     """
 
-    def __init__(self, host: str, port: int, not_ready: NotReady, namespace: str) -> None:
+    def __init__(
+        self, host: str, port: int, not_ready_reason: NotReadyReason, namespace: str
+    ) -> None:
         self._host = host
         self._port = port
-        self._not_ready = not_ready
+        self._not_ready_reason = not_ready_reason
         # Without them a page has half the series; nobody needs the times.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._metrics = make_wsgi_app(labelled_registry(REGISTRY, namespace))
@@ -66,7 +68,7 @@ class StatusServer:
         if path == "/healthz":
             return _text(start, HTTPStatus.OK, "ok")
         if path == "/readyz":
-            reason = self._not_ready()
+            reason = self._not_ready_reason()
             status = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
             return _text(start, status, reason or "ready")
         return _text(start, HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz")
@@ -84,7 +86,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
     request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
-        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._permits = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -96,7 +98,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        if self._permits.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -105,7 +107,7 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._permits.release()
 
 
 class _QuietHandler(WSGIRequestHandler):

@@ -10,7 +10,7 @@
 --        worker         name of the worker
 --        groups         queue -> compile key; also queues of tenants that the worker names itself
 --        loras          names of the LoRA that the worker holds
---        wanted_images  images that the batch has room for
+--        wanted_images  free slots of the batch
 --        max_messages   messages that may be claimed
 --        suspect_from   delivery from which on a message is suspect
 --        idle           whether this worker holds nothing else

@@ -1,6 +1,6 @@
-"""Call `claim.lua` for one worker, and keep the accounts of turns between its calls.
+"""Call `claim.lua` for one worker, and keep its fair-queueing state between the calls.
 
-The description of a claim comes in, as the script defines it; what the script claimed comes out.
+Input: the description of a claim, as the script defines it. Output: what the script claimed.
 """
 
 import json
@@ -41,7 +41,7 @@ class ClaimScript:
             known_queues_key(namespace),
             weights_key(namespace),
         ]
-        self._accounts = {False: "{}", True: "{}"}
+        self._fair_queueing_state = {False: "{}", True: "{}"}
         """Of jobs, and of shards: each kind of claim rotates through the known queues by itself."""
         self._paused_until: dict[frozenset[str], float] = {}
         """By queues: until when they are not looked at, because they were empty (monotonic)."""
@@ -63,16 +63,18 @@ class ClaimScript:
         named = {**request, "claim_number": self.number, "worker": self._worker}
         answer = cast(
             list[Any] | None,
-            self._script(keys=self._keys, args=[json.dumps(named), self._accounts[bulk]]),
+            self._script(
+                keys=self._keys, args=[json.dumps(named), self._fair_queueing_state[bulk]]
+            ),
         )
         if answer is None:
             raise LeaseLost(f"the lease of {self._worker} ran out")
-        self._accounts[bulk], claimed, workers = answer
+        self._fair_queueing_state[bulk], claimed, workers = answer
         if not claimed and workers > _NO_PAUSE_WORKERS:
             pause_s = min(workers * _PAUSE_PER_WORKER_S[bulk], _MAX_PAUSE_S[bulk])
             self._paused_until[queues] = time.monotonic() + pause_s
         return [tuple(fields) for fields in claimed]
 
-    def accounts_length(self) -> int:
-        """Return the characters of the accounts, which each claim sends and receives."""
-        return max(map(len, self._accounts.values()))
+    def state_length(self) -> int:
+        """Return the characters of the fair-queueing state, which each claim sends and receives."""
+        return max(map(len, self._fair_queueing_state.values()))

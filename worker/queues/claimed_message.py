@@ -1,6 +1,6 @@
 """Parse a claimed list element into a message that Celery can read, and refuse what could harm it.
 
-The text of a message comes in. A kombu message comes out whose every part Celery can handle, or an
+Input: the text of a message. Output: a kombu message whose every part Celery can handle, or an
 error. Anybody can write anything to a queue. So only the headers and properties that a job needs
 are passed on, and each of them has its type checked.
 """
@@ -88,8 +88,9 @@ def parse_envelope(claimed: Claimed, task: str) -> ClaimedMessage:
     headers = _require("headers", envelope["headers"], dict)
     properties = _require("properties", envelope["properties"], dict)
     if headers["task"] != task:
+        other = _shown(headers["task"])
         raise MessageRejected(
-            f"the task {_shown(headers['task'])} is not done here: the queue takes only {task}"
+            f"this queue takes only the task {task}; send {other} to another queue"
         )
     check_job_id(headers["id"])
     _check_plain_json(envelope, headers)

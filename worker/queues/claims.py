@@ -1,7 +1,7 @@
 """Claims record which worker holds which queue message, and for how long.
 
-Inputs are queue names; outputs are messages, which are opaque strings of ordinary Celery queues.
-This module does not know jobs.
+Input: queue names. Output: messages, which are opaque strings of ordinary Celery queues. This
+module does not depend on jobs.
 
 One script pops messages and records the worker as their holder, so a worker that dies at any
 instruction loses none of them: other workers reclaim its messages. The lease belongs to the worker
@@ -104,7 +104,7 @@ class Claims(Lease):
 
         Args:
             groups: queues to claim from. The claim finds those of tenants and of LoRA beside them.
-            wanted_images: images that the batch has room for, at least 1.
+            wanted_images: free slots of the batch, at least 1.
             max_messages: messages that may be claimed.
             ignored_tags: claims that this worker may hold beside a suspect.
             default_steps: denoising steps of a message that names none.

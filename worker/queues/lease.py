@@ -1,6 +1,7 @@
 """The lease of a worker, and the leases of all: a worker without one loses its claims.
 
-Inputs are a worker's name and a length in seconds. This module does not know messages.
+Input: a worker's name and a length in seconds. Output: a lease. This module does not depend on
+messages.
 """
 
 from typing import Any, Final, cast

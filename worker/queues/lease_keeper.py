@@ -38,7 +38,7 @@ class StatusReport(Protocol):
         """Return the status, as `WorkerStatus.dump` writes it."""
         ...
 
-    def stored(self, *, drain_requested: bool) -> None:
+    def on_status_stored(self, *, drain_requested: bool) -> None:
         """Note that the status is stored, and whether somebody asked this worker to drain."""
         ...
 
@@ -52,14 +52,14 @@ class LeaseKeeper:
         records: JobRecords,
         lease_s: float,
         on_lost: Callable[[], None],
-        tags_in_hand: Callable[[], set[str]] | None = None,
+        attended_tags: Callable[[], set[str]] | None = None,
         report: StatusReport | None = None,
         renew_offers: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
             on_lost: called after the lease expired, before a new one is acquired.
-            tags_in_hand: returns the tags of the claims that the worker attends to; None: of all.
+            attended_tags: returns the tags of the claims that the worker attends to; None: of all.
             report: says with each heartbeat what the worker does.
             renew_offers: called at each heartbeat, to keep the fleet from forgetting the model.
         """
@@ -68,7 +68,7 @@ class LeaseKeeper:
         self._on_lost = on_lost
         self._report = report
         self._renew_offers = renew_offers or (lambda: None)
-        self._tags_in_hand = tags_in_hand or claims.held_tags
+        self._attended_tags = attended_tags or claims.held_tags
         self._unattended: dict[str, float] = {}
         """By tag: when a claim was first seen that the worker does not attend to."""
         self._lease_s = lease_s
@@ -91,7 +91,7 @@ class LeaseKeeper:
         while not self._stopped.wait(self._heartbeat_s):
             notify_systemd("WATCHDOG=1")  # also while Redis is away: the worker waits for it
             try:
-                self.beat()
+                self.heartbeat()
             except redis.RedisError as error:
                 self._reclaim_from = self._grace_period_end()
                 log.warning("Redis does not answer the lease keeper: %s", error)
@@ -101,7 +101,7 @@ class LeaseKeeper:
         renew first. A start may follow such an outage too."""
         return time.monotonic() + 2 * self._heartbeat_s
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Renew the lease once, and recover what is lost or due. The thread calls this."""
         if self._claims.renew_lease(self._status()):
             metrics.LEASE_RENEWALS.inc()
@@ -120,7 +120,7 @@ class LeaseKeeper:
 
     def _reported(self) -> None:
         if self._report is not None:
-            self._report.stored(drain_requested=self._claims.drain_requested)
+            self._report.on_status_stored(drain_requested=self._claims.drain_requested)
 
     def _recover_for_fleet(self) -> None:
         """Do this worker's share of what any worker can do: if each did it at each heartbeat, it
@@ -170,9 +170,13 @@ class LeaseKeeper:
         There should be none. But a living worker would hold such a message for ever.
         """
         now = time.monotonic()
-        tags = self._claims.held_tags() - self._tags_in_hand()
+        tags = self._claims.held_tags() - self._attended_tags()
         self._unattended = {tag: self._unattended.get(tag, now) for tag in tags}
         overdue = [tag for tag, since in self._unattended.items() if now - since >= self._lease_s]
         if overdue:
-            log.error("claims that nothing attends to are requeued: %s", ", ".join(overdue))
+            log.error(
+                "requeued claims that no thread of this worker processed; this is an internal "
+                "error: %s",
+                ", ".join(overdue),
+            )
             self._claims.abandon(overdue)

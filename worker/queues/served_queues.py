@@ -1,7 +1,7 @@
 """Which queues a worker serves, and which of them hold jobs that may share a batch.
 
-The input is what the worker's model announces, the output groups of queue names. Nothing here
-connects to Redis.
+Input: what the worker's model announces. Output: groups of queue names. Nothing here connects to
+Redis.
 """
 
 from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ from imagefleet.worker.outbound.http_request import Admit
 from imagefleet.worker.process import metrics
 from imagefleet.worker.process.critical_thread import critical_thread
 from imagefleet.worker.process.tracing import add_delivery_span
-from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS, NoPlace, Place, SenderPlaces
+from imagefleet.worker.webhooks.receiver_limits import MAX_SENDERS, NoPermit, Permit, SenderPermits
 from imagefleet.worker.webhooks.retry_schedule import RETRY_DELAYS_S, retry_delay_s
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class DeliveryLoop:
         self._count_workers = count_workers
         self._stopped = threading.Event()
         self._wake = threading.Event()
-        self._places = SenderPlaces()
+        self._permits = SenderPermits()
         self._thread = critical_thread(self._loop, "webhooks")
 
     def start(self) -> None:
@@ -95,18 +95,18 @@ class DeliveryLoop:
         """Look for callbacks at once: one was put into the outbox."""
         self._wake.set()
 
-    def _deliver(self, message: OutboxMessage, place: Place) -> None:
+    def _deliver(self, message: OutboxMessage, permit: Permit) -> None:
         """Send one claimed message. Remove it from the outbox, or schedule its retry."""
         if not message.is_test and self._outbox.is_disabled(message.url):
             self._outbox.give_up(message, _RECEIVER_GONE)
             return
         started = time.time()
         try:
-            outcome = self._sender.send(message, place.at)
-        except NoPlace as refusal:
+            outcome = self._sender.send(message, permit.at)
+        except NoPermit as refusal:
             self._outbox.postpone(message, refusal.delay_s)
             return
-        place.record(outcome)
+        permit.record(outcome)
         tried = replace(message, attempts=message.attempts + 1)
         _add_span(tried, outcome, started)
         self._record(tried, outcome)
@@ -136,7 +136,9 @@ class DeliveryLoop:
                     claimed = self._claim_and_submit(pool)
                     pause_s = 0.0 if claimed else poll_s(self._count_workers())
                 except redis.RedisError as error:
-                    log.warning("Redis does not answer the delivery of callbacks: %s", error)
+                    log.warning(
+                        "Redis does not answer; no callbacks are sent until it does: %s", error
+                    )
                     self._stopped.wait(_REDIS_RETRY_S)
                     continue
                 if not claimed:
@@ -145,7 +147,7 @@ class DeliveryLoop:
 
     def _claim_and_submit(self, pool: ThreadPoolExecutor) -> int:
         """Claim as many messages as senders are free. Return how many there were."""
-        free = self._places.free()
+        free = self._permits.free()
         if not free.senders:
             return 0
         messages = self._outbox.claim(
@@ -159,22 +161,22 @@ class DeliveryLoop:
         )
         proven = self._outbox.answered_lately(message.receiver for message in messages)
         for message in messages:
-            place = self._places.take(message.receiver, proven=message.receiver in proven)
-            if place is None:  # Redis knows fewer spellings of one receiver than we do
+            permit = self._permits.take(message.receiver, proven=message.receiver in proven)
+            if permit is None:  # Redis knows fewer spellings of one receiver than we do
                 self._outbox.postpone(message, BUSY_DELAY_S)
             else:
-                pool.submit(self._deliver_or_log, message, place)
+                pool.submit(self._deliver_or_log, message, permit)
         return len(messages)
 
-    def _deliver_or_log(self, message: OutboxMessage, place: Place) -> None:
+    def _deliver_or_log(self, message: OutboxMessage, permit: Permit) -> None:
         try:
-            self._deliver(message, place)
+            self._deliver(message, permit)
         except redis.RedisError as error:
-            log.warning("callback %s will come due again: %s", message.id, error)
+            log.warning("callback %s will be tried again: %s", message.id, error)
         except Exception:
-            log.exception("callback %s will come due again", message.id)
+            log.exception("callback %s will be tried again", message.id)
         finally:
-            place.release()
+            permit.release()
             self._wake.set()
 
 

@@ -1,8 +1,8 @@
 """Share the senders of one worker among the receivers, so that those that hang delay no others.
 
-Receivers and the IP addresses that they resolve to go in; places come out. Anybody may invent
+Input: receivers and the IP addresses that they resolve to. Output: permits. Anybody may invent
 receivers, as many names and spellings as he likes, so each bound below is also one on all receivers
-of its kind together. This module knows neither Redis nor HTTP.
+of its kind together. This module uses neither Redis nor HTTP.
 """
 
 import threading
@@ -15,14 +15,14 @@ from enum import Enum, auto
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
-from imagefleet.shared.webhooks.outbox import BUSY_DELAY_S, PLACES, SLOW_DELAY_S
+from imagefleet.shared.webhooks.outbox import BUSY_DELAY_S, PERMITS, SLOW_DELAY_S
 from imagefleet.shared.webhooks.outbox_message import DeliveryOutcome, DeliveryVerdict
 
 MAX_SENDERS: Final = 16
 """Callbacks that one worker sends at the same time, at most half of them to one receiver."""
-_PLACES_OF_ADDRESS: Final = 10
-"""More than one receiver has, so that one that hangs leaves room for its neighbours; fewer than all
-unproven receivers have, so that many names of one host that hangs leave room for other hosts."""
+_PERMITS_OF_ADDRESS: Final = 10
+"""More than one receiver has, so that one that hangs leaves permits to its neighbours; fewer than
+all unproven receivers have, so that many names of one host that hangs leave some to other hosts."""
 _MAX_UNPROVEN: Final = 13
 """Senders of all receivers that have not answered lately. The other three are reserved for those
 that have: there is no end of addresses that nobody answers at."""
@@ -34,12 +34,12 @@ _HANG_MS: Final = 1_000
 """An address that refuses at once holds no sender. One that takes longer is slow."""
 
 
-class NoPlace(Exception):
-    """All places of the resolved address are taken. Try again in `delay_s`."""
+class NoPermit(Exception):
+    """All permits of the resolved address are taken. Try again in `delay_s`."""
 
     def __init__(self, delay_s: float) -> None:
         self.delay_s = delay_s
-        super().__init__(f"no place for {delay_s:g} s")
+        super().__init__(f"no permit for {delay_s:g} s")
 
 
 class _Kind(Enum):
@@ -49,8 +49,8 @@ class _Kind(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreePlaces:
-    """The places that a claim may fill."""
+class FreePermits:
+    """The permits that a claim may use."""
 
     senders: int
     slow_senders: int
@@ -63,37 +63,37 @@ class FreePlaces:
     """The slow receivers."""
 
 
-class Place:
-    """A place is one sender at work for one receiver."""
+class Permit:
+    """A permit is one sender at work for one receiver."""
 
-    def __init__(self, places: "SenderPlaces", receiver: str, kind: _Kind) -> None:
+    def __init__(self, permits: "SenderPermits", receiver: str, kind: _Kind) -> None:
         self.receiver = receiver
         self.kind = kind
         self.address = ""
-        """The network of the latest address that this place connected to."""
-        self._places = places
+        """The network of the latest address that this permit connected to."""
+        self._permits = permits
 
     @contextmanager
     def at(self, address: str) -> Iterator[None]:
-        """Hold a place of `address` too. Raises NoPlace."""
+        """Hold a permit of `address` too. Raises NoPermit."""
         network = _network_of(address)
-        self._places.enter_address(self, network)
+        self._permits.enter_address(self, network)
         try:
             yield
         finally:
-            self._places.leave_address(network)
+            self._permits.leave_address(network)
 
     def record(self, outcome: DeliveryOutcome) -> None:
         """Remember whether the receiver answered."""
-        self._places.record(self, outcome)
+        self._permits.record(self, outcome)
 
     def release(self) -> None:
-        """Give the sender back."""
-        self._places.release(self)
+        """Release the sender."""
+        self._permits.release(self)
 
 
-class SenderPlaces:
-    """The places of one worker's senders. Threads may share it."""
+class SenderPermits:
+    """The permits of one worker's senders. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,13 +103,13 @@ class SenderPlaces:
         self._slow: dict[str, float] = {}
         self._slow_addresses: dict[str, float] = {}
 
-    def free(self) -> FreePlaces:
-        """Return the places that are free now."""
+    def free(self) -> FreePermits:
+        """Return the permits that are free now."""
         now = time.monotonic()
         with self._lock:
             self._slow = _unexpired(self._slow, now)
             self._slow_addresses = _unexpired(self._slow_addresses, now)
-            return FreePlaces(
+            return FreePermits(
                 senders=max(0, MAX_SENDERS - self._held.total()),
                 slow_senders=max(0, _MAX_SLOW - self._held[_Kind.SLOW]),
                 unproven_senders=self._free_unproven(),
@@ -117,70 +117,70 @@ class SenderPlaces:
                 slow=frozenset(self._slow),
             )
 
-    def take(self, receiver: str, *, proven: bool) -> Place | None:
-        """Take a sender for `receiver`. Return None if it has no place left.
+    def take(self, receiver: str, *, proven: bool) -> Permit | None:
+        """Take a sender for `receiver`. Return None if it has no permit left.
 
         Args:
             proven: whether the receiver answered lately.
         """
         with self._lock:
             kind = _Kind.PROVEN if proven else _Kind.NEW
-            places = PLACES
+            permits = PERMITS
             if receiver in self._slow:
-                kind, places = _Kind.SLOW, 1
+                kind, permits = _Kind.SLOW, 1
             no_sender = (kind is not _Kind.PROVEN and not self._free_unproven()) or (
                 kind is _Kind.SLOW and self._held[kind] >= _MAX_SLOW
             )
-            if no_sender or self._receivers[receiver] >= places:
+            if no_sender or self._receivers[receiver] >= permits:
                 return None
             self._held[kind] += 1
             self._receivers[receiver] += 1
-            return Place(self, receiver, kind)
+            return Permit(self, receiver, kind)
 
-    def enter_address(self, place: Place, network: str) -> None:
-        """Take a place of the address for `place`. Raises NoPlace.
+    def enter_address(self, permit: Permit, network: str) -> None:
+        """Take a permit of the address too, for the sender of `permit`. Raises NoPermit.
 
-        A slow address has one place for all receivers that have not answered lately. Such a
+        A slow address has one permit for all receivers that have not answered lately. Such a
         receiver becomes slow itself, so that its next messages are not resolved before it is their
         turn.
         """
         with self._lock:
-            slow = network in self._slow_addresses and place.kind is not _Kind.PROVEN
-            if slow and place.receiver not in self._slow:
-                self._slow[place.receiver] = time.monotonic()
-            turns_slow = slow and place.kind is _Kind.NEW
-            if self._addresses[network] >= (1 if slow else _PLACES_OF_ADDRESS) or (
+            slow = network in self._slow_addresses and permit.kind is not _Kind.PROVEN
+            if slow and permit.receiver not in self._slow:
+                self._slow[permit.receiver] = time.monotonic()
+            turns_slow = slow and permit.kind is _Kind.NEW
+            if self._addresses[network] >= (1 if slow else _PERMITS_OF_ADDRESS) or (
                 turns_slow and self._held[_Kind.SLOW] >= _MAX_SLOW
             ):
-                raise NoPlace(SLOW_DELAY_S if slow else BUSY_DELAY_S)
+                raise NoPermit(SLOW_DELAY_S if slow else BUSY_DELAY_S)
             if turns_slow:
                 self._held[_Kind.NEW] -= 1
                 self._held[_Kind.SLOW] += 1
-                place.kind = _Kind.SLOW
+                permit.kind = _Kind.SLOW
             self._addresses[network] += 1
-            place.address = network
+            permit.address = network
 
     def leave_address(self, network: str) -> None:
-        """Give a place of the address back."""
+        """Release a permit of the address."""
         with self._lock:
             self._addresses -= Counter([network])
 
-    def record(self, place: Place, outcome: DeliveryOutcome) -> None:
-        """Remember whether the receiver of `place`, and the address it connected to, answered."""
+    def record(self, permit: Permit, outcome: DeliveryOutcome) -> None:
+        """Remember whether the receiver of `permit`, and the address it connected to, answered."""
         no_answer = outcome.verdict is DeliveryVerdict.RETRY and outcome.status is None
         with self._lock:
             if no_answer:
-                self._slow[place.receiver] = time.monotonic()
-                if place.address and outcome.ms >= _HANG_MS:
-                    self._slow_addresses[place.address] = time.monotonic()
+                self._slow[permit.receiver] = time.monotonic()
+                if permit.address and outcome.ms >= _HANG_MS:
+                    self._slow_addresses[permit.address] = time.monotonic()
             else:
-                self._slow.pop(place.receiver, None)
+                self._slow.pop(permit.receiver, None)
 
-    def release(self, place: Place) -> None:
-        """Give the sender of `place` back."""
+    def release(self, permit: Permit) -> None:
+        """Release the sender of `permit`."""
         with self._lock:
-            self._held -= Counter([place.kind])
-            self._receivers -= Counter([place.receiver])
+            self._held -= Counter([permit.kind])
+            self._receivers -= Counter([permit.receiver])
 
     def _free_unproven(self) -> int:
         taken = self._held[_Kind.NEW] + self._held[_Kind.SLOW]

@@ -1,7 +1,7 @@
 """Try to send one callback: check the address, sign, post, read the response.
 
-A message of the outbox goes in; a `DeliveryOutcome` comes out. The sender raises nothing for what
-the receiver does.
+Input: a message of the outbox. Output: a `DeliveryOutcome`. The sender raises nothing for what the
+receiver does.
 """
 
 import http.client

@@ -1,8 +1,8 @@
 """The worker of a fake fleet: it runs one job at a time, in the thread that calls it.
 
-Queued messages go in; records, images, metadata and callbacks come out, all made by the code of a
+Input: queued messages. Output: records, images, metadata and callbacks, all made by the code of a
 real worker. Celery, the device thread, heartbeats and retries are left out, and a fake engine
-generates the images. This module knows no client.
+generates the images. This module does not use the client.
 """
 
 import json

@@ -42,8 +42,8 @@ def test_the_digest_depends_on_the_parameters_and_not_on_the_time() -> None:
 
 
 def test_a_plan_with_and_without_the_model_s_digest_is_the_same_work() -> None:
-    assert _plan().is_same_work(_plan(model_digest="sha256:1", source=Source(name="elsewhere")))
-    assert not _plan().is_same_work(_plan(shard_size=11))
+    assert _plan().is_same_dataset(_plan(model_digest="sha256:1", source=Source(name="elsewhere")))
+    assert not _plan().is_same_dataset(_plan(shard_size=11))
 
 
 def test_a_plan_can_be_written_and_read_again() -> None:

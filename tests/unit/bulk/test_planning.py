@@ -100,8 +100,8 @@ def test_a_shard_holds_images_of_one_size() -> None:
 
 def test_the_same_rows_and_parameters_make_the_same_plan() -> None:
     first = _plan(["a", "b"], MemoryStore())
-    assert _plan(iter(["a", "b"]), MemoryStore()).is_same_work(first)
-    assert not _plan(["b", "a"], MemoryStore()).is_same_work(first)
+    assert _plan(iter(["a", "b"]), MemoryStore()).is_same_dataset(first)
+    assert not _plan(["b", "a"], MemoryStore()).is_same_dataset(first)
 
 
 def test_producers_that_plan_the_same_dataset_get_the_same_run_id() -> None:
@@ -401,14 +401,14 @@ def test_objects_without_a_repeatable_text_are_rejected() -> None:
             "n": np.int64(3),
             "a": array("i", [7]),
         },
-        {"prompt": "b", "picture": Image.new("RGB", (8, 8))},
+        {"prompt": "b", "photo": Image.new("RGB", (8, 8))},
     ]
     store = MemoryStore()
     made = _plan(rows, store)
     [[row]] = _rows(store, made)
     assert row.extra == {"at": "2026-02-03", "scores": [1.5, 2.0], "n": 3, "a": [7]}
     [rejected] = read_rejected(store)
-    assert (rejected["row"], rejected["field"], rejected["value"]) == (1, "picture", "Image")
+    assert (rejected["row"], rejected["field"], rejected["value"]) == (1, "photo", "Image")
 
 
 @pytest.mark.parametrize("unit", ["ns", "s", "D"])
@@ -521,4 +521,4 @@ def test_a_finished_dataset_without_its_plan_is_not_taken_for_another_one() -> N
         _plan(["a", "b"], store, parameters=RowParameters(guidance_scale=5.0))
     assert read_plan(store) is None
     again = _plan(["a", "b"], store, parameters=RowParameters(guidance_scale=3.0))
-    assert again.is_same_work(plan)
+    assert again.is_same_dataset(plan)

@@ -127,7 +127,7 @@ def test_files_are_uploaded_once_for_each_content(tmp_path: Path) -> None:
     rows = planned_rows(store, plan)
     assert [row.image for row in rows] == [_key(_png())] * 3
     assert rows[2].mask_image == _key(_png("blue"))
-    assert _plan(table, store, fleet).is_same_work(plan)
+    assert _plan(table, store, fleet).is_same_dataset(plan)
     assert len(fleet.puts) == 2
 
 
@@ -198,7 +198,7 @@ def test_another_file_under_the_same_name_is_another_plan(tmp_path: Path) -> Non
     image.write_bytes(_png())
     first = _plan(table, MemoryStore())
     image.write_bytes(_png("blue"))
-    assert not _plan(table, MemoryStore()).is_same_work(first)
+    assert not _plan(table, MemoryStore()).is_same_dataset(first)
 
 
 def test_a_store_that_refuses_an_image_leaves_no_plan(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     read_json,
 )
 from imagefleet.worker.engine.checkpoint.configs import Configs
+from imagefleet.worker.engine.checkpoint.pipeline_index import FAMILIES
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
 from tests.unit.engine.parity import FOLDER
@@ -103,3 +104,22 @@ def test_the_default_guidance_is_that_of_the_pipeline_in_diffusers(cache_dir: Pa
     for name, guidance in (("newer", 7.5), ("xl", 5.0)):
         info = load_engine(str(FOLDER / name), cache_dir=cache_dir).info
         assert info.default_guidance_scale == guidance
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "strengths"),
+    [
+        ("StableDiffusionPipeline", (0.8, 1.0)),
+        ("LatentConsistencyModelPipeline", (0.8, 1.0)),
+        ("StableDiffusionInpaintPipeline", (0.8, 1.0)),
+        ("StableDiffusionInstructPix2PixPipeline", (None, None)),
+        ("StableDiffusionXLPipeline", (0.3, 0.9999)),
+        ("StableDiffusionXLImg2ImgPipeline", (0.3, 0.9999)),
+        ("StableDiffusionXLInpaintPipeline", (0.3, 0.9999)),
+        ("StableDiffusionXLInstructPix2PixPipeline", (None, None)),
+    ],
+)
+def test_the_default_strengths_are_those_of_the_pipelines_in_diffusers(
+    pipeline: str, strengths: tuple[float | None, float | None]
+) -> None:
+    assert FAMILIES[pipeline].image_use.default_strengths == strengths

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
@@ -113,7 +114,7 @@ def test_the_refiner_continues_an_image_and_reads_the_prompt_with_one_encoder(
 ) -> None:
     write_configs(tmp_path, KNOWN[REFINER])
     family = Configs.read(CheckpointFiles(tmp_path)).family
-    assert family.image_use == ImageUse(required=("image",), default_strength=0.3)
+    assert family.image_use == ImageUse(required=("image",), default_strengths=STABLE_DIFFUSION_XL)
     assert (family.text_encoders, family.tokenizers) == (("text_encoder_2",), ("tokenizer_2",))
 
 
@@ -172,12 +173,12 @@ def _specs(engine: DiffusionEngine) -> list[ImageSpec]:
 
 
 def _init_image(engine: DiffusionEngine, pixels: ImageArray) -> InitImage:
-    strength = engine.info.image_use.default_strength
+    takes_strength = engine.info.image_use.default_strengths != NO_STRENGTH
     mask = inpaint_mask(SIDE) if "mask_image" in engine.info.image_use.required else None
     return InitImage(
         pixels=pixels,
         mask_levels=mask,
-        strength=1.0 if strength is None else 0.7,
+        strength=0.7 if takes_strength else 1.0,
         digest="sha256:0",
     )
 

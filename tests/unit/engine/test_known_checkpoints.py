@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.default_strengths import NO_STRENGTH
 from imagefleet.worker.engine import diffusion_programs
 from imagefleet.worker.engine.batch_inputs import EmptyBatch
 from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
@@ -91,7 +92,7 @@ def test_a_checkpoint_that_loads_makes_what_diffusers_makes(name: str, tmp_path:
     assert worst(output, np.moveaxis(ANSWERS[f"{name}|output"], 1, -1)) < 1e-5
 
     starts = {"image": (table, latents * np.float32(table.init_noise_sigma))}
-    if use.required and use.default_strength is not None:
+    if use.required and use.default_strengths != NO_STRENGTH:
         skipped = {"noised": STEPS - int(STEPS * STRENGTH)}
         # Without a mask, strength 1 starts from the image, too.
         skipped |= {"image": 0} if programs.unet_image is UnetImage.NONE else {}
@@ -160,7 +161,9 @@ def _normal(key: jax.Array, size: tuple[int, ...]) -> jax.Array:
     return jnp.moveaxis(noise((len(key), channels, height, width)), 1, -1)
 
 
-def _inputs(tokens: NDArray[np.int32], table: coefficients.Table, is_edited: bool) -> BatchInputs:
+def _inputs(
+    tokens: NDArray[np.int32], table: coefficients.CoefficientTable, is_edited: bool
+) -> BatchInputs:
     return BatchInputs(
         tokens=tokens[None, :, :, None],
         has_negative=np.ones(1, bool),

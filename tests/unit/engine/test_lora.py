@@ -16,7 +16,7 @@ from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.lora import MergedTensors, digest_with, read_loras
-from imagefleet.worker.engine.checkpoint.lora_names import mixes_layouts
+from imagefleet.worker.engine.checkpoint.lora_names import mixes_formats
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.checkpoint.weights import WeightMapping
 from imagefleet.worker.engine.load_engine import load_engine
@@ -147,12 +147,108 @@ def test_a_file_that_cannot_be_merged_is_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int64])
+def test_an_alpha_may_have_axes_and_be_a_whole_number(
+    shape: tuple[int, ...], dtype: type, tmp_path: Path
+) -> None:
+    """Some trainers write the shape [1]."""
+    key = "unet|down_blocks.0.attentions.0.proj_in.weight"
+    plain = _merge("older", lora_options({"kohya": 1.0}))[key]
+    merged = _merge("older", [_write_kohya(tmp_path, "alpha", np.full(shape, 1, dtype))])[key]
+    np.testing.assert_array_equal(merged, plain)
+
+
+def test_an_alpha_of_several_numbers_is_refused(tmp_path: Path) -> None:
+    option = _write_kohya(tmp_path, "alpha", np.ones(3, np.float32))
+    with pytest.raises(CheckpointError, match=r"proj_in\.alpha is \[3\], but alpha is one number"):
+        _merge("older", [option])
+
+
+@pytest.mark.parametrize(("part", "shape"), [("alpha", ()), ("lora_up.weight", (16, 3, 1, 1))])
+def test_a_dtype_that_numpy_does_not_have_is_refused(
+    part: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    option = _write_kohya(tmp_path, part, np.zeros(shape, np.uint8))
+    _declare_float8(Path(option.path), f"{UNET}.{part}")
+    with pytest.raises(CheckpointError, match=r"is F8_E4M3, .* to F32 or F16 or BF16$"):
+        _merge("older", [option])
+
+
+def _write_kohya(folder: Path, part: str, value: NDArray[Any]) -> LoraOption:
+    """Write the file with another value of one part of one layer."""
+    tensors: dict[str, Any] = {**load_file(LORAS / "kohya.safetensors")}
+    file = folder / "changed.safetensors"
+    save_file(tensors | {f"{UNET}.{part}": value}, file)
+    return LoraOption(name="changed", path=str(file))
+
+
+def _declare_float8(file: Path, key: str) -> None:
+    """Change the dtype of a tensor of bytes in the file's header."""
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header[key]["dtype"] = "F8_E4M3"
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+
+
+def _with_settings(folder: Path, settings: object) -> LoraOption:
+    """Write the file in PEFT's format with this header: a text, or an object as JSON."""
+    text = settings if isinstance(settings, str) else json.dumps(settings)
+    file = folder / "settings.safetensors"
+    save_file(load_file(LORAS / "peft.safetensors"), file, {"lora_adapter_metadata": text})
+    return LoraOption(name="settings", path=str(file))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("{", "the header's lora_adapter_metadata is no JSON "),
+        ([1], "the header's lora_adapter_metadata is no JSON object; save it again"),
+        ({"unet.lora_alpha": "x"}, r"unet\.lora_alpha='x' is no finite number"),
+        ({"unet.lora_alpha": float("nan")}, r"unet\.lora_alpha=nan is no finite number"),
+        ({"unet.alpha_pattern": [1]}, r"unet\.alpha_pattern=\[1\] is no JSON object"),
+        ({"unet.alpha_pattern": {"to_k": None}}, r"alpha_pattern 'to_k'=None is no finite number"),
+        ({"unet.alpha_pattern": {"(": 1}}, r"has '\(', which is no regular expression"),
+    ],
+)
+def test_settings_of_peft_that_are_damaged_are_refused_in_one_sentence(
+    settings: object, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
+        _merge("older", [_with_settings(tmp_path, settings)])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "unet", "text"),
+    [
+        ({}, 3, 3),
+        ({"unet.lora_alpha": 6, "text_encoder.lora_alpha": 1.5}, 6, 1.5),
+        ({"unet.lora_alpha": 6}, 6, 8),
+        ({"unet.alpha_pattern": {"to_q": 1, r"attn1\.to_[kv]": 2, "to_k": 4}}, 2, 8),
+        ({"unet.lora_alpha": 6, "unet.alpha_pattern": {"o_k": 2}}, 6, 8),
+        ({"text_encoder.alpha_pattern": {"text_model.encoder.layers.0.self_attn.v_proj": 2}}, 8, 2),
+        ({"text_encoder.alpha_pattern": {"^encoder.layers.0.self_attn.v_proj": 2}}, 8, 2),
+    ],
+)
+def test_settings_of_peft_give_alpha_by_network_and_pattern(
+    settings: dict[str, Any], unet: float, text: float, tmp_path: Path
+) -> None:
+    """PEFT's own default is 8. Without settings alpha is the rank, which is 3 here."""
+    shapes = {name: each.shapes for name, each in _mappings("older").items()}
+    factors = read_loras([_with_settings(tmp_path, settings or "")], shapes)
+    key = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_k.weight"
+    assert factors["unet"][key][0].scale == unet / 3
+    key = "encoder.layers.0.self_attn.v_proj.weight"
+    assert factors["text_encoder"][key][0].scale == text / 3
+
+
 def test_settings_of_peft_that_are_not_merged_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "dora.safetensors"
-    header = {"lora_adapter_metadata": json.dumps({"unet.use_rslora": True})}
-    save_file(load_file(LORAS / "peft.safetensors"), file, header)
-    with pytest.raises(CheckpointError, match=r"unet\.use_rslora=True, which is not merged"):
-        _merge("older", [LoraOption(name="dora", path=str(file))])
+    option = _with_settings(tmp_path, {"unet.use_rslora": True})
+    with pytest.raises(CheckpointError, match=r"unet\.use_rslora=True, which is not supported"):
+        _merge("older", [option])
 
 
 @pytest.mark.parametrize("value", ["pissa", "pissa_niter_16", "olora"])
@@ -160,12 +256,10 @@ def test_a_lora_that_changes_the_weights_of_the_model_is_refused(
     tmp_path: Path, value: str
 ) -> None:
     """PEFT subtracts its first factors from them."""
-    file = tmp_path / "pissa.safetensors"
     for accepted, setting in ((True, "gaussian"), (False, value)):
-        header = {"lora_adapter_metadata": json.dumps({"unet.init_lora_weights": setting})}
-        save_file(load_file(LORAS / "peft.safetensors"), file, header)
+        option = _with_settings(tmp_path, {"unet.init_lora_weights": setting})
         with nullcontext() if accepted else pytest.raises(CheckpointError, match=setting):
-            _merge("older", [LoraOption(name="pissa", path=str(file))])
+            _merge("older", [option])
 
 
 def test_a_file_of_another_model_or_a_missing_one_is_refused(tmp_path: Path) -> None:
@@ -197,10 +291,10 @@ def test_the_setting_refuses_what_is_no_name_and_path(text: str) -> None:
         WorkerSettings.load(lora=(text,))
 
 
-def test_a_file_with_kohya_names_of_both_layouts_is_known() -> None:
+def test_a_file_with_kohya_names_of_both_formats_is_known() -> None:
     original = "lora_unet_input_blocks_4_1_proj_in.lora_up.weight"
     renamed = "lora_unet_down_blocks_1_attentions_0_proj_in.lora_up.weight"
     text = "lora_te_text_model_encoder_layers_0_mlp_fc1.alpha"
-    assert mixes_layouts([original, renamed])
-    assert not mixes_layouts([original, text])
-    assert not mixes_layouts([renamed, text])
+    assert mixes_formats([original, renamed])
+    assert not mixes_formats([original, text])
+    assert not mixes_formats([renamed, text])

@@ -115,14 +115,14 @@ def test_a_flagged_image_is_black_and_reported(
     checkpoint: Path, cache_dir: Path, threshold: float
 ) -> None:
     add_checker(checkpoint, threshold)
-    running_batch = _rendering(checkpoint, cache_dir)
+    running_batch = _generating(checkpoint, cache_dir)
     assert running_batch.flagged() == (threshold < 0, threshold < 0)
     assert bool(running_batch.images().any()) == (threshold > 0)
 
 
 def test_a_checker_that_is_turned_off_flags_nothing(checkpoint: Path, cache_dir: Path) -> None:
     add_checker(checkpoint, -2.0)
-    running_batch = _rendering(checkpoint, cache_dir, options=ModelOptions(safety_checker=False))
+    running_batch = _generating(checkpoint, cache_dir, options=ModelOptions(safety_checker=False))
     assert running_batch.flagged() == (False, False)
     assert running_batch.images().any()
 
@@ -154,7 +154,7 @@ def add_checker(checkpoint: Path, threshold: float) -> None:
     save_file(tensors, file)
 
 
-def _rendering(
+def _generating(
     checkpoint: Path, cache_dir: Path, options: ModelOptions | None = None
 ) -> RunningBatch:
     engine = load_engine(str(checkpoint), devices=2, cache_dir=cache_dir, options=options)

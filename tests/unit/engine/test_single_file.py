@@ -1,6 +1,7 @@
-"""A file in the original layout gives each network the tensors that diffusers finds in it."""
+"""A file in the original format gives each network the tensors that diffusers finds in it."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from imagefleet.worker.engine.checkpoint.find_checkpoint import (
     find_checkpoint,
     open_checkpoint,
 )
-from imagefleet.worker.engine.checkpoint.original_layout import base_model
+from imagefleet.worker.engine.checkpoint.original_format import base_model
 from imagefleet.worker.engine.checkpoint.weights import weight_entries
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
@@ -104,12 +105,80 @@ def test_the_engine_loads_a_file_under_its_name(tmp_path: Path, cache_dir: Path)
 def test_the_error_names_weights_that_are_unread_or_missing(tmp_path: Path) -> None:
     file = _write(tmp_path, SD1)
     tensors = load_file(file)
-    save_file({**tensors, "v_pred": np.zeros(1, np.float32)}, file)
-    with pytest.raises(CheckpointError, match=r"has 1 weights that .* first v_pred"):
-        _load(file)
+    for key in ("v_prediction", "edm_other"):
+        save_file({**tensors, key: np.zeros(1, np.float32)}, file)
+        with pytest.raises(CheckpointError, match=rf"has 1 weights that .* first {key}"):
+            _load(file)
     del tensors[f"{_UNET}out.2.bias"]
     save_file(tensors, file)
     with pytest.raises(CheckpointError, match=r"unet: conv_out\.bias is missing"):
+        _load(file)
+
+
+V_PREDICTION: Final = {"prediction_type": "v_prediction"}
+NOOB: Final = {**V_PREDICTION, "rescale_betas_zero_snr": True}
+COSXL: Final = {
+    **V_PREDICTION,
+    "sigma_min": 0.002,
+    "sigma_max": 120.0,
+    "sigma_data": 1.0,
+    "sigma_schedule": "exponential",
+}
+_BOUNDS: Final = {"edm_vpred.sigma_min": 0.002, "edm_vpred.sigma_max": 120.0}
+
+
+@pytest.mark.parametrize(
+    ("markers", "scheduler", "fields", "refusal"),
+    [
+        ({"v_pred": None}, "EulerDiscreteScheduler", V_PREDICTION, ""),
+        ({"v_pred": None, "ztsnr": None}, "EulerDiscreteScheduler", NOOB, ""),
+        (
+            *({"v_pred": None}, "EulerDiscreteScheduler", {}),
+            "v_pred, so its model needs prediction_type = v_prediction, which the scheduler of",
+        ),
+        (
+            *({"v_pred": None, "ztsnr": None}, "EulerDiscreteScheduler", V_PREDICTION),
+            "v_pred, ztsnr, so its model needs rescale_betas_zero_snr = true, which",
+        ),
+        (
+            *({"v_pred": None, "ztsnr": None}, "EulerDiscreteScheduler", {}),
+            "prediction_type = v_prediction and rescale_betas_zero_snr = true, which",
+        ),
+        (_BOUNDS, "EDMEulerScheduler", COSXL, ""),
+        (
+            *(_BOUNDS, "EDMEulerScheduler", {**COSXL, "sigma_max": 80.0}),
+            r"sigma_min, so its model needs sigma_max of an EDMEulerScheduler = 120, which",
+        ),
+        (
+            *(_BOUNDS, "EDMEulerScheduler", {**COSXL, "prediction_type": "epsilon"}),
+            "needs prediction_type = v_prediction, which",
+        ),
+        (
+            *(_BOUNDS, "EulerDiscreteScheduler", V_PREDICTION),
+            "sigma_max of an EDMEulerScheduler = 120 and sigma_min of an EDMEulerScheduler = 0.002",
+        ),
+        (
+            *({"edm_vpred.sigma_max": [1, 2]}, "EDMEulerScheduler", COSXL),
+            r"edm_vpred\.sigma_max has 2 numbers, but it must have one; download it again",
+        ),
+    ],
+)
+def test_a_file_that_says_how_its_model_was_trained_needs_such_a_scheduler(
+    markers: dict[str, Any], scheduler: str, fields: dict[str, Any], refusal: str, tmp_path: Path
+) -> None:
+    """NoobAI's and CosXL's files have such keys. A marker without a value holds no number."""
+    file = _write(tmp_path, SD1)
+    tensors: dict[str, Any] = {**load_file(file)}
+    for key, value in markers.items():
+        tensors[key] = np.array([] if value is None else value, np.float16)
+    save_file(tensors, file)
+    for name, changes in (
+        ("model_index.json", {"scheduler": ["diffusers", scheduler]}),
+        ("scheduler/scheduler_config.json", fields),
+    ):
+        path = tmp_path / "model" / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(CheckpointError, match=refusal) if refusal else nullcontext():
         _load(file)
 
 

@@ -61,6 +61,10 @@ class Draft:
     """What was changed, in a few words each."""
     network: str | None = None
     """A network whose config was changed so much that diffusers has to draw its weights anew."""
+    loras: list[tuple[str, float]] = field(default_factory=list)
+    """Files in the folder that are merged, and their scales."""
+    single_file: Path | None = None
+    """The file of all weights, which lies beside the folder of their configs."""
 
     @classmethod
     def copy(cls, folder: Path, base: str, random: Random) -> "Draft":
@@ -132,6 +136,8 @@ class Draft:
             "base": self.base,
             "changes": self.changes,
             "network": self.network,
+            "loras": self.loras,
+            "single_file": self.single_file and str(self.single_file),
             "job": asdict(self.job),
         }
 

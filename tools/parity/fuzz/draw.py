@@ -1,7 +1,7 @@
 """Draw checkpoints: from a seed, or one of the named cases.
 
-The input is a folder and the name of a case, the output the changed checkpoint there. This module
-needs neither torch nor JAX, so a test can write the same files again.
+Input: a folder and the name of a case. Output: the changed checkpoint there. This module needs
+neither torch nor JAX, so a test can write the same files again.
 """
 
 from pathlib import Path
@@ -9,7 +9,14 @@ from random import Random
 
 from safetensors import SafetensorError
 
-from tools.parity.fuzz import draw_configs, draw_files, draw_schedulers, draw_tokenizer
+from tools.parity.fuzz import (
+    draw_configs,
+    draw_files,
+    draw_loras,
+    draw_schedulers,
+    draw_single_file,
+    draw_tokenizer,
+)
 from tools.parity.fuzz.draft import BASES, Draft
 from tools.parity.fuzz.named_cases import NAMED_CASES
 
@@ -26,6 +33,8 @@ CHANGES = (
     (draw_configs.change_structure, 4),
     (draw_files.change_layout, 16),
     (draw_files.damage, 10),
+    (draw_loras.change_loras, 14),
+    (draw_single_file.change_to_single_file, 8),
 )
 """Kinds of changes and how often each is drawn."""
 NEGATIVES = (None, None, ["", ""], [" ", "blue"], ["red", "blue"])

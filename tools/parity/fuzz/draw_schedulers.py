@@ -82,6 +82,9 @@ def change_scheduler(draft: Draft) -> None:
 
 
 def choose_scheduler(draft: Draft) -> None:
-    """Let the job name a scheduler."""
+    """Let the job name a scheduler, perhaps with a file that lacks fields of that one's."""
+    for name in ("clip_sample", "skip_prk_steps", "steps_offset"):
+        if draft.random.random() < 0.25:
+            draft.edit(SCHEDULER, **{name: REMOVED})
     draft.job.scheduler = draft.random.choice(NAMES)
     draft.note(f"the job names {draft.job.scheduler}")

@@ -1,7 +1,7 @@
 """Ask our engine for the images of a drawn checkpoint.
 
-The input is a checkpoint and a job, the output the images or the engine's error. The checkpoint is
-loaded as by a worker. The programs are not compiled ahead but by `jax.jit`, whose cache serves all
+Input: a checkpoint and a job. Output: the images or the engine's error. The checkpoint is loaded as
+by a worker. The programs are not compiled ahead but by `jax.jit`, whose cache serves all
 checkpoints with the same networks.
 """
 
@@ -22,6 +22,7 @@ from imagefleet.worker.engine.diffusion_engine import DiffusionEngine
 from imagefleet.worker.engine.diffusion_programs import DiffusionPrograms
 from imagefleet.worker.engine.interface import Shape
 from imagefleet.worker.engine.load_engine import load_engine
+from imagefleet.worker.engine.lora_options import LoraOption
 from imagefleet.worker.engine.model_options import ModelOptions
 from imagefleet.worker.engine.program_arrays import (
     BatchInputs,
@@ -45,13 +46,19 @@ def generate(draft: Draft, cache_dir: Path) -> NDArray[np.uint8]:
         InvalidRequest: The job is refused.
     """
     engine = load_engine(
-        str(draft.folder),
+        str(draft.single_file or draft.folder),
         devices=1,
         per_device_batch=2,
         cache_dir=cache_dir,
         max_num_inference_steps=MAX_STEPS,
         shapes=[Shape(height=draft.job.side, width=draft.job.side)] if draft.job.side else None,
-        options=ModelOptions(scheduler=draft.job.scheduler),
+        options=ModelOptions(
+            scheduler=draft.job.scheduler,
+            loras=tuple(
+                LoraOption(name=name, path=str(draft.folder / name), scale=scale)
+                for name, scale in draft.loras
+            ),
+        ),
     )
     assert isinstance(engine, DiffusionEngine)
     return _run(engine, draft.job)

@@ -1,6 +1,6 @@
 """Compare our images with those of diffusers, case by case, and count.
 
-The input is the outcomes of both sides, the output a verdict for each case and a table.
+Input: the outcomes of both sides. Output: a verdict for each case and a table.
 """
 
 from collections import Counter

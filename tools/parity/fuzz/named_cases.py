@@ -10,6 +10,7 @@ import numpy as np
 
 from tools.parity.fuzz.draft import INDEX, REMOVED, SCHEDULER, TEXT, UNET, VAE, Draft, Tensors
 from tools.parity.fuzz.draw_files import LAYOUTS
+from tools.parity.fuzz.draw_single_file import to_single_file
 from tools.parity.fuzz.draw_tokenizer import grow_embedding, write_tokens
 
 UNET_CONFIG, VAE_CONFIG = "unet/config.json", "vae/config.json"
@@ -82,6 +83,21 @@ def _native(size: object) -> Change:
     return change
 
 
+def _one_step_of_deis(draft: Draft) -> None:
+    _scheduler("DEISMultistepScheduler", use_karras_sigmas=True)(draft)
+    draft.job.steps = 1
+
+
+def _single_file(kind: str, **fields: object) -> Change:
+    """Put the weights into one file with these markers, and set fields of its scheduler."""
+
+    def change(draft: Draft) -> None:
+        to_single_file(draft, kind)
+        draft.edit(SCHEDULER, **fields)
+
+    return change
+
+
 def _no_transformer_layers(draft: Draft) -> None:
     draft.edit(UNET_CONFIG, transformer_layers_per_block=0)
 
@@ -114,6 +130,32 @@ NAMED_CASES: dict[str, tuple[str, Change]] = {
     "2 SD sets steps_offset": ("older", _scheduler("DDIMScheduler", steps_offset=0)),
     "2 SD clips no samples": ("older", _scheduler("DDIMScheduler", clip_sample=True)),
     "2 SDXL keeps both": ("xl", _scheduler("DDIMScheduler", steps_offset=0, clip_sample=True)),
+    "2 DDIM has no clip_sample, LCM chosen": (
+        "xl",
+        _scheduler("DDIMScheduler", "lcm", clip_sample=REMOVED),
+    ),
+    "2 DDPM has no clip_sample, DDIM chosen": (
+        "xl",
+        _scheduler("DDPMScheduler", "ddim", clip_sample=REMOVED),
+    ),
+    "2 no skip_prk_steps, PNDM chosen": (
+        "xl",
+        _scheduler("EulerDiscreteScheduler", "pndm", skip_prk_steps=REMOVED),
+    ),
+    "2 Euler reads no thresholding": (
+        "xl",
+        _scheduler("EulerDiscreteScheduler", thresholding=True, use_lu_lambdas=True),
+    ),
+    "2 LMS reads sigma_max with Karras": (
+        "xl",
+        _scheduler("LMSDiscreteScheduler", sigma_max=10.0, use_karras_sigmas=True),
+    ),
+    "2 LMS reads no sigma_max": ("xl", _scheduler("LMSDiscreteScheduler", sigma_max=10.0)),
+    "2 UniPC replaces heun, DPM-Solver chosen": (
+        "xl",
+        _scheduler("UniPCMultistepScheduler", "dpmsolver++", solver_type="heun"),
+    ),
+    "2 a single step of DEIS with Karras": ("xl", _one_step_of_deis),
     "3 added_tokens.json": ("older", _tokens("added_tokens.json", "<cat>")),
     "3 added_tokens_decoder": ("newer", _tokens("added_tokens_decoder", "<cat>")),
     "3 tokenizer.json": ("newer", _tokens("tokenizer.json", "<cat>")),
@@ -155,6 +197,17 @@ NAMED_CASES: dict[str, tuple[str, Change]] = {
     "12 DDPM, DDIM chosen": ("older", _scheduler("DDPMScheduler", "ddim")),
     "12 UniPC, DPM-Solver chosen": ("xl", _scheduler("UniPCMultistepScheduler", "dpmsolver++")),
     "12 Heun, Euler chosen": ("newer", _scheduler("HeunDiscreteScheduler", "euler")),
+    "13 v_pred": ("xl", _single_file("v_pred", prediction_type="v_prediction")),
+    "13 v_pred without such a scheduler": (
+        "xl",
+        _single_file("v_pred", prediction_type="epsilon"),
+    ),
+    "13 v_pred and ztsnr": (
+        "xl",
+        _single_file(
+            "v_pred and ztsnr", prediction_type="v_prediction", rescale_betas_zero_snr=True
+        ),
+    ),
     "no transformer layers": ("older", _no_transformer_layers),
     "only_cross_attention at no level": (
         "older",

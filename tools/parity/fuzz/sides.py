@@ -1,6 +1,6 @@
 """Ask both sides for the images of drawn checkpoints: diffusers in a process of its own, and us.
 
-The input is the names of cases, the output their entries in the ledger.
+Input: the names of cases. Output: their entries in the ledger.
 """
 
 import json
@@ -92,8 +92,8 @@ def run(
 ) -> Iterator[tuple[Entry, Outcome]]:
     """Yield the entry of each case, and what diffusers answered."""
     for case in cases:
-        place = folder / "checkpoint"
-        draft = draw(place, case)
+        place = folder / "case"
+        draft = draw(place / "checkpoint", case)
         truth.ask(draft.describe())
         # If diffusers draws weights, ours must wait for them; otherwise both work at once.
         theirs = truth.answer() if draft.network else None

@@ -1,7 +1,7 @@
 """Ask PyTorch diffusers for the images of a drawn checkpoint.
 
-This runs in the environment of `make parity`. The input is descriptions of checkpoints, one JSON
-object a line; the output is a line for each: the error, or the file of the images.
+This runs in the environment of `make parity`. Input: descriptions of checkpoints, one JSON object a
+line. Output: a line for each, with the error or the file of the images.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import diffusers
 import numpy as np
 import torch
 import transformers
-from diffusers import DiffusionPipeline, UNet2DConditionModel
+from diffusers import DDIMScheduler, DDPMScheduler, DiffusionPipeline, UNet2DConditionModel
 from diffusers.models.autoencoders import vae
 from diffusers.utils import torch_utils
 
@@ -50,8 +50,9 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
     folder, job = Path(description["folder"]), description["job"]
     if description["network"]:
         draw_weights(folder, len(description["changes"]))
-    pipeline = load(folder)
+    pipeline = load(folder, description["single_file"])
     pipeline.set_progress_bar_config(disable=True)
+    merge_loras(pipeline, folder, dict(description["loras"]))
     if job["scheduler"]:
         choose_scheduler(pipeline, job["scheduler"])
     options = {"height": job["side"], "width": job["side"]} if job["side"] else {}
@@ -71,14 +72,42 @@ def generate(description: dict[str, Any]) -> np.ndarray[Any, Any]:
     return (images * 255).round().astype(np.uint8)
 
 
-def load(folder: Path) -> DiffusionPipeline:
-    """Load a pipeline in float32; in half precision if it has no other weights."""
+def load(folder: Path, single_file: str | None) -> DiffusionPipeline:
+    """Load a pipeline in float32; in half precision if it has no other weights.
+
+    Args:
+        folder: The checkpoint, or the configs of the single file.
+        single_file: A file of all weights.
+    """
+    if single_file:
+        return load_single_file(folder, single_file)
     try:
         return DiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32)
     except OSError:
         if not any(folder.glob("*/*.fp16*")):
             raise
         return DiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32, variant="fp16")
+
+
+def load_single_file(folder: Path, file: str) -> Any:
+    """Load a file with the configs and the text encoders in the folder."""
+    index = json.loads((folder / "model_index.json").read_text())
+    text_encoders = {
+        name: getattr(transformers, index[name][1]).from_pretrained(folder / name)
+        for name in ("text_encoder", "text_encoder_2")
+        if name in index
+    }
+    kind = getattr(diffusers, index["_class_name"])
+    return kind.from_single_file(file, config=str(folder), **text_encoders).to(torch.float32)
+
+
+def merge_loras(pipeline: Any, folder: Path, scales: dict[str, float]) -> None:
+    """Merge files with these scales, by their names in the folder."""
+    for file, scale in scales.items():
+        pipeline.load_lora_weights(folder, weight_name=file)
+        # `set_adapters` does not know UNets whose levels have different numbers of layers.
+        pipeline.fuse_lora(lora_scale=scale)
+        pipeline.unload_lora_weights()
 
 
 def draw_weights(folder: Path, seed: int) -> None:
@@ -94,17 +123,29 @@ def draw_weights(folder: Path, seed: int) -> None:
 
 
 def choose_scheduler(pipeline: DiffusionPipeline, name: str) -> None:
-    """Replace the scheduler as a user of diffusers does.
+    """Replace the scheduler as a user of diffusers does, but for `_kept_fields`."""
+    own = pipeline.scheduler
+    fields = _kept_fields(own, name)
+    if name.endswith("karras"):
+        fields["use_karras_sigmas"] = True
+    pipeline.scheduler = ALL_SAMPLERS[name].from_config(own.config, **fields)
 
-    docs/schedulers.md names where ours differ on purpose: `pndm` has no Runge-Kutta start, and
-    samples are clipped only if the file says so.
+
+def _kept_fields(own: Any, name: str) -> dict[str, Any]:
+    """Return fields that ours keeps where `from_config` takes the default of the new class.
+
+    docs/schedulers.md names both cases. They are fields that the file does not have: the pipelines
+    of Stable Diffusion 1 and 2 have set `steps_offset`, and `ddim` clips samples only if the
+    scheduler of the file does.
     """
-    config = dict(pipeline.scheduler.config)
-    for field in config.pop("_use_default_values", []):
-        config.pop(field)
-    config = {"clip_sample": False, **config, "skip_prk_steps": True}
-    config |= {"use_karras_sigmas": True} if name.endswith("karras") else {}
-    pipeline.scheduler = ALL_SAMPLERS[name].from_config(config)
+    fields = {}
+    missing = own.config.get("_use_default_values", [])
+    if "steps_offset" in missing and name != "dpmsolver++_singlestep":
+        fields["steps_offset"] = own.config.steps_offset
+    if name == "ddim" and ("clip_sample" in missing or "clip_sample" not in own.config):
+        is_like_ddim = isinstance(own, DDIMScheduler | DDPMScheduler)
+        fields["clip_sample"] = is_like_ddim and own.config.clip_sample
+    return fields
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Well-known checkpoints as one file in the original layout, with weights drawn by their names.
+"""Well-known checkpoints as one file in the original format, with weights drawn by their names.
 
-The input is the shapes of the weights in diffusers' layout, the output the tensors of the file.
-This module needs neither torch nor JAX.
+Input: the shapes of the weights in diffusers format. Output: the tensors of the file. This module
+needs neither torch nor JAX.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.checkpoint.original_layout import (
+from imagefleet.worker.engine.checkpoint.original_format import (
     CLIP_PREFIXES,
     OPEN_CLIP_PREFIXES,
     Origin,
@@ -39,7 +39,7 @@ UNREAD: Final = ("betas", "model_ema.decay", "cond_stage_model.logit_scale")
 
 
 def original_tensors(name: str, shapes: Mapping[str, Shapes]) -> dict[str, NDArray[np.float32]]:
-    """Return the tensors of the file. `shapes` are in diffusers' layout, by network and key."""
+    """Return the tensors of the file. `shapes` are in diffusers format, by network and key."""
     tensors = {key: np.zeros(2, np.float32) for key in UNREAD}
     for network, of_network in shapes.items():
         current = {current_name(key): shape for key, shape in of_network.items()}

@@ -117,8 +117,14 @@ _BETAS: Final[Fields] = {
     "num_train_timesteps": 1000,
     "trained_betas": None,
 }
-SD_BETAS: Final[Fields] = {**_BETAS, "steps_offset": 1, "clip_sample": False}
-PNDM: Final[Fields] = {**SD_BETAS, "skip_prk_steps": True, "set_alpha_to_one": False}
+SD_BETAS: Final[Fields] = {
+    **_BETAS,
+    "steps_offset": 1,
+    "clip_sample": False,
+    "skip_prk_steps": True,
+}
+"""Published files of other classes have the last two as well."""
+PNDM: Final[Fields] = {**SD_BETAS, "set_alpha_to_one": False}
 DDIM: Final[Fields] = {**SD_BETAS, "set_alpha_to_one": False}
 V_PREDICTION: Final[Fields] = {**DDIM, "prediction_type": "v_prediction"}
 TRAILING: Final[Fields] = {**SD_BETAS, "timestep_spacing": "trailing"}

@@ -17,7 +17,7 @@ from diffusers.loaders import single_file_utils
 from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from imagefleet.worker.engine.checkpoint.original_layout import CLIP_PREFIXES, OPEN_CLIP_PREFIXES
+from imagefleet.worker.engine.checkpoint.original_format import CLIP_PREFIXES, OPEN_CLIP_PREFIXES
 from tools.parity.checkpoints import Tensors
 from tools.parity.fuzz.draft import noise
 from tools.parity.fuzz.truth import ours_noise
@@ -141,7 +141,7 @@ def _generate(pipeline: Any, output_type: str, strength: float = 1.0) -> Any:
 
 
 def converted_single_files() -> dict[str, dict[str, str]]:
-    """Return the digest of what diffusers makes of files in the original layout.
+    """Return the digest of what diffusers makes of files in the original format.
 
     It is by checkpoint and network, over the keys of diffusers and their tensors.
     """

@@ -1,7 +1,7 @@
 """Find and read the files of one checkpoint, as diffusers and transformers choose them.
 
-The input is a folder in diffusers' layout, the output its JSON, its weight files and the digest of
-the files that were read. This module knows the names of files, but no field of a config.
+Input: a folder in diffusers format. Output: its JSON, its weight files and the digest of the files
+that were read. This module depends on the names of files, but on no field of a config.
 """
 
 import hashlib

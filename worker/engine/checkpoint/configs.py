@@ -1,7 +1,7 @@
 """Read the configs of a checkpoint.
 
-The input is the files of a checkpoint, the output the configs of its networks. Each config is
-checked alone, then against the others. This module reads no weights.
+Input: the files of a checkpoint. Output: the configs of its networks. Each config is checked alone,
+then against the others. This module reads no weights.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +16,7 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
 )
 from imagefleet.worker.engine.checkpoint.pipeline_index import (
     CLIP_TEXT_PROJECTED,
+    SCHEDULER,
     Family,
     PipelineIndex,
     UnetImage,
@@ -29,7 +30,6 @@ from imagefleet.worker.engine.models.vae import VaeConfig
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.unfinished_latents import LatentFormat
 
-_SCHEDULER: Final = "scheduler/scheduler_config.json"
 _OTHER_UNETS: Final = {
     5: "a UNet of depth-to-image",
     7: "a UNet of an upscaler",
@@ -88,9 +88,7 @@ class Configs:
                 time_ids=TIME_IDS - family.has_aesthetic_scores,
             ),
             vae=VaeConfig.from_json(files.read_json("vae/config.json")),
-            noise=NoiseSchedule.from_json(
-                {**files.read_json(_SCHEDULER), **family.scheduler_fields}, index.scheduler_class
-            ),
+            noise=index.noise_schedule(files.read_json(SCHEDULER)),
             safety=_safety(files) if safety_checker and index.has_safety_checker else None,
             force_zeros_for_empty_prompt=index.force_zeros_for_empty_prompt,
         )

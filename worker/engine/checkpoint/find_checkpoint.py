@@ -1,7 +1,7 @@
 """Find the checkpoint of a model: in the package, in a folder, or on the Hugging Face Hub.
 
-The input is the model's name, the output a folder in diffusers' layout. From the Hub it downloads
-only the files that this engine reads: no pickles, and no second copy of the same weights.
+Input: the model's name. Output: a folder in diffusers format. From the Hub it downloads only the
+files that this engine reads: no pickles, and no second copy of the same weights.
 """
 
 import logging
@@ -84,8 +84,8 @@ def find_checkpoint(model: str, *, with_weights: bool = True) -> Path:
     if not (folder / INDEX).is_file():
         fault = "has no model_index.json" if folder.is_dir() else "is not a folder"
         raise CheckpointError(
-            f"model {model!r}: {folder} {fault}; give `shapes`, a folder in diffusers' layout, "
-            "a file in the original layout that ends in .safetensors, or a Hub id like "
+            f"model {model!r}: {folder} {fault}; give `shapes`, a folder in diffusers format, "
+            "a file in the original format that ends in .safetensors, or a Hub id like "
             "CompVis/stable-diffusion-v1-4, perhaps with @revision"
         )
     return folder
@@ -134,7 +134,7 @@ def _download_configs(file: Path) -> Path:
     except CheckpointError as error:
         raise type(error)(
             f"{file} needs the configs and tokenizers of {base}: {error}; or put them in "
-            f"{file.with_suffix('')}, in diffusers' layout without weights"
+            f"{file.with_suffix('')}, in diffusers format without weights"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Put the factors of LoRA that jobs choose among the parameters of a model.
 
-The input is LoRA files and the weights that they fit, the output the factors of each layer, side by
-side, placed on the devices. `worker.engine.models.lora_layers` computes with them.
+Input: LoRA files and the weights that they fit. Output: the factors of each layer, side by side,
+placed on the devices. `worker.engine.models.lora_layers` computes with them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,12 +1,11 @@
 """Read LoRA files (Hu et al. 2021) and add them to the weights of a model as it loads.
 
-The input is files in diffusers', PEFT's or kohya's format, with LoRA of linear layers and of
-convolutions (LoCon). The output is the factors of each weight. A merged weight is
-W + scale * alpha / rank * up @ down, in float32. Every key of a file must have its place.
+Input: files in diffusers', PEFT's or kohya's format, with LoRA of linear layers and of convolutions
+(LoCon). Output: the factors of each weight. A merged weight is W + scale * alpha / rank * up @
+down, in float32. Every key of a file must have its place.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +13,16 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from imagefleet.shared.errors import CheckpointError
 from imagefleet.worker.engine.checkpoint.checkpoint_files import sha256_of_file
 from imagefleet.worker.engine.checkpoint.lora_names import (
     layer_names,
-    mixes_layouts,
+    mixes_formats,
     parse_key,
     unsupported_kind,
 )
+from imagefleet.worker.engine.checkpoint.peft_settings import PeftSettings
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.lora_options import AppliedLora, LoraOption
 from imagefleet.worker.engine.textual_inversion_options import LoadedInversion
@@ -31,10 +30,8 @@ from imagefleet.worker.engine.textual_inversion_options import LoadedInversion
 Floats = NDArray[np.float32]
 _LISTED: Final = 5
 """Keys that an error lists."""
-_METADATA: Final = "lora_adapter_metadata"
-"""The field of a file's header in which diffusers keeps the settings of PEFT."""
-_ORDINARY_STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
-"""Values of PEFT's `init_lora_weights` that leave the model's own weights as they are."""
+_DTYPES: Final = ("F64", "F32", "F16", "BF16", "I64", "I32")
+"""Dtypes that are read. Trainers may write alpha as a whole number."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class _LoraFile:
         self._path = path
         self._shapes = shapes
         self._files = TensorFiles([path])
-        self._alphas = self._alphas_of_peft()
+        self._settings = PeftSettings(path, self._files.header)
         self._keys: dict[tuple[str, str], dict[str, str]] = {}
         """By network and weight: the key of each part."""
         if kind := unsupported_kind(self._files.shapes):
@@ -161,10 +158,10 @@ class _LoraFile:
             )
         if not self._keys:
             raise CheckpointError(f"{self._path} holds no LoRA")
-        if mixes_layouts(self._files.shapes):
+        if mixes_formats(self._files.shapes):
             raise CheckpointError(
-                f"{self._path} names layers of the UNet in the original layout and in that of "
-                "diffusers, which would drop the former; convert the file to one layout"
+                f"{self._path} names layers of the UNet in the original format and in that of "
+                "diffusers, which would drop the former; convert the file to one format"
             )
 
     def factors(self, scale: float) -> dict[tuple[str, str], LoraFactors]:
@@ -196,39 +193,30 @@ class _LoraFile:
                 f"{list(up.shape)} do not make {network} {key} {list(shape)}; take a LoRA that was "
                 "trained for this model"
             )
-        alpha = float(self._read(parts["alpha"])) if "alpha" in parts else None
-        if alpha is None:
-            alpha = self._alphas.get(network, rank)
+        if "alpha" in parts:
+            alpha = self._read_alpha(parts["alpha"])
+        else:
+            of_settings = self._settings.alpha(network, key.removesuffix(".weight"))
+            alpha = rank if of_settings is None else of_settings
         return LoraFactors(down, up.reshape(shape[0], rank), scale * alpha / rank)
 
+    def _read_alpha(self, key: str) -> float:
+        alpha = self._read(key)
+        if alpha.size != 1:
+            raise CheckpointError(
+                f"{self._path}: {key} is {list(alpha.shape)}, but alpha is one number; take a LoRA "
+                "that was saved whole"
+            )
+        return float(alpha.item())
+
     def _read(self, key: str) -> Floats:
+        if (dtype := self._files.dtypes[key]) not in _DTYPES:
+            raise CheckpointError(
+                f"{self._path}: {key} is {dtype}, which this engine does not read; convert the "
+                f"file to {' or '.join(_DTYPES[1:4])}"
+            )
         whole = tuple(slice(None) for _ in self._files.shapes[key])
         tensor = np.asarray(self._files.read_slice(key, whole), np.float32)
         if not np.isfinite(tensor).all():
             raise CheckpointError(f"{self._path}: {key} holds NaN or infinity; download it again")
         return tensor
-
-    def _alphas_of_peft(self) -> dict[str, float]:
-        """Return alpha by network, from the file's header.
-
-        Raises:
-            CheckpointError: The header asks for what this engine does not merge.
-        """
-        header: Any = safe_open(self._path, framework="numpy")
-        text = (header.metadata() or {}).get(_METADATA)
-        fields = json.loads(text) if text else {}
-        for name, value in fields.items():
-            setting = name.partition(".")[2]
-            if setting in ("use_dora", "use_rslora", "lora_bias", "alpha_pattern") and value:
-                raise CheckpointError(f"{self._path}: {name}={value!r}, which is not merged here")
-            if setting == "init_lora_weights" and value not in _ORDINARY_STARTS:
-                raise CheckpointError(
-                    f"{self._path}: {name}={value!r} changes the model's own weights, which is not "
-                    "done here; convert the file to an ordinary LoRA with PEFT's save_pretrained("
-                    "path_initial_model_for_weight_conversion=…)"
-                )
-        return {
-            name.removesuffix(".lora_alpha"): float(value)
-            for name, value in fields.items()
-            if name.endswith(".lora_alpha")
-        }

@@ -1,7 +1,7 @@
 """Name the layers of a network as LoRA files do: diffusers', PEFT's and kohya's formats.
 
-The input is the keys of a network in diffusers' layout, the output each name that a file may have
-for a layer. This module reads no files.
+Input: the keys of a network in diffusers format. Output: each name that a file may have for a
+layer. This module reads no files.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from imagefleet.worker.engine.checkpoint.original_layout import UNET_PREFIX, origins
+from imagefleet.worker.engine.checkpoint.original_format import UNET_PREFIX, origins
 
 _KOHYA_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("lora_unet_",),
@@ -59,8 +59,8 @@ def unsupported_kind(keys: Iterable[str]) -> str | None:
     return next(kinds, None)
 
 
-def mixes_layouts(keys: Iterable[str]) -> bool:
-    """Return whether kohya's names of the UNet's layers are of both layouts of SDXL."""
+def mixes_formats(keys: Iterable[str]) -> bool:
+    """Return whether kohya's names of the UNet's layers are of both formats of SDXL."""
     named = [key.removeprefix("lora_unet_") for key in keys if key.startswith("lora_unet_")]
     original = ("input_blocks", "middle_block", "output_blocks")
     return any(key.startswith(original) for key in named) and any(
@@ -75,7 +75,7 @@ def layer_names(network: str, keys: Sequence[str]) -> dict[str, str]:
     for layer, key in layers.items():
         names.update(dict.fromkeys(_names(network, layer), key))
     if network == "unet":
-        # kohya trains SDXL with the layers of the original layout.
+        # kohya trains SDXL with the layers of the original format.
         for key, origin in origins(network, keys, ()).items():
             layer = origin.key.removeprefix(UNET_PREFIX).removesuffix(".weight")
             if key.endswith(".weight"):

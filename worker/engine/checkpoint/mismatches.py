@@ -1,6 +1,6 @@
 """Say why weights do not match a network.
 
-The input is the keys that do not match, the output sentences. This module reads no files.
+Input: the keys that do not match. Output: sentences. This module reads no files.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Read `model_index.json`: the pipeline of a checkpoint and the class of each of its parts.
 
-The input is the parsed JSON. diffusers builds every part as the class that this file names, and not
-as the one that the part's own config names, so the classes are checked here.
+Input: the parsed JSON. Output: the classes. diffusers builds every part as the class that this file
+names, and not as the one that the part's own config names, so the classes are checked here.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,16 @@ from functools import partial
 from typing import Any, Final, Self
 
 from imagefleet.shared.errors import CheckpointError
+from imagefleet.shared.jobs.default_strengths import NO_STRENGTH, STABLE_DIFFUSION_XL
 from imagefleet.worker.engine.checkpoint.checkpoint_files import INDEX, has_part
 from imagefleet.worker.engine.image_use import ImageUse
+from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
+SCHEDULER: Final = "scheduler/scheduler_config.json"
 CLIP_TEXT: Final = "CLIPTextModel"
 CLIP_TEXT_PROJECTED: Final = "CLIPTextModelWithProjection"
+_SKIP_PRK: Final = "skip_prk_steps"
+_STEPS_OFFSET: Final = "steps_offset"
 _AESTHETIC: Final = "requires_aesthetics_score"
 _TOKENIZERS: Final = ("CLIPTokenizer", "CLIPTokenizerFast")
 _IMAGE_PROCESSORS: Final = (
@@ -52,7 +57,8 @@ class Family:
     num_inference_steps: int
     """The same."""
     scheduler_fields: Mapping[str, Any]
-    """Fields of scheduler_config.json that the pipeline sets, whatever the file says."""
+    """Fields of scheduler_config.json that the pipeline sets, whatever the file says, if the file
+    or the scheduler has them."""
     old_sample_size: int | None
     """The least `sample_size` of a UNet saved before diffusers 0.9, whose default was wrong."""
     may_have_safety_checker: bool
@@ -81,13 +87,14 @@ _SD: Final = Family(
     tokenizers=("tokenizer",),
     guidance_scale=7.5,
     num_inference_steps=50,
-    scheduler_fields={"steps_offset": 1, "clip_sample": False},
+    scheduler_fields={_STEPS_OFFSET: 1, "clip_sample": False},
     old_sample_size=64,
     may_have_safety_checker=True,
     is_xl=False,
     normalises_latents=False,
     zeros_absent_negatives=False,
 )
+_XL_IMAGE: Final = ImageUse(default_strengths=STABLE_DIFFUSION_XL)
 _XL: Final = Family(
     text_encoders=("text_encoder", "text_encoder_2"),
     text_encoder_classes=(CLIP_TEXT, CLIP_TEXT_PROJECTED),
@@ -100,12 +107,13 @@ _XL: Final = Family(
     is_xl=True,
     normalises_latents=True,
     zeros_absent_negatives=True,
+    image_use=_XL_IMAGE,
 )
 _XL_SPLIT: Final = replace(_XL, splits_denoising=True)
 _IMAGE_TO_IMAGE: Final = "StableDiffusionXLImg2ImgPipeline"
 _INPAINTING: Final = ("image", "mask_image")
 _EDITING: Final = ImageUse(
-    required=("image",), default_strength=None, default_image_guidance_scale=1.5
+    required=("image",), default_strengths=NO_STRENGTH, default_image_guidance_scale=1.5
 )
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -120,9 +128,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "StableDiffusionInpaintPipeline": replace(
         _SD,
-        scheduler_fields={"steps_offset": 1, "skip_prk_steps": True},
+        scheduler_fields={_STEPS_OFFSET: 1, _SKIP_PRK: True},
         unet_image=UnetImage.MASKED,
-        image_use=ImageUse(required=_INPAINTING, default_strength=1.0),
+        image_use=ImageUse(required=_INPAINTING),
     ),
     "StableDiffusionInstructPix2PixPipeline": replace(
         _SD,
@@ -133,14 +141,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         image_use=_EDITING,
     ),
     "StableDiffusionXLPipeline": _XL_SPLIT,
-    _IMAGE_TO_IMAGE: replace(
-        _XL_SPLIT, image_use=ImageUse(required=("image",), default_strength=0.3)
-    ),
+    _IMAGE_TO_IMAGE: replace(_XL_SPLIT, image_use=replace(_XL_IMAGE, required=("image",))),
     "StableDiffusionXLInpaintPipeline": replace(
         _XL,
         guidance_scale=7.5,
         unet_image=UnetImage.MASKED,
-        image_use=ImageUse(required=_INPAINTING, default_strength=0.9999),
+        image_use=replace(_XL_IMAGE, required=_INPAINTING),
     ),
     "StableDiffusionXLInstructPix2PixPipeline": replace(
         _XL, num_inference_steps=100, unet_image=UnetImage.EDITED, image_use=_EDITING
@@ -160,6 +166,20 @@ class PipelineIndex:
     has_safety_checker: bool
     force_zeros_for_empty_prompt: bool
     """Whether the states of the negative prompt are zeros if none is given (SDXL)."""
+
+    def noise_schedule(self, file: Mapping[str, Any]) -> NoiseSchedule:
+        """Return the noise schedule of scheduler_config.json with the fields that the pipeline
+        sets.
+
+        Raises:
+            CheckpointError: Fields are missing or unsupported.
+        """
+        set_here = {
+            name: value
+            for name, value in self.family.scheduler_fields.items()
+            if name in file or _has_field(self.scheduler_class, name)
+        }
+        return NoiseSchedule.from_json({**file, **set_here}, self.scheduler_class)
 
     @classmethod
     def from_json(cls, index: Mapping[str, Any]) -> Self:
@@ -221,6 +241,13 @@ def _image_to_image_family(family: Family, index: Mapping[str, Any]) -> Family:
         text_encoder_classes=family.text_encoder_classes[1:],
         tokenizers=family.tokenizers[1:],
     )
+
+
+def _has_field(scheduler_class: str, name: str) -> bool:
+    """Return whether a scheduler of diffusers has one of the fields that pipelines set."""
+    if name == _SKIP_PRK:
+        return scheduler_class == "PNDMScheduler"
+    return name != _STEPS_OFFSET or scheduler_class != "DPMSolverSinglestepScheduler"
 
 
 def _require(

@@ -1,8 +1,8 @@
-"""Read a checkpoint from one safetensors file in the original layout.
+"""Read a checkpoint from one safetensors file in the original format.
 
-The input is the file. Its configs and tokenizers come from a folder in diffusers' layout. It lies
-beside the file, or is that of the model's base on the Hub. `original_layout` says which key is
-where.
+Input: the file. Output: the tensors of each network, under the keys of diffusers. Its configs and
+tokenizers come from a folder in diffusers format. It lies beside the file, or is that of the
+model's base on the Hub. `original_format` says which key is where.
 """
 
 import hashlib
@@ -18,8 +18,10 @@ from imagefleet.worker.engine.checkpoint.checkpoint_files import (
     CheckpointFiles,
     sha256_of_file,
 )
-from imagefleet.worker.engine.checkpoint.original_layout import UNREAD, Origin, base_model, origins
+from imagefleet.worker.engine.checkpoint.original_format import UNREAD, Origin, base_model, origins
+from imagefleet.worker.engine.checkpoint.pipeline_index import SCHEDULER, PipelineIndex
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
+from imagefleet.worker.engine.checkpoint.training_markers import MARKERS, check_markers
 
 ENDING: Final = ".safetensors"
 _LISTED: Final = 5
@@ -48,8 +50,8 @@ def base_of(file: Path) -> str:
     """
     if (base := base_model(TensorFiles([file]).shapes)) is None:
         raise CheckpointError(
-            f"{file} does not have the keys of Stable Diffusion 1, 2 or XL in their original "
-            "layout; give a folder in diffusers' layout, or another file"
+            f"{file} does not have the keys of Stable Diffusion 1, 2 or XL in the original "
+            "format; give a folder in diffusers format, or another file"
         )
     return base
 
@@ -73,19 +75,24 @@ class SingleFile(CheckpointFiles):
         """Open the weights of these networks, by network, under the keys of diffusers.
 
         Args:
-            networks: Folders in diffusers' layout.
+            networks: Folders in diffusers format.
             keys: By network: the keys that it has.
 
         Raises:
-            CheckpointError: The file is damaged, or has weights that no network has.
+            CheckpointError: The file is damaged, or has weights that no network has, or its model
+                was trained for another scheduler.
         """
         whole, found = TensorFiles([self._file]), {}
+        index = PipelineIndex.from_json(self.read_json(INDEX))
+        check_markers(self._file, whole, index.noise_schedule(self.read_json(SCHEDULER)))
         read: set[str] = set()
         for network in networks:
             places = origins(network, (keys or {}).get(network, ()), whole.shapes)
             found[network] = OriginalTensors(whole, places)
             read |= {origin.key for origin in places.values()}
-        unread = sorted(key for key in whole.shapes.keys() - read if not UNREAD.match(key))
+        unread = sorted(
+            key for key in whole.shapes.keys() - read - MARKERS if not UNREAD.match(key)
+        )
         if unread:
             raise CheckpointError(
                 f"{self._file} has {len(unread)} weights that the configs in {self.folder} do not "
@@ -100,7 +107,7 @@ class SingleFile(CheckpointFiles):
 
 
 class OriginalTensors(TensorFiles):
-    """One network in a file of the original layout, under the keys of diffusers."""
+    """One network in a file of the original format, under the keys of diffusers."""
 
     def __init__(self, whole: TensorFiles, places: Mapping[str, Origin]) -> None:
         """Show the tensors of `whole` at these places. Keys whose place is empty are left out."""

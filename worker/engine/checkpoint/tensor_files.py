@@ -1,7 +1,7 @@
 """Read tensors from safetensors files.
 
-The input is the paths of the files of one network, the output slices of its tensors. This module
-knows no networks. It reads safetensors only, because a pickle can run code.
+Input: the paths of the files of one network. Output: slices of its tensors. This module does not
+depend on the networks. It reads safetensors only, because a pickle can run code.
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,13 @@ class TensorFiles:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
         """Dtypes as safetensors spells them, such as F16."""
+        self.header: dict[str, str] = {}
+        """The texts in the headers of the files, by field."""
         self._files: dict[str, Any] = {}
         for path in paths:
             try:
                 file: Any = safe_open(path, framework="numpy")
+                self.header |= file.metadata() or {}
                 for key in file.keys():  # noqa: SIM118  (not a mapping)
                     if key in self._files:
                         raise CheckpointError(

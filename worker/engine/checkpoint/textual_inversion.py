@@ -1,7 +1,7 @@
 """Read textual inversions (Gal et al. 2022): vectors that a prompt names by a token of their own.
 
-The input is files in the formats of diffusers and of AUTOMATIC1111's web UI, the output the vectors
-of each text encoder, and its weights with these vectors among the embeddings of its tokens.
+Input: files in the formats of diffusers and of AUTOMATIC1111's web UI. Output: the vectors of each
+text encoder, and its weights with these vectors among the embeddings of its tokens.
 """
 
 from collections.abc import Mapping, Sequence

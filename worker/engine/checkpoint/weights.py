@@ -1,9 +1,9 @@
 """Load the weights of a checkpoint into our networks, strictly.
 
-The input is an abstract network (shapes only) and the tensors of a checkpoint, the output its
-parameters on the devices. Our attribute names are those of the checkpoint where possible; the
-tables below list the exceptions. Loading fails if any key is missing, unused or duplicate, has the
-wrong shape or a dtype that is not floating-point, or holds NaN or infinity.
+Input: an abstract network (shapes only) and the tensors of a checkpoint. Output: its parameters on
+the devices. Our attribute names are those of the checkpoint where possible; the tables below list
+the exceptions. Loading fails if any key is missing, unused or duplicate, has the wrong shape or a
+dtype that is not floating-point, or holds NaN or infinity.
 """
 
 import re

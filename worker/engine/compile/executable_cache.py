@@ -1,8 +1,8 @@
 """Cache executables in object stores, so that a new host neither traces nor compiles.
 
-Goes in: a program's name, its inputs, a function that lowers it, and the environment that
-determines what the compiler makes of it. Comes out: the executable, loaded from a store that has it
-under the same fingerprint, else compiled and stored. It knows no networks.
+Input: a program's name, its inputs, a function that lowers it, and the environment that determines
+what the compiler makes of it. Output: the executable, loaded from a store that has it under the
+same fingerprint, else compiled and stored. It does not depend on the networks.
 
 An executable is code and its file is a pickle: anyone who can write to a store could run code on
 the workers. So every file is signed with the secret (HMAC-SHA256), and no file with a wrong

@@ -1,6 +1,6 @@
 """Configure JAX's own compilation cache, and count compilations and cache hits.
 
-Goes in: a folder for the cache. Comes out: counters. It knows no programs.
+Input: a folder for the cache. Output: counters. It does not depend on the programs.
 """
 
 from collections.abc import Iterator

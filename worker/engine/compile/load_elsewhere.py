@@ -1,8 +1,8 @@
 """Load a serialized executable on devices other than those that it was compiled for.
 
-Goes in: what `serialize_executable.serialize` made, and as many devices of the same kind. Comes
-out: the executable. JAX's own `deserialize_and_load` accepts only the original devices, so this
-module uses its private parts; whoever calls it must be able to compile instead.
+Input: what `serialize_executable.serialize` made, and as many devices of the same kind. Output: the
+executable. JAX's own `deserialize_and_load` accepts only the original devices, so this module uses
+its private parts; whoever calls it must be able to compile instead.
 """
 
 import io

@@ -1,7 +1,7 @@
 """Require that nobody but this user can put files into a folder of executables.
 
-A folder goes in, and an error comes out if another user owns it, an entry of it, or a way to
-replace it. Executables are code: whoever can write them runs code in the worker.
+Input: a folder. Output: an error if another user owns it, an entry of it, or a way to replace it.
+Executables are code: whoever can write them runs code in the worker.
 """
 
 import os

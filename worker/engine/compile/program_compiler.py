@@ -1,6 +1,6 @@
 """Compile the programs of a shape before the first job arrives.
 
-Goes in: the diffusion programs, the placed weights, and the arrays that a batch has. Comes out:
+Input: the diffusion programs, the placed weights, and the arrays that a batch has. Output:
 executables, from the executable cache or newly compiled. It runs nothing.
 """
 

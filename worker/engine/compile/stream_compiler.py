@@ -1,8 +1,7 @@
 """Compile the programs of a stream: one image enters or leaves, all slots advance.
 
-Goes in: the diffusion programs, and the weights on the devices of one stream. Comes out: the
-executables of a shape. Streams of one mesh share them: the first compiles, the others load what it
-stored.
+Input: the diffusion programs, and the weights on the devices of one stream. Output: the executables
+of a shape. Streams of one mesh share them: the first compiles, the others load what it stored.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,7 @@
 """The transformer layer of CLIP's text and image encoders (Radford et al. 2021).
 
-Input and output are embeddings of tokens or patches. This module knows neither text nor pixels.
+Input and output are embeddings of tokens or patches. This module depends on neither text nor
+pixels.
 """
 
 from collections.abc import Callable

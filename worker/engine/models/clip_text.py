@@ -1,8 +1,8 @@
 """CLIP's text encoder (Radford et al. 2021), as Stable Diffusion 1.x and 2.x and SDXL use it.
 
-The input is token ids, the output the hidden states of every token and the pooled state of the
-prompt. This module knows no text (see `worker.engine.tokenizer`) and does not choose the states
-that a UNet reads (see `worker.engine.prompt_encoder`).
+Input: token ids. Output: the hidden states of every token and the pooled state of the prompt. This
+module does not tokenize (see `worker.engine.tokenizer`) and does not choose the states that a UNet
+reads (see `worker.engine.prompt_encoder`).
 """
 
 from dataclasses import dataclass

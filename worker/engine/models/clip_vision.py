@@ -1,7 +1,7 @@
 """CLIP's image encoder (Radford et al. 2021).
 
-The input is normalised square images, the output one state per image. This module does not know
-what the states are compared with.
+Input: normalised square images. Output: one state per image. This module compares the states with
+nothing.
 """
 
 from dataclasses import dataclass

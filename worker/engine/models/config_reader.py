@@ -1,7 +1,7 @@
 """Read a `config.json` of diffusers or transformers strictly.
 
-The input is the parsed JSON, the output checked values. This module knows no networks: each network
-names the fields it reads, and the only supported values of the fields it does not read.
+Input: the parsed JSON. Output: checked values. This module does not depend on the networks: each
+network names the fields it reads, and the only supported values of the fields it does not read.
 """
 
 import logging
@@ -50,8 +50,7 @@ class ConfigReader:
     def require_one_of(self, name: str, value: object, allowed: tuple[object, ...]) -> None:
         """Add an error unless `value` is one of the supported values."""
         if value not in allowed:
-            listed = " or ".join(repr(item) for item in allowed)
-            self.add_error(f"{name}={value!r} (supported: {listed})")
+            self.add_error(unsupported_value(name, value, allowed))
 
     def add_error(self, sentence: str) -> None:
         """Add an error that `finish` raises."""
@@ -155,6 +154,12 @@ class ConfigReader:
         )
         if unknown:
             log.warning("%s: unknown fields %s are ignored", self._file, unknown)
+
+
+def unsupported_value(name: str, value: object, allowed: tuple[object, ...]) -> str:
+    """Return the words that name a field, its value and the supported ones."""
+    listed = " or ".join(repr(item) for item in allowed)
+    return f"{name}={value!r} (supported: {listed})"
 
 
 def _is_between(low: float, value: object, high: float) -> bool:

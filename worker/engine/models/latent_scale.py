@@ -1,6 +1,6 @@
 """Scale latents between the autoencoder and the UNet.
 
-The input is latents `[…, c]` of one of them, the output the latents that the other one takes.
+Input: latents `[…, c]` of one of them. Output: the latents that the other one takes.
 """
 
 from dataclasses import dataclass

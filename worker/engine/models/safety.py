@@ -1,8 +1,7 @@
 """Stable Diffusion's safety checker.
 
-The input is uint8 images, the output whether each is flagged. The unwanted concepts are unnamed
-vectors in the checkpoint (Rando et al. 2022 infer their names). This module does not know what
-happens to a flagged image.
+Input: uint8 images. Output: whether each is flagged. The unwanted concepts are unnamed vectors in
+the checkpoint (Rando et al. 2022 infer their names). This module does not change a flagged image.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The transformers within the blocks of the UNet: diffusers' Transformer2DModel and its layers.
 
-The input is a feature map `[b, h, w, c]` and the keys and values of the text. The output is a map
-of the same shape.
+Input: a feature map `[b, h, w, c]` and the keys and values of the text. Output: a map of the same
+shape.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """The denoiser of Stable Diffusion 1.x and 2.x (Rombach et al. 2022) and of SDXL (Podell et al.
 2023): diffusers' UNet2DConditionModel.
 
-The input is noisy latents, a timestep for each, and the states of the text encoders. The output is
-the model's prediction (epsilon, v or sample: only the scheduler knows which). Feature maps are
-`[b, h, w, c]`.
+Input: noisy latents, a timestep for each, and the states of the text encoders. Output: the model's
+prediction (epsilon, v or sample: only the scheduler's config says which). Feature maps are `[b, h,
+w, c]`.
 """
 
 import math

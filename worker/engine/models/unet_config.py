@@ -1,6 +1,6 @@
 """Read the `config.json` of diffusers' UNet2DConditionModel.
 
-The input is the parsed JSON, the output a `UNetConfig`. An error lists every unsupported field.
+Input: the parsed JSON. Output: a `UNetConfig`. An error lists every unsupported field.
 """
 
 import re

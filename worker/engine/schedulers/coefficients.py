@@ -48,7 +48,7 @@ COLUMNS: Final = 11 + LAGS
 
 
 @dataclass(frozen=True)
-class Table:
+class CoefficientTable:
     """The coefficients of one scheduler for one step count, from its first step or a later one."""
 
     rows: NDArray[np.float32]
@@ -83,13 +83,13 @@ class Table:
             remaining += 1
         return (len(self.rows) - remaining) // self.order
 
-    def until(self, cutoff: int) -> "Table":
+    def until(self, cutoff: int) -> "CoefficientTable":
         """Return the table of the calls that diffusers makes before `denoising_end`: those with
         timesteps of at least `cutoff`."""
         calls = int((self.rows[:, _TIMESTEP] >= cutoff).sum())
         return replace(self, rows=self.rows[:calls])
 
-    def with_next_levels(self, levels: Mapping[int, NoiseLevel]) -> "Table":
+    def with_next_levels(self, levels: Mapping[int, NoiseLevel]) -> "CoefficientTable":
         """Return the table with other noise levels after some rows, for what an image keeps."""
         rows = self.rows.copy()
         for index, level in levels.items():
@@ -133,14 +133,14 @@ def make_table(
     levels: Sequence[NoiseLevel],
     prediction: str | Sequence[LinearCombination],
     init_noise_sigma: float = 1.0,
-) -> Table:
+) -> CoefficientTable:
     """Complete the rows to a table.
 
     Args:
         rows: From `make_row`.
         levels: The noise level before each row.
         prediction: The model's `prediction_type`, or the predicted x0 of each row.
-        init_noise_sigma: See `Table`.
+        init_noise_sigma: See `CoefficientTable`.
     """
     completed = np.array(rows, np.float32).reshape(-1, COLUMNS)
     to_x0 = prediction
@@ -148,7 +148,7 @@ def make_table(
         to_x0 = [x0_from_output(prediction, level) for level in levels]
     completed[:, _SAMPLE_TO_X0 : _OUTPUT_TO_X0 + 1] = to_x0
     completed[:, _NEXT_ALPHA : _NEXT_SIGMA + 1] = [*levels[1:], CLEAN]
-    return Table(completed, levels[0], init_noise_sigma)
+    return CoefficientTable(completed, levels[0], init_noise_sigma)
 
 
 def row_at(rows: jax.Array, position: jax.Array) -> jax.Array:

@@ -1,6 +1,8 @@
 """DDIM (Song et al. 2021, equation 12 without noise): diffusers' DDIMScheduler with eta=0."""
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from typing import Final
+
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
@@ -9,8 +11,11 @@ from imagefleet.worker.engine.schedulers.noise_levels import (
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
+_CLIPS_BY_DEFAULT: Final = ("DDIMScheduler", "DDPMScheduler")
+"""Classes of files without `clip_sample` whose samples are clipped."""
 
-def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+
+def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
     alphas_cumprod = schedule.alphas_cumprod
     ends_clean = schedule.set_alpha_to_one is None or schedule.set_alpha_to_one
@@ -18,6 +23,7 @@ def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     stride = schedule.num_train_timesteps // steps
     timesteps = schedule.timesteps(steps, default_spacing="leading")[skipped:]
     levels = [NoiseLevel.from_alpha_cumprod(alphas_cumprod[timestep]) for timestep in timesteps]
+    bound = schedule.clip_bound(default=schedule.class_name in _CLIPS_BY_DEFAULT)
     rows = []
     for timestep, level in zip(timesteps, levels, strict=True):
         previous = timestep - stride
@@ -28,7 +34,7 @@ def ddim(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
             make_row(
                 timestep,
                 to_h=x0_from_output(schedule.prediction_type, level),
-                bound=schedule.clip_bound,
+                bound=bound,
                 keep=end.sigma * eps.sample_part,
                 direct=end.sigma * eps.output_part,
                 lags=(end.alpha,),

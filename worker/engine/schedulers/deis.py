@@ -9,32 +9,25 @@ from typing import Final
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.combinations import SAMPLE, Combination, as_lags, lag
-from imagefleet.worker.engine.schedulers.multistep_levels import multistep_levels
-from imagefleet.worker.engine.schedulers.noise_levels import (
-    NoiseLevel,
-    eps_from_output,
-    training_ratios,
-)
+from imagefleet.worker.engine.schedulers.multistep_levels import lowest_ratio, multistep_levels
+from imagefleet.worker.engine.schedulers.noise_levels import NoiseLevel, eps_from_output
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 _FEW_STEPS: Final = 15
 """With fewer steps, the last ones are of a lower order, unless `lower_order_final` is false."""
 
 
-def deis(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def deis(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted noise.
 
     As in diffusers, the last step ends at the lowest noise level of training.
-
-    Raises:
-        ValueError: The registry does not offer this scheduler with this schedule.
     """
-    if (options := schedule.deis) is None:
-        raise ValueError("DEIS is not supported with the options of this schedule")
+    options = schedule.deis
     timesteps, ratios = multistep_levels(schedule, steps)
-    levels = [NoiseLevel.from_ratio(ratio) for ratio in (*ratios, training_ratios(schedule)[0])]
+    last = lowest_ratio(schedule, ratios)
+    levels = [NoiseLevel.from_ratio(ratio) for ratio in (*ratios, last)]
     few = options.lower_order_final and len(timesteps) < _FEW_STEPS
     rows = []
     for index in range(skipped, len(timesteps)):

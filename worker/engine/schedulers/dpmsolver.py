@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.combinations import SAMPLE, Combination, as_lags, lag
 from imagefleet.worker.engine.schedulers.multistep_levels import multistep_levels
 from imagefleet.worker.engine.schedulers.noise_levels import (
@@ -25,9 +25,9 @@ _FEW_STEPS: Final = 15
 """With fewer steps, the last ones are of a lower order, unless `lower_order_final` is false."""
 
 
-def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
-    options = _options(schedule)
+    options = schedule.dpm
     # As diffusers, for these betas only.
     rounds_down = schedule.beta_schedule == "squaredcos_cap_v2"
     timesteps, levels = dpm_levels(schedule, options, steps, rounds_down=rounds_down)
@@ -44,7 +44,7 @@ def dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     return make_table(rows, levels[skipped:-1], schedule.prediction_type)
 
 
-def dpmsolver_karras(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def dpmsolver_karras(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table of `dpmsolver` with the noise levels of Karras et al. 2022."""
     return dpmsolver(replace(schedule, sigma_spacing="karras"), steps, skipped)
 
@@ -132,14 +132,3 @@ def _log_width(past: Sequence[NoiseLevel], start: NoiseLevel, back: int) -> floa
     """Return the width of an earlier step: 0 is the one that led to `start`."""
     later = start if back == 0 else past[back - 1]
     return log_ratio(later) - log_ratio(past[back])
-
-
-def _options(schedule: NoiseSchedule) -> DpmOptions:
-    """Return the options.
-
-    Raises:
-        ValueError: The registry does not offer this scheduler with this schedule.
-    """
-    if schedule.dpm is None:
-        raise ValueError("DPM-Solver++ is not supported with the options of this schedule")
-    return schedule.dpm

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.combinations import SAMPLE, Combination, as_lags, lag
 from imagefleet.worker.engine.schedulers.dpmsolver import dpm_steps
 from imagefleet.worker.engine.schedulers.noise_levels import (
@@ -22,7 +22,7 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.solver_options import EdmOptions
 
 
-def edm_euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def edm_euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
     options = _options(schedule)
     levels = _levels(schedule, options, steps)[skipped:]
@@ -34,14 +34,8 @@ def edm_euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     return _table(schedule, options, levels, made)
 
 
-def edm_dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
-    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0.
-
-    Raises:
-        ValueError: The registry does not offer this scheduler with this schedule.
-    """
-    if schedule.dpm is None:
-        raise ValueError("DPM-Solver++ is not supported with the options of this schedule")
+def edm_dpmsolver(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
+    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
     options = _options(schedule)
     levels = _levels(schedule, options, steps)[skipped:]
     made = dpm_steps(schedule.dpm, levels, steps, schedule.final_sigmas_type)
@@ -69,7 +63,7 @@ def _table(
     options: EdmOptions,
     levels: list[NoiseLevel],
     made: list[tuple[Combination, float]],
-) -> Table:
+) -> CoefficientTable:
     sign = -1.0 if schedule.prediction_type == "v_prediction" else 1.0
     data, rows, to_x0 = options.sigma_data, [], []
     for level, (step, fresh) in zip(levels, made, strict=False):

@@ -5,7 +5,7 @@ diffusers keeps samples as x0 + sigma eps and scales them before each call of th
 the scaled samples. In that form, an Euler step is a DDIM step between interpolated noise levels.
 """
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
@@ -21,7 +21,7 @@ from imagefleet.worker.engine.schedulers.sigma_levels import (
 )
 
 
-def euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`."""
     timesteps, levels = sigma_levels(schedule, steps)
     # Like diffusers, do not scale the sample down by the noise left at the end: alpha stays 1.
@@ -37,7 +37,7 @@ def euler(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     return make_sigma_table(schedule, rows[skipped:], levels[skipped:], levels[0])
 
 
-def euler_ancestral(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def euler_ancestral(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`.
 
     Each step but the last adds fresh noise.

@@ -5,14 +5,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, NoiseLevel, x0_from_output
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 _SIGMA_DATA: Final = 0.5
 
 
-def lcm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def lcm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted x0.
 
     Each step but the last adds fresh noise to its denoised sample.
@@ -33,7 +33,7 @@ def lcm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
             make_row(
                 timestep,
                 to_h=x0_from_output(schedule.prediction_type, level),
-                bound=schedule.clip_bound,
+                bound=schedule.clip_bound(default=False),
                 keep=end.alpha * skip,
                 lags=(end.alpha * out,),
                 fresh=end.sigma,

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row
 from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, eps_from_output
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.sigma_levels import make_sigma_table, sigma_levels
@@ -17,7 +17,7 @@ from imagefleet.worker.engine.schedulers.sigma_levels import make_sigma_table, s
 _ORDER: Final = 4
 
 
-def lms(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def lms(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the predicted noise."""
     timesteps, levels = sigma_levels(schedule, steps)
     ends = [*levels[1:], CLEAN]

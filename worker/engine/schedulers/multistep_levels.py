@@ -1,7 +1,7 @@
 """Timesteps and noise levels of the multistep solvers: DPM-Solver++, DEIS and UniPC.
 
-The input is a noise schedule and a step count. diffusers gives these solvers one timestep more than
-steps and leaves out the last. This module uses numpy only.
+Input: a noise schedule and a step count. Output: timesteps and noise levels. diffusers gives these
+solvers one timestep more than steps and leaves out the last. This module uses numpy only.
 """
 
 import numpy as np
@@ -36,6 +36,14 @@ def multistep_levels(
     # As in diffusers, which rounds Karras' timesteps, and truncates the others to whole numbers.
     rounds_down |= schedule.sigma_spacing != "karras"
     return np.asarray(np.floor(exact) if rounds_down else exact.round(), np.float64), ratios
+
+
+def lowest_ratio(schedule: NoiseSchedule, ratios: Floats) -> float:
+    """Return sigma / alpha after the last step of DEIS, and of UniPC's `sigma_min`.
+
+    As in diffusers, a single step with another spacing of the noise levels ends where it starts.
+    """
+    return float(training_ratios(schedule)[0] if schedule.sigma_spacing is None else ratios[-1])
 
 
 def _timesteps(schedule: NoiseSchedule, steps: int, clipped: int) -> Floats:

@@ -1,6 +1,6 @@
 """Noise levels, and x0 and eps as linear combinations of a sample and the model's output.
 
-The input is a noise schedule, the output coefficients. This module uses numpy only.
+Input: a noise schedule. Output: coefficients. This module uses numpy only.
 
 A noisy sample is x = alpha * x0 + sigma * eps with alpha^2 + sigma^2 = 1. diffusers' Euler and
 DPM-Solver use the ratio sigma / alpha, and Euler keeps samples as x0 + (sigma / alpha) * eps.

@@ -1,7 +1,7 @@
 """The noise schedule of a model, as its checkpoint's `scheduler/scheduler_config.json` defines it.
 
-The input is that config. The output is the cumulative alphas of training, the timesteps for a step
-count, and the options of single schedulers. This module uses numpy only.
+Input: that config. Output: the cumulative alphas of training, the timesteps for a step count, and
+the options of single schedulers. This module uses numpy only.
 """
 
 import math
@@ -22,6 +22,7 @@ from imagefleet.worker.engine.schedulers.solver_options import (
     LcmOptions,
     UniPcOptions,
 )
+from imagefleet.worker.engine.schedulers.supported_fields import as_own_class_leaves_it, unsupported
 
 Floats = NDArray[np.float64]
 PREDICTIONS: Final = ("epsilon", "v_prediction", "sample")
@@ -62,12 +63,6 @@ _OTHER_DEFAULT_BETAS: Final = {
     "KDPM2AncestralDiscreteScheduler": ("linear", 0.00085, 0.012),
 }
 _BETA_FIELDS: Final = ("beta_schedule", "beta_start", "beta_end")
-_CLIPS_BY_DEFAULT: Final = ("DDIMScheduler", "DDPMScheduler")
-"""Classes whose `clip_sample` is true by default."""
-
-_FIXED_VARIANCES: Final = ("fixed_small", "fixed_small_log", "fixed_large", "fixed_large_log")
-"""DDPM's variances of the noise that it adds. No scheduler of ours adds it, so any fixed variance
-may stand in the file. A learned variance would be half of the model's output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,28 +81,28 @@ class NoiseSchedule:
     steps_offset: int
     set_alpha_to_one: bool | None
     rescale_betas_zero_snr: bool
-    clip_bound: float
-    """Bound of the predicted x0 (DDIM, LCM). Infinite if samples are not clipped."""
+    clip_sample: bool | None
+    """Whether the predicted x0 is clipped (DDIM, LCM)."""
+    clip_sample_range: float
+    """The bound of what is clipped."""
     sigma_spacing: str | None
     """How the noise levels of the solvers are spaced: one of `SIGMA_SPACINGS`. None: as the
     timesteps."""
     final_sigmas_type: str
     """Noise level after the last step of Euler and DPM-Solver++: `zero` or `sigma_min`, the lowest
     level of training."""
-    dpm: DpmOptions | None
-    """None: DPM-Solver++ is not supported."""
-    singlestep: DpmOptions | None
-    """None: singlestep DPM-Solver++ is not supported."""
-    deis: DeisOptions | None
-    """None: DEIS is not supported."""
-    unipc: UniPcOptions | None
-    """None: UniPC is not supported."""
+    dpm: DpmOptions
+    singlestep: DpmOptions
+    deis: DeisOptions
+    unipc: UniPcOptions
     lcm: LcmOptions
     lacks_betas: bool
     """Whether the file leaves betas to the scheduler's class. In diffusers another scheduler of a
     job would have its own."""
     edm: EdmOptions | None
     """None: the model was trained with betas."""
+    unsupported: Mapping[str, str]
+    """By scheduler: the field, with its value, for which it cannot run with this file."""
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any], class_name: str) -> Self:
@@ -126,6 +121,7 @@ class NoiseSchedule:
                 f"model_index.json: scheduler is {class_name!r}; "
                 f"this engine knows {', '.join(known)}"
             )
+        config = as_own_class_leaves_it(config, class_name)
         fields = ConfigReader("scheduler/scheduler_config.json", config)
         schedule = cls._read(fields, class_name)
         fields.ignore(*config)  # the other fields are options of single schedulers
@@ -135,12 +131,11 @@ class NoiseSchedule:
 
     @classmethod
     def _read(cls, fields: ConfigReader, name: str) -> Self:
-        _require_supported(fields, name)
+        fields.choice("_use_default_values", None, (None, []))
         count = fields.count("num_train_timesteps", 1000)
         curve, first, last = default_betas(name)
         trained_betas = fields.numbers("trained_betas", length=count, above=0, below=1)
-        clip_sample = fields.flag("clip_sample", name in _CLIPS_BY_DEFAULT)
-        bound = fields.number("clip_sample_range", 1.0, above=0)
+        sigma_spacing = _sigma_spacing(fields)
         return cls(
             class_name=name,
             num_train_timesteps=count,
@@ -151,18 +146,20 @@ class NoiseSchedule:
             prediction_type=fields.choice("prediction_type", "epsilon", PREDICTIONS),
             timestep_spacing=fields.choice("timestep_spacing", None, (None, *SPACINGS)),
             steps_offset=fields.count("steps_offset", 0, minimum=0),
-            set_alpha_to_one=_set_alpha_to_one(fields),
+            set_alpha_to_one=_optional_flag(fields, "set_alpha_to_one"),
             rescale_betas_zero_snr=fields.flag("rescale_betas_zero_snr", False),
-            clip_bound=bound if clip_sample else math.inf,
-            sigma_spacing=_sigma_spacing(fields),
+            clip_sample=_optional_flag(fields, "clip_sample"),
+            clip_sample_range=fields.number("clip_sample_range", 1.0, above=0),
+            sigma_spacing=sigma_spacing,
             final_sigmas_type=fields.choice("final_sigmas_type", "zero", ("zero", "sigma_min")),
-            dpm=DpmOptions.read(fields, is_own="DPMSolverMultistep" in name),
-            singlestep=DpmOptions.read_singlestep(fields, is_own="Singlestep" in name),
-            deis=DeisOptions.read(fields, is_own=name.startswith("DEIS")),
-            unipc=UniPcOptions.read(fields, is_own=name.startswith("UniPC")),
+            dpm=DpmOptions.read(fields),
+            singlestep=DpmOptions.read_singlestep(fields),
+            deis=DeisOptions.read(fields),
+            unipc=UniPcOptions.read(fields),
             lcm=LcmOptions.read(fields, count),
             lacks_betas=trained_betas is None and any(map(fields.is_missing, _BETA_FIELDS)),
             edm=EdmOptions.read(fields) if name in EDM_CLASSES else None,
+            unsupported=unsupported(fields, is_spaced=sigma_spacing is not None),
         )
 
     def _require_valid_betas(self) -> None:
@@ -180,6 +177,15 @@ class NoiseSchedule:
                 "scheduler/scheduler_config.json: the betas are too small or too large; they must "
                 "add noise at the first timestep and leave some signal at the last"
             )
+
+    def clip_bound(self, *, default: bool) -> float:
+        """Return the bound of the predicted x0, infinite if it is not clipped.
+
+        Args:
+            default: Whether the scheduler clips if the file does not say.
+        """
+        clips = default if self.clip_sample is None else self.clip_sample
+        return self.clip_sample_range if clips else math.inf
 
     @cached_property
     def alphas_cumprod(self) -> NDArray[np.float32]:
@@ -220,28 +226,11 @@ def default_betas(class_name: str) -> tuple[str, float, float]:
     return _OTHER_DEFAULT_BETAS.get(class_name, _DEFAULT_BETAS)
 
 
-def _set_alpha_to_one(fields: ConfigReader) -> bool | None:
-    """Return the field, of which diffusers reads null as false. None: it is missing."""
-    if fields.is_missing("set_alpha_to_one"):
+def _optional_flag(fields: ConfigReader, name: str) -> bool | None:
+    """Return a field, of which diffusers reads null as false. None: it is missing."""
+    if fields.is_missing(name):
         return None
-    return bool(fields.choice("set_alpha_to_one", None, (None, True, False)))
-
-
-def _require_supported(fields: ConfigReader, class_name: str) -> None:
-    """Check the fields that change the result and of which one value is supported."""
-    fields.choice("skip_prk_steps", class_name != "PNDMScheduler", (True,))
-    fields.choice("variance_type", None, (None, *_FIXED_VARIANCES))
-    fields.require(
-        thresholding=False,
-        use_lu_lambdas=False,
-        use_flow_sigmas=False,
-        timestep_type="discrete",
-        interpolation_type="linear",
-        solver_p=None,
-    )
-    if class_name not in EDM_CLASSES:
-        fields.require(sigma_min=None, sigma_max=None)
-    fields.choice("_use_default_values", None, (None, []))
+    return bool(fields.choice(name, None, (None, True, False)))
 
 
 def _sigma_spacing(fields: ConfigReader) -> str | None:

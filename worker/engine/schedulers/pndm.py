@@ -8,7 +8,7 @@ of the current sample and the first output, so no copy of it is kept.
 
 from typing import Final
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import CLEAN, NoiseLevel
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
@@ -24,7 +24,7 @@ _WEIGHTS: Final = (
 calls give the output of the second call the weight 0."""
 
 
-def pndm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def pndm(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table of `steps + 1` calls (1 for a single step) without the first `skipped`.
 
     As in diffusers, the second call of a table always goes from one stride above its timestep to

@@ -1,11 +1,10 @@
 """The supported schedulers, by the names that jobs use."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from imagefleet.shared.errors import CheckpointError, ConfigurationError
-from imagefleet.worker.engine.schedulers.coefficients import Table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable
 from imagefleet.worker.engine.schedulers.ddim import ddim
 from imagefleet.worker.engine.schedulers.deis import deis
 from imagefleet.worker.engine.schedulers.dpmsolver import dpmsolver, dpmsolver_karras
@@ -21,7 +20,7 @@ from imagefleet.worker.engine.schedulers.tcd import tcd
 from imagefleet.worker.engine.schedulers.two_evaluations import heun, kdpm2, kdpm2_ancestral
 from imagefleet.worker.engine.schedulers.unipc import unipc
 
-Scheduler = Callable[[NoiseSchedule, int, int], Table]
+Scheduler = Callable[[NoiseSchedule, int, int], CoefficientTable]
 """Returns the table for a noise schedule, a step count and a number of first steps to skip."""
 
 SCHEDULERS: Final[Mapping[str, Scheduler]] = {
@@ -87,8 +86,8 @@ def steps_after(calls_done: int, steps: int, calls: int) -> int:
 def available(schedule: NoiseSchedule) -> tuple[str, ...]:
     """Return the names of the schedulers that can run this model."""
     if schedule.edm is not None:
-        return _EDM
-    unsupported = {*_EDM, *_with_other_betas(schedule)}
+        return tuple(name for name in _EDM if name not in schedule.unsupported)
+    unsupported = {*_EDM, *schedule.unsupported, *_with_other_betas(schedule)}
     if schedule.prediction_type == "sample":
         # diffusers does not define them either.
         unsupported |= {"pndm", "euler_ancestral", "kdpm2", "kdpm2_ancestral"}
@@ -97,15 +96,7 @@ def available(schedule: NoiseSchedule) -> tuple[str, ...]:
         # field.
         unsupported |= {"pndm", "deis", "lms", "heun", "kdpm2", "kdpm2_ancestral"}
         unsupported.add("dpmsolver++_singlestep")
-    if schedule.clip_bound < math.inf:
-        unsupported.add("heun")  # h is the predicted noise, and not the predicted x0
-    if schedule.dpm is None:
-        unsupported |= {"dpmsolver++", "dpmsolver++_karras"}
-    if schedule.singlestep is None:
-        unsupported.add("dpmsolver++_singlestep")
-    if schedule.deis is None:
-        unsupported.add("deis")
-    if schedule.unipc is None or not _ends_finite(schedule, schedule.unipc):
+    if not _ends_finite(schedule, schedule.unipc):
         unsupported.add("unipc")
     return tuple(name for name in SCHEDULERS if name not in unsupported)
 
@@ -143,14 +134,21 @@ def default(schedule: NoiseSchedule, chosen: str | None = None) -> str:
     if chosen is not None:
         if chosen not in offered:
             raise ConfigurationError(
-                f"scheduler={chosen!r} cannot run this model; choose {' or '.join(offered)}"
+                f"scheduler={chosen!r} cannot run this model; "
+                f"choose {' or '.join(offered) or 'another model, as none can'}"
             )
         return chosen
-    choice = f"set IMAGEFLEET_SCHEDULER to choose another on purpose: {', '.join(offered)}"
+    others = ", ".join(offered) or "but none runs this model"
+    choice = f"set IMAGEFLEET_SCHEDULER to choose another on purpose: {others}"
     if (name := _NAME_BY_CLASS.get(schedule.class_name)) is None:
         raise CheckpointError(
             f"model_index.json: scheduler is {schedule.class_name!r}, which this engine does not "
             f"have; {choice}"
+        )
+    if (reason := schedule.unsupported.get(name)) is not None:
+        raise CheckpointError(
+            f"scheduler/scheduler_config.json: {schedule.class_name} does not run here with "
+            f"{reason}; {choice}"
         )
     if name not in offered:
         raise CheckpointError(

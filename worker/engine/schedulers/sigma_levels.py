@@ -1,7 +1,8 @@
 """Timesteps, noise levels and tables of the schedulers that diffusers took from k-diffusion.
 
-These are Euler, Heun, DPM2 and linear multistep. The input is a noise schedule and a step count.
-diffusers keeps their samples unscaled. This module uses numpy only.
+These are Euler, Heun, DPM2 and linear multistep. Input: a noise schedule and a step count. Output:
+timesteps, noise levels and tables. diffusers keeps their samples unscaled. This module uses numpy
+only.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_table
 from imagefleet.worker.engine.schedulers.noise_levels import (
     NoiseLevel,
     ratios_at,
@@ -44,7 +45,7 @@ def make_sigma_table(
     levels: Sequence[NoiseLevel],
     first: NoiseLevel,
     order: int = 1,
-) -> Table:
+) -> CoefficientTable:
     """Complete the rows to a table, as `make_table`.
 
     Args:
@@ -52,7 +53,7 @@ def make_sigma_table(
         rows: From `make_row`.
         levels: The noise level before each row.
         first: The noise level before the first row of the whole table.
-        order: See `Table`.
+        order: See `CoefficientTable`.
     """
     # The standard deviation of the first sample is diffusers' init_noise_sigma, scaled.
     sigma = 1.0 if schedule.timestep_spacing == "leading" else first.sigma

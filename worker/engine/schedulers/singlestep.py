@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.combinations import (
     SAMPLE,
     Combination,
@@ -26,14 +26,9 @@ from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.solver_options import DpmOptions
 
 
-def singlestep(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
-    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0.
-
-    Raises:
-        ValueError: The registry does not offer this scheduler with this schedule.
-    """
-    if (options := schedule.singlestep) is None:
-        raise ValueError("the singlestep solver is not supported with the options of this schedule")
+def singlestep(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
+    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
+    options = schedule.singlestep
     # diffusers' class knows no other spacing.
     linear = replace(schedule, timestep_spacing="linspace")
     timesteps, levels = dpm_levels(linear, options, steps)

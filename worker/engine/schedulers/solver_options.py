@@ -1,56 +1,16 @@
 """The options of single solvers in `scheduler/scheduler_config.json`.
 
-The input is the fields of the file, which may be of any scheduler: as in diffusers, a solver takes
-those that it knows. The output is the options, or None where the solver does not support the file.
+Input: the fields of the file, which may be of any scheduler: as in diffusers, a solver takes those
+that it knows. Output: the options. Where the file has a value that a solver does not support,
+`supported_fields` says so, and its options here are those of another value.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 from imagefleet.worker.engine.models.config_reader import ConfigReader
-
-_ORDERS: Final = (2, 1, 3)
-Values = Mapping[str, tuple[object, ...]]
-_DPM_VALUES: Final[Values] = {
-    "solver_order": _ORDERS,
-    "solver_type": ("midpoint", "heun", "logrho", "bh1", "bh2"),
-    "algorithm_type": ("dpmsolver++", "sde-dpmsolver++", "deis"),
-}
-"""Supported values of DPM-Solver++'s options, the default first. As in diffusers, the types of DEIS
-and UniPC stand for the defaults."""
-_SINGLESTEP_VALUES: Final[Values] = {
-    **_DPM_VALUES,
-    "algorithm_type": ("dpmsolver++", "deis"),
-}
-"""The same of the singlestep solver. Its SDE would start a group's later steps from a sample whose
-noise the table does not keep."""
-_DEIS_VALUES: Final[Values] = {
-    "solver_order": _ORDERS,
-    "solver_type": ("logrho", "midpoint", "heun", "bh1", "bh2"),
-    "algorithm_type": ("deis", "dpmsolver", "dpmsolver++"),
-}
-"""The same of DEIS, where the types of all others stand for its own."""
-_UNIPC_VALUES: Final[Values] = {
-    "solver_order": _ORDERS,
-    "solver_type": ("bh2", "bh1", "midpoint", "heun", "logrho"),
-    "predict_x0": (True,),
-}
-"""The same of UniPC."""
-
-
-def _values(fields: ConfigReader, supported: Values, *, is_own: bool) -> dict[str, object] | None:
-    """Return the value of each field, the default if it is missing.
-
-    None: the file is of another scheduler (`is_own` is false), and some value is unsupported.
-    """
-    values = {name: fields.get(name, allowed[0]) for name, allowed in supported.items()}
-    if not is_own and any(values[name] not in supported[name] for name in values):
-        return None
-    for name, value in values.items():
-        fields.require_one_of(name, value, supported[name])
-    return values
+from imagefleet.worker.engine.schedulers.supported_fields import SOLVER_ORDERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,27 +25,23 @@ class DpmOptions:
     lambda_min_clipped: float = -math.inf
 
     @classmethod
-    def read(cls, fields: ConfigReader, *, is_own: bool) -> Self | None:
-        """Return the options. None: DPM-Solver++ is not supported with this file."""
-        if (values := _values(fields, _DPM_VALUES, is_own=is_own)) is None:
-            return None
+    def read(cls, fields: ConfigReader) -> Self:
+        """Return the options."""
         return cls(
-            solver_order=order_of(values),
-            solver_type="heun" if values["solver_type"] == "heun" else "midpoint",
-            stochastic=values["algorithm_type"] == "sde-dpmsolver++",
+            solver_order=_order(fields),
+            solver_type="heun" if fields.get("solver_type", None) == "heun" else "midpoint",
+            stochastic=fields.get("algorithm_type", None) == "sde-dpmsolver++",
             lower_order_final=fields.flag("lower_order_final", True),
             euler_at_final=fields.flag("euler_at_final", False),
             lambda_min_clipped=fields.number("lambda_min_clipped", -math.inf),
         )
 
     @classmethod
-    def read_singlestep(cls, fields: ConfigReader, *, is_own: bool) -> Self | None:
-        """Return the options of the singlestep solver. None: it is not supported with this file."""
-        if (values := _values(fields, _SINGLESTEP_VALUES, is_own=is_own)) is None:
-            return None
+    def read_singlestep(cls, fields: ConfigReader) -> Self:
+        """Return the options of the singlestep solver."""
         return cls(
-            solver_order=order_of(values),
-            solver_type="heun" if values["solver_type"] == "heun" else "midpoint",
+            solver_order=_order(fields),
+            solver_type="heun" if fields.get("solver_type", None) == "heun" else "midpoint",
             lower_order_final=fields.flag("lower_order_final", False),
             lambda_min_clipped=fields.number("lambda_min_clipped", -math.inf),
         )
@@ -99,12 +55,10 @@ class DeisOptions:
     lower_order_final: bool = True
 
     @classmethod
-    def read(cls, fields: ConfigReader, *, is_own: bool) -> Self | None:
-        """Return the options. None: DEIS is not supported with this file."""
-        if (values := _values(fields, _DEIS_VALUES, is_own=is_own)) is None:
-            return None
+    def read(cls, fields: ConfigReader) -> Self:
+        """Return the options."""
         return cls(
-            solver_order=order_of(values), lower_order_final=fields.flag("lower_order_final", True)
+            solver_order=_order(fields), lower_order_final=fields.flag("lower_order_final", True)
         )
 
 
@@ -119,17 +73,15 @@ class UniPcOptions:
     """Steps after which the corrector is left out."""
 
     @classmethod
-    def read(cls, fields: ConfigReader, *, is_own: bool) -> Self | None:
-        """Return the options. None: UniPC is not supported with this file."""
-        if (values := _values(fields, _UNIPC_VALUES, is_own=is_own)) is None:
-            return None
+    def read(cls, fields: ConfigReader) -> Self:
+        """Return the options."""
         steps = fields.get("disable_corrector", [])
         if not isinstance(steps, list | tuple):
             fields.add_error(f"disable_corrector={steps!r} is not a list of steps")
             steps = []
         return cls(
-            solver_order=order_of(values),
-            solver_type="bh1" if values["solver_type"] == "bh1" else "bh2",
+            solver_order=_order(fields),
+            solver_type="bh1" if fields.get("solver_type", None) == "bh1" else "bh2",
             lower_order_final=fields.flag("lower_order_final", True),
             disable_corrector=tuple(
                 fields.checked_count("disable_corrector", step, 0) for step in steps
@@ -137,10 +89,10 @@ class UniPcOptions:
         )
 
 
-def order_of(values: Mapping[str, object]) -> int:
+def _order(fields: ConfigReader) -> int:
     """Return the order of a solver; 2 if the file has none that is supported."""
-    order = values["solver_order"]
-    return order if isinstance(order, int) and order in _ORDERS else 2
+    order = fields.get("solver_order", 2)
+    return order if isinstance(order, int) and order in SOLVER_ORDERS else 2
 
 
 @dataclass(frozen=True, kw_only=True)

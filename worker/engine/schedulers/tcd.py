@@ -1,13 +1,13 @@
 """Trajectory consistency sampling (Zheng et al. 2024) without noise: diffusers' TCDScheduler as its
 pipelines call it, with eta=0."""
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.lcm import distilled_timesteps
 from imagefleet.worker.engine.schedulers.noise_levels import NoiseLevel, ddim_transition
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 
 
-def tcd(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def tcd(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table for `steps` steps without the first `skipped`; h is the model's output.
 
     As in diffusers, the last step ends at the first training timestep, which has a little noise.

@@ -8,7 +8,7 @@ is the predicted noise. Samples are kept scaled as the model gets them.
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row
 from imagefleet.worker.engine.schedulers.combinations import (
     SAMPLE,
     Combination,
@@ -56,12 +56,12 @@ class _Rows:
         self._rows.append(make_row(timestep, keep=keep, lags=lags, to_h=to_h, fresh=fresh))
         self._levels.append(level)
 
-    def table(self, first: NoiseLevel) -> Table:
+    def table(self, first: NoiseLevel) -> CoefficientTable:
         table = make_sigma_table(self._schedule, self._rows, self._levels, first, order=2)
         return table.with_next_levels(self._kept_levels)
 
 
-def heun(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def heun(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table of `2 steps - 1` calls without those of the first `skipped` steps."""
     timesteps, levels = sigma_levels(schedule, steps)
     rows = _Rows(schedule)
@@ -77,12 +77,12 @@ def heun(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
     return rows.table(levels[0])
 
 
-def kdpm2(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def kdpm2(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table of `2 steps - 1` calls without those of the first `skipped` steps."""
     return _kdpm2(schedule, steps, skipped, is_ancestral=False)
 
 
-def kdpm2_ancestral(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
+def kdpm2_ancestral(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
     """Return the table of `2 steps - 1` calls without those of the first `skipped` steps.
 
     Each step but the last adds fresh noise.
@@ -90,7 +90,9 @@ def kdpm2_ancestral(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Ta
     return _kdpm2(schedule, steps, skipped, is_ancestral=True)
 
 
-def _kdpm2(schedule: NoiseSchedule, steps: int, skipped: int, *, is_ancestral: bool) -> Table:
+def _kdpm2(
+    schedule: NoiseSchedule, steps: int, skipped: int, *, is_ancestral: bool
+) -> CoefficientTable:
     timesteps, levels = sigma_levels(schedule, steps)
     if schedule.sigma_spacing == "karras":  # as in diffusers, of these two schedulers only
         timesteps = timesteps.round()

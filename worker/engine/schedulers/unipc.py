@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from imagefleet.worker.engine.schedulers.coefficients import Table, make_row, make_table
+from imagefleet.worker.engine.schedulers.coefficients import CoefficientTable, make_row, make_table
 from imagefleet.worker.engine.schedulers.combinations import (
     SAMPLE,
     Combination,
@@ -19,29 +19,23 @@ from imagefleet.worker.engine.schedulers.combinations import (
     sample_before,
     starting_from,
 )
-from imagefleet.worker.engine.schedulers.multistep_levels import multistep_levels
+from imagefleet.worker.engine.schedulers.multistep_levels import lowest_ratio, multistep_levels
 from imagefleet.worker.engine.schedulers.noise_levels import (
     CLEAN,
     NoiseLevel,
     log_ratio,
-    training_ratios,
     x0_from_output,
 )
 from imagefleet.worker.engine.schedulers.noise_schedule import NoiseSchedule
 from imagefleet.worker.engine.schedulers.solver_options import UniPcOptions
 
 
-def unipc(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> Table:
-    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0.
-
-    Raises:
-        ValueError: The registry does not offer this scheduler with this schedule.
-    """
-    if (options := schedule.unipc) is None:
-        raise ValueError("UniPC is not supported with the options of this schedule")
+def unipc(schedule: NoiseSchedule, steps: int, skipped: int = 0) -> CoefficientTable:
+    """Return the table for `steps` steps without the first `skipped`; h is the predicted x0."""
+    options = schedule.unipc
     timesteps, ratios = multistep_levels(schedule, steps)
     levels = [NoiseLevel.from_ratio(ratio) for ratio in ratios]
-    last = NoiseLevel.from_ratio(training_ratios(schedule)[0])
+    last = NoiseLevel.from_ratio(lowest_ratio(schedule, ratios))
     levels.append(CLEAN if schedule.final_sigmas_type == "zero" else last)
     rows = []
     order, predicted = 0, SAMPLE

@@ -1,9 +1,9 @@
 """Fetch the images and latents that the rows of one shard start from, some rows ahead of the
 devices.
 
-Rows go in. They come out with the pixels or latents in their specs, or abandoned with the reason.
-Those of a whole shard would not fit in memory, so the next rows are fetched only as others are
-done. This module knows no samples and no files.
+Input: rows. Output: the same rows with the pixels or latents in their specs, or abandoned with the
+reason. Those of a whole shard would not fit in memory, so the next rows are fetched only as others
+are done. This module depends on neither samples nor files.
 """
 
 import logging
@@ -31,7 +31,7 @@ _MIN_BACKOFF_S: Final = 1.0
 _MAX_BACKOFF_S: Final = 10.0
 
 
-class InitImageFeed:
+class RowInputFeed:
     """Feeds rows with their init images and latents to the devices. Its shard's thread uses it."""
 
     def __init__(
@@ -72,7 +72,7 @@ class InitImageFeed:
         return others
 
     def start_fetches(self) -> int:
-        """Start the fetches that there is room for, and return their number. Each row ends in
+        """Start the fetches that may start now, and return their number. Each row ends in
         `add_row` or abandoned."""
         started = 0
         while self._waiting and len(self._open) < self._max_open:

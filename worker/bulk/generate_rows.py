@@ -1,8 +1,8 @@
-"""Render the rows of one shard, until each has its samples or a failure.
+"""Generate the rows of one shard, until each has its samples or a failure.
 
-The rows and the checkpoints of earlier attempts go in; a full spool comes out. Rows wait in the
+Input: the rows and the checkpoints of earlier attempts. Output: a full spool. Rows wait in the
 backlog for the devices. Images are encoded as they arrive and wait on disk. Every few seconds new
-samples are stored as a checkpoint. This module knows no commit markers.
+samples are stored as a checkpoint. This module neither reads nor writes commit markers.
 """
 
 import logging
@@ -23,7 +23,6 @@ from imagefleet.shared.errors import (
 )
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.bulk.init_image_feed import InitImageFeed
 from imagefleet.worker.bulk.row_conversion import (
     is_sample_of,
     row_failure,
@@ -31,6 +30,7 @@ from imagefleet.worker.bulk.row_conversion import (
     sample_keys,
 )
 from imagefleet.worker.bulk.row_encoder import RowEncoder, RowResult
+from imagefleet.worker.bulk.row_input_feed import RowInputFeed
 from imagefleet.worker.bulk.samples import Sample, Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -56,8 +56,8 @@ _REQUEUE_ERRORS: Final = (LeaseLost, StorageDenied, StorageUnavailable)
 """Errors of which a row is not the cause: its shard is requeued."""
 
 
-class RowRenderer:
-    """Renders the rows of one shard into the spool and `failures`. One thread uses it."""
+class RowGenerator:
+    """Generates the rows of one shard into the spool and `failures`. One thread uses it."""
 
     def __init__(
         self,
@@ -96,15 +96,15 @@ class RowRenderer:
         self._checkpoint_due = time.monotonic() + context.checkpoint_s
         self._check_due = time.monotonic() + _CHECK_INTERVAL_S
         self._deliveries = context.backlog.claim_of(tag).deliveries
-        self._feed = InitImageFeed(
+        self._feed = RowInputFeed(
             context,
             request_of=lambda work: self._request(self._rows[work.row]),
             expect_row=self._expect_row,
             add_row=lambda work: self._add_rows([work], last=False),
         )
 
-    def render(self) -> None:
-        """Load the checkpoints and render the missing rows.
+    def generate(self) -> None:
+        """Load the checkpoints and generate the missing rows.
 
         Raises:
             LeaseLost: the shard must be requeued; finished samples are stored as checkpoints.

@@ -1,8 +1,8 @@
-"""Draw the whole trace of one job: `python -m tools.trace_picture docs/trace.svg`.
+"""Draw the whole trace of one job: `python -m tools.trace_image docs/trace.svg`.
 
 A Redis, a worker with the bundled model, a receiver of callbacks and an OpenTelemetry collector
 start. One job is submitted inside a span of this program, and the spans that the collector got
-become the picture: nothing of it is drawn by hand.
+become the image: nothing of it is drawn by hand.
 """
 
 import sys
@@ -38,7 +38,7 @@ _COLOUR = "#1a73e8"
 
 
 def main(out: Path) -> None:
-    """Write the picture to `out`."""
+    """Write the image to `out`."""
     out.write_text(timeline(trace_of_one_job()))
 
 

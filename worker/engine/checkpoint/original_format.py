@@ -1,8 +1,8 @@
-"""Map the keys of diffusers to those of the original layout of one file.
+"""Map the keys of diffusers to those of the original format of one file.
 
-The original layout is that of the programs in which the models were trained: CompVis' latent
-diffusion, OpenCLIP, and Stability's generative models. The input is the keys of a network in
-diffusers' layout, the output the place of each in the file. This module reads no files.
+The original format is that of the programs in which the models were trained: CompVis' latent
+diffusion, OpenCLIP, and Stability's generative models. Input: the keys of a network in the
+diffusers format. Output: the place of each in the file. This module reads no files.
 """
 
 import re
@@ -84,7 +84,7 @@ def origins(network: str, keys: Iterable[str], stored: Iterable[str]) -> dict[st
     """Return the place of each key of a network.
 
     Args:
-        network: The network's folder in diffusers' layout.
+        network: The network's folder in diffusers format.
         keys: Its keys there.
         stored: The keys in the file. They tell which program wrote a text encoder.
     """
@@ -182,7 +182,8 @@ def _rename(key: str, rules: Renames) -> str:
 
 UNREAD: Final = re.compile(
     r"model_ema\.|.*\.position_ids$|.*\.logit_scale$|.*\.attn_mask$|denoiser\.sigmas$"
-    r"|(betas|alphas_cumprod|sqrt_|log_one_minus_alphas_cumprod|posterior_|lvlb_weights|edm_)"
+    r"|(betas|alphas_cumprod|sqrt_|log_one_minus_alphas_cumprod|posterior_|lvlb_weights)"
+    r"|edm_(mean|std)$"
     r"|cond_stage_model\.model\.(text_projection$|transformer\.resblocks\.23\.)"
 )
 """Keys that are no weights, or that diffusers does not read: running averages, constants, and the

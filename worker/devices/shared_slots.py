@@ -1,8 +1,9 @@
 """The slots of all streams, shared between the thread that claims and the threads of the streams.
 
-Claimed slots go in; each stream's thread takes its newcomers and notes what became of its slots.
-The board also says who pauses: a stream whose failure is to be judged takes no newcomers, and while
-the devices are quarantined no stream does. It knows no engine and no queues.
+Input: claimed slots. Output: newcomers for the thread of each stream, which notes what became of
+its slots. This module also says who pauses: a stream whose failure is to be judged takes no
+newcomers, and while the devices are quarantined no stream does. It uses neither an engine nor
+queues.
 """
 
 import threading
@@ -17,7 +18,7 @@ _MAX_DECODING: Final = 2
 """Images for each slot of a stream that may be decoded or copied at a time: memory is bounded."""
 
 
-class SlotBoard:
+class SharedSlots:
     """Safe to share between threads."""
 
     def __init__(self, streams: int, capacity: int) -> None:
@@ -38,13 +39,13 @@ class SlotBoard:
         """Failed slots by stream, until they are judged."""
         self._claiming = False
         self._lead_steps = 0.0
-        """The lead of the thread that waits for room."""
+        """The lead of the thread that waits for free slots."""
         self._quarantined = False
         self._stopping = False
         lock = threading.RLock()  # a signal handler may interrupt the thread that holds it
         self._changed = threading.Condition(lock)
         """Notified when the thread of a stream may have something to do."""
-        self._room = threading.Condition(lock)
+        self._claimable = threading.Condition(lock)
         """Notified when there may be something to claim."""
 
     def stop(self) -> None:
@@ -53,7 +54,9 @@ class SlotBoard:
             self._stopping = True
             self._notify_all()
 
-    def wait_for_room(self, lead_steps: float, timeout_s: float) -> tuple[int, Shape | None] | None:
+    def wait_for_free_slots(
+        self, lead_steps: float, timeout_s: float
+    ) -> tuple[int, Shape | None] | None:
         """Wait until slots are free, or will be within `lead_steps` steps.
 
         Returns:
@@ -61,13 +64,15 @@ class SlotBoard:
             did not happen in time.
         """
 
-        with self._room:
+        with self._claimable:
             self._lead_steps = lead_steps
-            may_claim = self._room.wait_for(lambda: self._stopping or self._has_room(), timeout_s)
+            may_claim = self._claimable.wait_for(
+                lambda: self._stopping or self._has_free_slots(), timeout_s
+            )
             if not may_claim or self._stopping:
                 return None
             self._claiming = True
-            return self._assigner.wanted(lead_steps)
+            return self._assigner.slots_to_claim(lead_steps)
 
     def add(self, slots: Iterable[Slot]) -> None:
         """Let claimed slots wait for a place."""
@@ -108,8 +113,8 @@ class SlotBoard:
             self._active[stream] = True
             self._steps[stream].update(dict.fromkeys(newcomers.values(), 0))
             self._progress[stream] += 1
-            if newcomers and self._has_room():
-                self._room.notify_all()
+            if newcomers and self._has_free_slots():
+                self._claimable.notify_all()
             return newcomers
 
     def running(self, stream: int) -> dict[int, Slot]:
@@ -129,8 +134,8 @@ class SlotBoard:
             self._assigner.stepped(stream, left)
             self._steps[stream].update(done)
             self._progress[stream] += 1
-            if self._has_room():  # else the thread that claims would wake at each step
-                self._room.notify_all()
+            if self._has_free_slots():  # else the thread that claims would wake at each step
+                self._claimable.notify_all()
             return {slot: steps for each in self._steps for slot, steps in each.items()}
 
     def drop(self, stream: int, number: int) -> None:
@@ -240,8 +245,8 @@ class SlotBoard:
         with self._changed:
             return not any(self._active) and not any(self._decoding)
 
-    def _has_room(self) -> bool:
-        return not self._quarantined and self._assigner.wanted(self._lead_steps)[0] > 0
+    def _has_free_slots(self) -> bool:
+        return not self._quarantined and self._assigner.slots_to_claim(self._lead_steps)[0] > 0
 
     def _release(self, stream: int, number: int) -> Slot:
         slot = self._assigner.running(stream)[number]
@@ -256,4 +261,4 @@ class SlotBoard:
 
     def _notify_all(self) -> None:
         self._changed.notify_all()
-        self._room.notify_all()
+        self._claimable.notify_all()

@@ -1,4 +1,4 @@
-"""The renderer of a shard holds few images at a time, and ends soon when its worker drains."""
+"""`RowGenerator` holds few images at a time, and ends soon when its worker drains."""
 
 import io
 import threading
@@ -16,7 +16,7 @@ from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow, Source
 from imagefleet.shared.errors import ImagefleetError, LeaseLost, StorageDenied
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage.memory import MemoryStore
-from imagefleet.worker.bulk.render_rows import RowRenderer
+from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.samples import Spool
 from imagefleet.worker.bulk.shard_checkpoints import ShardCheckpoints
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -94,7 +94,7 @@ class _Host:
             self.samples = done
             report()
 
-        self.renderer = RowRenderer(
+        self.generator = RowGenerator(
             cast(ShardContext, context),
             TAG,
             plan,
@@ -168,7 +168,7 @@ def test_the_images_of_a_shard_leave_the_memory_before_its_end(
     if starts_from_images:
         rows = [row.model_copy(update={"image": f"{ADDRESS}?{row.row}"}) for row in rows]
     with _Host(rows, fetch, count_alive) as host:
-        host.renderer.render()
+        host.generator.generate()
         assert host.samples == 200
         assert len(host.generated.references) == 200
         assert len(fetched.references) == (200 if starts_from_images else 0)
@@ -181,12 +181,12 @@ def test_metadata_name_images_without_credentials_and_an_attempt_resumes_with_th
     address = "https://example.org/a.png?v=1&X-Amz-Signature=hunter2"
     rows = [row.model_copy(update={"mask_image": address}) for row in _rows(3, address)]
     with _Host(rows, fetch, lambda: None) as host:
-        host.renderer.render()
+        host.generator.generate()
         documents = [sample.document for sample in host.spool]
     shown = "https://example.org/a.png?v=1&X-Amz-Signature=***"
     assert [(each["init_image"], each["mask_image"]) for each in documents] == [(shown, shown)] * 3
     with _Host(rows, fetch, lambda: None, host.store) as second:
-        second.renderer.render()
+        second.generator.generate()
         assert (second.samples, len(second.generated.references)) == (3, 0)
 
 
@@ -198,9 +198,9 @@ def released() -> Iterator[threading.Event]:
     event.set()
 
 
-def _render(host: _Host, errors: list[ImagefleetError]) -> None:
+def _generate(host: _Host, errors: list[ImagefleetError]) -> None:
     try:
-        host.renderer.render()
+        host.generator.generate()
     except ImagefleetError as error:
         errors.append(error)
 
@@ -216,7 +216,7 @@ def test_a_drain_stores_finished_samples_while_images_are_still_fetched(
         ShardRow(row=row, prompt="slow", seed=row, image=ADDRESS) for row in range(12, 60)
     ]
     with _Host(rows, fetch, lambda: None) as host:
-        attempt = threading.Thread(target=_render, args=(host, errors))
+        attempt = threading.Thread(target=_generate, args=(host, errors))
         attempt.start()
         until(lambda: host.samples == 12)
         host.backlog.close(LeaseLost("this worker is draining"))
@@ -239,7 +239,7 @@ def test_an_error_of_the_host_ends_the_attempt_while_images_are_still_fetched(
 
     errors: list[ImagefleetError] = []
     with _Host(_rows(60, ADDRESS), fetch, lambda: None) as host:
-        attempt = threading.Thread(target=_render, args=(host, errors))
+        attempt = threading.Thread(target=_generate, args=(host, errors))
         attempt.start()
         attempt.join(300)
         ended = not attempt.is_alive()

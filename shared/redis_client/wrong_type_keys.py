@@ -1,6 +1,6 @@
 """Read keys that may hold another type than ours, because anybody may write to Redis.
 
-A pipeline comes in, its answers go out; None stands for a key of another type.
+Input: a pipeline. Output: its answers; None stands for a key of another type.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 
-def read_all(pipe: "Pipeline") -> list[Any]:
+def read_ignoring_wrong_types(pipe: "Pipeline") -> list[Any]:
     """Execute a pipeline of reads. Return None for each key that holds another type.
 
     Raises:

@@ -10,7 +10,7 @@ from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.worker.engine.fake import FakeEngine
 from imagefleet.worker.jobs.attempt import Attempt, plan_attempt
-from imagefleet.worker.jobs.hold_check import MAX_AGE_S, HoldCheck
+from imagefleet.worker.jobs.current_attempts import MAX_AGE_S, CurrentAttemptCheck
 from imagefleet.worker.jobs.in_flight import InFlight
 from tests.support.records import start_attempt
 
@@ -61,11 +61,11 @@ def test_the_jobs_of_a_batch_share_one_question_until_it_is_old(
     client: redis.Redis,
     now: list[float],
 ) -> None:
-    holds, before = HoldCheck(records, in_flight), _reads(client)
-    assert all(holds.is_held(each) for each in attempts for _ in range(2))
+    check, before = CurrentAttemptCheck(records, in_flight), _reads(client)
+    assert all(check.is_current(each) for each in attempts for _ in range(2))
     assert _reads(client) - before == JOBS
     now[0] += MAX_AGE_S
-    assert all(holds.is_held(each) for each in attempts)
+    assert all(check.is_current(each) for each in attempts)
     assert _reads(client) - before == 2 * JOBS
 
 
@@ -74,7 +74,7 @@ def test_jobs_that_are_still_on_the_devices_are_not_asked_about(
 ) -> None:
     in_flight.add("running", plan_attempt("r", attempts[0].request, FakeEngine().info))
     before = _reads(client)
-    assert HoldCheck(records, in_flight).is_held(attempts[0])
+    assert CurrentAttemptCheck(records, in_flight).is_current(attempts[0])
     assert _reads(client) - before == JOBS
 
 
@@ -82,26 +82,26 @@ def test_an_attempt_that_lost_its_job_is_never_taken_for_held(
     records: JobRecords, in_flight: InFlight, attempts: list[Attempt]
 ) -> None:
     start_attempt(records, "j3", "another", 2)
-    holds = HoldCheck(records, in_flight)
-    assert [holds.is_held(each) for each in attempts] == [number != 3 for number in range(JOBS)]
+    check = CurrentAttemptCheck(records, in_flight)
+    assert [check.is_current(each) for each in attempts] == [number != 3 for number in range(JOBS)]
 
 
 def test_a_job_that_is_lost_after_the_answer_is_found_lost_once_the_answer_is_old(
     records: JobRecords, in_flight: InFlight, attempts: list[Attempt], now: list[float]
 ) -> None:
-    holds = HoldCheck(records, in_flight)
-    assert holds.is_held(attempts[0])
+    check = CurrentAttemptCheck(records, in_flight)
+    assert check.is_current(attempts[0])
     start_attempt(records, "j0", "another", 2)
     now[0] += MAX_AGE_S  # as on a host that was frozen
-    assert not holds.is_held(attempts[0])
-    assert holds.is_held(attempts[1])
+    assert not check.is_current(attempts[0])
+    assert check.is_current(attempts[1])
 
 
 def test_a_damaged_record_fails_only_its_own_job(
     records: JobRecords, in_flight: InFlight, attempts: list[Attempt], client: redis.Redis
 ) -> None:
     client.set(records.key("j1"), "no record")
-    holds = HoldCheck(records, in_flight)
-    assert holds.is_held(attempts[0])
+    check = CurrentAttemptCheck(records, in_flight)
+    assert check.is_current(attempts[0])
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        holds.is_held(attempts[1])
+        check.is_current(attempts[1])

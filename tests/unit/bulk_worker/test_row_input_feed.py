@@ -17,7 +17,7 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
 )
 from imagefleet.shared.jobs.request import JobRequest
-from imagefleet.worker.bulk.init_image_feed import InitImageFeed
+from imagefleet.worker.bulk.row_input_feed import RowInputFeed
 from imagefleet.worker.bulk.shard_context import ShardContext
 from imagefleet.worker.devices.row_backlog import RowWork
 from imagefleet.worker.devices.slots import InitInput
@@ -58,7 +58,7 @@ class _Feed:
             retry_while_unavailable=lambda act, what: act(),
         )
         self.expected: list[RowWork] = []
-        self.feed = InitImageFeed(
+        self.feed = RowInputFeed(
             cast(ShardContext, context),
             request_of,
             expect_row=self.expected.append,
@@ -66,7 +66,7 @@ class _Feed:
         )
 
     def run(self) -> None:
-        """Start what there is room for, and wait for it."""
+        """Start what may start now, and wait for it."""
         self.feed.start_fetches()
         self.threads.shutdown()
 
@@ -127,7 +127,7 @@ def test_only_some_rows_are_fetched_ahead() -> None:
 
 
 def test_a_server_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{InitImageFeed.__module__}.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(f"{RowInputFeed.__module__}.time.sleep", lambda seconds: None)
     asked: dict[Any, int] = {}
 
     def fetch(request: JobRequest, shape: Shape) -> InitImage:

@@ -1,9 +1,9 @@
-"""Places for jobs that start from images are shared between tenants and hosts."""
+"""Permits for jobs that start from images are shared between tenants and hosts."""
 
 import pytest
 
-from imagefleet.worker.jobs.image_places import (
-    FairPlaces,
+from imagefleet.worker.jobs.input_permits import (
+    FairPermits,
     ImageSource,
     ReturnSchedule,
     image_source,
@@ -14,40 +14,40 @@ def _source(tenant: str | None, *hosts: str) -> ImageSource:
     return ImageSource(tenant=tenant, hosts=frozenset(hosts))
 
 
-def _take_all(places: FairPlaces[str], source: ImageSource, name: str = "") -> int:
-    """Take places until none is given, and return how many there were."""
+def _take_all(permits: FairPermits[str], source: ImageSource, name: str = "") -> int:
+    """Take permits until none is given, and return how many there were."""
     taken = 0
-    while places.take(f"{name}{source}{taken}", source):
+    while permits.take(f"{name}{source}{taken}", source):
         taken += 1
     return taken
 
 
 def test_one_tenant_gets_half_of_the_places_and_the_next_half_of_the_rest() -> None:
-    places: FairPlaces[str] = FairPlaces(64)
-    taken = [_take_all(places, _source(tenant)) for tenant in ("a", "b", "c", None)]
+    permits: FairPermits[str] = FairPermits(64)
+    taken = [_take_all(permits, _source(tenant)) for tenant in ("a", "b", "c", None)]
     assert taken == [32, 16, 8, 4]
 
 
 def test_a_single_place_is_given() -> None:
-    places: FairPlaces[str] = FairPlaces(1)
-    assert _take_all(places, _source(None, "slow.example")) == 1
+    permits: FairPermits[str] = FairPermits(1)
+    assert _take_all(permits, _source(None, "slow.example")) == 1
 
 
 def test_one_host_leaves_places_to_other_hosts_of_its_tenant() -> None:
-    places: FairPlaces[str] = FairPlaces(64)
-    assert _take_all(places, _source("a", "slow.example")) == 22
-    assert _take_all(places, _source("a", "good.example")) == 10
-    assert _take_all(places, _source("b")) == 16, "the store of the fleet is no host"
+    permits: FairPermits[str] = FairPermits(64)
+    assert _take_all(permits, _source("a", "slow.example")) == 22
+    assert _take_all(permits, _source("a", "good.example")) == 10
+    assert _take_all(permits, _source("b")) == 16, "the store of the fleet is no host"
 
 
 def test_a_place_is_free_after_its_release() -> None:
-    places: FairPlaces[str] = FairPlaces(2)
-    assert places.take("1", _source("a"))
-    assert not places.take("2", _source("a"))
-    places.release("1")
-    assert places.take("2", _source("a"))
-    places.release_unless(lambda holder: holder != "2")
-    assert places.take("3", _source("a"))
+    permits: FairPermits[str] = FairPermits(2)
+    assert permits.take("1", _source("a"))
+    assert not permits.take("2", _source("a"))
+    permits.release("1")
+    assert permits.take("2", _source("a"))
+    permits.release_unless(lambda holder: holder != "2")
+    assert permits.take("3", _source("a"))
 
 
 @pytest.mark.parametrize(

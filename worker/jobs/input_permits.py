@@ -1,8 +1,8 @@
-"""Share out the places of jobs that start from images.
+"""Share out the permits of jobs that start from images.
 
-Where the images of a job lie and whose job it is come in; whether the job gets a place comes out,
-or for how long it should wait in Redis. So jobs whose images arrive slowly hold a bounded part of a
-worker, and the other jobs go on. This module knows no Redis and fetches nothing.
+Input: where the images of a job lie, and whose job it is. Output: whether the job gets a permit, or
+for how long it should wait in Redis. So jobs whose images arrive slowly hold a bounded part of a
+worker, and the other jobs go on. This module does not use Redis and fetches nothing.
 """
 
 import threading
@@ -58,25 +58,25 @@ def _host(address: object) -> str:
         return ""  # the job is refused later, with a reason
 
 
-class FairPlaces(Generic[Holder]):
-    """A fixed number of places, of which some stay free for other tenants. Threads may share it.
+class FairPermits(Generic[Holder]):
+    """A fixed number of permits, of which some stay free for other tenants. Threads may share it.
 
-    A tenant may hold as many places as are free, and a host half as many. So one tenant gets at
-    most half of all places, two get a third each, and one host gets a third. Source of the rule:
+    A tenant may hold as many permits as are free, and a host half as many. So one tenant gets at
+    most half of all permits, two get a third each, and one host gets a third. Source of the rule:
     A. K. Choudhury and E. L. Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
     Switches", IEEE/ACM Transactions on Networking 6(2), 1998.
     """
 
-    def __init__(self, places: int) -> None:
-        self._places = places
+    def __init__(self, permits: int) -> None:
+        self._permits = permits
         self._held: dict[Holder, ImageSource] = {}
         self._lock = threading.Lock()
 
     def take(self, holder: Holder, source: ImageSource) -> bool:
-        """Give `holder` a place, and return True, if there is one for its source."""
+        """Give `holder` a permit, and return True, if there is one for its source."""
         with self._lock:
             held = list(self._held.values())
-            free = self._places - len(held)
+            free = self._permits - len(held)
             of_tenant = sum(each.tenant == source.tenant for each in held)
             fits = of_tenant < free and all(
                 2 * sum(host in each.hosts for each in held) < free for host in source.hosts
@@ -86,12 +86,12 @@ class FairPlaces(Generic[Holder]):
             return fits
 
     def release(self, holder: Holder) -> None:
-        """Free the place of `holder`, if it has one."""
+        """Free the permit of `holder`, if it has one."""
         with self._lock:
             self._held.pop(holder, None)
 
     def release_unless(self, is_needed: Callable[[Holder], bool]) -> None:
-        """Free the places of all holders that do not need them any more."""
+        """Free the permits of all holders that do not need them any more."""
         with self._lock:
             self._held = {
                 holder: source for holder, source in self._held.items() if is_needed(holder)

@@ -1,0 +1,20 @@
+"""The `strength` of jobs that name none. It is a record; nothing is read or checked here."""
+
+from typing import Final, NamedTuple
+
+
+class DefaultStrengths(NamedTuple):
+    """The `strength` of jobs that name none, by what they start from."""
+
+    image: float | None
+    """Of jobs with an `image` alone. None: the model takes neither `strength` nor `mask_image`."""
+    mask: float | None
+    """Of jobs with a `mask_image`, too."""
+
+
+STABLE_DIFFUSION: Final = DefaultStrengths(image=0.8, mask=1.0)
+"""The defaults of diffusers' pipelines of Stable Diffusion 1 and 2."""
+STABLE_DIFFUSION_XL: Final = DefaultStrengths(image=0.3, mask=0.9999)
+"""The same of SDXL."""
+NO_STRENGTH: Final = DefaultStrengths(image=None, mask=None)
+"""Of a model that takes neither `strength` nor `mask_image`."""

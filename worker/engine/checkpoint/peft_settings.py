@@ -1,0 +1,105 @@
+"""Read the settings of PEFT that diffusers keeps in the header of a LoRA file.
+
+Input: the header's text. Output: alpha of each layer. Settings that ask for another kind of LoRA
+are refused.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from imagefleet.shared.errors import CheckpointError
+
+_FIELD: Final = "lora_adapter_metadata"
+"""The field of the header."""
+_NOT_MERGED: Final = ("use_dora", "use_rslora", "lora_bias")
+_ORDINARY_STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
+"""Values of `init_lora_weights` that leave the model's own weights as they are."""
+_DEFAULT_ALPHA: Final = 8.0
+"""PEFT's `lora_alpha` of settings that do not have it."""
+
+
+class PeftSettings:
+    """The settings of one file."""
+
+    def __init__(self, path: Path, header: Mapping[str, str]) -> None:
+        """Read the settings from the header of the file at `path`.
+
+        Raises:
+            CheckpointError: They are damaged, or ask for what this engine does not merge.
+        """
+        self._path = path
+        self._fields = self._read(header.get(_FIELD, ""))
+        self._check()
+        self._patterns = {
+            name.removesuffix(".alpha_pattern"): self._alphas_by_pattern(name, value)
+            for name, value in self._fields.items()
+            if name.endswith(".alpha_pattern")
+        }
+
+    def alpha(self, network: str, layer: str) -> float | None:
+        """Return alpha of a layer of a network. None: the file has no settings.
+
+        As PEFT does it, the first pattern decides that fits the end of the layer's name.
+        """
+        if not self._fields:
+            return None
+        # transformers once had this prefix, and patterns still have it.
+        names = [layer] if network == "unet" else [f"text_model.{layer}", layer]
+        for pattern, alpha in self._patterns.get(network, {}).items():
+            if any(re.match(rf"(.*\.)?({pattern})$", name) for name in names):
+                return alpha
+        name = f"{network}.lora_alpha"
+        return self._number(name, self._fields.get(name, _DEFAULT_ALPHA))
+
+    def _read(self, text: str) -> dict[str, Any]:
+        fields: Any = {}
+        try:
+            fields = json.loads(text) if text else {}
+        except (ValueError, RecursionError) as error:
+            raise self._error(
+                f"the header's {_FIELD} is no JSON ({error}); save it again"
+            ) from None
+        if not isinstance(fields, dict):
+            raise self._error(f"the header's {_FIELD} is no JSON object; save it again")
+        return fields
+
+    def _check(self) -> None:
+        for name, value in self._fields.items():
+            setting = name.partition(".")[2]
+            if setting in _NOT_MERGED and value:
+                raise self._error(f"{name}={value!r}, which is not supported")
+            if setting == "init_lora_weights" and value not in _ORDINARY_STARTS:
+                raise self._error(
+                    f"{name}={value!r} changes the model's own weights, which is not done here; "
+                    "convert the file to an ordinary LoRA with PEFT's save_pretrained("
+                    "path_initial_model_for_weight_conversion=…)"
+                )
+
+    def _alphas_by_pattern(self, name: str, patterns: object) -> dict[str, float]:
+        if not isinstance(patterns, dict):
+            if patterns is None:
+                return {}
+            raise self._error(f"{name}={patterns!r} is no JSON object; save it again")
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise self._error(
+                    f"{name} has {pattern!r}, which is no regular expression ({error})"
+                ) from None
+        return {
+            pattern: self._number(f"{name} {pattern!r}", value)
+            for pattern, value in patterns.items()
+        }
+
+    def _number(self, name: str, value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+        raise self._error(f"{name}={value!r} is no finite number; save it again")
+
+    def _error(self, sentence: str) -> CheckpointError:
+        return CheckpointError(f"{self._path}: {sentence}")
