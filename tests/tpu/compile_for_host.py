@@ -23,7 +23,7 @@ from flax import nnx
 from imagefleet.shared.storage.memory import MemoryStore
 from imagefleet.worker.engine import attention as attention_module
 from imagefleet.worker.engine.attention import attention
-from imagefleet.worker.engine.attention_backend import AttentionSpec
+from imagefleet.worker.engine.attention_backend import AttentionSpec, Backend, choose_backend
 from imagefleet.worker.engine.attention_layers import attention_layers
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
@@ -77,7 +77,8 @@ def layers(host: str) -> Iterator[tuple[str, Callable[[], object]]]:
     }
     for spec in sorted(specs, key=str):
         packing = HeadPacking(heads=spec.heads, head_dim=spec.head_dim)
-        is_packed = packing.fills_lanes and spec.queries == spec.keys and not spec.causal
+        is_flash = choose_backend("tpu", spec) is Backend.FLASH
+        is_packed = is_flash and packing.fills_lanes and spec.queries == spec.keys
         yield str(spec), partial(_compile_layer, spec, packing if is_packed else None, placement)
 
 
