@@ -49,7 +49,7 @@ class JobStatus(Model):
     retries: int = 0
     """Attempts that failed and were followed by a retry."""
     retry_at: float | None = None
-    """When the job goes back to its queue, if it waits for a retry, a newer worker or a place."""
+    """When the job goes back to its queue, if it waits for a retry, a newer worker or a permit."""
     images_kept_until: float | None = None
     """When the images of a job that succeeded are deleted; None: never."""
     images_deleted_at: float | None = None

@@ -1,7 +1,8 @@
 -- Definitions for the scripts that change the outbox. They come after queue.lua, use no KEYS and no ARGV, and return
 -- nothing. Their parameters `outbox` and `messages` are the keys of the due times (sorted set: id by Unix seconds)
 -- and of the messages (hash: id to JSON, as json.dumps of Python writes it).
--- Two fields of a message are written here. `since` says when its first try was due, Unix seconds. `occurrence` tells
+-- Two fields of a message are written here. `since` says from when on it has waited for a slow receiver, or for another
+-- reason without a try, Unix seconds. The next try deletes it. `occurrence` tells
 -- events of one id apart: it has the time at which the job was submitted, and how often the job had ended before. A job
 -- that is redriven, or deleted and submitted again, gets another one. An event that happens again because a failover
 -- lost it gets the same. Release 0.1.0 drops both fields when it repeats a try.
@@ -15,23 +16,25 @@ local function occurrence_of(submitted_at, ends)
   return at and at .. '/' .. (tonumber(ends or '') or 0)
 end
 
--- Return a message with its field `since`, and with its occurrence unless that is nil.
-local function stamp(message, now, occurrence)
-  local which = occurrence and '"occurrence": "' .. occurrence .. '", ' or ''
-  return '{"since": ' .. now .. ', ' .. which .. string.sub(message, 2)
+-- Return a message with one more field, whose value is JSON.
+local function with_field(message, name, value)
+  return '{"' .. name .. '": ' .. value .. ', ' .. string.sub(message, 2)
 end
 
+-- Return the body and the occurrence of a message, each nil if it is missing or no text.
 local function decode_message(message)
   local readable, fields = pcall(cjson.decode, message)
-  return readable and type(fields) == 'table' and fields or {}
+  if not readable or type(fields) ~= 'table' then return {} end
+  local function text(name) return type(fields[name]) == 'string' and fields[name] or nil end
+  return {body = text('body'), occurrence = text('occurrence')}
 end
 
--- Return whether two messages with one id report the same event.
-local function is_same_event(one, other)
-  if one == other then return true end
-  local a, b = decode_message(one), decode_message(other)
+-- Return whether two messages with one id report the same event, or the one that is kept is damaged.
+local function is_same_event(kept, message)
+  if kept == message then return true end
+  local a, b = decode_message(kept), decode_message(message)
   if a.occurrence and b.occurrence then return a.occurrence == b.occurrence end
-  return a.body ~= nil and a.body == b.body
+  return a.body == nil or a.body == b.body
 end
 
 -- Return the id that a message gets when another event takes its own.
@@ -76,16 +79,16 @@ end
 -- Add the callback of an event, due now. An earlier message of the same event is replaced. One of another event that
 -- has the same id is kept under another.
 local function add_callback(outbox, messages, id, message, now, occurrence)
-  local stamped = stamp(message, now, occurrence)
+  local added = occurrence and with_field(message, 'occurrence', '"' .. occurrence .. '"') or message
   local kept = redis.pcall('HGET', messages, id)
   if type(kept) == 'string' then
-    if not is_same_event(kept, stamped) then move_aside(outbox, messages, id, kept) end
+    if not is_same_event(kept, added) then move_aside(outbox, messages, id, kept) end
     redis.pcall('ZREM', given_up_of(outbox), id)
   end
-  put_message(outbox, messages, id, stamped, now)
+  put_message(outbox, messages, id, added, now)
 end
 
--- Return for how many seconds a message has been in the outbox, nil if that is not known.
+-- Return for how many seconds a message has waited without a try, nil if it has not.
 local function age_of(message, now)
   local since = tonumber(string.match(message, '"since": ?([%d.]+)') or '')
   return since and now - since

@@ -56,8 +56,8 @@ _MAX_SCANNED: Final = 200
 """Due messages that one call of the script looks at if receivers are busy."""
 _SEARCH_EVERY_S: Final = 1.0
 MAX_AGE_S: Final = 88 * 3600.0
-"""Age from which on a message that has to wait is given up. No schedule of retries lasts longer,
-unless the receiver asks for it."""
+"""How long a message may wait without an attempt, since its receiver is slow. Then it is given up.
+No schedule of retries lasts longer, unless the receiver asks for it."""
 _OVERDUE: Final = DeliveryOutcome(
     verdict=DeliveryVerdict.REFUSED,
     reason=f"no sender was free for it within {MAX_AGE_S / 3600:.0f} hours",
@@ -117,8 +117,8 @@ class Outbox(OutboxListing):
 
         A receiver has 8 permits, and 1 if it is `slow`. `busy` says how many of them are taken.
         At most `max_slow` messages go to slow receivers, and at most `max_unproven` to receivers
-        that are not in `answered_lately`. Messages that have to wait for longer than their retries
-        last are given up.
+        that are not in `answered_lately`. Messages that have to wait for slow receivers for longer
+        than retries last are given up.
 
         Args:
             search_every_s: how often it may look at some 10,000 messages that have to wait. All
@@ -163,7 +163,7 @@ class Outbox(OutboxListing):
 
     def retry(self, message: OutboxMessage, pause_s: float, outcome: DeliveryOutcome) -> None:
         """Make `message`, whose attempts are counted up already, due again in `pause_s`."""
-        self._record_try(message, pause_s, outcome)
+        self._record_try(replace(message, since=0.0), pause_s, outcome)
 
     def give_up(self, message: OutboxMessage, outcome: DeliveryOutcome) -> None:
         """Stop sending `message`. The latest 10,000 given-up messages are kept for `replay`."""

@@ -4,4 +4,4 @@
 -- Returns nothing.
 local clock = redis.call('TIME')
 local now = clock[1] .. '.' .. string.format('%06d', clock[2])
-put_message(KEYS[1], KEYS[2], ARGV[1], stamp(ARGV[2], now), now)
+put_message(KEYS[1], KEYS[2], ARGV[1], ARGV[2], now)

@@ -1,14 +1,14 @@
 -- Claim some of the due messages. A claimed message is due again when its lease expires, so if its
 -- sender dies another sends it. No receiver gets more than its permits, so that one that hangs does
 -- not delay the others. A message without a permit keeps its turn, unless its receiver is slow: then
--- it waits, the longer the older it is. In the end such messages are given up: very many of them must
--- not fill Redis. All slow receivers together have few senders, and a few are reserved for receivers
+-- it waits, the longer the longer it has waited. In the end such messages are given up: very many of
+-- them must not fill Redis. All slow receivers together have few senders, and a few are reserved for receivers
 -- that answered lately: invented receivers cost nothing, so any number of them may hang at once.
 -- KEYS 1 outbox (sorted set: id by due time)   2 messages (hash: id to JSON)
 --      3 receivers that answered (sorted set: receiver by time)
 -- ARGV 1 how many to claim   2 lease in seconds   3 how many due messages to look at
 --      4 permits of a receiver that is not listed   5 the least delay for slow receivers, seconds
---      6 age in seconds from which on a message without a permit is given up
+--      6 seconds that a message to a slow receiver may wait without a try: then it is given up
 --      7 how many to slow receivers   8 how many to receivers that have not answered lately
 --      9 how long an answer counts, seconds
 --      10 '' to look at the messages that are due longest; else at those that came last, but for
@@ -57,17 +57,20 @@ end
 
 -- Let a message wait that got no permit.
 local function wait(id, message, is_slow)
-  local age = age_of(message, now)
-  if not age then  -- release 0.1.0 has added it
-    redis.call('HSET', KEYS[2], id, stamp(message, now))
-  end
-  if age and age > tonumber(ARGV[6]) then
-    claim(id, message, overdue)
-  elseif is_slow then
-    -- All looks at a message together cost about as much as one look at 200 of them, whatever its age.
-    postpone(id, math.max(tonumber(ARGV[5]), math.min((age or 0) / 20, 3600)))
-  else
+  if not is_slow then
     kept = kept + 1
+    return
+  end
+  local age = age_of(message, now)
+  if not age then
+    redis.call('HSET', KEYS[2], id, with_field(message, 'since', now))
+    age = 0
+  end
+  if age > tonumber(ARGV[6]) then
+    claim(id, message, overdue)
+  else
+    -- All looks at a message together cost about as much as one look at 200 of them, whatever its age.
+    postpone(id, math.max(tonumber(ARGV[5]), math.min(age / 20, 3600)))
   end
 end
 

@@ -47,8 +47,8 @@ class OutboxMessage:
     trace_parent: str = ""
     """The span in which the event happened, as `traceparent` of W3C Trace Context; empty: none."""
     since: float = 0.0
-    """When its first attempt was due, Unix seconds by Redis' clock; 0: not known. `outbox.lua`
-    writes it."""
+    """From when on it has waited without an attempt, Unix seconds by Redis' clock; 0: it has not.
+    `outbox.lua` writes it."""
     occurrence: str = ""
     """It tells events of the job with the same id apart; empty: the body does. `outbox.lua` writes
     it."""
@@ -77,12 +77,12 @@ class OutboxMessage:
         try:
             fields = json.loads(text)
             message = cls(
-                **{name: str(fields[name]) for name in ("id", "job_id", "url", "body")},
+                **{name: _text(name, fields[name]) for name in ("id", "job_id", "url", "body")},
                 attempts=_attempts(fields.get("attempts", 0)),
                 tenant=str(fields.get("tenant", "")),
                 trace_parent=valid_trace_parent(fields.get("trace_parent")) or "",
                 since=_time(fields.get("since", 0.0)),
-                occurrence=str(fields.get("occurrence", "")),
+                occurrence=_text("occurrence", fields.get("occurrence", "")),
             )
             receiver_of(message.url)
             # A ValueError for half of a surrogate pair, which cannot be sent or stored again.
@@ -127,6 +127,12 @@ def receiver_of(url: str) -> str:
 def _attempts(value: object) -> int:
     if type(value) is not int or not 0 <= value <= _MAX_ATTEMPTS:
         raise ValueError(f"attempts={str(value)[:40]} is not a count")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={str(value)[:40]} is no text")
     return value
 
 

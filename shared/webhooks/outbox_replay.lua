@@ -4,5 +4,5 @@
 -- Returns 1, or 0 if there is no such given-up message.
 if redis.call('ZREM', KEYS[3], ARGV[1]) == 0 then return 0 end
 local now = redis.call('TIME')[1]
-put_message(KEYS[1], KEYS[2], ARGV[1], stamp(ARGV[2], now), now)
+put_message(KEYS[1], KEYS[2], ARGV[1], ARGV[2], now)
 return 1

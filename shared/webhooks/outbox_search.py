@@ -32,9 +32,8 @@ class OutboxSearch:
         at within `every_s`. Return what was claimed, and the messages to give up."""
         claimed, overdue, kept = look("")
         looks = offset = 0
-        while not claimed and kept >= 0 and (looks == 0 or self._may_look(every_s)):
-            claimed, more, kept = look(offset)
-            overdue += more
+        while not (claimed or overdue) and kept >= 0 and self._may_look_again(looks, every_s):
+            claimed, overdue, kept = look(offset)
             looks += 1
             if kept < 0:
                 self._passed = 0
@@ -43,7 +42,9 @@ class OutboxSearch:
                 self._passed = offset
         return claimed, overdue
 
-    def _may_look(self, every_s: float) -> bool:
+    def _may_look_again(self, looks: int, every_s: float) -> bool:
+        if looks in (0, _MAX_LOOKS):
+            return looks == 0
         now = time.monotonic()
         if now >= self._renewed_at + every_s:
             self._looks_left, self._renewed_at = _MAX_LOOKS, now

@@ -1,5 +1,6 @@
 """The search for callbacks that can be sent passes over any number of others, some at a time."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -75,3 +76,24 @@ def test_the_search_begins_anew_after_it_looked_at_all(clock: SimpleNamespace) -
             return
         clock.now += 1.0
     raise AssertionError("the message was not found")
+
+
+def test_one_search_looks_at_some_10000_messages_at_most_however_long_it_takes(
+    clock: SimpleNamespace,
+) -> None:
+    due = Due(100_000)
+
+    def look(passed: str | int) -> tuple[list[str], list[str], int]:
+        clock.now += 1.0
+        return due.look(passed)
+
+    assert OutboxSearch().run(look, 1.0) == ([], [])
+    assert due.looks == 51
+
+
+def test_a_search_ends_with_messages_to_give_up() -> None:
+    """Each of them is a call of its own, and what was claimed must not wait for very many."""
+    answers: Iterator[tuple[list[str], list[str], int]] = iter(
+        [([], [], 200), ([], ["a", "{}"], 199)]
+    )
+    assert OutboxSearch().run(lambda passed: next(answers), 1.0) == ([], ["a", "{}"])

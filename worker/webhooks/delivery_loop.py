@@ -157,7 +157,7 @@ class DeliveryLoop:
             slow=free.slow,
             max_slow=free.slow_senders,
             max_unproven=free.unproven_senders,
-            search_every_s=poll_s(self._count_workers()),
+            search_every_s=max(1.0, self._count_workers()),
         )
         proven = self._outbox.answered_lately(message.receiver for message in messages)
         for message in messages:

@@ -58,7 +58,7 @@ class FreePermits:
     unproven_senders: int
     """Senders that are free for receivers that have not answered lately, slow ones included."""
     busy: Mapping[str, int]
-    """Places taken, by receiver."""
+    """Permits taken, by receiver."""
     slow: frozenset[str]
     """The slow receivers."""
 
