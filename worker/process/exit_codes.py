@@ -2,14 +2,15 @@
 
 from enum import IntEnum
 
-from imagefleet.shared.errors import ImagefleetError
+from imagefleet.shared.errors import DeviceError, ImagefleetError
 
 
 class ExitCode(IntEnum):
     """The exit code of a worker that failed or was stopped. It is 0 after a complete drain,
     and if the worker was stopped before it was ready."""
 
-    UNAVAILABLE = 69  # devices or storage failed for longer than `quarantine_s`
+    # Devices or storage failed for longer than `quarantine_s`, or the devices at the start.
+    UNAVAILABLE = 69
     SOFTWARE = 70  # a critical thread failed with an internal error
     IOERR = 74  # the devices made no step for `watchdog_s`
     # A second signal, a preempted host or an incomplete drain, and its jobs are requeued; or at the
@@ -20,5 +21,7 @@ class ExitCode(IntEnum):
 
 def exit_code_of(error: ImagefleetError) -> ExitCode:
     """Return the exit code of a start that ended with this error: whether a later one may succeed
-    without a change."""
+    without a change, and on this host."""
+    if isinstance(error, DeviceError):
+        return ExitCode.UNAVAILABLE
     return ExitCode.TEMPFAIL if error.retryable else ExitCode.CONFIG
