@@ -36,6 +36,7 @@ from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import ConfigurationError, ImagefleetError, PlanDamaged
 from imagefleet.shared.extras import how_to_install
+from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
 
 _MAX_DIFFERENCE: Final = 1
@@ -252,10 +253,19 @@ class _Verification:
                 continue
             self._compare_row(shard, row, regenerate)
 
+    def _stored_request(self, shard: ShardPlan, row: ShardRow) -> JobRequest:
+        """Return the request of a row with the `strength` of its samples. It may have been the
+        default of another release."""
+        request = self._plan.request(shard, row)
+        documents = read_metadata(self._store.get(metadata_key(shard.name)))
+        strengths = {each["key"]: each.get("strength") for each in documents}
+        stored = strengths[sample_key(row.row, 0)]
+        return request if stored is None else request.model_copy(update={"strength": stored})
+
     def _compare_row(self, shard: ShardPlan, row: ShardRow, regenerate: Regenerate) -> None:
         plan = self._plan
         try:
-            regenerated = regenerate(plan.request(shard, row))
+            regenerated = regenerate(self._stored_request(shard, row))
         except ImagefleetError as error:
             detail = f"row {row.row} could not be generated again: {error}"
             self._problems.append(Problem(shard=shard.name, what="not compared", detail=detail))

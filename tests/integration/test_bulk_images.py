@@ -14,8 +14,10 @@ from PIL import Image
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.bulk.verify import verify
 from imagefleet.shared.bulk.plan import BulkFormat
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.jobs.request import JobRequest
 from tests.support.files import files_below
 from tests.support.image_server import ImageServer, SlowImage
 from tests.support.processes import StartWorker, until
@@ -111,6 +113,19 @@ def test_rows_of_a_table_start_from_files_and_addresses(
     report = run.verify(sample=6)
     assert (report.clean, report.max_difference) == (True, 0)
     assert report.regenerated > 0
+    assert 0.8 in _strengths_compared(run)
+
+
+def _strengths_compared(run: BulkRun) -> set[float | None]:
+    """Return with which `strength` the images of a clean run are generated again."""
+    strengths = set[float | None]()
+
+    def regenerate(request: JobRequest) -> list[bytes]:
+        strengths.add(request.strength)
+        return run.regenerate(request)
+
+    assert verify(run.plan, run.store, regenerate, sample=12).clean
+    return strengths
 
 
 def test_more_rows_than_fit_in_memory_come_one_window_after_another_and_survive_kills(

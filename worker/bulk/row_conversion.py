@@ -8,6 +8,7 @@ from imagefleet.shared.bulk.plan import Plan, ShardRow
 from imagefleet.shared.bulk.stats import RowFailure
 from imagefleet.shared.errors import ImagefleetError
 from imagefleet.shared.jobs.admission import admit
+from imagefleet.shared.jobs.default_strengths import FORMER_STRENGTH
 from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.text import mask_fetched_url
@@ -46,6 +47,8 @@ def is_sample_of(sample: Sample, work: RowWork, request: JobRequest, info: Model
     """
     document = sample.document
     start = _input_fields(request, info)
+    if request.strength is None and document.get("strength") == FORMER_STRENGTH:
+        start = start and {**start, "strength": FORMER_STRENGTH}
     return (
         document.get("model_digest") == info.digest
         and all(document.get(name) == start.get(name) for name in _INPUT_FIELDS)

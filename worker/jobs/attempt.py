@@ -64,6 +64,9 @@ class Attempt(Work):
 
 def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
     """Return the offer that announces this model, and the fleet's store, to producers."""
+    strengths, required = info.image_use.default_strengths, info.image_use.required
+    # Producers before 0.2.0 know `strength` only, also of jobs that must have a mask.
+    strength = strengths.mask if "mask_image" in required else strengths.image
     return Offer(
         model=info.name,
         digest=info.digest,
@@ -77,9 +80,9 @@ def offer_of(info: ModelInfo, *, storage_url: str | None = None) -> Offer:
         rescales_guidance=info.rescales_guidance,
         prompt_chunks=info.prompt_chunks,
         loras=info.job_lora_digests,
-        required_images=info.image_use.required,
-        strength=info.image_use.default_strengths.image,
-        mask_strength=info.image_use.default_strengths.mask,
+        required_images=required,
+        strength=strength,
+        mask_strength=strengths.mask,
         image_guidance_scale=info.image_use.default_image_guidance_scale,
         splits_denoising=info.latents is not None,
         storage_url=storage_url,

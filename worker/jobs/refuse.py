@@ -153,7 +153,7 @@ class Refuser:
             attempt=claimed.attempt,
             deliveries=claimed.deliveries,
             claim=(self._claims.key, claimed.tag),
-            request_sha1="" if stored is None else sha1_of(stored),
+            request_sha1=origin.request_sha1 if stored is None else sha1_of(stored),
         )
         [transition] = self._records.start(start)
         if transition.state is None and not origin.recorded:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,14 @@ from imagefleet.shared.bulk.file_layout import REJECTED
 from imagefleet.shared.bulk.plan import BulkFormat, Plan, RowParameters
 from imagefleet.shared.bulk.shard_message import shards_to_send
 from imagefleet.shared.errors import InvalidRequest, StorageDenied
+from imagefleet.shared.jobs.default_strengths import STABLE_DIFFUSION_XL
 from imagefleet.shared.jobs.model import ImageFormat
+from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.storage import StoredObject
 from imagefleet.shared.storage.memory import MemoryStore
+from imagefleet.worker.bulk.row_conversion import encode_samples, is_sample_of, row_work
+from imagefleet.worker.engine.fake import FakeEngine
+from imagefleet.worker.jobs.attempt import offer_of
 from tests.support.plans import plan_rows, planned_rows
 
 Rows = Path | Sequence[dict[str, Any]]
@@ -251,3 +257,27 @@ def test_one_text_is_no_list_of_ignored_columns() -> None:
 def test_a_column_similar_to_image_stops_the_planning() -> None:
     with pytest.raises(InvalidRequest, match=r"looks like 'image'.*--ignore-column images"):
         _plan([{"prompt": "a", "images": "https://example.org/a.png"}], MemoryStore())
+
+
+@pytest.mark.parametrize(
+    ("made_with", "named", "is_kept"),
+    [(0.8, None, True), (0.3, None, True), (0.5, None, False), (0.8, 0.3, False), (0.8, 0.8, True)],
+)
+def test_samples_of_the_former_default_strength_stay_those_of_their_row(
+    made_with: float, named: float | None, *, is_kept: bool
+) -> None:
+    """Before 0.2.0 the default was 0.8 for SDXL, too."""
+    store, engine = MemoryStore(), FakeEngine()
+    use = replace(engine.info.image_use, default_strengths=STABLE_DIFFUSION_XL)
+    engine.info = replace(engine.info, image_use=use)
+    offers = {DEFAULT_MODEL: (offer := offer_of(engine.info)), offer.model: offer}
+    plan = plan_rows([{"prompt": "a", "image": "https://example.org/a"}], store, offers)
+    [row] = planned_rows(store, plan)
+    request = plan.request(plan.shards[0], row)
+    made = request.model_copy(update={"strength": made_with})
+    work = row_work(row.row, made, engine.info, offers)
+    images = list(engine.start_batch(work.specs, work.shape).images())
+    [sample] = encode_samples(work, row, made, images, engine)
+    assert sample.document["strength"] == made_with
+    asked = request.model_copy(update={"strength": named})
+    assert is_sample_of(sample, work, asked, engine.info) is is_kept
