@@ -8,7 +8,10 @@ if not id or not redis.call('ZSCORE', KEYS[1], id) then return 0 end
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local age = age_of(ARGV[2], now)
-if not age then redis.call('HSET', KEYS[2], id, with_field(redis.call('HGET', KEYS[2], id), 'since', now)) end
-if age and age > tonumber(ARGV[4]) then return 1 end
+if not age then
+  redis.call('HSET', KEYS[2], id, with_field(redis.call('HGET', KEYS[2], id), 'since', now))
+elseif age > tonumber(ARGV[4]) then
+  return 1
+end
 redis.call('ZADD', KEYS[1], string.format('%.6f', now + ARGV[3]), id)
 return 0
