@@ -33,9 +33,9 @@ from imagefleet.shared.text import printable
 from imagefleet.worker.bulk.generate_rows import RowGenerator
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.plan_check import (
+    PlanReader,
     holds_loras,
     is_of_its_run,
-    read_plan,
     read_rows,
     require_model,
 )
@@ -77,9 +77,8 @@ class _ShardMaker:
 
     def __init__(self, context: ShardContext, message: ShardMessage, tag: str) -> None:
         self.name = shard_name(message.shard)
-        self._context = context
-        self._tag = tag
-        self._message = message
+        self._context, self._message, self._tag = context, message, tag
+        self._plan_reader = PlanReader(message.run, message.destination)
         self._attempt = context.claims.attempt(tag)
         self._holder = (message.run, message.shard, self._attempt, context.claims.worker)
         self._samples = 1
@@ -126,7 +125,7 @@ class _ShardMaker:
 
     def _read_plan(self) -> Plan:
         """Return the plan of this shard's run. Raise PlanDamaged if the destination lacks it."""
-        return read_plan(self._message.run, self._message.destination, self._store)
+        return self._plan_reader.read(self._store)
 
     def _delete_checkpoints(self) -> None:
         self._tidy(lambda: delete_checkpoints(self._store, self.name), "deleting its checkpoints")

@@ -3,6 +3,8 @@
 Input: a message, a store and what the engine offers. Output: a plan, an answer or an error.
 """
 
+import hashlib
+
 from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, plan_key
 from imagefleet.shared.bulk.plan import Plan, ShardPlan, ShardRow
 from imagefleet.shared.bulk.run_ids import run_ids
@@ -25,21 +27,34 @@ def is_of_its_run(message: ShardMessage, runs: RunRecords) -> bool:
     return message.shard < shards and message.destination == destination
 
 
-def read_plan(run: str, destination: str, store: ObjectStore) -> Plan:
-    """Return the plan of `run` from `store`, which was opened from `destination`.
+class PlanReader:
+    """Reads the plan of one run again and again, because others may replace it at any time. Only a
+    plan whose bytes have changed is parsed anew: one of 100,000 shards takes seconds."""
 
-    Raises:
-        PlanDamaged: there is no plan, or it cannot be read, or it is that of another run: somebody
-            emptied the destination and used it for another dataset.
-        InvalidRequest: it is too large.
-    """
-    try:
-        plan = Plan.load(store.get(PLAN, MAX_TEXT_BYTES))
-    except KeyError:
-        raise PlanDamaged(f"{store.url}{PLAN} is missing") from None
-    if run not in run_ids(destination, store, plan):
-        raise PlanDamaged(f"{store.url} holds the plan of another run")
-    return plan
+    def __init__(self, run: str, destination: str) -> None:
+        self._run, self._destination = run, destination
+        self._read: tuple[bytes, Plan] | None = None
+        """The SHA-256 of the file that was read last, and its plan."""
+
+    def read(self, store: ObjectStore) -> Plan:
+        """Return the plan from `store`, which was opened from the destination.
+
+        Raises:
+            PlanDamaged: there is no plan, or it cannot be read, or it is that of another run:
+                somebody emptied the destination and used it for another dataset.
+            InvalidRequest: it is too large.
+        """
+        try:
+            data = store.get(PLAN, MAX_TEXT_BYTES)
+        except KeyError:
+            raise PlanDamaged(f"{store.url}{PLAN} is missing") from None
+        digest = hashlib.sha256(data).digest()
+        if self._read is None or self._read[0] != digest:
+            plan = Plan.load(data)
+            if self._run not in run_ids(self._destination, store, plan):
+                raise PlanDamaged(f"{store.url} holds the plan of another run")
+            self._read = digest, plan
+        return self._read[1]
 
 
 def read_rows(plan: Plan, shard: ShardPlan, store: ObjectStore) -> list[ShardRow]:

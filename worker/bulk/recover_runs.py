@@ -16,7 +16,7 @@ from imagefleet.shared.bulk.summary import write_missing_summary
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.storage import open_store
 from imagefleet.worker.bulk.destinations import DestinationPolicy
-from imagefleet.worker.bulk.plan_check import read_plan
+from imagefleet.worker.bulk.plan_check import PlanReader
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class RunRecovery:
         status = self._runs.get(run)
         self._destinations.check(status.destination)
         store = open_store(status.destination)
-        plan = read_plan(run, status.destination, store)
+        plan = PlanReader(run, status.destination).read(store)
         if sent := self._runs.resend_lost(status.as_new_run, shards_to_send(plan, plan.shards)):
             log.warning("run %s: sent %d lost shards again", run, sent)
         if self._runs.finish_run(run) is State.SUCCEEDED:
