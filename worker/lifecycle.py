@@ -65,7 +65,6 @@ class Lifecycle:
             ImagefleetError: it says which part is wrong and what to do.
         """
         started = time.monotonic()
-        return_large_buffers()
         self._serve_status()
         if self.settings.traces:
             self._send_spans = start_tracing(f"{platform.node()}:{os.getpid()}")
@@ -77,6 +76,8 @@ class Lifecycle:
         )
         self._parts = build(self.settings, self._stores, hooks)
         engine = self._parts.engine
+        if not engine.uses_host_memory:
+            return_large_buffers()
         url = self._stores.images_url
         self._parts.offers.announce(
             offer_of(engine.info, storage_url=url), default=self.settings.serves_default

@@ -6,6 +6,8 @@ be given to another job.
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -55,24 +57,32 @@ class MessageOrigin:
         """Return whether `stored`, the request in the record with this id, is that of the message.
 
         A message of a producer of release 0.1.0 does not say which request its record has. A
-        message of plain Celery has no record of its own, so its parameters decide.
+        message of plain Celery has no record of its own, so its parameters decide: the worker that
+        created the record may be of another release, which reads them by other rules.
         """
         if self.request_sha1:
             return self.request_sha1 == sha1_of(stored)
         if self.recorded:
             return True
-        try:
-            check_same_request(self.job_id, self.request(), stored)
-        except InvalidRequest:
-            return False
-        return True
+        for request in self._readings():
+            with suppress(InvalidRequest):
+                check_same_request(self.job_id, request, stored)
+                return True
+        return False
 
     def request(self) -> JobRequest:
         """Return the request of the message; without the fields that are wrong, if any are."""
-        try:
-            return unpack(self.arguments, self.job_id, tolerant=self.recorded)
-        except Exception:  # anybody can write anything to a queue
-            return readable_request(self.arguments)
+        return next(self._readings())
+
+    def _readings(self) -> Iterator[JobRequest]:
+        """Yield the request by the rules of this release, by those of others, and without the
+        fields that are wrong; the first two only if they accept it."""
+        for tolerant in (True,) if self.recorded else (False, True):
+            try:
+                yield unpack(self.arguments, self.job_id, tolerant=tolerant)
+            except Exception:  # anybody can write anything to a queue
+                continue
+        yield readable_request(self.arguments)
 
 
 def sha1_of(stored: str) -> str:

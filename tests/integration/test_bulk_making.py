@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from imagefleet.shared.bulk.file_layout import MAX_TEXT_BYTES, PLAN, archive_key, stats_key
+from imagefleet.shared.bulk.file_layout import (
+    MAX_TEXT_BYTES,
+    PLAN,
+    archive_key,
+    checkpoints_folder,
+    stats_key,
+)
 from imagefleet.shared.bulk.plan import RowParameters
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.bulk.shard_message import ShardMessage, ShardToSend, bulk_queue
@@ -276,16 +282,20 @@ def test_without_the_right_to_delete_a_finished_shard_is_acknowledged(
     assert host.context.backlog.wants_shard()
 
 
-def test_a_second_message_of_a_finished_dataset_without_a_plan_is_acknowledged(
+def test_a_second_message_of_a_finished_dataset_without_a_plan_only_is_acknowledged(
     host: _Host, client: redis.Redis, queue: str
 ) -> None:
     store = host.store_shard()
     [message] = client.lrange(queue, 0, -1)
     host.make()
     store.delete(PLAN)
+    [shard] = host.dataset.plan.shards
+    checkpoint = f"{checkpoints_folder(shard.name)}/of-another-run.tar"
+    store.put(checkpoint, b"samples", "application/x-tar")
     client.lpush(queue, message)
     host.make()
     assert not client.exists(queue, host.context.claims.key)
+    assert store.get(checkpoint) == b"samples"
 
 
 def test_an_unavailable_store_never_fails_a_shard(

@@ -132,13 +132,10 @@ def test_a_message_of_plain_celery_with_other_parameters_than_an_ended_job_is_a_
     _check_untouched(victim, State.SUCCEEDED)
 
 
-def test_a_message_of_plain_celery_is_recognized_in_the_spelling_of_another_release(
-    start: StartWorker, producer: Client, client: redis.Redis, namespace: str, celery: PlainCelery
-) -> None:
-    """A worker of another release has created the record of this message, and died."""
-    celery.send("j", {"prompt": "a cat", "num_inference_steps": 4})
+def _record_of_a_dead_worker(client: redis.Redis, namespace: str, *, tolerant: bool) -> None:
+    """A worker of another release has created the record of the waiting message, and died."""
     message = str(client.lindex(list_key(f"{namespace}.default.native", 3), 0))
-    request = unpack(task_arguments(message), "j").model_dump(mode="json")
+    request = unpack(task_arguments(message), "j", tolerant=tolerant).model_dump(mode="json")
     client.hset(
         f"{namespace}:job:j",
         mapping={
@@ -148,8 +145,28 @@ def test_a_message_of_plain_celery_is_recognized_in_the_spelling_of_another_rele
             "submitted_at": "1.5",
         },
     )
+
+
+def test_a_message_of_plain_celery_is_recognized_in_the_spelling_of_another_release(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str, celery: PlainCelery
+) -> None:
+    celery.send("j", {"prompt": "a cat", "num_inference_steps": 4})
+    _record_of_a_dead_worker(client, namespace, tolerant=False)
     start()
     assert finish(producer, [producer.get("j")]) == {State.SUCCEEDED}
+    assert not producer.dead_letters.read()
+
+
+def test_a_message_of_plain_celery_that_only_another_release_accepts_fails_its_own_job(
+    start: StartWorker, producer: Client, client: redis.Redis, namespace: str, celery: PlainCelery
+) -> None:
+    celery.send("j", {"prompt": "a cat\x85", "num_inference_steps": 4})
+    _record_of_a_dead_worker(client, namespace, tolerant=True)
+    start()
+    assert finish(producer, [producer.get("j")]) == {State.FAILED}
+    error = producer.get("j").status().error
+    assert error is not None
+    assert error.message.startswith("prompt='a cat\\x85'")
     assert not producer.dead_letters.read()
 
 

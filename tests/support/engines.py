@@ -31,6 +31,7 @@ class RecordingEngine:
 
     info = INFO
     devices = "recording"
+    uses_host_memory = False
     recompiles = 0
 
     def __init__(self, capacity: int, on_batch: Callable[[Sequence[ImageSpec]], None]) -> None:

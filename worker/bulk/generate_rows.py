@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty
 from typing import Final
 
@@ -122,20 +123,20 @@ class RowGenerator:
         self._checkpoint()
 
     def _resume(self) -> None:
-        for failure in self._checkpoints.load(self._spool, self._is_planned):
+        for failure in self._checkpoints.load(self._spool, self._as_planned):
             if failure.row in self._rows:
                 self.failures[failure.row] = failure
         if len(self._spool) or self.failures:
             log.info("shard %s resumes with %d samples", self._shard.name, len(self._spool))
 
-    def _is_planned(self, sample: Sample) -> bool:
-        """Return whether a stored sample is one that this shard's plan describes."""
-        row = self._rows.get(sample.document["row"])
+    def _as_planned(self, sample: Sample) -> Sample | None:
+        """Return a stored sample with the copied columns of its row, which decide nothing of its
+        image. None: this shard's plan does not describe the image."""
+        row, info = self._rows.get(sample.document["row"]), self._context.engine.info
         with suppress(ImagefleetError):
-            return row is not None and is_sample_of(
-                sample, self._row_work(row), self._request(row), self._context.engine.info
-            )
-        return False
+            if row and is_sample_of(sample, self._row_work(row), self._request(row), info):
+                return replace(sample, document={**sample.document, "extra": row.extra})
+        return None
 
     def _request(self, row: ShardRow) -> JobRequest:
         return self._plan.request(self._shard, row)

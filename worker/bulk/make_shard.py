@@ -128,16 +128,19 @@ class _ShardMaker:
         return self._plan_reader.read(self._store)
 
     def _delete_checkpoints(self) -> None:
-        self._tidy(lambda: delete_checkpoints(self._store, self.name), "deleting its checkpoints")
+        def delete(_: Plan) -> None:
+            delete_checkpoints(self._store, self.name)
 
-    def _tidy(self, act: Callable[[], object], what: str) -> None:
-        """Do what is left to do for a shard that has ended.
+        self._tidy(delete, "deleting its checkpoints")
+
+    def _tidy(self, act: Callable[[Plan], object], what: str) -> None:
+        """Do what is left to do for a shard that has ended, if its plan is still there.
 
         If a right is missing, or the plan is gone, trying again does not help: it would bring the
         message back for ever.
         """
         try:
-            self._retry(act, what)
+            self._retry(lambda: act(self._read_plan()), what)
         except (InvalidRequest, PlanDamaged, StorageDenied) as error:
             log.error(
                 "shard %s has ended, but its last files cannot be changed: %s", self.name, error
@@ -222,10 +225,7 @@ class _ShardMaker:
         if transition.before is State.SUCCEEDED:  # the worker may have died right after that
             self._delete_checkpoints()
             if transition.run_state is State.SUCCEEDED:
-                self._tidy(
-                    lambda: write_missing_summary(self._store, self._read_plan()),
-                    "writing the summary",
-                )
+                self._tidy(partial(write_missing_summary, self._store), "writing the summary")
         if transition.run_state is None:  # `acknowledge` might requeue the message
             self._context.claims.ack(self._tag)
         return transition.happened
@@ -237,14 +237,14 @@ class _ShardMaker:
         """
         stats = read_marker(self._store, plan, shard)
         if stats is not None:
-            self._succeed(plan, stats)
+            self._succeed(stats)
         return stats is not None
 
-    def _succeed(self, plan: Plan, stats: ShardStats) -> None:
+    def _succeed(self, stats: ShardStats) -> None:
         """Record success, and write the summary if this shard completes the run."""
         transition = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
         if transition.run_state is State.SUCCEEDED:
-            self._tidy(lambda: write_summary(self._store, plan), "writing the summary")
+            self._tidy(partial(write_summary, self._store), "writing the summary")
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         rows = self._retry(lambda: read_rows(plan, shard, self._store), "reading its rows")
@@ -279,7 +279,7 @@ class _ShardMaker:
         key = stats_key(self.name)
         put_marker = partial(self._store.put, key, stats.dump(), "application/json")
         self._retry(put_marker, f"storing {key}")
-        self._succeed(plan, stats)
+        self._succeed(stats)
         log.info("shard %s: %d samples, %d failed", self.name, stats.samples, stats.failed)
 
     def _check_may_store(self) -> None:

@@ -68,22 +68,23 @@ class ShardCheckpoints:
             name = f"{self._prefix}{min(each.row for each in failures):09d}{FAILED_ROWS}"
             self._store.put(name, lines, "application/jsonl")
 
-    def load(self, spool: Spool, is_planned: Callable[[Sample], bool]) -> list[RowFailure]:
+    def load(self, spool: Spool, as_planned: Callable[[Sample], Sample | None]) -> list[RowFailure]:
         """Load the stored samples into `spool`, and return the failed rows.
 
         Skip samples that cannot be read, lie in a file that is too large for memory, whose SHA-256
-        differs from their document's, or for which `is_planned` is false. They are generated again.
+        differs from their document's, or for which `as_planned` returns None. They are generated
+        again. The others are loaded as it returns them.
         The shard's own files count as a checkpoint too: its worker died before the commit marker,
         the shard was sent again for its failed rows, or they belong to another plan.
         """
         failures: list[RowFailure] = []
         with suppress(*_DAMAGES):
-            _add(read_shard(self._shard, self._format, self._store), spool, is_planned)
+            _add(read_shard(self._shard, self._format, self._store), spool, as_planned)
         for key in sorted(self._store.list(self._prefix)):
             with suppress(*_DAMAGES):
                 if key.endswith(".tar"):
                     archive = io.BytesIO(self._store.get(key, MAX_BINARY_BYTES))
-                    _add(read_tar(archive), spool, is_planned)
+                    _add(read_tar(archive), spool, as_planned)
                 elif key.endswith(FAILED_ROWS):
                     lines = self._store.get(key, MAX_TEXT_BYTES).splitlines()
                     failures += [RowFailure.model_validate_json(line) for line in lines]
@@ -98,17 +99,22 @@ class ShardCheckpoints:
             return None
 
     def record_suspect_row(self, row: int, times: int) -> None:
-        """Record that `row` is about to be generated alone; `times` counts this try too."""
+        """Record that `row` is about to be generated alone; `times` counts this try too. Raise the
+        error of `check_may_save`."""
+        self._check_may_save()
         data = json.dumps({"row": row, "times": times}).encode()
         self._store.put(self._prefix + _SUSPECT_FILE, data, "application/json")
 
 
-def _add(samples: Iterable[Sample], spool: Spool, is_planned: Callable[[Sample], bool]) -> None:
+def _add(
+    samples: Iterable[Sample], spool: Spool, as_planned: Callable[[Sample], Sample | None]
+) -> None:
     """Add the samples that are intact and planned."""
     for sample in samples:
         sha256 = hashlib.sha256(sample.image).hexdigest()
-        if sha256 == sample.document["sha256"] and is_planned(sample):
-            spool.add(sample)
+        planned = as_planned(sample) if sha256 == sample.document["sha256"] else None
+        if planned is not None:
+            spool.add(planned)
 
 
 def delete_checkpoints(store: ObjectStore, shard: str) -> None:

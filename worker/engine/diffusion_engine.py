@@ -57,6 +57,7 @@ class DiffusionEngine:
         self.info = info
         self.capacity = placement.data * per_device_batch
         self.devices = f"{placement.mesh.size} x {placement.device_kind}"
+        self.uses_host_memory = placement.platform == "cpu"
         self._weights = weights
         self._tokenizer = tokenizer
         self._empty_batch = EmptyBatch.of(

@@ -72,6 +72,7 @@ class FakeEngine:
         """
         self.capacity = capacity
         self.devices = "fake"
+        self.uses_host_memory = False
         self.info = ModelInfo(
             name=name,
             digest="sha256:" + "0" * 64,

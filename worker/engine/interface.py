@@ -255,6 +255,8 @@ class Engine(Protocol):
     """Images per batch: copies of the weights x `per_device_batch`."""
     devices: str
     """Number and kind of the devices, as in `8 x TPU v5 lite`."""
+    uses_host_memory: bool
+    """Whether a step's buffers come from the host's `malloc`, as those of XLA on CPU."""
 
     def warm(self) -> None:
         """Compile the programs of every declared shape and run each once.

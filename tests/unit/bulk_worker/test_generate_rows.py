@@ -190,6 +190,20 @@ def test_metadata_name_images_without_credentials_and_an_attempt_resumes_with_th
         assert (second.samples, len(second.generated.references)) == (3, 0)
 
 
+def test_stored_samples_get_the_copied_columns_that_the_plan_has_now(
+    fetch: Fetch, fetched: _Pixels
+) -> None:
+    rows = _rows(3, ADDRESS)
+    with _Host(rows, fetch, lambda: None) as host:
+        host.generator.generate()
+    corrected = [row.model_copy(update={"extra": {"caption": f"no {row.row}"}}) for row in rows]
+    with _Host(corrected, fetch, lambda: None, host.store) as second:
+        second.generator.generate()
+        assert (second.samples, len(second.generated.references)) == (3, 0)
+        extras = [sample.document["extra"] for sample in second.spool]
+    assert extras == [{"caption": "no 0"}, {"caption": "no 1"}, {"caption": "no 2"}]
+
+
 @pytest.fixture
 def released() -> Iterator[threading.Event]:
     """Return an event for which slow fetches wait. It is set at the end of the test."""

@@ -36,8 +36,8 @@ def _checkpoints(
     return ShardCheckpoints(store, shard, file_format, lambda: None)
 
 
-def _accept_all(sample: Sample) -> bool:
-    return True
+def _accept_all(sample: Sample) -> Sample:
+    return sample
 
 
 def _tar(samples: list[Sample]) -> bytes:
@@ -212,7 +212,7 @@ def test_checkpoints_of_another_plan_are_not_loaded(store: ObjectStore) -> None:
     _checkpoints(store, "00000", "f" * 64).save([_sample(0)], [failure])
     store.put_file(archive_key("00000"), io.BytesIO(_tar([_sample(4)])), "application/x-tar")
     with Spool() as spool:
-        assert _checkpoints(store, "00000").load(spool, lambda sample: False) == []
+        assert _checkpoints(store, "00000").load(spool, lambda sample: None) == []
         assert len(spool) == 0
 
 
