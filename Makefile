@@ -16,7 +16,7 @@ RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --p
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help archive demo test check lint format types contracts unit long bench bulk-chaos chaos chaos-stock fuzz parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements clean
+.PHONY: help archive demo test check lint format types contracts unit long bench bulk-chaos chaos chaos-stock fuzz parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -79,6 +79,9 @@ chaos: $(VENV)/.dev ## ten minutes of injected faults, then an audit; fails if a
 
 partition: $(VENV)/.dev ## cut one of two hosts off the network, silently and with resets, then audit; needs root
 	$(BIN)/python -m tests.chaos.partition $(PARTITION)
+
+upgrade: $(VENV)/.dev ## upgrade a fleet from the last release under load, and back, then audit
+	$(BIN)/python -m tests.chaos.upgrade $(UPGRADE)
 
 chaos-stock: $(VENV)/.dev ## the same on Celery's own Redis transport, for comparison; fails if that loses nothing
 	$(BIN)/python -m tests.chaos.stock $(CHAOS)

@@ -24,6 +24,7 @@ IMAGES_PER_S: Final = CAPACITY / BATCH_S
 """Of one host."""
 _PROCESSES: Final = 2
 _THREADS: Final = 24
+"""Of a process, beside one for each of its hosts: the ends of a batch wait for each other."""
 _WARM_UP_BATCHES: Final = 2.5
 _START_S: Final = 120.0
 """Seconds within which a process must have started its hosts."""
@@ -85,7 +86,7 @@ def simulate(
     counted.begin, counted.end = now + run.warm_up_s, now + run.warm_up_s + run.measured_s
     for at, host in enumerate(hosts):  # the batches of a fleet do not end at the same moment
         host.start(now + at * BATCH_S * run.stretch / run.hosts, run.fleet)
-    timetable.run(counted.end, _THREADS)
+    timetable.run(counted.end, _THREADS + run.hosts)
     used = resource.getrusage(resource.RUSAGE_SELF)
     answers.put(
         Answer(

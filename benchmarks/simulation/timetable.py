@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 Action = Callable[[], None]
 
@@ -23,7 +24,7 @@ class Timetable:
         """Run `action` at `at` (monotonic), or as soon as a thread is free."""
         with self._changed:
             heapq.heappush(self._due, (at, next(self._numbers), action))
-            self._changed.notify()
+            self._changed.notify()  # the thread that hands them out
 
     def repeat(self, begin: float, interval_s: float, action: Callable[[], object]) -> None:
         """Run `action` at `begin`, and `interval_s` after each of its ends, as a thread would."""
@@ -42,29 +43,26 @@ class Timetable:
         """
         errors: list[Exception] = []
 
-        def loop() -> None:
+        def act(at: float, action: Action) -> None:
+            self.late_s.append(time.monotonic() - at)
             try:
-                while not errors and (action := self._next(until)):
-                    action()
+                action()
             except Exception as error:
                 errors.append(error)
 
-        runners = [threading.Thread(target=loop, daemon=True) for _ in range(threads)]
-        for runner in runners:
-            runner.start()
-        for runner in runners:
-            runner.join()
+        pool = ThreadPoolExecutor(threads)
+        while not errors and (due := self._next(until)):
+            pool.submit(act, *due)
+        pool.shutdown(cancel_futures=True)
         if errors:
             raise errors[0]
 
-    def _next(self, until: float) -> Action | None:
+    def _next(self, until: float) -> tuple[float, Action] | None:
         """Wait for the next action and remove it; None once it is `until`."""
         with self._changed:
             while (now := time.monotonic()) < until:
                 if self._due and self._due[0][0] <= now:
                     at, _, action = heapq.heappop(self._due)
-                    self.late_s.append(now - at)
-                    return action
+                    return at, action
                 self._changed.wait(min(self._due[0][0] if self._due else until, until) - now)
-            self._changed.notify_all()
             return None

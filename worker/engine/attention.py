@@ -13,7 +13,6 @@ from typing import Final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from imagefleet.worker.engine.attention_backend import (
     MAX_SCORE_BYTES,
@@ -22,8 +21,7 @@ from imagefleet.worker.engine.attention_backend import (
     Backend,
     choose_backend,
 )
-from imagefleet.worker.engine.mesh import target_device
-from imagefleet.worker.engine.mesh_spec import DATA, MODEL
+from imagefleet.worker.engine.mesh import compute_on_each_device, target_device
 
 _TPU_BLOCK_QUERIES: Final = 512
 """Queries that the TPU kernel takes at once, at most. With 128 queries and 128 keys, the default of
@@ -181,7 +179,9 @@ def _flash(q: jax.Array, k: jax.Array, v: jax.Array, spec: AttentionSpec) -> jax
     flash = partial(_flash_on_one_device, spec=spec)
     if target_device().device_kind in MULTIPLIES_FLOAT32_ONLY:
         q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-    return _map_over_devices(flash, q, k, v, heads=spec.heads).astype(spec.dtype)
+    split = (_split(x, spec.heads) for x in (q, k, v))
+    out = compute_on_each_device(flash, *split, heads=spec.heads)
+    return out.reshape(q.shape).astype(spec.dtype)
 
 
 def _flash_on_one_device(
@@ -216,24 +216,6 @@ def _pad_head(x: jax.Array) -> jax.Array:
     head_dim = x.shape[-1]
     missing = -head_dim % TPU_LANES if head_dim > TPU_LANES else 0
     return jnp.pad(x, [(0, 0)] * 3 + [(0, missing)]) if missing else x
-
-
-def _map_over_devices(
-    compute: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, *, heads: int
-) -> jax.Array:
-    """Run `compute` on each device: rows split along `data`, heads along `model` if they divide.
-
-    XLA cannot split a kernel that it does not know. Without a mesh there is one device.
-    """
-    split = [_split(x, heads) for x in (q, k, v)]
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty:
-        by_head = MODEL if heads % mesh.shape[MODEL] == 0 else None
-        spec = PartitionSpec(DATA, None, by_head)  # type: ignore[no-untyped-call]
-        compute = jax.shard_map(
-            compute, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec, check_vma=False
-        )
-    return compute(*split).reshape(q.shape)
 
 
 _COMPUTE: Final[dict[Backend, Callable[..., jax.Array]]] = {

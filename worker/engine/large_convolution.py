@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from imagefleet.worker.engine.mesh import target_device
-from imagefleet.worker.engine.mesh_spec import DATA, MODEL
+from imagefleet.worker.engine.attention_backend import TPU_LANES
+from imagefleet.worker.engine.mesh import compute_on_each_device, target_device
+from imagefleet.worker.engine.mesh_spec import MODEL
 
 KERNEL_NAME: Final = "convolution_of_rows"
 """It is in the programs, so that `tools.tpu` finds the kernel there."""
@@ -36,8 +36,6 @@ the others 128. The compiler of v2 and v3 refuses products of bfloat16 in kernel
 _MIN_PIXELS: Final = 128 * 128
 """Of the result. Smaller maps fit the memory on the chip, where products of whole maps do as well
 (`convolution`). They are all of those of Stable Diffusion 1's UNet at 512x512."""
-_LANES: Final = 128
-"""Columns of a TPU's registers. The kernel fills up channels to a multiple of it."""
 _MIN_CHANNELS: Final = 64
 """Of the map that is read. Products of fewer would leave more than half of the matrix unit empty:
 these are the first convolutions of the networks, with 3 to 9 channels."""
@@ -95,7 +93,7 @@ class KernelSpec:
 
 
 def _fill_up(channels: int) -> int:
-    return -(-channels // _LANES) * _LANES
+    return -(-channels // TPU_LANES) * TPU_LANES
 
 
 def has_kernel(device_kind: str, dtype: DTypeLike, model: int) -> bool:
@@ -173,34 +171,10 @@ def convolve_large(
     """
     from imagefleet.worker.engine.convolution_kernel import convolve_by_kernel
 
+    def compute(x: Any, kernel: Any, bias: Any, normalize: Any, residual: Any) -> jax.Array:
+        return convolve_by_kernel(
+            x, kernel, bias, spec=spec, rows=rows, normalize=normalize, residual=residual
+        )
+
     bias = jnp.broadcast_to(bias, (len(x), kernel.shape[-1]))
-    compute = partial(convolve_by_kernel, spec=spec, rows=rows)
-    return _map_over_devices(compute, x, kernel, bias, normalize, residual)
-
-
-def _map_over_devices(
-    compute: Callable[..., jax.Array],
-    x: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array,
-    normalize: tuple[jax.Array, jax.Array] | None,
-    residual: jax.Array | None,
-) -> jax.Array:
-    """Split the images along `data`; each device has all weights. XLA cannot split a kernel that it
-    does not know. Without a mesh there is one device."""
-
-    def on_one_device(x: Any, kernel: Any, bias: Any, normalize: Any, residual: Any) -> jax.Array:
-        return compute(x, kernel, bias, normalize=normalize, residual=residual)
-
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return on_one_device(x, kernel, bias, normalize, residual)
-    split, whole = PartitionSpec(DATA), PartitionSpec()  # type: ignore[no-untyped-call]
-    mapped: Callable[..., jax.Array] = jax.shard_map(
-        on_one_device,
-        mesh=mesh,
-        in_specs=(split, whole, split, split, split),
-        out_specs=split,
-        check_vma=False,
-    )
-    return mapped(x, kernel, bias, normalize, residual)
+    return compute_on_each_device(compute, x, kernel, bias, normalize, residual, whole=[1])

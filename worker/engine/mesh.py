@@ -5,7 +5,7 @@ and the sharding of arrays: slots are split along `data`, weights along `model`.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from imagefleet.worker.engine.mesh_spec import DATA, MODEL
 
 T = TypeVar("T")
 Index = tuple[slice, ...]
+PyTree = Any
 
 VIRTUAL_CPU_DEVICES: Final = 8
 
@@ -50,6 +51,36 @@ def target_device() -> AbstractDevice:
     if device is None:
         device = Mesh(np.array(jax.devices()[:1]), (DATA,)).abstract_mesh.abstract_device
     return cast(AbstractDevice, device)
+
+
+def compute_on_each_device(
+    compute: Callable[..., jax.Array],
+    *arguments: PyTree,
+    whole: Collection[int] = (),
+    heads: int | None = None,
+) -> jax.Array:
+    """Call `compute` on each device, with the images that it has. XLA cannot split a kernel that it
+    does not know. Without a mesh there is one device.
+
+    Args:
+        arguments: Arrays, or trees of them, split along their first axis.
+        whole: Numbers of the arguments of which each device has all.
+        heads: Length of the third axis. It is split along `model` too, if it divides.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return compute(*arguments)
+    splits_heads = heads is not None and heads % mesh.shape[MODEL] == 0
+    axes = (DATA, None, MODEL) if splits_heads else (DATA,)
+    split, replicated = PartitionSpec(*axes), PartitionSpec()  # type: ignore[no-untyped-call]
+    mapped: Callable[..., jax.Array] = jax.shard_map(
+        compute,
+        mesh=mesh,
+        in_specs=tuple(replicated if n in whole else split for n in range(len(arguments))),
+        out_specs=split,
+        check_vma=False,
+    )
+    return mapped(*arguments)
 
 
 def split_axis(shape: tuple[int, ...], model: int) -> int | None:

@@ -15,7 +15,6 @@ from typing import Final
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
 from imagefleet.worker.engine.attention_backend import (
     TPU_LANES,
@@ -23,8 +22,8 @@ from imagefleet.worker.engine.attention_backend import (
     Backend,
     choose_backend,
 )
-from imagefleet.worker.engine.mesh import target_device
-from imagefleet.worker.engine.mesh_spec import DATA, MODEL
+from imagefleet.worker.engine.mesh import compute_on_each_device, target_device
+from imagefleet.worker.engine.mesh_spec import MODEL
 
 KERNEL_NAME: Final = "packed_attention"
 """It is in the programs, followed by the number of heads, so that `tools.tpu` finds the kernel."""
@@ -114,12 +113,4 @@ def attend_packed(q: jax.Array, k: jax.Array, v: jax.Array, packing: HeadPacking
     from imagefleet.worker.engine.packed_attention_kernel import attend_by_kernel
 
     compute = partial(attend_by_kernel, packing=packing)
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty:
-        split = PartitionSpec(DATA)  # type: ignore[no-untyped-call]
-        # XLA cannot split a kernel that it does not know.
-        compute = jax.shard_map(
-            compute, mesh=mesh, in_specs=(split,) * 3, out_specs=split, check_vma=False
-        )
-    result: jax.Array = compute(q, k, v)
-    return result
+    return compute_on_each_device(compute, q, k, v)
