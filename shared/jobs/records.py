@@ -241,21 +241,32 @@ class JobRecords:
         job_id: str,
         attempt: str,
         callback: Callback | None,
-        *,
-        from_states: Sequence[State] | None = None,
     ) -> TransitionResult:
         """End a job as cancelled: a running one by its `attempt`, a queued one with ''."""
-        states = from_states or (None if attempt else [State.QUEUED])
+        states = None if attempt else [State.QUEUED]
         return self._transitions.end(
             State.CANCELLED, job_id, attempt, {}, callback, from_states=states
         )
 
-    def cancel_unconditionally(self, job_id: str) -> None:
-        """End a job as cancelled, with its callback, whichever attempt holds it."""
+    def cancel_unconditionally(self, job_id: str, request_sha1: str = "") -> None:
+        """End a job as cancelled, with its callback, whichever attempt holds it.
+
+        Args:
+            request_sha1: SHA-1 of its request. The job stays as it is if its record has another
+                one: it was deleted, and its id given to another job. Empty: not known.
+        """
         [status] = self.read([job_id])
         if status is not None:
             event = build_callback(CallbackEvent.CANCELLED, job_id, status.request)
-            self.cancel(job_id, "", event, from_states=[State.QUEUED, State.RUNNING])
+            self._transitions.end(
+                State.CANCELLED,
+                job_id,
+                "",
+                {},
+                event,
+                from_states=[State.QUEUED, State.RUNNING],
+                request_sha1=request_sha1,
+            )
 
     def requeue(self, *attempts: tuple[str, str]) -> list[TransitionResult]:
         """Move the running jobs of these (job, attempt) pairs back to `queued`. One round trip.

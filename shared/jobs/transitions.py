@@ -142,6 +142,7 @@ class JobTransitions:
         keep: KeepTime | None = None,
         acknowledgement: Acknowledgement | None = None,
         gather: Gather | None = None,
+        request_sha1: str = "",
     ) -> TransitionResult:
         """Move a job to a terminal state; `attempt` '' stands for any. The record then expires.
 
@@ -158,6 +159,7 @@ class JobTransitions:
             callback,
             from_states=from_states,
             keep=keep,
+            request_sha1=request_sha1,
         )
         if acknowledgement is not None:
             acknowledgement.add_to(keys, args)

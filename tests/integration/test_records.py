@@ -17,6 +17,7 @@ from imagefleet.shared.errors import (
 from imagefleet.shared.jobs.callback_events import build_callback
 from imagefleet.shared.jobs.fleet_status import FleetReader
 from imagefleet.shared.jobs.message_arguments import unpack
+from imagefleet.shared.jobs.message_origin import sha1_of
 from imagefleet.shared.jobs.model import CallbackEvent, JobError, State
 from imagefleet.shared.jobs.progress import AttemptVerdict, ProgressReport
 from imagefleet.shared.jobs.queues import list_for_loras, list_key
@@ -327,6 +328,14 @@ def test_a_job_with_a_cancel_request_is_neither_requeued_nor_started(
     records.cancel_unconditionally("j")
     assert records.get("j").state is State.CANCELLED
     assert client.zrange(f"{namespace}:outbox", 0, -1) == ["j.cancelled"]
+
+
+def test_a_job_is_not_cancelled_for_one_that_had_its_id_before(records: JobRecords) -> None:
+    _submit(records)
+    records.cancel_unconditionally("j", sha1_of("the request of a deleted job"))
+    assert records.get("j").state is State.QUEUED
+    records.cancel_unconditionally("j", sha1_of(str(records.stored_request("j"))))
+    assert records.get("j").state is State.CANCELLED
 
 
 def test_a_job_can_be_cancelled_while_it_waits_for_a_retry(

@@ -21,6 +21,7 @@ from imagefleet.shared.errors import (
     StorageUnavailable,
     WorkerError,
 )
+from imagefleet.shared.jobs.message_origin import sha1_of
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.result import JobResult
@@ -115,7 +116,8 @@ class JobExecutor:
             log.warning("job %s stays as it is: a revoked message has other parameters", job_id)
             self._claims.ack(tag)
             return False
-        self._records.cancel_unconditionally(job_id)
+        if stored is not None:
+            self._records.cancel_unconditionally(job_id, sha1_of(stored))
         return True
 
     def requeue(self, attempts: Sequence[Attempt], *, counted: bool = False) -> int:

@@ -160,7 +160,7 @@ class Refuser:
             self._records.create_if_missing(job_id, origin.request())
             [transition] = self._records.start(start)
         if transition.cancel_requested:
-            self._records.cancel_unconditionally(job_id)
+            self._records.cancel_unconditionally(job_id, start.request_sha1)
         elif transition.happened:
             self.fail_started(job_id, claimed, error)
             self.on_job_failed(job_id, error)

@@ -250,7 +250,7 @@ class JobStarter:
         if transition.expired and isinstance(plan.outcome, Attempt):
             return self._expire(plan, plan.outcome.request)
         if transition.cancel_requested:
-            self._records.cancel_unconditionally(plan.job_id)
+            self._records.cancel_unconditionally(plan.job_id, plan.origin.request_sha1)
             return None
         if transition.state is None:
             self._records.read([plan.job_id])  # raises an error for a record without a valid state
