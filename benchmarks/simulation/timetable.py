@@ -39,21 +39,23 @@ class Timetable:
         """Run the actions that are due before `until` (monotonic), and return then.
 
         Raises:
-            Exception: an action raised it. The others are not run any more.
+            BaseException: an action raised it. The others are not run any more.
         """
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
 
         def act(at: float, action: Action) -> None:
             self.late_s.append(time.monotonic() - at)
             try:
                 action()
-            except Exception as error:
+            except BaseException as error:
                 errors.append(error)
 
         pool = ThreadPoolExecutor(threads)
-        while not errors and (due := self._next(until)):
-            pool.submit(act, *due)
-        pool.shutdown(cancel_futures=True)
+        try:
+            while not errors and (due := self._next(until)):
+                pool.submit(act, *due)
+        finally:
+            pool.shutdown(cancel_futures=True)
         if errors:
             raise errors[0]
 

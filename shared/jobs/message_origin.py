@@ -6,7 +6,6 @@ be given to another job.
 """
 
 import hashlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
@@ -64,7 +63,7 @@ class MessageOrigin:
             return self.request_sha1 == sha1_of(stored)
         if self.recorded:
             return True
-        for request in self._readings():
+        for request in self._possible_requests():
             with suppress(InvalidRequest):
                 check_same_request(self.job_id, request, stored)
                 return True
@@ -72,17 +71,22 @@ class MessageOrigin:
 
     def request(self) -> JobRequest:
         """Return the request of the message; without the fields that are wrong, if any are."""
-        return next(self._readings())
+        accepted = self._unpack(tolerant=self.recorded)
+        return readable_request(self.arguments) if accepted is None else accepted
 
-    def _readings(self) -> Iterator[JobRequest]:
-        """Yield the request by the rules of this release, by those of others, and without the
-        fields that are wrong; the first two only if they accept it."""
-        for tolerant in (True,) if self.recorded else (False, True):
-            try:
-                yield unpack(self.arguments, self.job_id, tolerant=tolerant)
-            except Exception:  # anybody can write anything to a queue
-                continue
-        yield readable_request(self.arguments)
+    def _possible_requests(self) -> list[JobRequest]:
+        """Return the requests that a worker may have stored for this message: the one that this
+        release accepts, else what other releases accept, and what is left of a refused one."""
+        accepted = self._unpack(tolerant=False)
+        if accepted is not None:
+            return [accepted]
+        by_others = self._unpack(tolerant=True)
+        return [each for each in (by_others, readable_request(self.arguments)) if each is not None]
+
+    def _unpack(self, *, tolerant: bool) -> JobRequest | None:
+        with suppress(Exception):  # anybody can write anything to a queue
+            return unpack(self.arguments, self.job_id, tolerant=tolerant)
+        return None
 
 
 def sha1_of(stored: str) -> str:

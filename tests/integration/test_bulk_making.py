@@ -20,10 +20,11 @@ from imagefleet.shared.bulk.plan import RowParameters
 from imagefleet.shared.bulk.redis_keys import run_keys
 from imagefleet.shared.bulk.shard_message import ShardMessage, ShardToSend, bulk_queue
 from imagefleet.shared.bulk.stats import RowFailure, ShardFile, ShardStats
-from imagefleet.shared.errors import LeaseLost, StorageDenied, StorageUnavailable
+from imagefleet.shared.errors import InvalidRequest, LeaseLost, StorageDenied, StorageUnavailable
 from imagefleet.shared.jobs.model import State
 from imagefleet.shared.jobs.queues import list_for_loras, list_key
 from imagefleet.shared.storage import ObjectStore, StoredObject, open_store
+from imagefleet.worker.bulk.destinations import DestinationPolicy
 from imagefleet.worker.bulk.lora_queue import leave_to_holders
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.bulk.shard_context import ShardContext
@@ -296,6 +297,39 @@ def test_a_second_message_of_a_finished_dataset_without_a_plan_only_is_acknowled
     host.make()
     assert not client.exists(queue, host.context.claims.key)
     assert store.get(checkpoint) == b"samples"
+
+
+def test_a_second_message_of_a_finished_dataset_leaves_the_checkpoints_of_another_one_there(
+    host: _Host, client: redis.Redis, queue: str
+) -> None:
+    store = host.store_shard()
+    [message] = client.lrange(queue, 0, -1)
+    host.make()
+    [shard] = host.dataset.plan.shards
+    other = host.dataset.plan.model_copy(update={"created_at": "later", "seed": 99})
+    store.put(PLAN, other.dump(), "application/json")
+    checkpoint = f"{checkpoints_folder(shard.name)}/of-another-run.tar"
+    store.put(checkpoint, b"samples", "application/x-tar")
+    client.lpush(queue, message)
+    host.make()
+    assert not client.exists(queue, host.context.claims.key)
+    assert store.get(checkpoint) == b"samples"
+
+
+def test_a_second_message_of_a_finished_dataset_is_acknowledged_by_a_host_that_may_not_write_there(
+    host: _Host, client: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.store_shard()
+    [message] = client.lrange(queue, 0, -1)
+    host.make()
+
+    def refuse(_: object, destination: str) -> None:
+        raise InvalidRequest("out", destination, "is not allowed here")
+
+    monkeypatch.setattr(DestinationPolicy, "check", refuse)
+    client.lpush(queue, message)
+    host.make()
+    assert not client.exists(queue, host.context.claims.key)
 
 
 def test_an_unavailable_store_never_fails_a_shard(

@@ -59,6 +59,7 @@ FOREIGN: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "broken": ({"version": 1, "request": {"prompt": "a stranger", "seed": -1}}, {}),
     "without a prompt": ({"colour": "red"}, {}),
     "expired": ({"prompt": "a stranger", "seed": 1}, {"expires": -10}),
+    "of another seed": ({"prompt": "a victim"}, {}),
 }
 """Arguments and options of messages of plain Celery."""
 

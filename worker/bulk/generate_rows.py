@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from queue import Empty
 from typing import Final
 
@@ -180,7 +181,10 @@ class RowGenerator:
                 suspects = works[: _SUSPECT_BATCHES * self._context.engine.capacity]
         for work in suspects:
             work.alone = True
-            self._checkpoints.record_suspect_row(work.row, tries + 1)
+            self._context.retry_while_unavailable(
+                partial(self._checkpoints.record_suspect_row, work.row, tries + 1),
+                f"shard {self._shard.name}: recording a suspect row",
+            )
             self._generate([work])
             self._checkpoint()
         return [work for work in works if not work.alone]

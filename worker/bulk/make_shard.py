@@ -128,10 +128,7 @@ class _ShardMaker:
         return self._plan_reader.read(self._store)
 
     def _delete_checkpoints(self) -> None:
-        def delete(_: Plan) -> None:
-            delete_checkpoints(self._store, self.name)
-
-        self._tidy(delete, "deleting its checkpoints")
+        self._tidy(lambda _: delete_checkpoints(self._store, self.name), "deleting its checkpoints")
 
     def _tidy(self, act: Callable[[Plan], object], what: str) -> None:
         """Do what is left to do for a shard that has ended, if its plan is still there.
@@ -225,7 +222,9 @@ class _ShardMaker:
         if transition.before is State.SUCCEEDED:  # the worker may have died right after that
             self._delete_checkpoints()
             if transition.run_state is State.SUCCEEDED:
-                self._tidy(partial(write_missing_summary, self._store), "writing the summary")
+                self._tidy(
+                    lambda plan: write_missing_summary(self._store, plan), "writing the summary"
+                )
         if transition.run_state is None:  # `acknowledge` might requeue the message
             self._context.claims.ack(self._tag)
         return transition.happened
@@ -244,7 +243,7 @@ class _ShardMaker:
         """Record success, and write the summary if this shard completes the run."""
         transition = self._context.runs.succeed(*self._holder, stats.samples, stats.reasons())
         if transition.run_state is State.SUCCEEDED:
-            self._tidy(partial(write_summary, self._store), "writing the summary")
+            self._tidy(lambda plan: write_summary(self._store, plan), "writing the summary")
 
     def _generate(self, plan: Plan, shard: ShardPlan, spool: Spool) -> list[RowFailure]:
         rows = self._retry(lambda: read_rows(plan, shard, self._store), "reading its rows")

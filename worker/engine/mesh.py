@@ -65,7 +65,8 @@ def compute_on_each_device(
     Args:
         arguments: Arrays, or trees of them, split along their first axis.
         whole: Numbers of the arguments of which each device has all.
-        heads: Length of the third axis. It is split along `model` too, if it divides.
+        heads: Length of the third axis. It is split along `model` too, if the devices there
+            divide it.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:

@@ -14,10 +14,13 @@ def return_large_buffers() -> None:
 
     By default glibc does this only until the first of them is freed, and then keeps those of up to
     32 MiB: in each of 8 arenas per core, where any small object behind them prevents the return.
-    The worker reads and decodes images in many threads. Another C library is left as it is.
+    The worker reads and decodes images in many threads. What was freed before the call is returned
+    now. Another C library is left as it is.
 
     Not for XLA on CPU: the buffers of each step would be zeroed pages of the kernel, which costs
     6 % of the images a second (`python -m benchmarks.bulk --only shapes`).
     """
     with suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        libc.malloc_trim(0)
