@@ -16,7 +16,7 @@ RACE = $(BIN)/python -m benchmarks.race --tutorial .venv-tutorial/bin/python --p
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help archive demo test check lint format types contracts unit long bench bulk-chaos chaos chaos-stock fuzz parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
+.PHONY: help archive demo test check lint format types contracts unit long bench bulk-chaos chaos chaos-stock fuzz gpu parity partition parity-full parity-fuzz race judge sheets tpu train wheel structure docs requirements upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -92,6 +92,9 @@ fuzz: $(VENV)/.dev ## random and hostile input against one worker, until it brea
 tpu: $(VENV)/.dev .libtpu/.installed ## compile for TPU hosts without one, and print what they need; TPU="--full --hosts v5e-8"
 	PYTHONPATH=.libtpu $(BIN)/python -m tools.tpu $(TPU)
 
+gpu: $(VENV)/.dev .cuda/.installed ## compile for NVIDIA GPUs without one, and print what they need; GPU="--gpus a100 --models sdxl"
+	PYTHONPATH=.cuda $(BIN)/python -m tools.gpu $(GPU)
+
 race: $(VENV)/.dev .venv-parity/.installed ## the engine against the tutorial's pipeline and PyTorch diffusers (installs both beside)
 	test -x .venv-tutorial/bin/pip || $(PYTHON) -m venv .venv-tutorial
 	.venv-tutorial/bin/pip install -q $(TUTORIAL)
@@ -143,9 +146,10 @@ requirements: ## pin again: newest versions that pyproject.toml allows, by hash,
 	$(PIN) -c requirements/worker.txt --extra tpu --extra traces pyproject.toml -o requirements/tpu.txt
 	$(PIN) -c requirements/worker.txt --extra cuda12 --extra traces pyproject.toml -o requirements/cuda12.txt
 	echo libtpu | $(PIN) -c requirements/tpu.txt - -o requirements/libtpu.txt
+	printf '%s\n' $(CUDA_COMPILER) | $(PIN) --no-deps -c requirements/cuda12.txt - -o requirements/cuda-compiler.txt
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .libtpu $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .libtpu .cuda $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 PIN = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
@@ -157,6 +161,13 @@ INSTALL = install() { VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --system-cert
 .libtpu/.installed: requirements/libtpu.txt | $(VENV)/.dev
 	rm -rf .libtpu
 	$(INSTALL) --target .libtpu --no-deps --require-hashes -r requirements/libtpu.txt
+	touch $@
+
+# The compiler for NVIDIA GPUs: 1.2 GB, for Linux on x86-64.
+CUDA_COMPILER = jax-cuda12-pjrt jax-cuda12-plugin nvidia-cuda-nvcc-cu12 nvidia-cudnn-cu12
+.cuda/.installed: requirements/cuda-compiler.txt | $(VENV)/.dev
+	rm -rf .cuda
+	$(INSTALL) --target .cuda --no-deps --require-hashes -r requirements/cuda-compiler.txt
 	touch $@
 
 # PyTorch and diffusers, from the extra `parity`.
