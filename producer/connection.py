@@ -199,7 +199,7 @@ class Connection:
         """
         alive = bool(self.workers())
         if not alive and not self._warned_of_no_worker:
-            log.warning("no worker is alive; unfinished work waits until a worker starts")
+            log.warning("no worker is alive; unfinished work waits until one is ready")
         self._warned_of_no_worker = not alive
 
     def warn_about_server(self) -> None:

@@ -80,7 +80,8 @@ class InvalidRequest(ImagefleetError):
 
 
 class UnknownJob(ImagefleetError):
-    """No record has this job id: it was never submitted here, or its record expired."""
+    """No record has this job id: it was never submitted here, was deleted, or its record
+    expired."""
 
     code = "unknown_job"
 

@@ -168,7 +168,7 @@ class Lifecycle:
         parts.image_sweeper.stop()
         parts.lease_keeper.stop()
         requeued += parts.claims.release_all()
-        log.info("drained; requeued: %d", requeued)
+        log.info("drained; jobs requeued: %d", requeued)
         parts.progress.stop()
         parts.delivery.stop()
         self._send_spans()

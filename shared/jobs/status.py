@@ -97,7 +97,9 @@ def unreadable_record(job_id: str, reason: str) -> UnreadableRecord:
 
 def unknown_job_error(job_id: str) -> UnknownJob:
     """Return the error for a job without a record."""
-    return UnknownJob(f"no job {job_id!r} here: it was never submitted, or its record expired")
+    return UnknownJob(
+        f"no job {job_id!r} here: it was never submitted, was deleted, or its record expired"
+    )
 
 
 def _parse_fields(job_id: str, fields: dict[str, str]) -> JobStatus:

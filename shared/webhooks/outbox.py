@@ -182,7 +182,7 @@ class Outbox(OutboxListing):
         if not message or not self._replay(keys=keys, args=[message_id, message.dump()]):
             raise UnknownJob(
                 f"no given-up callback {message_id!r}: "
-                "it was delivered, still waits, or was dropped"
+                "there never was one, or it was delivered, still waits, or was dropped"
             )
         self.enable(message.url)
 

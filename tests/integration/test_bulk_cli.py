@@ -32,7 +32,7 @@ from tests.support.s3 import signed_s3
 
 NAMESPACE = "bulkcli"
 PROMPTS = [f"prompt {n}" for n in range(30)]
-NO_WORKER = "no worker is alive; unfinished work waits until a worker starts"
+NO_WORKER = "no worker is alive; unfinished work waits until one is ready"
 
 Bulk = Callable[..., "subprocess.CompletedProcess[str]"]
 
