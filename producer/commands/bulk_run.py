@@ -24,8 +24,17 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
     return click.Choice([each.value for each in kind])
 
 
+def _require_inputs(
+    _context: click.Context, _argument: click.Parameter, inputs: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Raise click.UsageError if one name alone is given: click takes it for the destination."""
+    if not inputs:
+        raise click.UsageError("give one INPUT or more, and then the DESTINATION")
+    return inputs
+
+
 @client_command
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, metavar="INPUT...", callback=_require_inputs)
 @click.argument("destination")
 @click.option(
     "--input-format",

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from imagefleet import Client
 from imagefleet.producer.bulk.run import BulkRun
+from imagefleet.producer.cli import main
 from imagefleet.shared.bulk.file_layout import checkpoints_prefix
 from imagefleet.shared.bulk.plan import derive_seed
 from imagefleet.shared.errors import (
@@ -117,6 +119,12 @@ def copied(finished_run: BulkRun, fleet: Client, tmp_path: Path) -> tuple[BulkRu
 
 def _folder(run: BulkRun) -> Path:
     return Path(run.destination.removeprefix("file://"))
+
+
+def test_a_run_without_a_destination_says_what_is_missing() -> None:
+    done = CliRunner().invoke(main, ["bulk", "run", "prompts.txt"])
+    assert done.exit_code == 2
+    assert "give one INPUT or more, and then the DESTINATION" in done.stderr
 
 
 def test_a_file_of_prompts_becomes_a_verified_dataset(
