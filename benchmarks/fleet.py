@@ -27,6 +27,7 @@ from typing import Any, Final
 import redis
 
 from benchmarks.report import print_json
+from benchmarks.simulation.cpu_share import limited_to
 from benchmarks.simulation.fleet import IMAGES_PER_S, NAMESPACE, Run, simulate_fleet, submit
 from benchmarks.simulation.real_workers import imagefleet_worker, stock_worker, submit_stock
 from benchmarks.simulation.redis_load import RedisLoad
@@ -116,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hosts", type=int, nargs="*", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=21.0)
     parser.add_argument("--stretch", type=float, default=1.0)
+    parser.add_argument("--redis-share", type=float, default=1.0, help="of one core")
     parser.add_argument("--appendfsync", choices=["always", "everysec", "no"], default="always")
     parser.add_argument("--callbacks", action="store_true", help="each job has a callback")
     parser.add_argument("--real", action="store_true", help="measure a real worker, too")
@@ -135,7 +137,14 @@ def _measures(options: argparse.Namespace) -> dict[str, Measure]:
             stretch=options.stretch,
             callbacks=options.callbacks,
         )
-        return lambda server, _: simulate_fleet(server, run)
+
+        def measure(server: LocalRedisServer, _: Path) -> Figures:
+            if options.redis_share == 1:
+                return simulate_fleet(server, run)
+            with limited_to(server.pid, options.redis_share):
+                return simulate_fleet(server, run)
+
+        return measure
 
     measures: dict[str, Measure] = {}
     if options.stock:

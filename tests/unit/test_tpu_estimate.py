@@ -3,7 +3,15 @@
 import pytest
 
 from imagefleet.worker.engine.tpu_hosts import GENERATIONS
-from tools.tpu.estimate import SOFTMAX_CYCLES, STAGING_CYCLES, kernel_cycles, program_cycles
+from tools.tpu.estimate import (
+    FEED_FORWARD_FACTOR,
+    FEED_FORWARD_NORM_CYCLES,
+    PACKED_SOFTMAX_CYCLES,
+    SOFTMAX_CYCLES,
+    STAGING_CYCLES,
+    kernel_cycles,
+    program_cycles,
+)
 
 LOOPS = """
 %fused.1 (x: f32[8]) -> f32[8] {
@@ -69,9 +77,25 @@ def test_a_kernel_takes_its_products_with_the_head_padded_and_its_softmax() -> N
     assert cycles == pytest.approx(products + scores * SOFTMAX_CYCLES["v5e"])
 
 
-def test_packed_heads_take_as_long_as_heads_of_their_own() -> None:
+def test_packed_heads_differ_from_heads_of_their_own_by_the_softmax() -> None:
     v5e = GENERATIONS["v5e"]
-    assert [*kernel_cycles(PACKED, v5e)] == [*kernel_cycles(KERNEL, v5e)]
+    (packed,), (own,) = kernel_cycles(PACKED, v5e), kernel_cycles(KERNEL, v5e)
+    softmax = SOFTMAX_CYCLES["v5e"] - PACKED_SOFTMAX_CYCLES["v5e"]
+    assert own - packed == pytest.approx(2 * 8 * 4096 * 1024 * softmax)
+
+
+def test_the_feed_forward_kernel_counts_its_three_products() -> None:
+    text = (
+        '%f = bf16[2048,1280]{1,0} custom-call(%x), custom_call_target="tpu_custom_call",'
+        " operand_layout_constraints={bf16[2048,1280]{1,0}, f32[1,1280]{1,0}, f32[1,1280]{1,0},"
+        " bf16[1280,10240]{1,0}, bf16[1280,10240]{1,0}}"
+        ', metadata={op_name="jit(f)/feed_forward/pallas_call"}'
+    )
+    v6e = GENERATIONS["v6e"]
+    products = 3 * 2 * 2048 * 1280 * 5120 / v6e.flops_per_cycle
+    normalized = 2048 * 1280 * FEED_FORWARD_NORM_CYCLES
+    (cycles,) = kernel_cycles(text, v6e)
+    assert cycles == pytest.approx(FEED_FORWARD_FACTOR * products + normalized)
 
 
 def test_a_convolution_stages_the_lanes_that_its_channels_take() -> None:

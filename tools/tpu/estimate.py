@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from imagefleet.worker.engine.feed_forward import KERNEL_NAME as FEED_FORWARD
 from imagefleet.worker.engine.large_convolution import KERNEL_NAME as CONVOLUTION
 from imagefleet.worker.engine.packed_attention import KERNEL_NAME as PACKED_ATTENTION
 from imagefleet.worker.engine.tpu_hosts import TpuGeneration
@@ -40,6 +41,16 @@ SOFTMAX_CYCLES: Final[Mapping[str, float]] = {
 is the compiler's schedule of a layer with 4096 pixels and heads of 40, less the products at the
 peak."""
 
+PACKED_SOFTMAX_CYCLES: Final[Mapping[str, float]] = {
+    "v2": 0.0,
+    "v3": 0.0056,
+    "v4": 0.0011,
+    "v5e": 0.0001,
+    "v5p": 0.0001,
+    "v6e": 0.0014,
+}
+"""The same for the kernel of packed heads."""
+
 STAGING_CYCLES: Final[Mapping[str, float]] = {
     "v2": 0.0,
     "v3": 0.0,
@@ -50,6 +61,11 @@ STAGING_CYCLES: Final[Mapping[str, float]] = {
 }
 """By generation: cycles that the convolution kernel takes for each number that it normalises and
 stages. It is the compiler's schedule for a map of 512x512x128. v2 and v3 do not use this kernel."""
+FEED_FORWARD_FACTOR: Final = 1.17
+"""On v6e: the schedule of a chunk of the feed-forward kernel, relative to its products at the
+peak."""
+FEED_FORWARD_NORM_CYCLES: Final = 0.0032
+"""On v6e: cycles that the feed-forward kernel takes for each number that it normalises and adds."""
 _STAGED_TWICE: Final = 10 / 8
 """The kernel stages ten rows for a block of eight."""
 
@@ -120,23 +136,34 @@ def program_cycles(text: str) -> float:
 
 def kernel_cycles(text: str, generation: TpuGeneration) -> Iterator[float]:
     """Yield the cycles of each kernel of ours, for which the compiler gives no estimate."""
+    kind = generation.name
     for kernel in _KERNEL.finditer(text):
         shapes = [[int(side) for side in shape.split(",")] for shape in _SHAPE.findall(kernel[1])]
         name = kernel[3] or ""
-        if CONVOLUTION in name:
+        if FEED_FORWARD in name:
+            yield _feed_forward_cycles(shapes, generation)
+        elif CONVOLUTION in name:
             yield _convolution_cycles(shapes, generation)
         elif packed := _PACKED_HEADS.search(name):
             (batch, queries, _), (_, keys, _), *_ = shapes
-            yield _attention_cycles(batch * int(packed[1]) * queries * keys, 128, generation)
+            scores = batch * int(packed[1]) * queries * keys
+            yield scores * (_product_cycles(128, generation) + PACKED_SOFTMAX_CYCLES[kind])
         else:
             (batch, heads, queries, head_dim), (_, _, keys, _), *_ = shapes
-            yield _attention_cycles(batch * heads * queries * keys, head_dim, generation)
+            scores = batch * heads * queries * keys
+            yield scores * (_product_cycles(head_dim, generation) + SOFTMAX_CYCLES[kind])
 
 
-def _attention_cycles(scores: int, head_dim: int, generation: TpuGeneration) -> float:
-    """Count both products at the peak, with heads padded to 128, and the softmax."""
-    flops = 2 * 2 * -(-head_dim // 128) * 128
-    return scores * (flops / generation.flops_per_cycle + SOFTMAX_CYCLES[generation.name])
+def _product_cycles(head_dim: int, generation: TpuGeneration) -> float:
+    """Count both products of a score at the peak, with heads padded to 128."""
+    return 2 * 2 * -(-head_dim // 128) * 128 / generation.flops_per_cycle
+
+
+def _feed_forward_cycles(shapes: list[list[int]], generation: TpuGeneration) -> float:
+    """Count the products, and the norm. The operands are pixels, two vectors and the weights."""
+    (pixels, channels), _, _, (_, twice_hidden), *_ = shapes
+    products = 2 * pixels * channels * 3 * twice_hidden // 2 / generation.flops_per_cycle
+    return FEED_FORWARD_FACTOR * products + pixels * channels * FEED_FORWARD_NORM_CYCLES
 
 
 def _convolution_cycles(shapes: list[list[int]], generation: TpuGeneration) -> float:

@@ -42,8 +42,8 @@ class HeadPacking:
 
     @property
     def fills_lanes(self) -> bool:
-        """Return whether the lanes are nearly full."""
-        fits = self.head_dim <= TPU_LANES
+        """Return whether the lanes are nearly full. A head leaves one to the sum of its softmax."""
+        fits = self.head_dim < TPU_LANES
         return fits and self.lanes <= _MAX_LANES_PER_CHANNEL * self.heads * self.head_dim
 
     @property
@@ -60,6 +60,11 @@ class HeadPacking:
     def lanes(self) -> int:
         """Return the number of lanes."""
         return self.tiles * TPU_LANES
+
+    def lane_beside(self, head: int) -> int:
+        """Return a lane of a tile that is not one of its head `head`."""
+        end = (head + 1) * self.head_dim
+        return end if end < TPU_LANES else 0
 
     def pack(self, array: jax.Array) -> jax.Array:
         """Put the last axis, `heads * head_dim`, into the lanes; the other lanes are 0."""

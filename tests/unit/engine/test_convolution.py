@@ -59,12 +59,17 @@ def test_other_devices_run_the_convolutions_of_xla(platform: str) -> None:
     assert choose_method(platform, FINEST) is Method.XLA
 
 
-def test_v5e_sums_products_where_the_sums_stay_on_the_chip() -> None:
-    assert choose_method("TPU v5 lite", FINEST) is Method.SHIFTED
+SUMS_PRODUCTS = ("TPU v5 lite", "TPU v6 lite")
+
+
+@pytest.mark.parametrize("kind", SUMS_PRODUCTS)
+def test_v5e_and_v6e_sum_products_where_the_sums_stay_on_the_chip(kind: str) -> None:
+    assert choose_method(kind, FINEST) is Method.SHIFTED
     large = replace(FINEST, maps=1, pixels=512 * 512, channels_in=128, channels_out=128)
-    assert choose_method("TPU v5 lite", large) is Method.XLA
+    assert choose_method(kind, large) is Method.XLA
 
 
+@pytest.mark.parametrize("kind", SUMS_PRODUCTS)
 @pytest.mark.parametrize(
     "spec",
     [
@@ -76,8 +81,8 @@ def test_v5e_sums_products_where_the_sums_stay_on_the_chip() -> None:
     ],
     ids=["first convolution", "last convolution", "stride 2", "coarsest map", "four images"],
 )
-def test_v5e_leaves_the_other_convolutions_to_xla(spec: ConvolutionSpec) -> None:
-    assert choose_method("TPU v5 lite", spec) is Method.XLA
+def test_they_leave_the_other_convolutions_to_xla(kind: str, spec: ConvolutionSpec) -> None:
+    assert choose_method(kind, spec) is Method.XLA
 
 
 @pytest.mark.parametrize("stride", [1, 2])

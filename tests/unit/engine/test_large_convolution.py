@@ -118,19 +118,32 @@ def test_images_are_split_over_devices() -> None:
 
 @pytest.mark.parametrize("kind", ["TPU v4", "TPU v5 lite", "TPU v5", "TPU v6 lite"])
 def test_large_maps_get_the_kernel(kind: str) -> None:
-    rows = block_rows(kind, FINEST)
+    rows = block_rows(kind, FINEST, 8)
     assert rows is not None
     assert FINEST.height % rows == 0
-    assert block_rows(kind, replace(FINEST, height=64, width=64)) is None
-    assert block_rows(kind, replace(FINEST, height=64, width=64, upsamples=True)) is not None
-    assert block_rows(kind, replace(FINEST, channels_in=4)) is None
-    assert block_rows(kind, replace(FINEST, width=520)) is None
-    assert block_rows(kind, replace(FINEST, height=509)) is None  # a prime
+    assert block_rows(kind, replace(FINEST, height=64, width=64), 8) is None
+    assert block_rows(kind, replace(FINEST, height=64, width=64, upsamples=True), 8) is not None
+    assert block_rows(kind, replace(FINEST, channels_in=4), 8) is None
+    assert block_rows(kind, replace(FINEST, width=520), 8) is None
+    assert block_rows(kind, replace(FINEST, height=509), 8) is None  # a prime
+
+
+@pytest.mark.parametrize(
+    ("kind", "gets_kernel"),
+    [("TPU v4", True), ("TPU v5 lite", False), ("TPU v5", True), ("TPU v6 lite", True)],
+)
+def test_a_few_small_maps_get_the_kernel_unless_products_are_as_fast(
+    kind: str, gets_kernel: bool
+) -> None:
+    small = replace(FINEST, height=32, width=32, channels_in=320, channels_out=320)
+    assert (block_rows(kind, small, 4) is not None) is gets_kernel
+    assert block_rows(kind, small, 8) is None
+    assert block_rows(kind, replace(small, height=16, width=16), 4) is None
 
 
 @pytest.mark.parametrize("kind", ["cpu", "NVIDIA H100", "TPU v2", "TPU v3"])
 def test_other_devices_have_no_kernel(kind: str) -> None:
-    assert block_rows(kind, FINEST) is None
+    assert block_rows(kind, FINEST, 1) is None
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -143,8 +156,8 @@ def test_the_kernel_is_for_bfloat16_and_whole_copies_of_the_weights(generation: 
 
 def test_blocks_have_fewer_rows_where_memory_is_small() -> None:
     wide = replace(FINEST, channels_in=512, channels_out=512, height=256, width=256)
-    assert block_rows("TPU v5 lite", wide) == 8
-    assert (block_rows("TPU v4", wide) or 0) < 8
+    assert block_rows("TPU v5 lite", wide, 1) == 8
+    assert (block_rows("TPU v4", wide, 1) or 0) < 8
 
 
 def test_float32_and_maps_of_other_devices_are_left_to_xla(

@@ -49,7 +49,7 @@ def test_the_kernel_is_the_formula(packing: HeadPacking, queries: int, keys: int
     q, k, v = (packing.pack(x) for x in (q, k, v))
     with pltpu.force_tpu_interpret_mode():
         result = attend_packed(q, k, v, packing)
-    np.testing.assert_allclose(result, packing.pack(expected), atol=3e-6)
+    np.testing.assert_allclose(result, packing.pack(expected), atol=6e-6)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from imagefleet.worker.engine.convolution import convolve, convolve_upsampled
+from imagefleet.worker.engine.convolution import convolve, convolve_upsampled, upsample
 from imagefleet.worker.engine.large_convolution import find_kernel
-from imagefleet.worker.engine.mesh import target_device
+from imagefleet.worker.engine.mesh import is_bfloat16_on_tpu
 
 Layer = Callable[[jax.Array], jax.Array]
 """A linear layer or a convolution, perhaps with LoRA beside it (`lora_layers`)."""
@@ -71,8 +71,7 @@ def conv(
 class GroupNorm(nnx.Module):
     """Group normalisation (Wu & He 2018) as in torch: in float32, with centred variance.
 
-    On TPU, maps in bfloat16 are read once for both means: by its compiler's estimate the guided
-    step of Stable Diffusion 1.4 takes 24.4 million cycles on v5e in place of 26.1.
+    On TPU, maps in bfloat16 are read once for both means.
 
     The means run over pixels first and over a group's channels last. This vectorises, while flax's
     GroupNorm splits the channel axis: a step of a 128-256-256 UNet takes 3 % less CPU time.
@@ -87,7 +86,7 @@ class GroupNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return the normalised `x [b, ..., c]`."""
         wide = x.astype(jnp.float32)
-        if x.dtype == jnp.bfloat16 and target_device().platform == "tpu":
+        if is_bfloat16_on_tpu(x):
             shape = (len(x), *[1] * (x.ndim - 2), x.shape[-1])
             factor, shift = (each.reshape(shape) for each in self.scale_and_shift(x))
             return (wide * factor + shift).astype(x.dtype)
@@ -151,17 +150,52 @@ def normalize_and_convolve(
     return hidden if residual is None else hidden + residual
 
 
+_GELU_TERMS: Final = (7.97507877e-01, 3.70056525e-02, -3.51517965e-04)
+"""Coefficients of p in Φ(x) ≈ 0.5 + 0.5 tanh(x p(x²)), where x² is at most `_GELU_MAX_SQUARE`. They
+are fitted: x Φ(x) is wrong by 2.6e-5 at most."""
+_GELU_MAX_SQUARE: Final = 25.0
+
+
 def gelu(x: jax.Array) -> jax.Array:
     """Return x Φ(x) (Hendrycks & Gimpel 2016), by the error function as in torch.
 
-    `jax.nn.gelu` uses the complementary error function, which is slower on CPU.
+    `jax.nn.gelu` uses the complementary error function, which is slower on CPU. A TPU has no error
+    function and takes twice as many operations for it as for a tanh with `_GELU_TERMS`.
     """
+    if is_bfloat16_on_tpu(x):
+        return gelu_by_tanh(x.astype(jnp.float32)).astype(x.dtype)
     return 0.5 * x * (1 + jax.lax.erf(x * np.sqrt(0.5).astype(x.dtype)))
 
 
-def layer_norm(channels: int, epsilon: float) -> nnx.LayerNorm:
-    """Return a LayerNorm that computes as in torch: in float32, with centred variance."""
-    return nnx.LayerNorm(channels, epsilon=epsilon, use_fast_variance=False, rngs=_no_keys())
+def gelu_by_tanh(x: jax.Array) -> jax.Array:
+    """Return x Φ(x) within 2.7e-5, for float32."""
+    square = jnp.minimum(x * x, _GELU_MAX_SQUARE)
+    first, second, third = _GELU_TERMS
+    return x * (0.5 + 0.5 * jnp.tanh(x * (first + square * (second + square * third))))
+
+
+class LayerNorm(nnx.Module):
+    """Layer normalisation (Ba et al. 2016) as in torch: in float32, with centred variance.
+
+    On TPU, arrays in bfloat16 are read once for both means, as part of the product before.
+    """
+
+    def __init__(self, channels: int, epsilon: float) -> None:
+        self.scale = nnx.Param(jnp.ones(channels))
+        self.bias = nnx.Param(jnp.zeros(channels))
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return the normalised `x [..., c]`."""
+        wide = x.astype(jnp.float32)
+        mean = wide.mean(-1, keepdims=True)
+        if is_bfloat16_on_tpu(x):
+            square = jnp.square(wide).mean(-1, keepdims=True)
+            variance = jnp.maximum(square - jnp.square(mean), 0)
+        else:
+            variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+        factor = jax.lax.rsqrt(variance + self.epsilon) * self.scale[...]
+        return ((wide - mean) * factor + self.bias[...]).astype(x.dtype)
 
 
 class ResnetBlock(nnx.Module):
@@ -208,4 +242,4 @@ class Upsample(nnx.Module):
         if isinstance(self.conv, nnx.Conv) and self.conv.bias is not None:
             return convolve_upsampled(x, self.conv.kernel[...], self.conv.bias[...])
         # LoRA beside the convolution read the upsampled map.
-        return self.conv(jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2))
+        return self.conv(upsample(x))

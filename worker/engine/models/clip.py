@@ -11,7 +11,7 @@ import jax
 from flax import nnx
 
 from imagefleet.worker.engine.attention import attention
-from imagefleet.worker.engine.models.blocks import gelu, layer_norm, linear
+from imagefleet.worker.engine.models.blocks import LayerNorm, gelu, linear
 
 
 def quick_gelu(x: jax.Array) -> jax.Array:
@@ -72,9 +72,9 @@ class EncoderLayer(nnx.Module):
 
     def __init__(self, config: LayerConfig, *, causal: bool) -> None:
         width, epsilon = config.hidden_size, config.layer_norm_eps
-        self.layer_norm1 = layer_norm(width, epsilon)
+        self.layer_norm1 = LayerNorm(width, epsilon)
         self.self_attn = SelfAttention(width, config.num_attention_heads, causal)
-        self.layer_norm2 = layer_norm(width, epsilon)
+        self.layer_norm2 = LayerNorm(width, epsilon)
         self.mlp = Mlp(width, config.intermediate_size, config.hidden_act)
 
     def __call__(self, x: jax.Array) -> jax.Array:

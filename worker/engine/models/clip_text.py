@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from imagefleet.worker.engine.models.blocks import embedding, layer_norm, linear
+from imagefleet.worker.engine.models.blocks import LayerNorm, embedding, linear
 from imagefleet.worker.engine.models.clip import ACTIVATIONS, EncoderLayer
 from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
 
@@ -107,7 +107,7 @@ class ClipText(nnx.Module):
         self.layers = nnx.List(
             EncoderLayer(config, causal=True) for _ in range(config.num_hidden_layers)
         )
-        self.final_layer_norm = layer_norm(width, config.layer_norm_eps)
+        self.final_layer_norm = LayerNorm(width, config.layer_norm_eps)
         self.text_projection = (
             linear(width, config.projection_dim, use_bias=False) if config.is_projected else None
         )

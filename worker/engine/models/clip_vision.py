@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from imagefleet.worker.engine.models.blocks import conv, embedding, layer_norm
+from imagefleet.worker.engine.models.blocks import LayerNorm, conv, embedding
 from imagefleet.worker.engine.models.clip import ACTIVATIONS, EncoderLayer
 from imagefleet.worker.engine.models.config_reader import ConfigReader, Json
 
@@ -79,11 +79,11 @@ class ClipVision(nnx.Module):
     def __init__(self, config: ClipVisionConfig) -> None:
         width, epsilon = config.hidden_size, config.layer_norm_eps
         self.embeddings = Embeddings(config)
-        self.pre_layrnorm = layer_norm(width, epsilon)  # the spelling of the checkpoints
+        self.pre_layrnorm = LayerNorm(width, epsilon)  # the spelling of the checkpoints
         self.layers = nnx.List(
             EncoderLayer(config, causal=False) for _ in range(config.num_hidden_layers)
         )
-        self.post_layernorm = layer_norm(width, epsilon)
+        self.post_layernorm = LayerNorm(width, epsilon)
 
     def __call__(self, pixels: jax.Array) -> jax.Array:
         """Encode `pixels [b, image_size, image_size, 3]` to `[b, hidden_size]`."""

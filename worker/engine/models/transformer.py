@@ -12,7 +12,19 @@ import jax.numpy as jnp
 from flax import nnx
 
 from imagefleet.worker.engine.attention import attention
-from imagefleet.worker.engine.models.blocks import GroupNorm, gelu, layer_norm, linear
+from imagefleet.worker.engine.feed_forward import (
+    FeedForwardWeights,
+    add_feed_forward,
+    uses_kernel,
+)
+from imagefleet.worker.engine.models.blocks import (
+    GroupNorm,
+    Layer,
+    LayerNorm,
+    gelu,
+    gelu_by_tanh,
+    linear,
+)
 from imagefleet.worker.engine.models.unet_config import UNetConfig
 from imagefleet.worker.engine.packed_attention import attend_packed, find_packing
 
@@ -62,30 +74,49 @@ class FeedForward(nnx.Module):
     """diffusers' FeedForward: GEGLU (Shazeer 2020), with GELU by the error function."""
 
     def __init__(self, width: int) -> None:
-        self.proj_in = linear(width, 8 * width)
-        self.proj_out = linear(4 * width, width)
+        self.proj_in: Layer = linear(width, 8 * width)
+        self.proj_out: Layer = linear(4 * width, width)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         value, gate = jnp.split(self.proj_in(x), 2, axis=-1)
         return self.proj_out(value * gelu(gate))
+
+    def add_to(self, x: jax.Array, norm: LayerNorm) -> jax.Array:
+        """Return x + ff(norm(x)) for `x [b, h*w, c]`."""
+        first, second = self.proj_in, self.proj_out
+        if not (isinstance(first, nnx.Linear) and isinstance(second, nnx.Linear)):
+            return x + self(norm(x))  # with LoRA of jobs
+        assert first.bias is not None
+        assert second.bias is not None
+        if not uses_kernel(x, second.in_features):
+            return x + self(norm(x))
+        weights = FeedForwardWeights(
+            scale=norm.scale[...],
+            shift=norm.bias[...],
+            proj_in=first.kernel[...],
+            bias_in=first.bias[...],
+            proj_out=second.kernel[...],
+            bias_out=second.bias[...],
+        )
+        return add_feed_forward(x, weights, epsilon=norm.epsilon, activation=gelu_by_tanh)
 
 
 class TransformerBlock(nnx.Module):
     """diffusers' BasicTransformerBlock: self-attention, cross-attention, feed-forward."""
 
     def __init__(self, width: int, context_width: int, heads: int) -> None:
-        self.norm1 = layer_norm(width, 1e-5)
+        self.norm1 = LayerNorm(width, 1e-5)
         self.attn1 = Attention(width, width, heads)
-        self.norm2 = layer_norm(width, 1e-5)
+        self.norm2 = LayerNorm(width, 1e-5)
         self.attn2 = Attention(width, context_width, heads)
-        self.norm3 = layer_norm(width, 1e-5)
+        self.norm3 = LayerNorm(width, 1e-5)
         self.ff = FeedForward(width)
 
     def __call__(self, x: jax.Array, context: ContextKV) -> jax.Array:
         """Map `x [b, h*w, c]` to `[b, h*w, c]`; `context` is from `attn2.project_context`."""
         x += self.attn1.attend_to_itself(self.norm1(x))
         x += self.attn2(self.norm2(x), context)
-        return x + self.ff(self.norm3(x))
+        return self.ff.add_to(x, self.norm3)
 
 
 BlockContext = Sequence[Sequence[ContextKV]]

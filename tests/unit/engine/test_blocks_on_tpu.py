@@ -1,0 +1,64 @@
+"""What blocks compute in another way on TPUs is what they compute elsewhere."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from imagefleet.worker.engine import mesh
+from imagefleet.worker.engine.convolution import upsample
+from imagefleet.worker.engine.models import blocks
+
+
+def _use_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh, "target_device", lambda: SimpleNamespace(platform="tpu"))
+
+
+NORMS = (blocks.GroupNorm(32, groups=4, epsilon=1e-5), blocks.LayerNorm(32, epsilon=1e-5))
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=["group norm", "layer norm"])
+@pytest.mark.parametrize("mean", [0, 10], ids=["centred values", "values far from zero"])
+def test_norms_that_read_once_are_those_that_are_centred(
+    mean: float,
+    norm: blocks.GroupNorm | blocks.LayerNorm,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(0)
+    norm.scale[...], norm.bias[...] = jnp.asarray(random.normal(1, 0.2, (2, 32)), jnp.float32)
+    x = jnp.asarray(random.normal(mean, 2, (2, 16, 16, 32)), jnp.float32)
+    exact, centred = norm(x), norm(x.astype(jnp.bfloat16))
+    _use_tpu(monkeypatch)
+    one_pass = norm(x.astype(jnp.bfloat16))
+    assert one_pass.dtype == jnp.bfloat16
+    # Between 4 and 8, neighbours in bfloat16 are 2^-5 apart.
+    difference = np.abs(one_pass.astype(jnp.float32) - centred.astype(jnp.float32))
+    assert float(difference.max()) <= 2**-5
+    np.testing.assert_array_equal(norm(x), exact)  # float32 stays centred on TPU, too
+
+
+def testgelu_by_tanh_is_as_close_as_its_docstring_says() -> None:
+    x = jnp.linspace(-20, 20, 100_001, dtype=jnp.float32)
+    exact = jax.nn.gelu(x, approximate=False)
+    np.testing.assert_allclose(blocks.gelu_by_tanh(x), exact, atol=2.7e-5, rtol=1e-6)
+
+
+def test_only_bfloat16_on_tpu_getsgelu_by_tanh(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = jnp.linspace(-6, 6, 1001, dtype=jnp.float32)
+    half = x.astype(jnp.bfloat16)
+    exact = blocks.gelu(x)
+    _use_tpu(monkeypatch)
+    np.testing.assert_array_equal(blocks.gelu(x), exact)
+    rounded = blocks.gelu_by_tanh(half.astype(jnp.float32)).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(blocks.gelu(half), rounded)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_upsampling_repeats_pixels(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 16, 32)), dtype)
+    expected = np.asarray(x).repeat(2, axis=1).repeat(2, axis=2)
+    np.testing.assert_array_equal(upsample(x), expected)
+    _use_tpu(monkeypatch)
+    np.testing.assert_array_equal(upsample(x), expected)

@@ -1,0 +1,97 @@
+"""Choose which feed-forward layers a TPU computes with `feed_forward_kernel`, and run it.
+
+Input: the pixels of a transformer block and the weights of its last part. Output: the pixels after
+that part. Layers and weights are what they are for every other device.
+
+The kernel follows the estimates of the TPU compiler (docs/tpu.md). No TPU has run it. A test
+compares it with the formula in Pallas' interpreter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+
+from imagefleet.worker.engine.attention_backend import TPU_LANES
+from imagefleet.worker.engine.mesh import compute_on_each_device, target_device
+from imagefleet.worker.engine.mesh_spec import DATA, MODEL
+
+KERNEL_NAME: Final = "feed_forward"
+"""It is in the programs, so that `tools.tpu` finds the kernel there."""
+_DEVICE_KINDS: Final = ("TPU v6 lite", "TPU v6e")
+_MAX_BLOCK_VALUES: Final = 1024 * 1280
+"""Pixels times channels of a block, at most."""
+_MIN_PIXELS: Final = 512
+"""Of a block. With fewer, reading the weights takes longer than the products."""
+_CHUNKS: Final = (512, 256)
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardWeights:
+    """The weights of a layer norm and of the GEGLU layers after it."""
+
+    scale: Any
+    """`[c]`, of the layer norm, as is `shift`."""
+    shift: Any
+    proj_in: Any
+    """`[c, 2h]`: the values, then the gates."""
+    bias_in: Any
+    proj_out: Any
+    """`[h, c]`."""
+    bias_out: Any
+
+
+def uses_kernel(x: jax.Array, hidden: int) -> bool:
+    """Return whether the device of the program being traced uses the kernel.
+
+    Args:
+        x: `[b, n, c]`: the pixels.
+        hidden: The width of the hidden values.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if target_device().device_kind not in _DEVICE_KINDS or x.dtype != jnp.bfloat16:
+        return False
+    if not mesh.empty and mesh.shape[MODEL] > 1:
+        return False
+    batch, length, channels = x.shape
+    pixels = batch // (1 if mesh.empty else mesh.shape[DATA]) * length
+    has_chunks = channels % TPU_LANES == 0 and any(hidden % chunk == 0 for chunk in _CHUNKS)
+    return has_chunks and block_pixels(pixels, channels) >= _MIN_PIXELS
+
+
+def block_pixels(pixels: int, channels: int) -> int:
+    """Return the pixels of a block: the most that divide `pixels` and fit; 0 if none do."""
+    most = min(pixels, _MAX_BLOCK_VALUES // channels)
+    blocks = range(most - most % 16, 0, -16)
+    return next((block for block in blocks if pixels % block == 0), 0)
+
+
+def chunk_width(hidden: int) -> int:
+    """Return how many hidden values a chunk has."""
+    return next(chunk for chunk in _CHUNKS if hidden % chunk == 0)
+
+
+def add_feed_forward(
+    x: jax.Array, weights: FeedForwardWeights, *, epsilon: float, activation: Activation
+) -> jax.Array:
+    """Compute x + (value · activation(gate)) W₂ + b₂, where [value, gate] = norm(x) W₁ + b₁.
+
+    Args:
+        x: `[b, n, c]`: the pixels, of which each device has its own.
+        weights: Of the layers.
+        epsilon: Of the norm.
+        activation: Of the gates, float32.
+
+    Returns:
+        `[b, n, c]`.
+    """
+    from imagefleet.worker.engine.feed_forward_kernel import feed_forward_by_kernel
+
+    compute = partial(feed_forward_by_kernel, epsilon=epsilon, activation=activation)
+    return compute_on_each_device(compute, x, weights, whole=[1])
