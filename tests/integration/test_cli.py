@@ -102,6 +102,11 @@ def test_every_answer_can_be_json(run: Run) -> None:
         ("--image", "./no.png", "image='no.png': No such file"),
         ("--image", "./" + 300 * "x", "File name too long"),
         ("--image", "~no-such-user/a.png", "image='~no-such-user/a.png': No such file"),
+        (
+            "--lora",
+            "style:much",
+            "'--lora': style:much: the scale 'much' of 'style' must be a number",
+        ),
         ("--metadata", "{", "is not JSON"),
         ("--metadata", "[]", "must be a JSON object"),
         ("--out", "x", "--out needs --wait"),

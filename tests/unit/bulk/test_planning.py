@@ -203,6 +203,15 @@ def test_a_wrong_parameter_for_all_rows_is_refused_at_once(
     assert read_plan(store) is None
 
 
+@pytest.mark.parametrize(("shard_size", "images"), [(0, 1), (3, 4)])
+def test_a_shard_size_that_is_too_small_is_refused_with_the_smallest(
+    shard_size: int, images: int
+) -> None:
+    parameters = RowParameters(num_images_per_prompt=images)
+    with pytest.raises(InvalidRequest, match=f"shard_size={shard_size}: must be at least {images}"):
+        _plan(["a"], MemoryStore(), shard_size=shard_size, parameters=parameters)
+
+
 def test_the_error_for_an_input_without_valid_rows_names_the_first_reason() -> None:
     store = MemoryStore()
     with pytest.raises(InvalidRequest, match=r"no row that can be generated; row 0: prompt=''"):
