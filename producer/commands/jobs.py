@@ -165,5 +165,5 @@ def _format_status(status: JobStatus) -> str:
     elif status.result is not None:
         parts += [image.url for image in status.result.images]
     if status.error is not None:
-        parts.append(json.dumps(status.error.message))
+        parts += [status.error.code, json.dumps(status.error.message)]
     return "  ".join(parts)

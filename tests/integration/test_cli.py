@@ -14,6 +14,7 @@ import pytest
 
 from imagefleet import Client
 from imagefleet.producer.cli import main
+from imagefleet.shared.jobs.model import JobError
 from imagefleet.shared.jobs.records import JobRecords
 from imagefleet.shared.jobs.redis_keys import leases_key
 from imagefleet.shared.jobs.result import JobResult
@@ -275,6 +276,15 @@ def test_a_limit_that_is_not_a_whole_number_is_a_usage_error(run: Run, limit: st
     done = run("tenants", "--limit", f"gold={limit}")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{limit!r} is neither a whole number of jobs nor none" in done.stderr
+
+
+def test_the_status_of_a_failed_job_has_the_code_of_its_error(
+    run: Run, redis_server: LocalRedisServer, namespace: str
+) -> None:
+    Client(redis_server.url, namespace=namespace).submit("a", id="a")
+    error = JobError(code="invalid_input", message="no image")
+    JobRecords(connect(redis_server.url), namespace, 3600).fail("a", "", error, None)
+    assert run("status", "a").stdout == 'a  failed  invalid_input  "no image"\n'
 
 
 @pytest.mark.parametrize("wait", [(), ("--wait",)])
