@@ -14,6 +14,7 @@ from imagefleet.producer.bulk.verify import VerifyReport
 from imagefleet.producer.client import Client
 from imagefleet.producer.commands.bulk_output import watch_run
 from imagefleet.producer.commands.bulk_run import run
+from imagefleet.producer.commands.cancelled import describe_cancelled, is_too_late
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import (
     cell,
@@ -73,8 +74,14 @@ def wait(client: Client, name: str, timeout: float | None, as_json: bool) -> Non
 @click.argument("name", metavar="RUN")
 @json_option("Print one JSON object.")
 def cancel(client: Client, name: str, as_json: bool) -> None:
-    """Stop a run between two batches. Finished images stay, and `bulk run` resumes the run."""
-    echo_fields({"run": name, "state": _cancelled(client, name)}, as_json=as_json)
+    """Stop a run between two batches. Finished images stay, and `bulk run` resumes the run.
+
+    The exit code is 1 if the run had succeeded or failed before.
+    """
+    state = _cancelled(client, name)
+    shown = state if as_json else describe_cancelled(state)
+    echo_fields({"run": name, "state": shown}, as_json=as_json)
+    sys.exit(int(is_too_late(state)))
 
 
 @client_command

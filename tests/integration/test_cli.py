@@ -55,6 +55,29 @@ def test_submitted_jobs_can_be_shown_and_cancelled(run: Run) -> None:
     assert (waited.returncode, waited.stderr) == (1, "cat-1  job cat-1 was cancelled\n")
 
 
+@pytest.mark.parametrize("end", ["succeed", "fail"])
+def test_a_job_that_has_ended_is_not_cancelled(
+    run: Run, redis_server: LocalRedisServer, namespace: str, end: str
+) -> None:
+    client = Client(redis_server.url, namespace=namespace)
+    records = JobRecords(connect(redis_server.url), namespace, 3600)
+    client.submit("a", id="ended")
+    start_attempt(records, "ended", "x")
+    if end == "succeed":
+        result = JobResult(images=(), model="m", model_digest="d", worker="w", timings={})
+        records.succeed("ended", "x", result, None)
+    else:
+        records.fail("ended", "x", JobError(code="invalid_input", message="no image"), None)
+    client.submit("a", id="queued")
+    done = run("cancel", "ended", "queued")
+    state = client.get("ended").status().state
+    assert done.stdout == f"ended  {state} already, so nothing was cancelled\nqueued  cancelled\n"
+    assert done.returncode == 1
+    assert run("cancel", "queued").returncode == 0
+    done = run("cancel", "ended", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"id": "ended", "state": state})
+
+
 def test_submit_passes_the_options_for_images_and_latents_to_the_job(run: Run) -> None:
     given = ["--image", "a.png", "--mask-image", "b.png", "--strength", "0.5", "--preview"]
     given += [
