@@ -334,12 +334,13 @@ def test_wait_exits_with_0_for_a_job_that_succeeded(
     assert run("wait", job.id).returncode == 0
 
 
-def test_the_id_is_printed_before_ctrl_c_ends_the_wait(
+def test_ctrl_c_prints_the_id_and_how_to_wait_again(
     redis_server: LocalRedisServer, namespace: str
 ) -> None:
     environment = {"IMAGEFLEET_REDIS_URL": redis_server.url, "IMAGEFLEET_NAMESPACE": namespace}
     waiting = subprocess.Popen(
         [sys.executable, "-m", "imagefleet.producer", "submit", "a", "--wait"],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -350,7 +351,10 @@ def test_the_id_is_printed_before_ctrl_c_ends_the_wait(
         job_id, _, note = waiting.stderr.readline().strip().partition("  ")
         assert "no worker is alive" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        assert (waiting.wait(300), note) == (130, "accepted")
+        printed, said = waiting.communicate(timeout=300)
+        assert (waiting.returncode, note) == (130, "accepted")
+    assert printed == f"{job_id}  not done yet\n"
+    assert f"you can wait again: `imagefleet wait {job_id}`" in said
     assert Client(redis_server.url, namespace=namespace).get(job_id).status().request.prompt == "a"
 
 
@@ -368,10 +372,28 @@ def test_wait_warns_about_missing_workers_only_if_a_job_needs_one(
     assert warning not in run("wait", "waits", "--timeout", "0").stderr
 
 
-def test_a_timeout_prints_the_unfinished_jobs(run: Run) -> None:
+def test_a_timeout_prints_the_unfinished_jobs(
+    run: Run, redis_server: LocalRedisServer, namespace: str
+) -> None:
     done = run("submit", "a", "--id", "slow", "--wait", "--timeout", "0.1")
     assert (done.returncode, done.stdout) == (1, "slow  not done yet\n")
-    assert "wait again" in done.stderr
+    again = f"--redis-url {redis_server.url} --namespace {namespace} slow"
+    sentence = (
+        "imagefleet: 1 job is not done after 0.1 s; the fleet continues, so you can wait again"
+    )
+    assert done.stderr.splitlines()[-1] == (
+        f"{sentence}: `imagefleet wait {again}`; or look once: `imagefleet status {again}`"
+    )
+
+
+def test_a_timeout_of_many_jobs_names_no_password_and_no_endless_list(
+    run: Run, redis_server: LocalRedisServer, namespace: str
+) -> None:
+    address = f"{redis_server.url}?username=default&password=any"  # which this server accepts
+    lines = "".join(f"{number}\n" for number in range(6))
+    done = run(*("submit", "-", "--wait", "--timeout", "0.1", "--redis-url", address), stdin=lines)
+    assert len(done.stdout.splitlines()) == 6
+    assert done.stderr.splitlines()[-1].endswith(f"`imagefleet status --namespace {namespace} ID…`")
 
 
 @pytest.mark.parametrize(
