@@ -147,13 +147,16 @@ def _all_statuses(client: Client) -> Iterator[RunStatus]:
 
 
 def _summary(report: VerifyReport) -> str:
+    problems = counted(len(report.problems), "problem")
     text = (
-        f"{report.present} of {report.planned} images in {report.shards} shards, "
+        f"{'as planned' if report.clean else f'not as planned, {problems}'}: {report.present} of "
+        f"{counted(report.planned, 'image')} in {counted(report.shards, 'shard')}, "
         f"{report.failed} failed"
     )
-    if report.regenerated:
+    if report.regenerated_rows:
         text += (
-            f"; {report.regenerated} generated again, with a difference of at most "
+            f"; {counted(report.regenerated_rows, 'row')} with "
+            f"{counted(report.regenerated, 'image')} generated again, with a difference of at most "
             f"{report.max_difference} of 255 levels"
         )
     return text
