@@ -94,3 +94,27 @@ def test_the_output_ends_with_one_newline_without_a_terminal() -> None:
     watch(iter([_status(0), _status(398, state=State.SUCCEEDED)]), Console(file=piped))
     assert piped.getvalue().endswith("\n")
     assert not piped.getvalue().endswith("\n\n")
+
+
+def test_without_a_terminal_a_line_is_printed_each_minute_and_for_ended_shards() -> None:
+    def ended(shards: int) -> dict[State, int]:
+        return dict.fromkeys(State, 0) | {State.SUCCEEDED: shards}
+
+    def status(shards: int, **changes: Any) -> RunStatus:
+        return _status(100 * shards, failed_images=0, shards_by_state=ended(shards), **changes)
+
+    times = iter([0.0, 0.0, 5.0, 12.0, 20.0, 40.0, 99.0, 100.0, 101.0])
+    statuses = [status(0), status(1), status(1), status(2), status(2), status(2), status(2)]
+    statuses.append(status(4, state=State.SUCCEEDED, finished_at=1_100.0))
+    piped = StringIO()
+    last = watch(iter(statuses), Console(file=piped, width=40), lambda: next(times))
+    assert last.state is State.SUCCEEDED
+    lines = piped.getvalue().splitlines()
+    progress = [line.partition("Z  ")[2] for line in lines if "Z  " in line]
+    assert [line.partition(",")[0] for line in progress] == [
+        "100 of 400 images",  # a shard had ended at 5 s, which was too early
+        "200 of 400 images",  # at 40 s: the next one had ended at 20 s
+        "200 of 400 images",  # a minute later
+    ]
+    assert progress[0].endswith("; 1 of 4 shards done, 0 running, 0 queued, 0 failed")
+    assert lines[len(progress)].startswith("run r succeeded")
