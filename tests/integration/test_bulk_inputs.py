@@ -357,7 +357,10 @@ def test_without_the_library_a_dataset_of_the_hub_is_refused_in_one_sentence(
         "hf://datasets/a/b", "data", environment={"PYTHONPATH": str(tmp_path / "lib")}
     )
     [line] = refused.stderr.decode().splitlines()
-    assert line.startswith("imagefleet: hf:// needs datasets; install imagefleet with its extra")
+    assert line == (
+        "imagefleet: hf:// needs datasets; install imagefleet with its extras: "
+        'pip install "imagefleet-….whl[dataset,hub]" (README.md)'
+    )
 
 
 @pytest.mark.parametrize("url", ["hf://a/b", "hf://datasets/", "hf://datasets/a/b c", "s3://"])
