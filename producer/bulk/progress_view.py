@@ -18,7 +18,7 @@ from rich.text import Text
 
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.jobs.model import TERMINAL, State
-from imagefleet.shared.text import mask_credentials, printable
+from imagefleet.shared.text import counted, mask_credentials, printable
 
 _WINDOW_S: Final = 60.0
 """Rates are averages over the last minute. Without a terminal a line is printed as often."""
@@ -146,7 +146,9 @@ def render(status: RunStatus, rates: Rates) -> RenderableType:
 
 
 def _image_counts(status: RunStatus, rates: Rates) -> str:
-    counts = f"{status.images} of {status.samples} images, {status.failed_images} failed"
+    counts = (
+        f"{status.images:,} of {counted(status.samples, 'image')}, {status.failed_images:,} failed"
+    )
     if not rates.known:
         return counts
     return f"{counts}   {rates.overall:.1f} images/s   {_time_left(status, rates)}".rstrip()
@@ -155,19 +157,21 @@ def _image_counts(status: RunStatus, rates: Rates) -> str:
 def _shard_counts(status: RunStatus) -> str:
     shards = status.shards_by_state
     counts = (
-        f"{shards[State.SUCCEEDED]} of {status.shards} shards done, {shards[State.RUNNING]} "
-        f"running, {shards[State.QUEUED]} queued, {shards[State.FAILED]} failed"
+        f"{shards[State.SUCCEEDED]:,} of {counted(status.shards, 'shard')} done, "
+        f"{shards[State.RUNNING]:,} running, {shards[State.QUEUED]:,} queued, "
+        f"{shards[State.FAILED]:,} failed"
     )
     cancelled = shards[State.CANCELLED]
-    return f"{counts}, {cancelled} cancelled" if cancelled else counts
+    return f"{counts}, {cancelled:,} cancelled" if cancelled else counts
 
 
 def line(status: RunStatus) -> str:
     """Return one line about a run: id, state, images, failures, start and destination."""
     started = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="minutes")
-    failed = f", {status.failed_images} failed" if status.failed_images else ""
+    failed = f", {status.failed_images:,} failed" if status.failed_images else ""
     return (
-        f"{status.id}  {status.state.value:9}  {status.images} of {status.samples} images{failed}"
+        f"{status.id}  {status.state.value:9}  {status.images:,} of "
+        f"{counted(status.samples, 'image')}{failed}"
         f"  {started.removesuffix('+00:00')}Z  {mask_credentials(status.destination)}"
     )
 

@@ -38,6 +38,7 @@ from imagefleet.shared.bulk.stats import ShardStats
 from imagefleet.shared.errors import ImagefleetError, PlanDamaged
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.storage import ObjectStore
+from imagefleet.shared.text import counted
 
 _MAX_DIFFERENCE: Final = 1
 """Levels, of 255, by which an image may differ that other devices generated."""
@@ -196,7 +197,7 @@ class _Verification:
             if hashlib.sha256(content).hexdigest() != file.sha256:
                 detail = f"{file.key}: its SHA-256 differs from the one in the commit marker"
                 if len(content) != file.size:
-                    detail += f"; it has {len(content)} bytes, not {file.size}"
+                    detail += f"; it has {counted(len(content), 'byte')}, not {file.size:,}"
                 yield Problem(shard=shard.name, what="changed file", detail=detail)
 
     def _samples(

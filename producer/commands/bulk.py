@@ -18,7 +18,6 @@ from imagefleet.producer.commands.cancelled import describe_cancelled, is_too_la
 from imagefleet.producer.commands.client_command import client_command
 from imagefleet.producer.commands.output import (
     cell,
-    counted,
     echo,
     echo_fields,
     echo_json,
@@ -29,6 +28,7 @@ from imagefleet.producer.commands.waiting import SECONDS
 from imagefleet.shared.bulk.records import RunStatus
 from imagefleet.shared.errors import UnknownRun
 from imagefleet.shared.jobs.model import State
+from imagefleet.shared.text import counted
 
 
 @click.group()
@@ -120,8 +120,8 @@ def verify(client: Client, name: str, sample: int, repair: bool, as_json: bool) 
         echo(f"{counted(sent, 'shard')} sent again; `imagefleet bulk wait` shows their progress")
     if report.unplanned_files:
         echo(
-            f"{report.unplanned_files} unplanned files: they are not in the plan, and imagefleet "
-            "does not delete them. Delete them, or `verify` reports them again."
+            f"{counted(report.unplanned_files, 'unplanned file')}: not in the plan, and imagefleet "
+            "deletes no such files. Delete them, or `verify` reports them again."
         )
     sys.exit(1)
 
@@ -149,9 +149,9 @@ def _all_statuses(client: Client) -> Iterator[RunStatus]:
 def _summary(report: VerifyReport) -> str:
     problems = counted(len(report.problems), "problem")
     text = (
-        f"{'as planned' if report.clean else f'not as planned, {problems}'}: {report.present} of "
+        f"{'as planned' if report.clean else f'not as planned, {problems}'}: {report.present:,} of "
         f"{counted(report.planned, 'image')} in {counted(report.shards, 'shard')}, "
-        f"{report.failed} failed"
+        f"{report.failed:,} failed"
     )
     if report.regenerated_rows:
         text += (

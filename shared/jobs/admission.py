@@ -8,6 +8,7 @@ from imagefleet.shared.jobs.offers import Offer
 from imagefleet.shared.jobs.queues import DEFAULT_MODEL
 from imagefleet.shared.jobs.request import JobRequest
 from imagefleet.shared.jobs.split_denoising import SPLIT_FIELDS
+from imagefleet.shared.text import counted
 
 
 def admit(
@@ -116,5 +117,6 @@ def _check_images(request: JobRequest, offer: Offer, *, images_come_later: bool)
 
 def _check_denoised_steps(request: JobRequest, offer: Offer, steps: int) -> None:
     if request.denoised_steps(steps, offer.default_strengths) < 1:
-        limit = f"leaves none of {steps} steps to denoise; raise it, or raise num_inference_steps"
+        left = f"leaves none of {counted(steps, 'step')} to denoise"
+        limit = f"{left}; raise it, or raise num_inference_steps"
         raise InvalidRequest("strength", request.denoised_share(offer.default_strengths), limit)

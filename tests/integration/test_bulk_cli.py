@@ -417,7 +417,7 @@ def test_unplanned_files_are_reported_and_not_deleted(
     completed = bulk("verify", folder, "--repair")
     assert (
         completed.returncode,
-        "2 unplanned files: they are not in the plan" in completed.stdout,
+        "2 unplanned files: not in the plan" in completed.stdout,
     ) == (1, True)
     assert "0 shards sent again" in completed.stdout
     (folder / "00077.tar").unlink()

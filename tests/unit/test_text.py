@@ -7,6 +7,7 @@ import pytest
 
 from imagefleet.shared.errors import InvalidRequest
 from imagefleet.shared.text import (
+    counted,
     mask_credentials,
     mask_fetched_url,
     printable,
@@ -104,6 +105,11 @@ def test_addresses_without_credentials_stay_as_they_are(text: str) -> None:
 )
 def test_addresses_of_images_are_published_without_what_opens_them(url: str, shown: str) -> None:
     assert mask_fetched_url(url) == shown
+
+
+def test_a_noun_is_singular_for_one_thing_only() -> None:
+    shown = [counted(number, "dead letter") for number in (0, 1, 2, 1_000)]
+    assert shown == ["0 dead letters", "1 dead letter", "2 dead letters", "1,000 dead letters"]
 
 
 def test_an_invalid_request_shows_field_and_value_escaped() -> None:
