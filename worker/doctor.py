@@ -20,7 +20,7 @@ from imagefleet.shared.redis_client.connection import check_connection, connect,
 from imagefleet.shared.redis_client.memory import read_memory
 from imagefleet.shared.redis_client.server_check import check_server
 from imagefleet.shared.storage import ObjectStore, open_store
-from imagefleet.shared.text import mask_credentials, printable
+from imagefleet.shared.text import counted, mask_credentials, printable
 from imagefleet.worker.process.exit_codes import ExitCode
 from imagefleet.worker.process.preemption import is_preempted
 from imagefleet.worker.process.status_server import StatusServer
@@ -234,7 +234,7 @@ def _check_preemption(settings: WorkerSettings) -> Iterator[Finding]:
 
 def _check_callbacks(settings: WorkerSettings) -> Iterator[Finding]:
     if settings.webhook_secrets:
-        yield Finding(Verdict.OK, f"signed with {len(settings.webhook_secrets)} secrets")
+        yield Finding(Verdict.OK, f"signed with {counted(len(settings.webhook_secrets), 'secret')}")
     else:
         text = "IMAGEFLEET_WEBHOOK_SECRETS is empty: callbacks are sent without a signature"
         yield Finding(Verdict.WARNING, text)

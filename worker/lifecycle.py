@@ -15,6 +15,7 @@ from typing import Final
 
 from imagefleet.shared.bulk.shard_message import unpack_shard
 from imagefleet.shared.errors import LeaseLost
+from imagefleet.shared.text import counted
 from imagefleet.worker.bootstrap import ProcessHooks, WorkerParts, build
 from imagefleet.worker.bulk.make_shard import make_shard
 from imagefleet.worker.devices.slots import Slot
@@ -250,4 +251,4 @@ class Lifecycle:
 def _describe(engine: Engine) -> str:
     info: ModelInfo = engine.info
     shapes = ", ".join(str(shape) for shape in info.shapes)
-    return f"{info.name}, {engine.capacity} images per batch, shapes {shapes}"
+    return f"{info.name}, {counted(engine.capacity, 'image')} per batch, shapes {shapes}"

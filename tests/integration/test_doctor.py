@@ -58,6 +58,7 @@ def test_a_healthy_host_passes(environment: dict[str, str], tmp_path: Path) -> N
         "callbacks": "ok",
     }
     assert "append-only file, appendfsync" in result.stdout
+    assert "signed with 1 secret\n" in result.stdout
     assert list((tmp_path / "store").glob("check-*")) == []
 
 
