@@ -263,7 +263,7 @@ def choose_shapes(shapes: Sequence[Shape], configs: Configs) -> tuple[Shape, ...
         sides = (shape.height, shape.width)
         if any(side % multiple or side < multiple for side in sides):
             raise ConfigurationError(
-                f"shape {shape}: height and width must be multiples of {multiple} "
+                f"IMAGEFLEET_SHAPES: {shape}: height and width must be multiples of {multiple} "
                 f"(autoencoder {configs.vae.downsampling} x UNet {configs.unet.downsampling})"
             )
     return shapes
@@ -277,5 +277,7 @@ def choose_dtype(name: str | None, platform: str) -> np.dtype[Any]:
     """
     name = name or ("float32" if platform == "cpu" else "bfloat16")
     if name not in _DTYPES:
-        raise ConfigurationError(f"dtype={name!r} is unknown; choose {' or '.join(_DTYPES)}")
+        raise ConfigurationError(
+            f"IMAGEFLEET_DTYPE={name!r} is unknown; choose {' or '.join(_DTYPES)}"
+        )
     return _DTYPES[name]
