@@ -24,6 +24,17 @@ def _start(monkeypatch: pytest.MonkeyPatch, folder: Path, *, uses_host_memory: b
     return done
 
 
+def test_the_log_of_a_ready_worker_names_its_model_and_where_images_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        _start(monkeypatch, tmp_path, uses_host_memory=True)
+    [line] = caplog.messages
+    assert line.startswith("ready after ")
+    assert "model tiny, 8 images per batch, shapes 64x64, 64x128" in line
+    assert line.endswith(f", images go to file://{tmp_path}/")
+
+
 def test_large_buffers_are_returned_unless_the_devices_use_the_memory_of_the_host(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
