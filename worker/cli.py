@@ -57,13 +57,28 @@ class _RunByDefault(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of the group, its commands, and the options of `run`."""
+        super().format_options(ctx, formatter)
+        run = self.commands["run"]
+        with click.Context(run, info_name="run", parent=ctx) as inner:
+            records = [each.get_help_record(inner) for each in run.get_params(inner)]
+        with formatter.section("Options of run, the default command"):
+            formatter.write_dl([each for each in records if each is not None])
 
-@click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(
+    cls=_RunByDefault,
+    options_metavar="",
+    subcommand_metavar="[COMMAND] [OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="imagefleet", prog_name="imagefleet-worker")
 def main() -> None:
     """Generate images on this host, or plan for another.
 
-    Without a command it is `run`: `imagefleet-worker --devices 4` runs a worker.
+    Without a command it is `run`: `imagefleet-worker --devices 4` runs a worker. Each command has
+    its own --help.
     """
 
 
