@@ -9,12 +9,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from imagefleet.shared.errors import CheckpointError
-from imagefleet.worker.engine.build_engine import load_networks, load_tokenizer
+from imagefleet.worker.engine.build_engine import load_networks
 from imagefleet.worker.engine.checkpoint.checkpoint_files import CheckpointFiles
 from imagefleet.worker.engine.checkpoint.configs import Configs
 from imagefleet.worker.engine.checkpoint.tensor_files import TensorFiles
 from imagefleet.worker.engine.load_engine import load_engine
 from imagefleet.worker.engine.mesh import Placement
+from imagefleet.worker.engine.read_model import load_tokenizer
 
 UNET = "diffusion_pytorch_model.safetensors"
 SCHEDULER = "scheduler/scheduler_config.json"
