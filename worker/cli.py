@@ -8,9 +8,11 @@ after `--` go to Celery's own worker command.
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from types import FrameType
 from typing import Any, Final
 
 import click
@@ -43,6 +45,7 @@ if missing := list(filter(_is_missing, _PACKAGES)):
 # They import numpy.
 from imagefleet.worker.compile import compile_command  # noqa: E402
 from imagefleet.worker.doctor import doctor  # noqa: E402
+from imagefleet.worker.load_model import read_model  # noqa: E402
 from imagefleet.worker.model_switcher import ModelSwitcher  # noqa: E402
 from imagefleet.worker.plan import plan  # noqa: E402
 from imagefleet.worker.setting_flags import exit_on_error, setting_flags  # noqa: E402
@@ -109,8 +112,10 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     78  configuration error: a setting, Redis, the storage or the checkpoint is wrong
     """
     given = {name: value for name, value in flags.items() if value is not None}
+    signal.signal(signal.SIGTERM, _end_before_ready)  # until Celery has its own
     with exit_on_error(given):
         settings = WorkerSettings.load(**given)
+        _check_model_settings(settings)
     os.environ.update({f"{ENV_PREFIX}{name.upper()}": value for name, value in given.items()})
     if settings.models:
         logging.basicConfig(level=loglevel.upper(), format=_LOG_LINE)
@@ -133,6 +138,27 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _end_before_ready(number: int, frame: FrameType | None) -> None:
+    click.echo("imagefleet-worker: stopped before it was ready; nothing was claimed", err=True)
+    os._exit(0)
+
+
+def _check_model_settings(settings: WorkerSettings) -> None:
+    """Check the settings against the model before Celery prints its banner, so that a user sees the
+    error alone. With several models the process of each one does it.
+
+    Raises:
+        ImagefleetError: a setting does not fit the model, or its configs cannot be read.
+    """
+    if settings.models:
+        return
+    logging.disable(logging.WARNING)  # the start reads the same again, and logs it
+    try:
+        read_model(settings)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 main.add_command(compile_command)
