@@ -74,7 +74,7 @@ def test_shards_are_read_as_one_network(checkpoint: Path, variant: str) -> None:
     )
     assert _open(checkpoint).shapes == shapes
     shards[0].unlink()
-    with pytest.raises(CheckpointError, match=r"2 shards, of which 1 are missing: .*00001-of-0000"):
+    with pytest.raises(CheckpointError, match=r"2 shards, of which 1 is missing: .*00001-of-0000"):
         _open(checkpoint)
 
 
