@@ -112,7 +112,6 @@ def run(loglevel: str, celery_arguments: tuple[str, ...], **flags: Any) -> None:
     78  configuration error: a setting, Redis, the storage or the checkpoint is wrong
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    signal.signal(signal.SIGTERM, _end_before_ready)  # until Celery has its own
     with exit_on_error(given):
         settings = WorkerSettings.load(**given)
         _check_model_settings(settings)
@@ -154,11 +153,13 @@ def _check_model_settings(settings: WorkerSettings) -> None:
     """
     if settings.models:
         return
+    before = signal.signal(signal.SIGTERM, _end_before_ready)
     logging.disable(logging.WARNING)  # the start reads the same again, and logs it
     try:
         read_model(settings)
     finally:
         logging.disable(logging.NOTSET)
+        signal.signal(signal.SIGTERM, before)
 
 
 main.add_command(compile_command)
