@@ -83,7 +83,10 @@ def _check_guidance_rescale(request: JobRequest, offer: Offer) -> None:
 
 def _check_prompt_weighting(request: JobRequest, offer: Offer) -> None:
     if request.prompt_weighting and not offer.prompt_chunks:
-        limit = f"needs workers with --prompt-chunks; those of the model {offer.model} have none"
+        limit = (
+            "needs workers with IMAGEFLEET_PROMPT_CHUNKS of 1 or more; those of the model "
+            f"{offer.model} have 0"
+        )
         raise InvalidRequest("prompt_weighting", True, limit)
 
 

@@ -138,3 +138,8 @@ def test_a_log_record_that_cannot_be_formatted_is_kept() -> None:
     record = logging.LogRecord("name", logging.ERROR, "path", 1, "%d", ("no number",), None)
     assert PrintableFilter().filter(record)
     assert "cannot be formatted: TypeError" in record.getMessage()
+
+
+def test_a_number_is_shown_with_its_noun_in_the_right_form() -> None:
+    shown = [counted(number, "shape") for number in (0, 1, 2)]
+    assert shown == ["0 shapes", "1 shape", "2 shapes"]
